@@ -1,0 +1,68 @@
+"""Every error that RAM Studio raises on purpose.
+
+    RamStudioError
+    ├── SettingsError          a value outside what a setting allows
+    ├── CheckpointError        a checkpoint that cannot be read (missing, truncated, pickle, ...)
+    │   ├── NonFiniteError     NaN or Inf among the elements
+    │   └── SourceChangedError a file changed while it was being read
+    ├── CompatibilityError     base and agents do not fit together
+    ├── HubError               the Hub said no, or could not be reached
+    ├── SketchError            a sketch file that is damaged or belongs to other checkpoints
+    ├── OutputError            the output folder exists, is not writable, or the disk is too small
+    ├── VerificationError      a merged checkpoint differs from its passport or its sources
+    ├── EvaluationError        a model or a suite that cannot be evaluated
+    └── Stopped                the user asked a running job to stop
+
+A message says what was found, what was expected and what to do, in one line; the command line
+prints it and exits 1 (130 for Stopped), the app shows it.
+"""
+
+from __future__ import annotations
+
+
+class RamStudioError(Exception):
+    """Base class: catch this to catch everything RAM Studio raises on purpose."""
+
+
+class SettingsError(RamStudioError):
+    """A value outside what a setting allows."""
+
+
+class CheckpointError(RamStudioError):
+    """A checkpoint that cannot be read."""
+
+
+class NonFiniteError(CheckpointError):
+    """NaN or Inf among the elements of a tensor."""
+
+
+class SourceChangedError(CheckpointError):
+    """A source file changed while it was being read."""
+
+
+class CompatibilityError(RamStudioError):
+    """Base and agents do not fit together."""
+
+
+class HubError(RamStudioError):
+    """The Hub refused a request or could not be reached."""
+
+
+class SketchError(RamStudioError):
+    """A sketch file that is damaged or belongs to other checkpoints."""
+
+
+class OutputError(RamStudioError):
+    """The output cannot be written where it was asked for."""
+
+
+class VerificationError(RamStudioError):
+    """A merged checkpoint differs from its passport or its sources."""
+
+
+class EvaluationError(RamStudioError):
+    """A model or a suite that cannot be evaluated."""
+
+
+class Stopped(RamStudioError):
+    """A running job was asked to stop."""
