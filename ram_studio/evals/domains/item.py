@@ -1,0 +1,37 @@
+"""What every domain shares: the `Item` record and the word lists prompts are drawn from."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+# fmt: off
+NAMES = (
+    "amy", "bob", "cal", "dan", "eve", "fay", "gus", "hal",
+    "ivy", "jon", "kim", "leo", "mia", "ned", "ola", "pam",
+)
+GOODS = (
+    "kiwi", "plum", "fig", "pear", "lime", "corn", "rice", "bean",
+    "milk", "salt", "tea", "nut", "egg", "ham", "jam", "pie",
+)
+# fmt: on
+WORDS = NAMES + GOODS
+
+# No right answer in the suite comes near this. Longer model output is refused before any parsing.
+MAX_ANSWER_CHARS = 200
+
+
+@dataclass(frozen=True)
+class Item:
+    """One prompt with its known answer.
+
+    domain: "code", "tool", "memory" or "follow". prompt: the exact text given to the model; the
+    answer is expected to continue it after one space. gold: one right answer (verifiers may accept
+    equivalent ones).
+    is_hard: drawn from the hard part of the domain. spec: what the prompt was made from, for the
+    verifier; its form is private to the domain module.
+    """
+
+    domain: str
+    prompt: str
+    gold: str
+    is_hard: bool = False
+    spec: tuple[Any, ...] = field(default=(), repr=False)

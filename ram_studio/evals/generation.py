@@ -1,0 +1,243 @@
+"""Greedy (or sampled) text generation in batches, through transformers, from a local folder.
+
+Knows nothing about tasks or scores. Only safetensors weights are opened and no remote code is run.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ram_studio.errors import EvaluationError, Stopped
+
+# Below this size a CPU computes in float32: as fast, and the same answers on every CPU.
+FLOAT32_ON_CPU_BELOW_BYTES = 2 * 1024**3
+
+
+def resolve_device(device: str) -> str:
+    """Return the device to use: "auto" is "cuda" when torch sees a GPU, else "cpu".
+
+    Raises:
+        EvaluationError: a CUDA device is named and torch sees none.
+    """
+    import torch
+
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise EvaluationError(
+            f"Device {device!r} was asked for, but torch sees no CUDA device. Use 'cpu' or 'auto'."
+        )
+    return device
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Hide transformers' progress bars inside the block; callers report progress themselves."""
+    from transformers.utils import logging
+
+    was_shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_shown:
+            logging.enable_progress_bar()
+
+
+def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
+    """Load a causal language model and its tokenizer from a local folder.
+
+    Args:
+        path: folder with config, safetensors weights and tokenizer files.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+
+    Returns:
+        (model in eval mode, tokenizer). Small models on a CPU are computed in float32, others as
+        stored.
+
+    Raises:
+        EvaluationError: the folder is missing, has no tokenizer or no safetensors, or does not
+            load.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = Path(path)
+    if not (folder / "config.json").is_file():
+        raise EvaluationError(
+            f"{folder} has no config.json. Expected a local model folder in the transformers "
+            "layout; check the path, or download the model first."
+        )
+    if not any(
+        (folder / name).is_file()
+        for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json")
+    ):
+        raise EvaluationError(
+            f"{folder} has no tokenizer (tokenizer.json or tokenizer_config.json). "
+            "Copy the base model's tokenizer files into it."
+        )
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        raise EvaluationError(
+            f"{folder} has no *.safetensors file. Only safetensors weights are opened; "
+            "convert the model first."
+        )
+    target = resolve_device(device)
+    nbytes = sum(file.stat().st_size for file in weights)
+    small_on_cpu = target == "cpu" and nbytes < FLOAT32_ON_CPU_BELOW_BYTES
+    try:
+        with quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+            model = AutoModelForCausalLM.from_pretrained(
+                folder,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                dtype=torch.float32 if small_on_cpu else "auto",
+            )
+    # Broken files surface as many types (OSError, ValueError, RuntimeError, safetensors' own); all
+    # mean one thing.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise EvaluationError(
+            f"{folder} does not load as a causal language model: {reason} "
+            "Check that its config, tokenizer and safetensors files are complete and match."
+        ) from error
+    return model.to(target).eval(), tokenizer
+
+
+def generate(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[str],
+    *,
+    max_new_tokens: int = 48,
+    batch_size: int = 128,
+    should_stop: Callable[[], bool] | None = None,
+    on_batch: Callable[[int], None] | None = None,
+) -> list[str]:
+    """Return the greedy continuation of every prompt, in order and without special tokens.
+
+    Prompts are batched by length, left-padded and decoded with a KV cache; a batch ends when every
+    row has produced an end token. `should_stop` is polled before each batch and each token;
+    `on_batch` gets the number of prompts finished so far.
+
+    Raises:
+        Stopped: `should_stop` returned True.
+    """
+    encoded = [tokenizer.encode(prompt) for prompt in prompts]
+    order = sorted(range(len(encoded)), key=lambda index: len(encoded[index]))
+    texts = [""] * len(encoded)
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        rows = decode(
+            model,
+            [encoded[index] for index in chosen],
+            pad_id=_pad_id(tokenizer),
+            end_ids=_end_ids(model, tokenizer),
+            max_new_tokens=max_new_tokens,
+            should_stop=should_stop,
+        )
+        for index, row in zip(chosen, rows, strict=True):
+            texts[index] = tokenizer.decode(row, skip_special_tokens=True)
+        if on_batch:
+            on_batch(min(start + batch_size, len(order)))
+    return texts
+
+
+def decode(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    *,
+    pad_id: int,
+    end_ids: frozenset[int],
+    max_new_tokens: int,
+    samples: int = 1,
+    temperature: float = 0.0,
+    generator: Any = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> list[list[int]]:
+    """Return new token ids, `samples` adjacent rows per prompt, with the end token when reached.
+
+    Args:
+        model: a transformers causal language model in eval mode.
+        prompts: token ids, none empty.
+        samples: rows per prompt; the prompt is computed once and its KV cache copied.
+        temperature: 0 takes the most likely token; above 0 samples from softmax(logits /
+            temperature).
+        generator: torch generator for sampling, on the model's device.
+    """
+    import torch
+
+    device = model.device
+    width = max(len(prompt) for prompt in prompts)
+    ids = torch.tensor(
+        [[pad_id] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device
+    )
+    mask = torch.tensor(
+        [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device
+    )
+    ends = torch.tensor(sorted(end_ids), device=device)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    produced: list[Any] = []
+    with torch.inference_mode():
+        cache = None
+        done = torch.zeros(len(prompts) * samples, dtype=torch.bool, device=device)
+        for step in range(max_new_tokens):
+            if should_stop and should_stop():
+                raise Stopped(
+                    "The evaluation was stopped before it was complete; nothing was kept."
+                )
+            output = model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            cache, logits = output.past_key_values, output.logits[:, -1].float()
+            if step == 0 and samples > 1:
+                cache.batch_repeat_interleave(samples)
+                logits, mask, positions = (
+                    value.repeat_interleave(samples, 0) for value in (logits, mask, positions)
+                )
+            if temperature > 0:
+                token = torch.multinomial(
+                    (logits / temperature).softmax(-1), 1, generator=generator
+                )[:, 0]
+            else:
+                token = logits.argmax(-1)
+            token = torch.where(done, torch.full_like(token, pad_id), token)
+            produced.append(token)
+            done |= torch.isin(token, ends)
+            if bool(done.all()):
+                break
+            ids, positions = token[:, None], positions[:, -1:] + 1
+            mask = torch.cat([mask, torch.ones_like(ids)], 1)
+    return (
+        [_cut_at_end(row, end_ids) for row in torch.stack(produced, 1).tolist()] if produced else []
+    )
+
+
+def _cut_at_end(row: list[int], end_ids: frozenset[int]) -> list[int]:
+    for index, token in enumerate(row):
+        if token in end_ids:
+            return row[: index + 1]
+    return row
+
+
+def _pad_id(tokenizer: Any) -> int:
+    if tokenizer.pad_token_id is not None:
+        return int(tokenizer.pad_token_id)
+    return int(tokenizer.eos_token_id or 0)
+
+
+def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Return every id that ends a text: the generation config may name several of them."""
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    ids = configured if isinstance(configured, list) else [configured]
+    return frozenset(int(value) for value in (*ids, tokenizer.eos_token_id) if value is not None)
