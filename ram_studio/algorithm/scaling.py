@@ -1,0 +1,127 @@
+"""Overlap-unique ratio, scaling rules, and how other implementations define them.
+
+Pure arithmetic on counts. Equations are those of arXiv 2601.13572.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from ram_studio.errors import SettingsError
+
+DEFAULT_R = 0.1
+DEFAULT_ALPHA = 2.0
+DEFAULT_RULE = "ram+"
+
+
+def overlap_unique_ratio(shared: int, unique: int) -> float:
+    """Return rho_t = shared / unique, the overlap-unique ratio of one agent (Eq. 2).
+
+    shared, unique: elements that agent t changed together with others (c >= 2), and alone
+    (c = 1), both >= 0. The scope (whole model, layer, tensor) is the caller's choice.
+
+    Edge cases: 0 when the agent changed nothing; infinity when it changed elements but none alone.
+    """
+    if unique == 0:
+        return math.inf if shared else 0.0
+    return shared / unique
+
+
+def _no_rescaling(rho: float, r: float, alpha: float) -> float:
+    return 1.0
+
+
+def _clipped(rho: float, r: float, alpha: float) -> float:
+    return 1.0 + r * min(max(rho, 0.0), alpha)
+
+
+def _soft(rho: float, r: float, alpha: float) -> float:
+    return 1.0 + r * (1.0 if math.isinf(rho) else rho / (1.0 + rho))
+
+
+_RULES: Mapping[str, Callable[[float, float, float], float]] = {
+    "ram": _no_rescaling,
+    "ram+": _clipped,
+    "ram+s": _soft,
+}
+RULES = tuple(_RULES)
+
+
+def check_scaling(rule: str, r: float, alpha: float) -> None:
+    """Raise SettingsError unless the rule is known and r, alpha are finite and >= 0."""
+    if rule not in _RULES:
+        raise SettingsError(
+            f"The scaling rule is {rule!r}; it must be one of {', '.join(RULES)}."
+        )
+    for name, value in (("r", r), ("alpha", alpha)):
+        if not (math.isfinite(value) and value >= 0):
+            raise SettingsError(f"{name} is {value}; it must be a finite number of at least 0.")
+
+
+def scaling_factor(
+    rho: float, rule: str = DEFAULT_RULE, r: float = DEFAULT_R, alpha: float = DEFAULT_ALPHA
+) -> float:
+    """Return lambda_t, the factor on the elements that only agent t changed.
+
+    ``ram``: 1. ``ram+``: 1 + r * clip(rho, 0, alpha), Eq. 6. ``ram+s``: 1 + r * rho / (1 + rho),
+    Eq. 8. Defaults r = 0.1 and alpha = 2 are the paper's.
+
+    Args: rho: overlap-unique ratio, >= 0 or infinity; rule: one of RULES; r, alpha: >= 0.
+    Raises: SettingsError for an unknown rule or a negative or non-finite r or alpha.
+    Edge cases: rho infinite gives 1 + r * alpha (ram+) and 1 + r (ram+s).
+    """
+    check_scaling(rule, r, alpha)
+    return _RULES[rule](rho, r, alpha)
+
+
+class Dialect(NamedTuple):
+    """One implementation's scaling factors: its name, lambda per agent, and what differs."""
+
+    name: str
+    factors: tuple[float, ...]
+    note: str
+
+
+def authors_script_factor(rho: float, f: float) -> float:
+    """Return lambda as in the authors' script: 1 + (f - 1) * min(1, rho), with f = 1 + r.
+
+    The script divides by zero when unique = 0; an infinite rho counts as 1 here.
+    """
+    return 1.0 + (f - 1.0) * min(1.0, rho)
+
+
+def dialects(
+    rho: tuple[float, ...],
+    rho_by_tensor: tuple[tuple[float, ...], ...],
+    tensor_weights: tuple[tuple[float, ...], ...],
+) -> tuple[Dialect, ...]:
+    """Return the scaling factors of the paper, the authors' script and mergekit at their defaults.
+
+    Args:
+        rho: global overlap-unique ratio per agent.
+        rho_by_tensor: per agent, the ratio inside each tensor (mergekit's scope).
+        tensor_weights: per agent, its unique elements in each tensor; mergekit's factor is shown
+            as the mean over them, since it differs from tensor to tensor.
+    """
+
+    def tensor_mean(ratios: tuple[float, ...], weights: tuple[float, ...]) -> float:
+        total = sum(weights)
+        if not total:
+            return 1.0
+        return sum(w * _clipped(x, 0.1, 0.2) for x, w in zip(ratios, weights, strict=True)) / total
+
+    return (
+        Dialect("paper", tuple(_clipped(x, 0.1, 2.0) for x in rho), "r 0.1, alpha 2, global rho"),
+        Dialect(
+            "authors-script",
+            tuple(authors_script_factor(x, 1.2) for x in rho),
+            "1 + (f - 1) min(1, rho), f 1.2, global rho",
+        ),
+        Dialect(
+            "mergekit",
+            tuple(map(tensor_mean, rho_by_tensor, tensor_weights)),
+            "ramplus_tl: r 0.1, alpha 0.2, rho per tensor (mean over unique elements)",
+        ),
+    )

@@ -1,0 +1,236 @@
+"""The sketch: everything the previews, the charts and lambda need, without the weights.
+
+One pass over the checkpoints fills it; afterwards rho, lambda and densities at any ladder point
+follow by arithmetic on counts. It is exact, not a sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ram_studio.algorithm import naming, scaling
+from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.overlap import OverlapCounts
+from ram_studio.errors import SettingsError
+
+Scope = Literal["global", "layer", "tensor"]
+SCOPES: tuple[Scope, ...] = ("global", "layer", "tensor")
+GROUPINGS = ("model", "layer", "module", "tensor")
+BASE = "base"
+
+
+class TensorEntry(NamedTuple):
+    """One counted tensor: its name and number of elements."""
+
+    name: str
+    numel: int
+
+    @property
+    def layer(self) -> str:
+        """Layer label (see algorithm.naming)."""
+        return naming.layer_of(self.name)
+
+    @property
+    def module(self) -> str:
+        """Kind of module (see algorithm.naming)."""
+        return naming.module_of(self.name)
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """Overlap counts of every tensor at every ladder point, with where they came from.
+
+    agents: names in the order given; bit t of a pattern is agent t.
+    tensors: the counted tensors (a head tied to the embedding is counted once, integer tensors
+        not at all).
+    counts: one group per tensor, one point per ladder entry.
+    magnitudes: per agent, elements by bin of |tau| (0 where tau = 0 is not in any bin).
+    fingerprints: of the base ("base") and each agent, to recognise the files.
+    sources: what the user gave for the base and each agent.
+    dtypes: storage dtype of the base and each agent ("BF16", "F32", "mixed").
+    rounded: counts with every agent rounded to the base's dtype; only when dtypes differ.
+    warnings: what the compatibility check and the pass want the user to know.
+    """
+
+    agents: tuple[str, ...]
+    tensors: tuple[TensorEntry, ...]
+    counts: OverlapCounts
+    magnitudes: Int[np.ndarray, "agents bins"]
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    rounded: OverlapCounts | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Elements in all counted tensors."""
+        return int(self.counts.numel.sum())
+
+    def group_labels(self, by: str) -> tuple[str, ...]:
+        """Return the labels of the groups that ``by`` makes of the tensors, in model order."""
+        if by == "model":
+            return ("model",)
+        if by == "layer":
+            return tuple(naming.sort_layers({t.layer for t in self.tensors}))
+        if by == "module":
+            return tuple(dict.fromkeys(t.module for t in self.tensors))
+        if by == "tensor":
+            return tuple(t.name for t in self.tensors)
+        raise SettingsError(f"The grouping is {by!r}; it must be one of {', '.join(GROUPINGS)}.")
+
+    def group_index(self, by: str) -> Int[np.ndarray, " tensors"]:
+        """Return, for each tensor, the index of its group among ``group_labels(by)``."""
+        position = {label: i for i, label in enumerate(self.group_labels(by))}
+        if by == "model":
+            return np.zeros(len(self.tensors), dtype=np.int64)
+        key = "name" if by == "tensor" else by
+        return np.array([position[getattr(t, key)] for t in self.tensors], dtype=np.int64)
+
+    def grouped(self, by: str, counts: OverlapCounts | None = None) -> OverlapCounts:
+        """Return the counts summed over the groups of ``group_labels(by)``."""
+        counts = self.counts if counts is None else counts
+        index = self.group_index(by)
+        return counts.grouped(
+            [np.flatnonzero(index == g).tolist() for g in range(len(self.group_labels(by)))]
+        )
+
+    @cached_property
+    def model(self) -> OverlapCounts:
+        """Counts over the whole model (one group)."""
+        return self.grouped("model")
+
+    def select(self, agents: Sequence[str]) -> Sketch:
+        """Return the sketch as if only these agents, in this order, were merged.
+
+        Raises: SettingsError for an unknown or repeated name, none at all, or more than six
+            agents in the sketch (their patterns were not counted).
+        """
+        names = tuple(agents)
+        unknown = [a for a in names if a not in self.agents]
+        if unknown or not names or len(set(names)) != len(names):
+            raise SettingsError(
+                f"The agents asked for are {', '.join(names) or 'none'}; give each of some of "
+                f"{', '.join(self.agents)} once."
+            )
+        if names == self.agents:
+            return self
+        if self.counts.patterns is None:
+            raise SettingsError(
+                f"This sketch has {len(self.agents)} agents; single agents can be left out of "
+                "sketches with up to 6. Analyze the chosen agents on their own."
+            )
+        keep = [self.agents.index(a) for a in names]
+
+        def only(values: Mapping[str, str]) -> dict[str, str]:
+            return {k: v for k, v in values.items() if k == BASE or k in names}
+
+        return replace(
+            self,
+            agents=names,
+            counts=self.counts.keep_agents(keep),
+            magnitudes=self.magnitudes[keep],
+            fingerprints=only(self.fingerprints),
+            sources=only(self.sources),
+            dtypes=only(self.dtypes),
+            rounded=None if self.rounded is None else self.rounded.keep_agents(keep),
+        )
+
+    def preview(
+        self,
+        point: int = DEFAULT_INDEX,
+        rule: str = scaling.DEFAULT_RULE,
+        r: float = scaling.DEFAULT_R,
+        alpha: float = scaling.DEFAULT_ALPHA,
+        *,
+        by: str = "model",
+    ) -> dict[str, Any]:
+        """Return rho, lambda and counts of every agent at one ladder point, ready for JSON.
+
+        Args: point: index into LADDER; rule, r, alpha: see scaling.scaling_factor; by: "model",
+            or a grouping whose groups are added under "groups" with ratios inside each group.
+        Returns: the keys of the ``preview --json`` contract; rho is None where it is infinite.
+        """
+        scaling.check_scaling(rule, r, alpha)
+        result: dict[str, Any] = {
+            "epsilon": LADDER[point],
+            "rule": rule,
+            "r": r,
+            "alpha": alpha,
+            **self._describe(self.model, 0, point, rule, r, alpha),
+        }
+        if self.rounded is not None:
+            result["as_base_dtype"] = self._describe(
+                self.grouped("model", self.rounded), 0, point, rule, r, alpha
+            )
+        if by != "model":
+            counts = self.grouped(by)
+            result["by"] = by
+            result["groups"] = {
+                label: self._describe(counts, g, point, rule, r, alpha)
+                for g, label in enumerate(self.group_labels(by))
+            }
+        return result
+
+    def _describe(
+        self, counts: OverlapCounts, group: int, point: int, rule: str, r: float, alpha: float
+    ) -> dict[str, Any]:
+        agents: dict[str, Any] = {}
+        total = int(counts.numel[group])
+        for t, name in enumerate(self.agents):
+            overlap = [int(x) for x in counts.shared[group, point, t]]
+            unique, shared = overlap[0], sum(overlap[1:])
+            rho = scaling.overlap_unique_ratio(shared, unique)
+            agents[name] = {
+                "total": total,
+                "active": unique + shared,
+                "unique": unique,
+                "shared": shared,
+                "overlap": overlap,
+                "density": (unique + shared) / total if total else 0.0,
+                "rho": None if math.isinf(rho) else rho,
+                "lambda": scaling.scaling_factor(rho, rule, r, alpha),
+            }
+        described: dict[str, Any] = {"agents": agents}
+        if counts.patterns is not None:
+            described["patterns"] = {
+                "+".join(a for t, a in enumerate(self.agents) if mask >> t & 1): int(n)
+                for mask, n in enumerate(counts.patterns[group, point])
+                if mask
+            }
+        return described
+
+    def ratios(self, point: int, scope: Scope = "global") -> Float[np.ndarray, "tensors agents"]:
+        """Return rho of each agent as seen from each tensor (infinite where unique = 0).
+
+        scope: over the whole model (the paper), the tensor's layer, or the tensor alone.
+        """
+        if scope not in SCOPES:
+            raise SettingsError(f"The scope is {scope!r}; it must be one of {', '.join(SCOPES)}.")
+        by = "model" if scope == "global" else scope
+        shared = self.grouped(by).shared[:, point]
+        per_group = np.array(
+            [
+                [scaling.overlap_unique_ratio(int(a[1:].sum()), int(a[0])) for a in group]
+                for group in shared
+            ]
+        )
+        return per_group[self.group_index(by)]
+
+    def dialects(self, point: int = DEFAULT_INDEX) -> tuple[scaling.Dialect, ...]:
+        """Return the scaling factors of other implementations for these agents."""
+        by_tensor = self.ratios(point, "tensor")
+        unique = self.counts.shared[:, point, :, 0]
+        rho = self.ratios(point, "global")
+        return scaling.dialects(
+            tuple(float(x) for x in rho[0]) if len(rho) else tuple(0.0 for _ in self.agents),
+            tuple(tuple(by_tensor[:, t].tolist()) for t in range(len(self.agents))),
+            tuple(tuple(unique[:, t].tolist()) for t in range(len(self.agents))),
+        )
