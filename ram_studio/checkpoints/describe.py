@@ -1,0 +1,59 @@
+"""How the checkpoints layer words its messages: who, which file, how many bytes.
+
+Owns the formatting of names and sizes inside error messages and warnings. A message is one line,
+whatever a hostile file puts into a tensor name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+BASE_NAME = "base"
+
+
+def who(name: str | None) -> str:
+    """Return how a message about one checkpoint starts: `Base: `, `Agent "x": ` or nothing."""
+    if name is None:
+        return ""
+    return "Base: " if name == BASE_NAME else f'Agent "{printable(name)}": '
+
+
+def printable(text: object, limit: int = 160) -> str:
+    """Return `text` on one line: control characters escaped, the middle cut out beyond `limit`."""
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text)[: 4 * limit])
+    if len(shown) <= limit:
+        return shown
+    return f"{shown[: limit // 2]}...{shown[-limit // 4 :]}"
+
+
+def quoted(text: object) -> str:
+    """Return `text` on one line between backticks, as tensor and file names are shown."""
+    return f"`{printable(text)}`"
+
+
+def shown_list(items: Sequence[str], limit: int = 3, separator: str = "; ") -> str:
+    """Join the first `limit` items and say how many more there are."""
+    text = separator.join(items[:limit])
+    return text if len(items) <= limit else f"{text}{separator}and {len(items) - limit} more"
+
+
+def shown_shape(shape: Iterable[int]) -> str:
+    """Return a shape as Python writes it: `(2, 3)`, `(5,)`, `()`."""
+    return printable(tuple(shape), limit=80)
+
+
+def shown_bytes(count: int) -> str:
+    """Return a byte count in decimal units, as disks and the Hub count: `15.23 GB`, `812 bytes`."""
+    if count < 1000:
+        return f"{count} bytes"
+    value = float(count)
+    for unit in ("kB", "MB", "GB"):
+        value /= 1000
+        if value < 999.995:
+            return f"{value:.2f} {unit}"
+    return f"{value / 1000:.2f} TB"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return `1 tensor`, `2 tensors`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
