@@ -25,11 +25,11 @@ TILE = 2048
 """Elements whose bins are held at a time: a few tens of kilobytes, so they stay in the L1 cache."""
 
 # Without the Python error model's zero-division branches LLVM can turn every `if` into a select.
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "cache": True}
+KERNEL_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "cache": True}
 
 
 @intrinsic
-def _bits(typing_context, value):
+def float_bits(typing_context, value):
     """Reinterpret a float32 as uint32."""
     signature = types.uint32(types.float32)
     return signature, lambda context, builder, sig, args: builder.bitcast(
@@ -38,7 +38,7 @@ def _bits(typing_context, value):
 
 
 @intrinsic
-def _float(typing_context, value):
+def bits_float(typing_context, value):
     """Reinterpret a uint32 as float32."""
     signature = types.float32(types.uint32)
     return signature, lambda context, builder, sig, args: builder.bitcast(
@@ -46,16 +46,16 @@ def _float(typing_context, value):
     )
 
 
-@njit(fastmath={"reassoc"}, **_OPTIONS)
+@njit(fastmath={"reassoc"}, **KERNEL_OPTIONS)
 def _add_in_any_order(total, value):
     """Add so that a sum may be vectorised; only this addition may be reordered."""
     return total + value
 
 
-@njit(**_OPTIONS)
-def _round_to_bfloat16(value):
+@njit(**KERNEL_OPTIONS)
+def round_to_bfloat16(value):
     """Round a finite float32 to the nearest bfloat16, ties to even; overflow gives infinity."""
-    bits = _bits(value)
+    bits = float_bits(value)
     lowest = np.uint32(bits >> np.uint32(16)) & np.uint32(1)
     return np.uint16(np.uint32(bits + np.uint32(0x7FFF) + lowest) >> np.uint32(16))
 
@@ -67,7 +67,7 @@ def _decode(stored):
 @overload(_decode, inline="never")
 def _decode_by_type(stored):
     if stored == types.uint16:
-        return lambda stored: _float(np.uint32(np.uint32(stored) << np.uint32(16)))
+        return lambda stored: bits_float(np.uint32(np.uint32(stored) << np.uint32(16)))
     return lambda stored: np.float32(stored)
 
 
@@ -78,7 +78,7 @@ def _encode(value, stored):
 @overload(_encode, inline="never")
 def _encode_by_type(value, stored):
     if stored.dtype == types.uint16:
-        return lambda value, stored: _round_to_bfloat16(np.float32(value))
+        return lambda value, stored: round_to_bfloat16(np.float32(value))
     return lambda value, stored: value
 
 
@@ -93,7 +93,7 @@ def _stored_value_by_type(value):
     return lambda value: np.float64(value)
 
 
-@njit(**_OPTIONS)
+@njit(**KERNEL_OPTIONS)
 def _bins_of(base, agent, bins, edge_bits):
     """Write the bin of each |tau| (-1 where tau is 0); return 0, or NaN if some tau is not finite.
 
@@ -104,7 +104,7 @@ def _bins_of(base, agent, bins, edge_bits):
     for i in range(bins.shape[0]):
         tau = _decode(agent[i]) - _decode(base[i])
         poison = _add_in_any_order(poison, tau * np.float32(0))
-        bits = np.int32(_bits(tau) & np.uint32(0x7FFFFFFF))
+        bits = np.int32(float_bits(tau) & np.uint32(0x7FFFFFFF))
         k = np.int32(np.int32(bits - edge_bits - np.int32(1)) >> np.int32(BIN_SHIFT))
         k = np.int32(max(np.int32(k - np.int32(LOWEST_BIN)), np.int32(0)))
         k = np.int32(min(k, np.int32(BIN_COUNT - 1)))
@@ -112,7 +112,7 @@ def _bins_of(base, agent, bins, edge_bits):
     return poison
 
 
-@njit(**_OPTIONS)
+@njit(**KERNEL_OPTIONS)
 def _count_leaving(agent, agents, bins, slots, chain, length):
     """Add one tile's elements at which ``agent`` leaves the active set to the chain histogram."""
     n_agents = len(agents)  # a constant to the compiler, unlike a number passed in
@@ -130,7 +130,7 @@ def _count_leaving(agent, agents, bins, slots, chain, length):
         chain[slots[i]] += 1
 
 
-@njit(**_OPTIONS)
+@njit(**KERNEL_OPTIONS)
 def fill_chain(base, agents, chain, edge_bits):
     """Add a block to the chain histogram of ``overlap.patterns_from_chain``.
 
@@ -157,7 +157,7 @@ def fill_chain(base, agents, chain, edge_bits):
     return poison == 0
 
 
-@njit(**_OPTIONS)
+@njit(**KERNEL_OPTIONS)
 def fill_steps(base, agents, steps, magnitudes, edge_bits):
     """Add a block to the step histogram of ``overlap.shared_from_steps``, for many agents.
 
@@ -174,7 +174,7 @@ def fill_steps(base, agents, steps, magnitudes, edge_bits):
         for agent in range(n_agents):
             tau = _decode(agents[agent][i]) - x
             poison += tau * np.float32(0)
-            bits = np.int64(_bits(tau) & np.uint32(0x7FFFFFFF))
+            bits = np.int64(float_bits(tau) & np.uint32(0x7FFFFFFF))
             if bits == 0:
                 continue
             k = ((bits - edge_bits - 1) >> BIN_SHIFT) - LOWEST_BIN
@@ -198,7 +198,7 @@ def fill_steps(base, agents, steps, magnitudes, edge_bits):
     return poison == 0
 
 
-@njit(**_OPTIONS)
+@njit(**KERNEL_OPTIONS)
 def merge_mean(base, agents, merged, active, epsilon, factors):
     """Merge a block (Eq. 7): lambda_t * tau_t where only t changed it, else the mean.
 
@@ -239,7 +239,7 @@ def merge_mean(base, agents, merged, active, epsilon, factors):
     return poison == 0
 
 
-@njit(**_OPTIONS)
+@njit(**KERNEL_OPTIONS)
 def merge_elected(base, agents, merged, active, epsilon, factors):
     """Merge a block like ``merge_mean``, electing a sign in the shared region.
 
@@ -284,7 +284,7 @@ def merge_elected(base, agents, merged, active, epsilon, factors):
     return poison == 0
 
 
-@njit(**_OPTIONS)
+@njit(**KERNEL_OPTIONS)
 def count_active(active, agent):
     """Return how many elements of a block agent ``agent`` changed, and how many of them alone."""
     changed = 0
@@ -296,7 +296,7 @@ def count_active(active, agent):
     return changed, unique
 
 
-@njit(**_OPTIONS)
+@njit(**KERNEL_OPTIONS)
 def stored_change(base, agent, stored, active, index):
     """Return one block's sums (stored - base) * tau and tau**2 over agent ``index``'s unique region.
 
@@ -316,7 +316,7 @@ def stored_change(base, agent, stored, active, index):
     return numerator, denominator
 
 
-@njit(**_OPTIONS)
+@njit(**KERNEL_OPTIONS)
 def fold_chain(chain, interval_of_bin, folded, magnitudes):
     """Add a chain histogram to int64 tables at the ladder's resolution, and clear it.
 

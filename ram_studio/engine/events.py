@@ -1,0 +1,101 @@
+"""Progress and cancelling of long jobs, without knowing who watches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ram_studio.errors import Stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job has come.
+
+    stage: "analyze", "count" or "merge"; tensor: the tensor worked on last;
+    tensor_index: how many tensors were begun so far, of tensor_count;
+    done_bytes, total_bytes: bytes read from all checkpoints; seconds: since the stage began.
+    """
+
+    stage: str
+    tensor: str
+    tensor_index: int
+    tensor_count: int
+    done_bytes: int
+    total_bytes: int
+    seconds: float
+
+    @property
+    def fraction(self) -> float:
+        """Share of the bytes that are done, 0 to 1."""
+        return self.done_bytes / self.total_bytes if self.total_bytes else 1.0
+
+    @property
+    def rate(self) -> float:
+        """Bytes read a second."""
+        return self.done_bytes / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """Seconds left at this rate, None while nothing is known."""
+        return (self.total_bytes - self.done_bytes) / self.rate if self.rate else None
+
+
+ProgressCallback = Callable[[Progress], None]
+
+
+class CancelToken:
+    """Asks a running job to stop; safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def cancel(self) -> None:
+        """Ask the job to stop. It raises Stopped within a block's time and leaves nothing."""
+        self._event.set()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether stopping was asked for."""
+        return self._event.is_set()
+
+    def raise_if_cancelled(self) -> None:
+        """Raise Stopped once stopping was asked for."""
+        if self.is_cancelled:
+            raise Stopped("Stopped as asked; nothing was left behind.")
+
+
+class Meter:
+    """Counts bytes from many threads and reports them from one."""
+
+    def __init__(self, stage: str, total_bytes: int, tensor_count: int) -> None:
+        self._stage = stage
+        self._total_bytes = total_bytes
+        self._tensor_count = tensor_count
+        self._lock = threading.Lock()
+        self._start = time.monotonic()
+        self._done_bytes = 0
+        self._tensor = ""
+        self._tensor_index = 0
+
+    def add(self, nbytes: int, tensor: str, tensor_index: int) -> None:
+        """Count bytes that were read for a tensor (0-based index)."""
+        with self._lock:
+            self._done_bytes += nbytes
+            if tensor_index + 1 >= self._tensor_index:
+                self._tensor, self._tensor_index = tensor, tensor_index + 1
+
+    def read(self) -> Progress:
+        """Return the progress so far."""
+        with self._lock:
+            return Progress(
+                self._stage,
+                self._tensor,
+                self._tensor_index,
+                self._tensor_count,
+                self._done_bytes,
+                self._total_bytes,
+                time.monotonic() - self._start,
+            )
