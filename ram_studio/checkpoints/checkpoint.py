@@ -193,18 +193,50 @@ def open_folder(
         )
     shard_names, weight_map = find_shards(_file_names(folder, at), folder, name=name)
     headers = [load_header(folder / shard, agent=name) for shard in shard_names]
-    tensors = collect_tensors(headers, weight_map, folder, name=name)
+    return assemble(
+        headers, folder, name=name, source=source, revision=revision, weight_map=weight_map
+    )
+
+
+def assemble(
+    headers: list[Header],
+    folder: Path,
+    *,
+    name: str,
+    source: str,
+    revision: str | None = None,
+    weight_map: dict[str, str] | None = None,
+    hub_contents: list[str] | None = None,
+) -> Checkpoint:
+    """Build the checkpoint of these shards.
+
+    Args:
+        headers: one per shard, in name order.
+        folder: where config.json and the tokenizer are.
+        name, source, revision: see `Checkpoint`.
+        weight_map: the index's, if there is one.
+        hub_contents: of shards that are still on the Hub, their content hashes: the checkpoint is
+            then not local and is fingerprinted by them.
+
+    Raises: CheckpointError.
+    """
+    at = who(name)
     config_path = folder / CONFIG_FILE
+    if hub_contents is None:
+        fingerprint = fingerprint_of(headers, name=name)
+    else:
+        fingerprint = "hub-" + hashlib.blake2b("\n".join(hub_contents).encode()).hexdigest()[:60]
     return Checkpoint(
         name=name,
         source=source,
         folder=folder,
-        tensors=tensors,
+        tensors=collect_tensors(headers, weight_map, folder, name=name),
         shards=tuple(header.path for header in headers),
         config=read_json_object(config_path, at) if config_path.exists() else {},
-        fingerprint=fingerprint_of(headers, name=name),
+        fingerprint=fingerprint,
         nbytes=sum(header.file_size for header in headers),
         revision=revision,
+        is_local=hub_contents is None,
     )
 
 
