@@ -32,18 +32,14 @@ KERNEL_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "cache"
 def float_bits(typing_context, value):
     """Reinterpret a float32 as uint32."""
     signature = types.uint32(types.float32)
-    return signature, lambda context, builder, sig, args: builder.bitcast(
-        args[0], ir.IntType(32)
-    )
+    return signature, lambda context, builder, sig, args: builder.bitcast(args[0], ir.IntType(32))
 
 
 @intrinsic
 def bits_float(typing_context, value):
     """Reinterpret a uint32 as float32."""
     signature = types.float32(types.uint32)
-    return signature, lambda context, builder, sig, args: builder.bitcast(
-        args[0], ir.FloatType()
-    )
+    return signature, lambda context, builder, sig, args: builder.bitcast(args[0], ir.FloatType())
 
 
 @njit(fastmath={"reassoc"}, **KERNEL_OPTIONS)

@@ -52,9 +52,7 @@ RULES = tuple(_RULES)
 def check_scaling(rule: str, r: float, alpha: float) -> None:
     """Raise SettingsError unless the rule is known and r, alpha are finite and >= 0."""
     if rule not in _RULES:
-        raise SettingsError(
-            f"The scaling rule is {rule!r}; it must be one of {', '.join(RULES)}."
-        )
+        raise SettingsError(f"The scaling rule is {rule!r}; it must be one of {', '.join(RULES)}.")
     for name, value in (("r", r), ("alpha", alpha)):
         if not (math.isfinite(value) and value >= 0):
             raise SettingsError(f"{name} is {value}; it must be a finite number of at least 0.")

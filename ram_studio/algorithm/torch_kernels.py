@@ -51,9 +51,7 @@ def step_histogram(
     n_agents = agents.shape[0]
     bins = bins_of(agents - base, edge_bits)
     steps = torch.zeros(n_agents * n_agents * BIN_COUNT, dtype=torch.int64, device=base.device)
-    magnitudes = torch.stack(
-        [torch.bincount(row[row >= 0], minlength=BIN_COUNT) for row in bins]
-    )
+    magnitudes = torch.stack([torch.bincount(row[row >= 0], minlength=BIN_COUNT) for row in bins])
     ordered, who = bins.sort(dim=0, descending=True, stable=True)
     for m in range(1, n_agents + 1):
         entered = ordered[m - 1] >= 0

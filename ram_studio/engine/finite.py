@@ -11,9 +11,7 @@ from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, Sources
 from ram_studio.errors import NonFiniteError
 
 
-def non_finite_error(
-    report: CompatibilityReport, sources: Sources, block: Block
-) -> NonFiniteError:
+def non_finite_error(report: CompatibilityReport, sources: Sources, block: Block) -> NonFiniteError:
     """Return the error for a block with a non-finite task vector.
 
     Reads the whole tensor of the first checkpoint at fault again, to count its NaN and Inf and to

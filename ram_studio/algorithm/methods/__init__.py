@@ -1,0 +1,69 @@
+"""All merge methods by name. To add one: write its file, and add it to METHODS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from ram_studio.algorithm.methods.base import (
+    BlockInput,
+    BlockOutput,
+    Facts,
+    Method,
+    MethodSettings,
+    Need,
+)
+from ram_studio.algorithm.methods.ram import RAM, RAM_PLUS, RAM_PLUS_SOFT, RegionRule
+from ram_studio.algorithm.methods.task_arithmetic import TASK_ARITHMETIC
+from ram_studio.errors import SettingsError
+
+__all__ = [
+    "METHODS",
+    "BlockInput",
+    "BlockOutput",
+    "Facts",
+    "Method",
+    "MethodSettings",
+    "Need",
+    "RegionRule",
+    "get_method",
+    "make_settings",
+]
+
+METHODS: dict[str, Method] = {
+    method.name: method for method in (RAM, RAM_PLUS, RAM_PLUS_SOFT, TASK_ARITHMETIC)
+}
+
+
+def get_method(name: str) -> Method:
+    """Return a method by name.
+
+    Raises: SettingsError that lists the names there are.
+    """
+    try:
+        return METHODS[name]
+    except KeyError:
+        raise SettingsError(
+            f"The method is {name!r}; it must be one of {', '.join(METHODS)}."
+        ) from None
+
+
+def make_settings(name: str, values: Mapping[str, Any]) -> MethodSettings:
+    """Return the validated settings of a method, defaults filled in.
+
+    Raises: SettingsError in one line that names each wrong setting, its value and what is allowed.
+    """
+    method = get_method(name)
+    try:
+        return method.settings.model_validate(dict(values))
+    except ValidationError as error:
+        allowed = ", ".join(method.settings.model_fields)
+        problems = "; ".join(
+            f"{name} has no setting {'.'.join(map(str, e['loc']))!r} (it has {allowed})"
+            if e["type"] == "extra_forbidden"
+            else f"{e['loc'][0]} is {e['input']!r}: {e['msg'].lower()}"
+            for e in error.errors()
+        )
+        raise SettingsError(f"Settings of {name}: {problems}.") from error

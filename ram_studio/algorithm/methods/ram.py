@@ -1,0 +1,155 @@
+"""RAM, RAM+ and RAM+s: Reinforced Agent Merging (arXiv 2601.13572).
+
+With task vectors tau_t = theta_t - theta_base, masks |tau_t| > epsilon and overlap count c:
+
+    merged = base                                    where c = 0
+             base + lambda_t * tau_t                 where only agent t changed it (c = 1)
+             base + mean of the active tau           where c >= 2              (Eq. 7)
+
+    rho_t = shared_t / unique_t over the whole model                           (Eq. 2)
+    lambda_t = 1                                     RAM
+               1 + r * clip(rho_t, 0, alpha)         RAM+                      (Eq. 6)
+               1 + r * rho_t / (1 + rho_t)           RAM+s                     (Eq. 8)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from ram_studio.algorithm import scaling
+from ram_studio.algorithm.ladder import DEFAULT_EPSILON, float32_threshold
+from ram_studio.algorithm.methods.base import (
+    BlockInput,
+    BlockOutput,
+    Epsilon,
+    Facts,
+    Method,
+    MethodSettings,
+    Need,
+)
+
+Shared = Annotated[
+    Literal["mean", "ties"],
+    Field(
+        description="Shared region: mean of the active task vectors, or of those that agree with "
+        "the sign of their sum."
+    ),
+]
+R = Annotated[
+    float, Field(ge=0, le=100, allow_inf_nan=False, description="Strength of the rescaling.")
+]
+Alpha = Annotated[
+    float, Field(ge=0, le=1e6, allow_inf_nan=False, description="Cap on rho in the clipped rule.")
+]
+ScopeOfRho = Annotated[
+    Literal["global", "layer", "tensor"],
+    Field(description="Where rho is counted: whole model (paper), layer, or tensor."),
+]
+
+
+class RamSettings(MethodSettings):
+    """Settings of plain RAM."""
+
+    epsilon: Epsilon = DEFAULT_EPSILON
+    shared: Shared = "mean"
+
+
+class RamSoftSettings(RamSettings):
+    """Settings of RAM+s."""
+
+    r: R = scaling.DEFAULT_R
+    scope: ScopeOfRho = "global"
+
+
+class RamPlusSettings(RamSoftSettings):
+    """Settings of RAM+."""
+
+    alpha: Alpha = scaling.DEFAULT_ALPHA
+
+
+@dataclass(frozen=True)
+class RegionRule:
+    """RAM made ready for one merge.
+
+    epsilon: float32 threshold; factors: lambda (tensors, agents); elect_sign: see merge_elected.
+    """
+
+    epsilon: np.float32
+    factors: np.ndarray
+    elect_sign: bool
+
+
+def factors_for(rule: str, settings: RamSettings, ratios: np.ndarray) -> np.ndarray:
+    """Return lambda for an array of rho, float64 of the same shape."""
+    r = getattr(settings, "r", 0.0)
+    alpha = getattr(settings, "alpha", scaling.DEFAULT_ALPHA)
+    flat = [scaling.scaling_factor(float(rho), rule, r, alpha) for rho in ratios.ravel()]
+    return np.array(flat, dtype=np.float64).reshape(ratios.shape)
+
+
+def _needs(settings: RamSettings) -> frozenset[str]:
+    # With r = 0 lambda is 1 whatever rho is, so the counting pass can be left out.
+    return frozenset({Need.RATIOS}) if getattr(settings, "r", 0.0) else frozenset()
+
+
+def _prepare(rule: str):
+    def prepare(settings: RamSettings, facts: Facts) -> RegionRule:
+        shape = (len(facts.tensors), len(facts.agents))
+        factors = (
+            np.ones(shape) if facts.ratios is None else factors_for(rule, settings, facts.ratios)
+        )
+        return RegionRule(float32_threshold(settings.epsilon), factors, settings.shared == "ties")
+
+    return prepare
+
+
+def merge_block(block: BlockInput, rule: RegionRule) -> BlockOutput:
+    """Merge one block (Eq. 7)."""
+    from ram_studio.algorithm.torch_kernels import merge_ram
+
+    return BlockOutput(
+        *merge_ram(
+            block.base,
+            block.agents,
+            float(rule.epsilon),
+            rule.factors[block.tensor].tolist(),
+            rule.elect_sign,
+        )
+    )
+
+
+_SOURCE = "arXiv 2601.13572"
+RAM = Method(
+    name="ram",
+    title="RAM",
+    formula="unique: tau_t; shared: mean of the active tau",
+    source=f"{_SOURCE}, Eq. 7 with lambda = 1",
+    settings=RamSettings,
+    needs=_needs,
+    prepare=_prepare("ram"),
+    merge=merge_block,
+)
+RAM_PLUS = Method(
+    name="ram+",
+    title="RAM+",
+    formula="unique: (1 + r clip(rho_t, 0, alpha)) tau_t; shared: mean of the active tau",
+    source=f"{_SOURCE}, Eqs. 6 and 7",
+    settings=RamPlusSettings,
+    needs=_needs,
+    prepare=_prepare("ram+"),
+    merge=merge_block,
+)
+RAM_PLUS_SOFT = Method(
+    name="ram+s",
+    title="RAM+s",
+    formula="unique: (1 + r rho_t / (1 + rho_t)) tau_t; shared: mean of the active tau",
+    source=f"{_SOURCE}, Eqs. 7 and 8",
+    settings=RamSoftSettings,
+    needs=_needs,
+    prepare=_prepare("ram+s"),
+    merge=merge_block,
+)
