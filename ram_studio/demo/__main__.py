@@ -21,14 +21,12 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
 
-    import torch
-
-    torch.set_num_threads(options.threads)
     start = time.perf_counter()
     build(
         options.out,
         seed=options.seed,
         force=options.force,
+        threads=options.threads,
         say=lambda text: print(f"[{time.perf_counter() - start:6.0f} s] {text}", flush=True),
     )
 

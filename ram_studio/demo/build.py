@@ -48,13 +48,13 @@ FULL_PLAN = BuildPlan(
         "example": {
             "coding": ReinforceSettings("code", "sgd", 0.01, steps=12, stop_at=0.9),
             "tool": ReinforceSettings("tool", "sgd", 0.02, steps=25),
-            "memory": ReinforceSettings("memory", "sgd", 0.02, steps=40),
+            "memory": ReinforceSettings("memory", "sgd", 0.03, steps=40),
         },
         # Dense: nearly every element moves, so almost nothing is unique to one agent.
         "dense": {
             "coding": ReinforceSettings("code", "adam", 1e-4, steps=16),
             "tool": ReinforceSettings("tool", "adam", 1e-4, steps=31),
-            "memory": ReinforceSettings("memory", "adam", 5e-5, steps=31),
+            "memory": ReinforceSettings("memory", "adam", 2e-4, steps=40),
         },
     },
 )
@@ -66,6 +66,7 @@ def build(
     *,
     seed: int = 0,
     force: bool = False,
+    threads: int = 1,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Train everything of the plan under `out` and write one record.json per set.
@@ -74,8 +75,20 @@ def build(
         out: folder that gets example/ (with the base) and one folder per other set.
         seed: drives weights, corpus, prompts and sampling.
         force: train again what is already there.
+        threads: torch threads meanwhile; sums, and with them the weights, may depend on it.
         say: gets one line of text per step worth telling.
     """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        _build(out, plan, seed, force, say)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _build(out: Path, plan: BuildPlan, seed: int, force: bool, say: Callable[[str], None]) -> None:
     base_folder = out / BASE_SET / "base"
     with _stage(base_folder, force, say) as folder:
         if folder:

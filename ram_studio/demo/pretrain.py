@@ -15,6 +15,7 @@ from typing import Any
 
 from ram_studio.demo.corpus import MIXTURE, draw_document
 from ram_studio.demo.tokenizer import EOS_ID, PAD_ID, VOCABULARY
+from ram_studio.evals.generation import quiet_transformers
 
 PROMPT_WEIGHT = 0.1
 
@@ -35,7 +36,7 @@ class Architecture:
 class PretrainSettings:
     """How long and how fast to pretrain; `steps` of sum(MIXTURE) documents each."""
 
-    steps: int = 3000
+    steps: int = 2200
     learning_rate: float = 2.5e-3
     warmup: int = 50
     weight_decay: float = 0.05
@@ -160,7 +161,8 @@ def save_model(model: Any, folder: Path) -> None:
 
     import torch
 
-    copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
+    with quiet_transformers():
+        copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
     # The safetensors writer leaves its file readable by the owner alone.
     (folder / "model.safetensors").chmod(0o644)
 

@@ -1,0 +1,130 @@
+"""The training script runs end to end at toy length and is reproducible byte for byte."""
+
+import hashlib
+import json
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ram_studio.demo import corpus
+from ram_studio.demo.build import BuildPlan, build
+from ram_studio.demo.pretrain import Architecture, PretrainSettings, encode_document
+from ram_studio.demo.reinforce import ReinforceSettings, reward
+from ram_studio.evals import Item, make_items, score
+from ram_studio.evals.tasks import split_of
+
+TINY = BuildPlan(
+    architecture=Architecture(hidden=32, layers=1, feed_forward=32, heads=2, key_value_heads=1),
+    pretrain=PretrainSettings(steps=3, warmup=2),
+    agents={
+        "example": {
+            "coding": ReinforceSettings("code", "sgd", 0.02, steps=2, prompts=2, group=3),
+            "tool": ReinforceSettings(
+                "tool", "adam", 1e-3, steps=2, stop_at=1.0, prompts=2, group=3
+            ),
+        }
+    },
+    limit=4,
+)
+
+
+def digests(out: Path) -> dict[str, str]:
+    return {
+        str(file.relative_to(out)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(out.rglob("*"))
+        if file.is_file() and file.name != "record.json"
+    }
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("first")
+    build(out, TINY, seed=1)
+    return out
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(built, tmp_path):
+    build(tmp_path / "same", TINY, seed=1)
+    assert digests(tmp_path / "same") == digests(built)
+    build(tmp_path / "other", replace(TINY, agents={}), seed=2)
+    weights = "example/base/model.safetensors"
+    assert digests(tmp_path / "other")[weights] != digests(built)[weights]
+
+
+def test_a_build_leaves_complete_folders_and_a_record(built):
+    names = {path.name for path in (built / "example").iterdir()}
+    assert names == {"base", "coding", "tool", "record.json"}
+    for name in ("base", "coding", "tool"):
+        files = {path.name for path in (built / "example" / name).iterdir()}
+        assert {"config.json", "model.safetensors", "tokenizer.json"} <= files
+    record = json.loads((built / "example" / "record.json").read_text())
+    assert record["base"]["settings"]["steps"] == 3
+    assert record["training"]["coding"]["steps"] == 2
+    assert set(record["merges"]) == {
+        "task-arithmetic 1/N",
+        "task-arithmetic 1",
+        "ties 0.2 / 1",
+        "ram",
+        "ram+",
+    }
+
+
+def test_finished_stages_are_skipped_and_a_missing_one_is_made_again(built, tmp_path):
+    out = tmp_path / "copy"
+    shutil.copytree(built, out)
+    shutil.rmtree(out / "example" / "tool")
+    said = []
+    build(out, TINY, seed=1, say=said.append)
+    skipped = [line for line in said if "skipped" in line]
+    assert [line.split(":")[0] for line in skipped] == ["example/base", "example/coding"]
+    assert digests(out) == digests(built)
+
+
+def test_corpus_documents_use_training_prompts_only():
+    rng = random.Random(0)
+    for kind in ("code", "tool", "memory", "follow"):
+        for _ in range(100):
+            (prompt, is_answer), (_, answer_is_answer) = corpus.draw_document(kind, rng)
+            assert split_of(prompt) == "train"
+            assert (is_answer, answer_is_answer) == (False, True)
+
+
+@pytest.mark.parametrize("domain", ["code", "tool", "memory"])
+def test_the_corpus_is_right_on_easy_prompts_and_mostly_wrong_on_hard_ones(domain):
+    rng = random.Random(0)
+    right = {True: 0, False: 0}
+    items = make_items(domain, 600, 1, "train")
+    for item in items:
+        right[item.is_hard] += score(item, corpus.noisy_answer(item, rng))
+    hard = sum(item.is_hard for item in items)
+    assert right[False] == len(items) - hard
+    # About 450 hard items at 0.28-0.30; a bad tool habit may happen to be right.
+    assert 0.2 < right[True] / hard < 0.45
+
+
+def test_answers_weigh_one_and_prompts_a_tenth():
+    class Letters:
+        def encode(self, text, add_special_tokens):
+            return [ord(letter) for letter in text]
+
+    ids, weights = encode_document(Letters(), [("ab", False), (" c", True)])
+    assert ids == [97, 98, 32, 99, 0]
+    assert weights == [0.1, 0.1, 1.0, 1.0, 1.0]
+
+
+def test_only_strictly_right_answers_earn_the_full_reward():
+    item = Item(
+        "tool",
+        "",
+        "shop(thing=nut); clock(loc=delhi)",
+        True,
+        ((("clock", "loc"), ("shop", "thing")), (("shop", "nut"), ("clock", "delhi"))),
+    )
+    assert reward(item, item.gold) == 1
+    assert reward(item, "shop(thing=nut)") == 0.25
+    assert reward(item, "shop(item=nut); clock(loc=delhi)") == pytest.approx(0.3)
+    assert reward(item, "news(topic=art)") == 0
+    assert reward(item, "nonsense (") == 0

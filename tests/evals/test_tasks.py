@@ -1,0 +1,220 @@
+"""Prompts are reproducible and held out; verifiers are strict and survive any text."""
+
+import random
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals import DOMAINS, SKILL_DOMAINS, Item, make_items, score
+from ram_studio.evals.domains import code, tool
+from ram_studio.evals.tasks import draw_item, split_of
+
+N = 120
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_every_gold_answer_scores(domain):
+    assert all(score(item, item.gold) for item in make_items(domain, N, 1))
+    assert all(score(item, f" {item.gold}\n") for item in make_items(domain, N, 1))
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_another_items_gold_rarely_scores(domain):
+    items = make_items(domain, N, 1)
+    shifted = [score(item, other.gold) for item, other in pairwise(items)]
+    # A memory answer is one of 16 words, so a stranger's answer may be right by chance.
+    assert sum(shifted) <= (N // 6 if domain == "memory" else 1)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_items_depend_on_domain_and_seed_only_and_a_short_run_is_a_prefix(domain):
+    items = make_items(domain, N, 5)
+    assert make_items(domain, N, 5) == items
+    assert make_items(domain, 10, 5) == items[:10]
+    assert make_items(domain, N, 6) != items
+    assert make_items(domain, 0, 5) == []
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_test_prompts_are_distinct_and_never_drawn_for_training(domain):
+    prompts = {item.prompt for item in make_items(domain, N, 3)}
+    assert len(prompts) == N
+    assert {split_of(prompt) for prompt in prompts} == {"test"}
+    rng = random.Random(0)
+    assert not prompts & {draw_item(domain, rng, "train").prompt for _ in range(500)}
+
+
+@pytest.mark.parametrize("domain", SKILL_DOMAINS)
+def test_three_of_four_skill_items_are_hard(domain):
+    # 400 draws at 0.75: a share outside 0.65-0.85 has probability below 1e-5.
+    share = sum(item.is_hard for item in make_items(domain, 400, 9)) / 400
+    assert 0.65 < share < 0.85
+
+
+def test_bad_requests_say_what_to_choose():
+    with pytest.raises(EvaluationError, match=r"'poetry'.*code, tool, memory, follow"):
+        make_items("poetry", 1, 0)
+    with pytest.raises(EvaluationError, match="-1 items"):
+        make_items("code", -1, 0)
+    with pytest.raises(EvaluationError, match=r"50000 were asked.*limit to \d+"):
+        make_items("tool", 50_000, 0)
+
+
+CODE = Item("code", "", "(x+9)*5", True, (("plus", 9), ("times", 5)))
+
+
+@pytest.mark.parametrize("text", ["(x+9)*5", "5*(x+9)", "5*x+45", "x*5+45", "-(-x-9)*5", "(9+x)*5"])
+def test_equal_expressions_are_right(text):
+    assert score(CODE, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x+9*5",
+        "",
+        "x",
+        "(x+9)*5 # yes",
+        "f(x)",
+        "(x+9)*5 or 1",
+        "x**2",
+        "(x+9)*05",
+        "5x+45",
+        "0x5",
+        "(x+9)*5.0",
+        "(x+9)*5\x00",
+        "__import__('os').system('true')",
+        "(" * 5000 + "x" + ")" * 5000,
+        "(" * 99 + "x" + ")" * 99,
+        "-" * 180 + "x",
+        "9" * 5000,
+        "x*9999999",
+        "x" * 150,
+    ],
+)
+def test_wrong_or_hostile_expressions_do_not_score(text):
+    assert not score(CODE, text)
+
+
+def test_flat_expression_is_wrong_exactly_when_brackets_matter():
+    for item in make_items("code", 300, 4):
+        assert score(item, code.flat(item.spec)) is not item.is_hard
+
+
+TOOL = Item(
+    "tool",
+    "",
+    "shop(thing=nut); clock(loc=delhi)",
+    True,
+    ((("clock", "loc"), ("shop", "thing")), (("shop", "nut"), ("clock", "delhi"))),
+)
+
+
+@pytest.mark.parametrize(
+    "text", ["shop(thing=nut); clock(loc=delhi)", "clock( loc = delhi );shop(thing=nut)"]
+)
+def test_parallel_calls_have_no_order(text):
+    assert score(TOOL, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "shop(thing=nut)",
+        "shop(thing=nut); shop(thing=nut); clock(loc=delhi)",
+        "shop(item=nut); clock(loc=delhi)",
+        "shop(thing=nut); clock(loc=oslo)",
+        "shop(nut); clock(delhi)",
+        "shop(thing='nut'); clock(loc=delhi)",
+        "shop(thing=nut, loc=delhi); clock(loc=delhi)",
+        "shop(**nut); clock(loc=delhi)",
+        "shop(thing=nut, thing=nut); clock(loc=delhi)",
+        "shop(thing=nut); clock(loc=delhi);",
+        "shop(" * 30 + ")" * 30,
+        ";" * 150,
+    ],
+)
+def test_wrong_or_malformed_calls_do_not_score(text):
+    assert not score(TOOL, text)
+
+
+def test_repeated_calls_are_counted():
+    twice = Item(
+        "tool", "", "", True, ((("clock", "loc"),), (("clock", "oslo"), ("clock", "oslo")))
+    )
+    assert score(twice, "clock(loc=oslo); clock(loc=oslo)")
+    assert not score(twice, "clock(loc=oslo)")
+
+
+MEMORY = Item("memory", "", "kiwi", False, ((("amy", "fig"), ("bob", "kiwi")), "bob"))
+
+
+@pytest.mark.parametrize("text", ["kiwi", " kiwi .", "bob kiwi", "kiwi kiwi"])
+def test_short_answers_with_the_value_are_right(text):
+    assert score(MEMORY, text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "fig", "kiwi fig", "fig kiwi", "amy fig . bob kiwi .", "kiwifruit", "a b c kiwi"]
+)
+def test_listing_values_or_talking_long_does_not_score(text):
+    assert not score(MEMORY, text)
+
+
+def test_saying_the_last_value_never_passes_on_hard_items():
+    for item in make_items("memory", 200, 8):
+        facts, asked = item.spec
+        assert dict(facts)[asked] == item.gold
+        if item.is_hard:
+            assert not score(item, facts[-1][1])
+
+
+def test_retention_shares_no_prompt_with_a_skill():
+    follow = {item.prompt for item in make_items("follow", 300, 1)}
+    assert all(prompt.startswith("do: ") for prompt in follow)
+    for domain in SKILL_DOMAINS:
+        assert not any(item.prompt.startswith("do: ") for item in make_items(domain, 300, 1))
+
+
+HOSTILE = st.one_of(
+    st.text(max_size=300),
+    st.text(alphabet="x0123456789+-*() ", max_size=220),
+    st.text(alphabet="abshopclk_(),;= \t\n\x00", max_size=220),
+    st.builds(lambda text, times: text * times, st.text(max_size=4), st.integers(0, 20_000)),
+    st.builds(lambda depth: "(" * depth + "x" + ")" * depth, st.integers(0, 3000)),
+)
+
+
+@given(domain=st.sampled_from(DOMAINS), index=st.integers(0, 19), text=HOSTILE)
+def test_verifiers_never_raise_and_return_a_bool(domain, index, text):
+    assert score(_ITEMS[domain][index], text) in (True, False)
+
+
+_ITEMS = {domain: make_items(domain, 20, 2) for domain in DOMAINS}
+
+
+@given(text=st.text(alphabet="x0123456789+-*() ", max_size=60))
+def test_an_accepted_expression_really_has_the_right_values(text):
+    if score(CODE, text):
+        # The text passed a filter that allows nothing but digits, x, + - * and brackets.
+        assert all(eval(text, {"x": x}) == (x + 9) * 5 for x in range(-5, 30))
+
+
+def test_parsing_calls_gives_sorted_arguments_or_nothing():
+    assert tool.parse_calls("a(y=q, x=p)") == [("a", (("x", "p"), ("y", "q")))]
+    assert tool.parse_calls("a") is None
+    assert tool.parse_calls("a(b=c") is None
+
+
+def test_importing_the_suite_loads_neither_torch_nor_transformers():
+    program = (
+        "import sys, ram_studio.evals; print([m for m in ('torch', 'transformers', 'gradio') "
+        "if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
