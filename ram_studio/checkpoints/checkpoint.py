@@ -37,10 +37,10 @@ WHOLE_FINGERPRINT_BYTES = 16 * 2**20
 FINGERPRINT_PAGES = 1024
 PAGE_BYTES = 4096
 
-_NUMBERED_SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})\.safetensors$")
+_NUMBERED_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})\.safetensors")
 _HUB_ID = re.compile(
-    r"^(?P<repository>[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,95})"
-    r"(?:@(?P<revision>[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}))?$"
+    r"(?P<repository>[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,95})"
+    r"(?:@(?P<revision>[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}))?"
 )
 
 _CONVERT_PICKLE = (
@@ -144,7 +144,7 @@ def open_checkpoint(
 
 def split_hub_id(source: str) -> tuple[str, str | None] | None:
     """Return (repository, revision or None) when `source` is spelt like a Hub id, else None."""
-    match = _HUB_ID.match(source)
+    match = _HUB_ID.fullmatch(source)
     if match is None or ".." in source or "--" in match["repository"]:
         return None
     return match["repository"], match["revision"]
@@ -316,7 +316,7 @@ def _nothing_to_open(names: list[str], folder: Path, at: str) -> str:
 
 def _numbered_shards(shards: list[str], at: str) -> list[str]:
     """Return the shards, checking that a numbered set is complete."""
-    matches = {name: match for name in shards if (match := _NUMBERED_SHARD.match(name))}
+    matches = {name: match for name in shards if (match := _NUMBERED_SHARD.fullmatch(name))}
     if not matches:
         return shards
     sets = {(match["stem"], match["count"]) for match in matches.values()}

@@ -50,7 +50,7 @@ PARALLEL_REQUESTS = 8
 MAX_SIDECAR_BYTES = 256_000_000
 
 _SIDECAR = re.compile(
-    r"^([^/]+\.(json|jinja|txt|model)|README\.md|(LICEN[CS]E|NOTICE|USE_POLICY)(\.(txt|md))?)$",
+    r"([^/]+\.(json|jinja|txt|model)|README\.md|(LICEN[CS]E|NOTICE|USE_POLICY)(\.(txt|md))?)",
     re.IGNORECASE,
 )
 
@@ -140,7 +140,7 @@ def _sidecar_names(listing: _Listing) -> list[str]:
     return [
         file
         for file, size in listing.sizes.items()
-        if _SIDECAR.match(file) and size <= MAX_SIDECAR_BYTES
+        if _SIDECAR.fullmatch(file) and size <= MAX_SIDECAR_BYTES
     ]
 
 

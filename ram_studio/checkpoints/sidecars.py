@@ -31,7 +31,7 @@ TOKENIZER_FILES = (
     "sentencepiece.bpe.model",
     "tekken.json",
 )
-_LICENCE = re.compile(r"^(LICEN[CS]E|NOTICE|USE_POLICY)(\.(txt|md))?$", re.IGNORECASE)
+_LICENCE = re.compile(r"(LICEN[CS]E|NOTICE|USE_POLICY)(\.(txt|md))?", re.IGNORECASE)
 
 
 def sidecar_files(
@@ -56,7 +56,7 @@ def sidecar_files(
     config = base.folder / CONFIG_FILE
     if config.exists():
         files[CONFIG_FILE] = _config_bytes(config, dtype, at=who(base.name))
-    licences = sorted(p.name for p in base.folder.iterdir() if _LICENCE.match(p.name))
+    licences = sorted(p.name for p in base.folder.iterdir() if _LICENCE.fullmatch(p.name))
     files |= _read_existing(base, (*MODEL_FILES, *licences))
     files |= _read_existing(tokenizer or base, TOKENIZER_FILES)
     return files

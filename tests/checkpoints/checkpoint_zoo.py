@@ -1,0 +1,86 @@
+"""Writes small real checkpoints for the tests: safetensors' own writer, plain JSON beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from ram_studio.checkpoints.checkpoint import Checkpoint, open_checkpoint
+
+QWEN_CONFIG = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_size": 4,
+    "num_attention_heads": 2,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+
+
+def small_tensors(seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> dict[str, torch.Tensor]:
+    """Return an untied model of 6 tensors with 148 elements."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(dtype)
+
+    return {
+        "lm_head.weight": random(10, 4),
+        "model.embed_tokens.weight": random(10, 4),
+        "model.layers.0.mlp.up_proj.weight": random(8, 4),
+        "model.layers.0.self_attn.q_proj.bias": random(4),
+        "model.layers.0.self_attn.q_proj.weight": random(4, 4),
+        "model.norm.weight": random(4, 4),
+    }
+
+
+def write_checkpoint(
+    folder: Path,
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    shards: int = 1,
+    index: bool = True,
+    config: Mapping[str, Any] | None = QWEN_CONFIG,
+) -> Path:
+    """Write tensors into `shards` files of about the same number of tensors."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = list(tensors)
+    if shards == 1:
+        save_file(dict(tensors), folder / "model.safetensors", {"format": "pt"})
+    else:
+        weight_map = {}
+        for number in range(shards):
+            part = names[number * len(names) // shards : (number + 1) * len(names) // shards]
+            file_name = f"model-{number + 1:05d}-of-{shards:05d}.safetensors"
+            save_file({n: tensors[n] for n in part}, folder / file_name, {"format": "pt"})
+            weight_map |= dict.fromkeys(part, file_name)
+        if index:
+            write_json(
+                folder / "model.safetensors.index.json",
+                {"metadata": {}, "weight_map": weight_map},
+            )
+    if config is not None:
+        write_json(folder / "config.json", config)
+    return folder
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def make(
+    folder: Path, name: str, tensors: Mapping[str, torch.Tensor], **options: Any
+) -> Checkpoint:
+    """Write a checkpoint into `folder/name` and open it under that name."""
+    return open_checkpoint(write_checkpoint(folder / name, tensors, **options), name=name)
+
+
+def raw_safetensors(header: bytes | Mapping[str, Any], data: bytes = b"") -> bytes:
+    """Return the bytes of a file with exactly this header, valid or not."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data

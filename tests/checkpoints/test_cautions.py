@@ -1,0 +1,192 @@
+"""What the report warns of: same files, configs, tokenizers."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoint_zoo import QWEN_CONFIG, make, small_tensors, write_json
+
+from ram_studio.checkpoints.checkpoint import Checkpoint
+from ram_studio.checkpoints.compatibility import check_compatibility
+
+
+def warnings_of(base: Checkpoint, *agents: Checkpoint) -> list[str]:
+    return list(check_compatibility(base, agents).warnings)
+
+
+def test_two_agents_with_the_same_files_are_named(tmp_path: Path) -> None:
+    base = make(tmp_path, "base", small_tensors(0))
+    agents = [make(tmp_path, name, small_tensors(1)) for name in ("a", "b")]
+    [warning] = warnings_of(base, *agents)
+    assert '"a" and "b" hold the same files' in warning
+
+
+def test_an_agent_with_the_files_of_the_base_is_named(tmp_path: Path) -> None:
+    base = make(tmp_path, "base", small_tensors(0))
+    [warning] = warnings_of(base, make(tmp_path, "coder", small_tensors(0)))
+    assert 'Agent "coder"' in warning
+    assert "same files as the base" in warning
+
+
+def test_a_base_without_a_config_is_reported(tmp_path: Path) -> None:
+    base = make(tmp_path, "base", small_tensors(0), config=None)
+    [warning] = warnings_of(base, make(tmp_path, "a", small_tensors(1)))
+    assert "no config.json" in warning
+
+
+def test_custom_code_is_reported(tmp_path: Path) -> None:
+    config = QWEN_CONFIG | {"auto_map": {"AutoModel": "modeling.Model"}}
+    base = make(tmp_path, "base", small_tensors(0), config=config)
+    [warning] = warnings_of(base, make(tmp_path, "a", small_tensors(1)))
+    assert "auto_map" in warning
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_attention_heads": 4}, "num_attention_heads is 4, in the base 2"),
+        ({"architectures": ["LlamaForCausalLM"]}, "LlamaForCausalLM"),
+        ({"rope_theta": 1e6}, "rope_theta is 1000000.0, in the base 10000.0"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_scaling is set in the agent"),
+        ({"eos_token_id": 5}, "eos_token_id is 5, in the base 7"),
+    ],
+)
+def test_config_settings_that_change_the_model_are_reported(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    config = QWEN_CONFIG | {"rope_theta": 10000.0, "eos_token_id": 7}
+    base = make(tmp_path, "base", small_tensors(0), config=config)
+    agent = make(tmp_path, "coder", small_tensors(1), config=config | changes)
+    [warning] = warnings_of(base, agent)
+    assert warning.startswith('Agent "coder": its config differs')
+    assert words in warning
+
+
+def test_the_same_rope_in_the_words_of_two_transformers_versions_is_no_difference(
+    tmp_path: Path,
+) -> None:
+    old = QWEN_CONFIG | {"rope_theta": 1e6, "rope_scaling": None}
+    new = QWEN_CONFIG | {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}
+    base = make(tmp_path, "base", small_tensors(0), config=old)
+    assert warnings_of(base, make(tmp_path, "a", small_tensors(1), config=new)) == []
+    yarn_old = old | {"rope_scaling": {"type": "yarn", "factor": 2.0}}
+    yarn_new = QWEN_CONFIG | {
+        "rope_parameters": {"rope_theta": 1e6, "rope_type": "yarn", "factor": 2.0}
+    }
+    base = make(tmp_path, "base2", small_tensors(0), config=yarn_old)
+    base = Checkpoint(**{**vars(base), "name": "base"})
+    assert warnings_of(base, make(tmp_path, "b", small_tensors(1), config=yarn_new)) == []
+
+
+def test_settings_that_only_one_config_spells_out_are_no_difference(tmp_path: Path) -> None:
+    base = make(tmp_path, "base", small_tensors(0))
+    config = QWEN_CONFIG | {"head_dim": 2, "use_cache": False, "transformers_version": "4.1"}
+    assert warnings_of(base, make(tmp_path, "a", small_tensors(1), config=config)) == []
+
+
+TOKENIZER = {
+    "added_tokens": [{"id": 3, "content": "<|end|>"}],
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2}},
+}
+SETTINGS = {"chat_template": "{{ messages }}", "eos_token": "<|end|>"}
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Checkpoint, Checkpoint]:
+    base = make(tmp_path, "base", small_tensors(0))
+    agent = make(tmp_path, "coder", small_tensors(1))
+    for checkpoint in (base, agent):
+        write_json(checkpoint.folder / "tokenizer.json", TOKENIZER)
+        write_json(checkpoint.folder / "tokenizer_config.json", SETTINGS)
+    return base, agent
+
+
+def test_equal_tokenizers_are_not_mentioned(pair: tuple[Checkpoint, Checkpoint]) -> None:
+    base, agent = pair
+    assert warnings_of(base, agent) == []
+    # Equal in meaning, written differently.
+    path = agent.folder / "tokenizer.json"
+    path.write_text(path.read_text().replace(", ", " ,\n"))
+    assert warnings_of(base, agent) == []
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "settings", "words"),
+    [
+        (
+            TOKENIZER | {"added_tokens": [*TOKENIZER["added_tokens"], {"id": 4, "content": "<t>"}]},
+            SETTINGS,
+            ["5 tokens, the base has 4", "added tokens <t> (id 4)"],
+        ),
+        (
+            TOKENIZER | {"added_tokens": []},
+            SETTINGS,
+            ["3 tokens, the base has 4", "lacking tokens <|end|> (id 3)"],
+        ),
+        (
+            TOKENIZER | {"model": {"vocab": {"a": 1, "b": 0, "c": 2}}},
+            SETTINGS,
+            ["2 tokens of the vocabulary under another id"],
+        ),
+        (
+            TOKENIZER | {"model": {"vocab": {"a": 0, "b": 1, "d": 2}}},
+            SETTINGS,
+            ["1 token of the base's vocabulary missing"],
+        ),
+        (TOKENIZER, SETTINGS | {"chat_template": "other"}, ["another chat template"]),
+        (TOKENIZER, {"eos_token": "<|end|>"}, ["no chat template"]),
+        (TOKENIZER, SETTINGS | {"eos_token": {"content": "b"}}, ["end token b instead of <|end|>"]),
+    ],
+)
+def test_tokenizer_differences_are_said_in_words(
+    pair: tuple[Checkpoint, Checkpoint],
+    tokenizer: dict[str, Any],
+    settings: dict[str, Any],
+    words: list[str],
+) -> None:
+    base, agent = pair
+    write_json(agent.folder / "tokenizer.json", tokenizer)
+    write_json(agent.folder / "tokenizer_config.json", settings)
+    [warning] = warnings_of(base, agent)
+    assert warning.startswith('Agent "coder": its tokenizer differs')
+    for expected in words:
+        assert expected in warning
+
+
+def test_a_chat_template_in_a_file_of_its_own_is_compared(
+    pair: tuple[Checkpoint, Checkpoint],
+) -> None:
+    base, agent = pair
+    (agent.folder / "chat_template.jinja").write_text("{{ messages }}")
+    assert warnings_of(base, agent) == []
+    (agent.folder / "chat_template.jinja").write_text("{{ messages }} go")
+    assert "another chat template" in warnings_of(base, agent)[0]
+
+
+def test_vocabularies_of_older_layouts_are_compared(pair: tuple[Checkpoint, Checkpoint]) -> None:
+    base, agent = pair
+    (agent.folder / "tokenizer.json").unlink()
+    write_json(agent.folder / "vocab.json", {"a": 0, "b": 1, "c": 2})
+    write_json(agent.folder / "added_tokens.json", {"<|end|>": 3})
+    assert warnings_of(base, agent) == []
+    unigram = TOKENIZER | {"model": {"type": "Unigram", "vocab": [["a", 0.0], ["b", -1.0]]}}
+    write_json(agent.folder / "tokenizer.json", unigram)
+    assert "1 token of the base's vocabulary missing" in warnings_of(base, agent)[0]
+
+
+def test_a_tokenizer_that_cannot_be_read_is_a_warning(
+    pair: tuple[Checkpoint, Checkpoint],
+) -> None:
+    base, agent = pair
+    (agent.folder / "tokenizer.json").write_text("{")
+    assert "cannot be compared" in warnings_of(base, agent)[0]
+    write_json(agent.folder / "tokenizer.json", {"added_tokens": "x", "model": []})
+    assert warnings_of(base, agent)
+    for path in agent.folder.glob("tokenizer*"):
+        path.unlink()
+    assert warnings_of(base, agent) == []
+    shutil.rmtree(agent.folder)
+    assert warnings_of(base, agent) == []

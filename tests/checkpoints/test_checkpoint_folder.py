@@ -1,0 +1,300 @@
+"""Opening local folders: which shards make up a model, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_zoo import small_tensors, write_checkpoint, write_json
+from safetensors.torch import save_file
+
+from ram_studio.checkpoints import checkpoint as checkpoint_module
+from ram_studio.checkpoints.checkpoint import open_checkpoint, split_hub_id
+from ram_studio.errors import CheckpointError
+
+INDEX = "model.safetensors.index.json"
+
+
+def refuse(folder: Path | str, *expected: str, name: str = "coder") -> str:
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(folder, name=name)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(f'Agent "{name}": ' if name != "base" else "Base: ")
+    for words in expected:
+        assert words in message
+    return message
+
+
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_one_or_many_shards_open_with_or_without_an_index(
+    tmp_path: Path, shards: int, index: bool
+) -> None:
+    tensors = small_tensors()
+    write_checkpoint(tmp_path, tensors, shards=shards, index=index)
+    opened = open_checkpoint(str(tmp_path), name="coder")
+    assert opened.tensors.keys() == tensors.keys()
+    assert len(opened.shards) == shards
+    assert list(opened.shards) == sorted(opened.shards)
+    assert opened.nbytes == sum(path.stat().st_size for path in opened.shards)
+    assert opened.config["model_type"] == "qwen2"
+    assert (opened.name, opened.source, opened.folder) == ("coder", str(tmp_path), tmp_path)
+    assert (opened.revision, opened.is_local) == (None, True)
+
+
+def test_a_folder_that_transformers_wrote_opens(tmp_path: Path) -> None:
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=32,
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+    )
+    model = Qwen2ForCausalLM(config)
+    model.save_pretrained(tmp_path, max_shard_size="1KB")
+    opened = open_checkpoint(tmp_path, name="base")
+    assert len(opened.shards) > 1
+    assert opened.tensors.keys() == model.state_dict().keys()
+
+
+def test_the_single_file_wins_over_an_index_as_in_transformers(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, small_tensors(), shards=2)
+    write_checkpoint(tmp_path, {"only": torch.ones(2)})
+    assert list(open_checkpoint(tmp_path, name="base").tensors) == ["only"]
+
+
+def test_the_index_leaves_out_shards_of_another_layout(tmp_path: Path) -> None:
+    tensors = small_tensors()
+    write_checkpoint(tmp_path, tensors, shards=2)
+    save_file({"tok_embeddings.weight": torch.ones(2)}, tmp_path / "consolidated.safetensors")
+    opened = open_checkpoint(tmp_path, name="base")
+    assert opened.tensors.keys() == tensors.keys()
+
+
+def test_a_tensor_in_a_shard_but_not_in_the_index_belongs_to_the_model(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, small_tensors(), shards=2)
+    index = tmp_path / INDEX
+    index.write_text(index.read_text().replace('"model.norm.weight"', '"lm_head.weight2"'))
+    refuse(tmp_path, "lacks 1 tensor", "`lm_head.weight2`", "-of-00002.safetensors")
+    index.write_text(
+        '{"weight_map": {"lm_head.weight": "model-00001-of-00002.safetensors", '
+        '"model.layers.0.self_attn.q_proj.bias": "model-00002-of-00002.safetensors"}}'
+    )
+    assert "model.norm.weight" in open_checkpoint(tmp_path, name="base").tensors
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, small_tensors(), shards=3)
+    (tmp_path / "model-00002-of-00003.safetensors").unlink()
+    refuse(tmp_path, INDEX, "1 shard", "model-00002-of-00003.safetensors")
+    (tmp_path / INDEX).unlink()
+    refuse(tmp_path, "2 of 3 shards", "number 2 is missing", str(tmp_path))
+
+
+def test_a_truncated_shard_is_named(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, small_tensors(), shards=2)
+    shard = tmp_path / "model-00002-of-00002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    refuse(tmp_path, str(shard), "cut short")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "../secret/model.safetensors",
+        "/etc/passwd",
+        "sub/model.safetensors",
+        "..\\model.safetensors",
+        "C:model.safetensors",
+        "..",
+        "",
+        ".model.safetensors",
+        "a\0b.safetensors",
+        7,
+        None,
+        ["model.safetensors"],
+    ],
+)
+def test_an_index_cannot_point_outside_its_folder(tmp_path: Path, target: object) -> None:
+    outside = tmp_path / "secret"
+    write_checkpoint(outside, small_tensors())
+    folder = write_checkpoint(tmp_path / "model", small_tensors(), shards=2)
+    write_json(folder / INDEX, {"weight_map": {"lm_head.weight": target}})
+    refuse(folder, INDEX, "`lm_head.weight`", "not the name of a file in the same folder")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{}", "no weight_map"),
+        ('{"weight_map": {}}', "no weight_map"),
+        ('{"weight_map": []}', "no weight_map"),
+        ("[1]", "expected a JSON object"),
+        ("{", "not valid JSON"),
+        ('{"weight_map": {"a": "x.safetensors", "a": "y.safetensors"}}', "`a` appears twice"),
+        ('{"weight_map": {"a": "pytorch_model.bin"}}', "safe_serialization=True"),
+        ('{"weight_map": {"a": "weights.gguf"}}', "not a safetensors file"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_damaged_index_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    write_checkpoint(tmp_path, small_tensors(), shards=2)
+    (tmp_path / INDEX).write_text(text)
+    refuse(tmp_path, INDEX, words)
+
+
+class _Bomb:
+    """Unpickling this would create the file it names."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> object:
+        return (open, (str(self.path), "w"))
+
+
+@pytest.mark.parametrize("file_name", ["pytorch_model.bin", "model.pt", "model.pth"])
+def test_a_pickle_is_refused_with_advice_and_never_opened(tmp_path: Path, file_name: str) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / file_name).write_bytes(pickle.dumps(_Bomb(tmp_path / "exploded")))
+    write_json(folder / "config.json", {})
+    refuse(folder, "only pickle weights", file_name, "save_pretrained", name="base")
+    # Under a safetensors name it is still not read as a pickle.
+    shutil.copy(folder / file_name, folder / "model.safetensors")
+    refuse(folder, "model.safetensors", "not a safetensors file")
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_folder_without_weights_a_file_and_nothing_at_all_are_refused(tmp_path: Path) -> None:
+    refuse(tmp_path, "no safetensors file")
+    write_checkpoint(tmp_path / "m", small_tensors())
+    refuse(tmp_path / "m" / "model.safetensors", "is not a folder", "give the folder it lies in")
+    refuse(tmp_path / "nowhere", "neither a folder here nor a Hub id")
+    refuse("", "an empty path")
+    refuse("x" * 5000, "neither a folder here")
+    refuse("a\0b", "neither a folder here")
+    refuse("~nobody-of-that-name/x", "neither a folder here")
+
+
+def test_a_lora_adapter_is_refused_with_advice(tmp_path: Path) -> None:
+    save_file({"lora_A": torch.ones(2)}, tmp_path / "adapter_model.safetensors")
+    refuse(tmp_path, "LoRA adapter", "merge_and_unload")
+
+
+def test_one_name_in_two_files_without_an_index_is_refused(tmp_path: Path) -> None:
+    save_file({"w": torch.ones(2)}, tmp_path / "a.safetensors")
+    save_file({"w": torch.ones(2)}, tmp_path / "b.safetensors")
+    refuse(tmp_path, "`w`", "a.safetensors", "b.safetensors")
+
+
+def test_shards_of_two_sets_without_an_index_are_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, small_tensors(), shards=2, index=False)
+    write_checkpoint(tmp_path, small_tensors(), shards=3, index=False)
+    refuse(tmp_path, "different sets")
+
+
+def test_a_file_with_no_tensor_is_refused(tmp_path: Path) -> None:
+    save_file({}, tmp_path / "model.safetensors")
+    refuse(tmp_path, "no tensor at all")
+
+
+def test_a_config_that_is_not_a_json_object_is_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, small_tensors(), config=None)
+    assert open_checkpoint(tmp_path, name="base").config == {}
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    refuse(tmp_path, "config.json", "nested too deeply")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("owner/name", ("owner/name", None)),
+        ("owner/name@main", ("owner/name", "main")),
+        ("Qwen/Qwen2.5-7B-Instruct@refs/pr/3", ("Qwen/Qwen2.5-7B-Instruct", "refs/pr/3")),
+        ("owner/name@", None),
+        ("owner", None),
+        ("./owner/name", None),
+        ("../name", None),
+        ("a/b/c", None),
+        ("owner/na me", None),
+        ("owner/name@a..b", None),
+        ("owner/name\n", None),
+        ("owner/.name", None),
+        ("", None),
+    ],
+)
+def test_hub_ids_are_told_from_paths(source: str, expected: object) -> None:
+    assert split_hub_id(source) == expected
+
+
+def test_a_folder_here_wins_over_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_checkpoint(tmp_path / "owner" / "name@main", small_tensors())
+    monkeypatch.chdir(tmp_path)
+    assert open_checkpoint("owner/name@main", name="base").is_local
+
+
+class TestFingerprint:
+    def test_it_is_the_same_for_the_same_files_anywhere(self, tmp_path: Path) -> None:
+        one = open_checkpoint(write_checkpoint(tmp_path / "a", small_tensors()), name="base")
+        two = open_checkpoint(write_checkpoint(tmp_path / "b", small_tensors()), name="x")
+        assert one.fingerprint == two.fingerprint
+        assert len(one.fingerprint) == 64
+
+    def test_any_byte_changes_it_up_to_16_mib(self, tmp_path: Path) -> None:
+        folder = write_checkpoint(tmp_path, small_tensors())
+        before = open_checkpoint(folder, name="base").fingerprint
+        path = folder / "model.safetensors"
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+        assert open_checkpoint(folder, name="base").fingerprint != before
+
+    def test_a_renamed_tensor_or_shard_changes_it(self, tmp_path: Path) -> None:
+        tensors = small_tensors()
+        prints = {
+            open_checkpoint(write_checkpoint(tmp_path / "a", tensors), name="base").fingerprint,
+            open_checkpoint(
+                write_checkpoint(tmp_path / "b", {f"x.{k}": v for k, v in tensors.items()}),
+                name="base",
+            ).fingerprint,
+            open_checkpoint(
+                write_checkpoint(tmp_path / "c", tensors, shards=2), name="base"
+            ).fingerprint,
+        }
+        (tmp_path / "a" / "model.safetensors").rename(tmp_path / "a" / "weights.safetensors")
+        prints.add(open_checkpoint(tmp_path / "a", name="base").fingerprint)
+        assert len(prints) == 4
+
+    def test_of_a_large_checkpoint_pages_spread_evenly_are_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # 8 pages over 2 shards of 64 KiB: each page covers one sixteenth of what lies around it.
+        monkeypatch.setattr(checkpoint_module, "WHOLE_FINGERPRINT_BYTES", 1000)
+        monkeypatch.setattr(checkpoint_module, "FINGERPRINT_PAGES", 8)
+        data = np.zeros(2**15, dtype=np.float16)
+
+        def fingerprint(**changed: int) -> str:
+            tensors = {name: torch.from_numpy(data.copy()) for name in ("a", "b")}
+            for name, index in changed.items():
+                tensors[name][index] = 1
+            return open_checkpoint(
+                write_checkpoint(tmp_path, tensors, shards=2), name="base"
+            ).fingerprint
+
+        same = fingerprint()
+        assert fingerprint(a=0) != same
+        assert fingerprint(b=2**15 - 1) != same
+        page_elements = checkpoint_module.PAGE_BYTES // 2
+        step = (2 * 2**16 - checkpoint_module.PAGE_BYTES) // 7
+        assert fingerprint(b=(4 * step - 2**16) // 2 + 5) != same
+        # Between two pages nothing is read: the docstring says so.
+        assert fingerprint(a=page_elements + 10) == same

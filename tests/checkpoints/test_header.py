@@ -1,0 +1,240 @@
+"""safetensors headers: what is read, and everything hostile that is refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_zoo import raw_safetensors, small_tensors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save, save_file
+
+from ram_studio.checkpoints.header import (
+    MAX_HEADER_BYTES,
+    TensorInfo,
+    load_header,
+    parse_header,
+    read_header,
+)
+from ram_studio.errors import CheckpointError
+
+ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+
+
+def refuse(path: Path, *expected: str) -> str:
+    """Read a file that must be refused in one line with these words; returns the message."""
+    with pytest.raises(CheckpointError) as caught:
+        read_header(path, agent="coder")
+    message = str(caught.value)
+    assert "\n" not in message
+    assert 'Agent "coder"' in message
+    assert path.name in message
+    for words in expected:
+        assert words in message
+    return message
+
+
+def test_tensors_lie_where_the_header_says(tmp_path: Path) -> None:
+    tensors = small_tensors() | {
+        "steps": torch.arange(3),
+        "scalar": torch.tensor(7.0),
+        "empty": torch.zeros(0, 5, dtype=torch.float16),
+    }
+    path = tmp_path / "model.safetensors"
+    save_file(tensors, path, {"format": "pt", "note": "é"})
+    found, metadata = read_header(path)
+    assert metadata == {"format": "pt", "note": "é"}
+    assert found.keys() == tensors.keys()
+    content = path.read_bytes()
+    for name, tensor in tensors.items():
+        info = found[name]
+        assert info.shape == tuple(tensor.shape)
+        assert info.numel == tensor.numel()
+        stored = content[info.offset : info.offset + info.nbytes]
+        assert stored == tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    ends = [(info.offset, info.offset + info.nbytes) for info in found.values()]
+    assert ends == sorted(ends)
+    assert found["scalar"].shape == ()
+    assert found["scalar"].nbytes == 4
+    assert found["empty"].nbytes == 0
+
+
+def test_every_dtype_the_library_writes_is_read(tmp_path: Path) -> None:
+    dtypes = {
+        "BOOL": torch.bool,
+        "U8": torch.uint8,
+        "I8": torch.int8,
+        "I16": torch.int16,
+        "I32": torch.int32,
+        "I64": torch.int64,
+        "F8_E4M3": torch.float8_e4m3fn,
+        "F8_E5M2": torch.float8_e5m2,
+        "F16": torch.float16,
+        "BF16": torch.bfloat16,
+        "F32": torch.float32,
+        "F64": torch.float64,
+    }
+    path = tmp_path / "model.safetensors"
+    save_file({name: torch.zeros(3).to(dtype) for name, dtype in dtypes.items()}, path)
+    assert {name: info.dtype for name, info in read_header(path)[0].items()} == {
+        name: name for name in dtypes
+    }
+
+
+def test_a_file_without_tensors_is_legal(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(raw_safetensors(b"{}  "))
+    assert read_header(path) == ({}, {})
+
+
+def test_a_header_as_large_as_that_of_a_7b_model_parses_in_milliseconds(tmp_path: Path) -> None:
+    entries, end = {}, 0
+    for layer in range(400):
+        entries[f"model.layers.{layer}.self_attn.q_proj.weight"] = {
+            "dtype": "BF16",
+            "shape": [3584, 3584],
+            "data_offsets": [end, end := end + 2 * 3584 * 3584],
+        }
+    raw = json.dumps(entries).encode()
+    parse = [time.perf_counter()]
+    for _ in range(5):
+        header = parse_header(raw, file_size=8 + len(raw) + end, path=tmp_path / "x")
+        parse.append(time.perf_counter())
+    assert len(header.tensors) == 400
+    assert min(b - a for a, b in itertools.pairwise(parse)) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "cut short: 0 bytes"),
+        (b"\x08\0\0\0", "cut short: 4 bytes"),
+        (raw_safetensors(b"{}")[:9], "cut short: its header takes 2 bytes, the file has 9"),
+        ((MAX_HEADER_BYTES + 1).to_bytes(8, "little"), "header of 100000001 bytes"),
+        (b"version https://git-lfs.github.com/spec/v1\noid ", "git lfs pull"),
+        (b"\x80\x02}q\x00." + bytes(40), "not a safetensors file"),
+        (raw_safetensors(b"[]"), "not a safetensors file"),
+        (raw_safetensors(b"\0\0\0\0"), "not a safetensors file"),
+        (raw_safetensors(b'{"a": '), "not valid JSON"),
+        (raw_safetensors(b'{"a": "\xff"}'), "not valid JSON"),
+        (raw_safetensors(b'{"a":' + b'{"a":' * 50_000), "nested too deeply"),
+        (raw_safetensors(b'{"a":' + b"[" * 50_000), "nested too deeply"),
+        (raw_safetensors(b'{"a":[' + b"[]," * 2_000_001), "exhaust memory"),
+        (raw_safetensors(b'{"a":{"b":1,"b":2}}'), "`b` appears twice"),
+        (raw_safetensors({"__metadata__": {"a": 1}}), "__metadata__"),
+        (raw_safetensors({"__metadata__": []}), "__metadata__"),
+        (raw_safetensors({"w": []}), "tensor `w`"),
+        (raw_safetensors({"w": {"dtype": "F32", "shape": []}}), "tensor `w`"),
+        (raw_safetensors({"w": ONE | {"more": 1}}, bytes(8)), "tensor `w`"),
+        (raw_safetensors({"w": ONE | {"dtype": "F31"}}, bytes(8)), "unknown dtype F31"),
+        (raw_safetensors({"w": ONE | {"dtype": 32}}, bytes(8)), "unknown dtype 32"),
+        (raw_safetensors({"w": ONE | {"shape": [-2]}}, bytes(8)), "shape [-2]"),
+        (raw_safetensors({"w": ONE | {"shape": [2.0]}}, bytes(8)), "shape [2.0]"),
+        (raw_safetensors({"w": ONE | {"shape": [True, 2]}}, bytes(8)), "shape [True, 2]"),
+        (raw_safetensors({"w": ONE | {"shape": 2}}, bytes(8)), "shape 2"),
+        (raw_safetensors({"w": ONE | {"shape": [2**63, 2]}}, bytes(8)), "shape ["),
+        (raw_safetensors({"w": ONE | {"shape": [2**62] * 64}}, bytes(8)), "takes "),
+        (raw_safetensors({"w": ONE | {"shape": [1] * 65}}, bytes(8)), "at most 64"),
+        (raw_safetensors({"w": ONE | {"data_offsets": [0]}}, bytes(8)), "data_offsets [0]"),
+        (raw_safetensors({"w": ONE | {"data_offsets": [8, 0]}}, bytes(8)), "give -8"),
+        (raw_safetensors({"w": ONE | {"data_offsets": [0, -8]}}, bytes(8)), "data_offsets"),
+        (raw_safetensors({"w": ONE | {"shape": [3]}}, bytes(8)), "takes 12 bytes"),
+        (raw_safetensors({"w": ONE}, bytes(7)), "1 bytes missing"),
+        (raw_safetensors({"w": ONE}, bytes(9)), "1 bytes extra"),
+        (raw_safetensors({"w": ONE | {"data_offsets": [4, 12]}}, bytes(12)), "holes"),
+        (raw_safetensors({"v": ONE, "w": ONE}, bytes(8)), "overlap"),
+        (raw_safetensors({"v\nw": ONE}, bytes(8)), "cannot be printed"),
+        (raw_safetensors(b'{"\\ud800":' + json.dumps(ONE).encode() + b"}", bytes(8)), "printed"),
+    ],
+)
+def test_a_hostile_or_damaged_header_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    refuse(path, words)
+
+
+def test_a_truncated_shard_is_refused_with_the_bytes_missing(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    whole = save(small_tensors())
+    path.write_bytes(whole[:-100])
+    refuse(path, "is cut short", f"has {len(whole) - 100} bytes", "100 bytes missing")
+
+
+def test_a_missing_file_a_folder_and_a_pipe_are_refused_without_hanging(tmp_path: Path) -> None:
+    refuse(tmp_path / "missing.safetensors", "cannot be read")
+    (tmp_path / "folder.safetensors").mkdir()
+    refuse(tmp_path / "folder.safetensors", "not a regular file")
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    refuse(tmp_path / "pipe.safetensors", "not a regular file")
+
+
+@settings(max_examples=300, deadline=1000)
+@given(content=st.binary(max_size=200))
+def test_arbitrary_bytes_raise_checkpoint_error_and_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzz.safetensors"
+    path.write_bytes(content)
+    _read_or_refuse(path)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
+    lambda children: (
+        st.lists(children, max_size=4) | st.dictionaries(st.text(max_size=6), children, max_size=4)
+    ),
+    max_leaves=12,
+)
+_ENTRY = st.fixed_dictionaries(
+    {
+        "dtype": st.sampled_from(["F32", "BF16", "F4", "I64", "BOOL"]) | _JSON,
+        "shape": st.lists(st.integers(-1, 5) | st.integers(), max_size=3) | _JSON,
+        "data_offsets": st.lists(st.integers(-1, 40), min_size=2, max_size=2) | _JSON,
+    }
+)
+
+
+@settings(max_examples=400, deadline=1000)
+@given(
+    header=st.dictionaries(st.text(max_size=4), _ENTRY | _JSON, max_size=3),
+    data=st.binary(max_size=40),
+)
+def test_arbitrary_json_headers_raise_checkpoint_error_or_describe_the_file(
+    tmp_path_factory: pytest.TempPathFactory, header: dict[str, object], data: bytes
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzz.safetensors"
+    path.write_bytes(raw_safetensors(header, data))
+    _read_or_refuse(path)
+
+
+@settings(max_examples=200, deadline=1000)
+@given(position=st.integers(0, 10_000), value=st.integers(0, 255))
+def test_one_wrong_byte_in_a_real_header_never_crashes(
+    tmp_path_factory: pytest.TempPathFactory, position: int, value: int
+) -> None:
+    content = bytearray(save(small_tensors()))
+    header_bytes = 8 + int.from_bytes(content[:8], "little")
+    content[position % header_bytes] = value
+    path = tmp_path_factory.getbasetemp() / "fuzz.safetensors"
+    path.write_bytes(content)
+    _read_or_refuse(path)
+
+
+def _read_or_refuse(path: Path) -> None:
+    try:
+        header = load_header(path, agent="coder")
+    except CheckpointError:
+        refuse(path)
+        return
+    end = header.data_start
+    for info in header.tensors.values():
+        assert isinstance(info, TensorInfo)
+        assert info.offset == end
+        end += info.nbytes
+    assert end == path.stat().st_size
