@@ -294,7 +294,7 @@ def count_active(active, agent):
 
 @njit(**KERNEL_OPTIONS)
 def stored_change(base, agent, stored, active, index):
-    """Return one block's sums (stored - base) * tau and tau**2 over agent ``index``'s unique region.
+    """Return a block's sums (stored - base) * tau and tau**2 over agent ``index``'s unique region.
 
     Their ratio over all blocks is the effective scaling factor: what the output's dtype kept of
     lambda. stored: bfloat16 bits, float32 or float64 values. Sums are float64.

@@ -6,6 +6,7 @@ them into buffers of their own, so memory is threads x checkpoints x block, what
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ def blocks_of(
         edges = {n for n in tensor.common_numel if 0 < n < tensor.numel}
         edges |= set(range(0, tensor.numel, block_elements)) | {tensor.numel}
         cuts = sorted(edges | {0})
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in itertools.pairwise(cuts):
             agents = tuple(
                 source if start < common else tensor.base
                 for source, common in zip(tensor.agents, tensor.common_numel, strict=True)

@@ -1,0 +1,20 @@
+"""``ram-studio app``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def app(
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
+    models_dir: Annotated[Path | None, typer.Option(help="Folder of local models.")] = None,
+) -> None:
+    """Open the app in the browser: load, look, tune, merge, check."""
+    from ram_studio.app import launch
+    from ram_studio.app.settings import settings_from_environment
+
+    launch(settings_from_environment(host=host, port=port, models_dir=models_dir))

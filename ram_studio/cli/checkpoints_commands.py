@@ -1,0 +1,249 @@
+"""``ram-studio inspect``, ``ram-studio merge`` and ``ram-studio verify``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ram_studio.cli import options
+from ram_studio.cli.tables import print_table, ratio
+from ram_studio.errors import SettingsError
+
+
+def inspect(
+    base: options.Base = None,
+    agent: options.Agents = None,
+    missing: options.Missing = "error",
+    extra: options.Extra = "error",
+    rows: options.Rows = "exact",
+    as_json: options.Json = False,
+) -> None:
+    """Check from the headers alone that base and agents fit together (before any download)."""
+    from ram_studio.checkpoints.compatibility import check_compatibility
+    from ram_studio.checkpoints.describe import shown_bytes
+    from ram_studio.checkpoints.hub import inspect_source
+
+    sources = {"base": options.require_base(base), **options.parse_agents(agent)}
+    opened = {name: inspect_source(source, name=name) for name, source in sources.items()}
+    report = check_compatibility(
+        opened.pop("base"), list(opened.values()), missing=missing, extra=extra, rows=rows
+    )
+    if as_json:
+        print(json.dumps(report.to_dict()))
+        return
+    print_table(
+        ("checkpoint", "tensors", "size", "dtypes"),
+        [
+            (
+                c.name,
+                str(len(c.tensors)),
+                shown_bytes(c.nbytes),
+                ", ".join(report.dtypes[c.name]),
+            )
+            for c in (report.base, *report.agents)
+        ],
+    )
+    for warning in report.warnings:
+        print(f"warning: {warning}")
+    print("They fit together.")
+
+
+def merge(
+    recipe: Annotated[Path | None, typer.Argument(help="A recipe (YAML).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to create.")] = None,
+    base: options.Base = None,
+    agent: options.Agents = None,
+    method: Annotated[str | None, typer.Option(help="Merge method [default: ram+].")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Threshold of change.")] = None,
+    r: Annotated[float | None, typer.Option("--r", help="Strength of the rescaling.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Cap on rho.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; repeat."),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="bfloat16, float16 or float32 [default: the base's].")
+    ] = None,
+    rounding: Annotated[str | None, typer.Option(help="nearest or stochastic.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    sketch: Annotated[
+        Path | None, typer.Option(help="Sketch of the same files: saves the counting pass.")
+    ] = None,
+    max_shard_size: Annotated[str, typer.Option(help="Most data in one file, as 5GB.")] = "5GB",
+    missing: Annotated[str | None, typer.Option(help="error or keep-base.")] = None,
+    extra: Annotated[str | None, typer.Option(help="error or ignore.")] = None,
+    rows: Annotated[str | None, typer.Option(help="exact or common.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Merge agents into one checkpoint, by a recipe or by options (options win over the recipe)."""
+    from ram_studio.checkpoints.sketch_file import load_sketch
+    from ram_studio.cli.progress import progress_bars
+    from ram_studio.engine.merge import merge as run
+
+    if out is None:
+        raise typer.BadParameter("no output was given; name a folder to create", param_hint="--out")
+    given = {
+        "method": method,
+        "dtype": dtype,
+        "rounding": rounding,
+        "seed": seed,
+        "missing": missing,
+        "extra": extra,
+        "rows": rows,
+    }
+    shared = {"epsilon": epsilon, "r": r, "alpha": alpha}
+    chosen = _recipe(
+        recipe, base, agent, given, shared, options.parse_pairs(settings, "set KEY=VALUE")
+    )
+    shard_bytes = parse_size(max_shard_size)
+    loaded = None if sketch is None else load_sketch(sketch)
+    with progress_bars(quiet=as_json) as (on_progress, on_download):
+        result = run(
+            chosen,
+            out,
+            sketch=loaded,
+            device=device,
+            threads=threads,
+            max_shard_bytes=shard_bytes,
+            on_progress=on_progress,
+            on_download=on_download,
+        )
+    if as_json:
+        print(json.dumps(result.to_dict()))
+        return
+    for warning in result.passport.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    print_table(
+        ("agent", "rho", "lambda asked", "lambda stored"),
+        [
+            (
+                name,
+                ratio(a.rho),
+                "-" if a.scaling_factor is None else ratio(a.scaling_factor),
+                "-" if a.effective_scaling_factor is None else ratio(a.effective_scaling_factor),
+            )
+            for name, a in result.agents.items()
+        ],
+        title=f"{result.method} in {result.seconds:.1f} s",
+    )
+    _advise(result)
+    print(f"Written to {result.out}. Next: ram-studio verify {result.out}")
+
+
+def _advise(result: Any) -> None:
+    """Say in one sentence when rounding to nearest lost more than a tenth of the rescaling."""
+    lost = [
+        name
+        for name, a in result.agents.items()
+        if a.scaling_factor is not None
+        and a.effective_scaling_factor is not None
+        and abs(a.effective_scaling_factor - a.scaling_factor) > 0.1 * abs(a.scaling_factor - 1)
+        and a.scaling_factor != 1
+    ]
+    if lost and result.passport.rounding == "nearest":
+        print(
+            f"note: {result.passport.dtype} rounding kept only part of the rescaling of "
+            f"{', '.join(lost)}; --rounding stochastic or --dtype float32 keeps it."
+        )
+
+
+def _recipe(
+    path: Path | None,
+    base: str | None,
+    agent: list[str] | None,
+    given: dict[str, Any],
+    shared: dict[str, float | None],
+    extra_settings: dict[str, str],
+) -> Any:
+    from ram_studio.algorithm.methods import get_method, make_settings
+    from ram_studio.checkpoints.recipe import load_recipe, make_recipe
+
+    if path is None:
+        values: dict[str, Any] = {
+            "base": options.require_base(base),
+            "agents": options.parse_agents(agent),
+        }
+    else:
+        values = load_recipe(path).model_dump(exclude_unset=True)
+        if base is not None:
+            values["base"] = base
+        if agent:
+            values["agents"] = options.parse_agents(agent)
+    if given["method"] not in (None, values.get("method")):
+        values.pop("settings", None)  # another method's settings mean nothing to this one
+    values |= {key: value for key, value in given.items() if value is not None}
+    name = values.get("method", "ram+")
+    fields = get_method(name).settings.model_fields
+    wanted = dict(values.get("settings", {}))
+    for key, value in shared.items():
+        if value is None:
+            continue
+        if key in fields:
+            wanted[key] = value
+        else:
+            print(f"note: {name} has no {key}; it is left out.", file=sys.stderr)
+    values["settings"] = wanted | extra_settings
+
+    def validate(method: str, settings: Any) -> dict[str, Any]:
+        return make_settings(method, settings).model_dump(mode="json")
+
+    return make_recipe(values, where="merge", validate_settings=validate)
+
+
+def parse_size(text: str) -> int:
+    """Return a size like 5GB, 500MB or 123 as bytes (decimal units).
+
+    Raises: SettingsError for anything else, or zero.
+    """
+    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    cleaned = text.strip().upper()
+    digits = cleaned.rstrip("BKMGT")
+    try:
+        nbytes = int(float(digits) * units[cleaned[len(digits) :]])
+    except (ValueError, KeyError, OverflowError):
+        nbytes = 0
+    if nbytes < 1:
+        raise SettingsError(f"The shard size is {text!r}; write it as 5GB, 500MB or in bytes.")
+    return nbytes
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(help="A merged checkpoint.")],
+    sources: Annotated[
+        bool, typer.Option("--sources", help="Also recompute from the recipe's sources.")
+    ] = False,
+    base: options.Base = None,
+    agent: options.Agents = None,
+    full: Annotated[bool, typer.Option("--full", help="Recompute everything.")] = False,
+    threads: options.Threads = None,
+    as_json: options.Json = False,
+) -> None:
+    """Re-check a merged checkpoint against its passport and, if given, its sources."""
+    from ram_studio.cli.progress import progress_bars
+    from ram_studio.engine.verify import verify as run
+
+    with progress_bars(quiet=as_json) as (on_progress, _):
+        result = run(
+            folder,
+            with_sources=sources or full,
+            base=base,
+            agents=options.parse_pairs(agent, "agent NAME=PATH"),
+            full=full,
+            threads=threads,
+            on_progress=on_progress,
+        )
+    if as_json:
+        print(json.dumps(result.to_dict()))
+        return
+    print(f"MATCH: {result.shards} shards with {result.tensors} tensors are as the passport says.")
+    if result.compared_bytes:
+        print(
+            f"MATCH: {result.compared_bytes:,} of {result.total_bytes:,} bytes recomputed from the "
+            "sources are the same."
+        )

@@ -1,0 +1,74 @@
+"""Entry point: the commands, and what every error turns into."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from ram_studio._version import __version__
+from ram_studio.cli import app_command, checkpoints_commands, evaluate_command, sketch_commands
+from ram_studio.errors import RamStudioError, Stopped
+
+EXIT_FAILED = 1
+EXIT_STOPPED = 130
+
+commands = typer.Typer(
+    name="ram-studio",
+    help="Look into, merge and check RL-trained LLM agents with Reinforced Agent Merging.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+commands.command("app")(app_command.app)
+commands.command("analyze")(sketch_commands.analyze)
+commands.command("preview")(sketch_commands.preview)
+commands.command("inspect")(checkpoints_commands.inspect)
+commands.command("merge")(checkpoints_commands.merge)
+commands.command("verify")(checkpoints_commands.verify)
+commands.command("evaluate")(evaluate_command.evaluate)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"ram-studio {__version__}")
+        raise typer.Exit
+
+
+@commands.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _terminate(signal_number: int, frame: object) -> NoReturn:
+    # As Ctrl-C: running jobs clean up behind themselves.
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Run the command line. Exit codes: 0 done, 1 refused or failed, 2 usage, 130 stopped."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        commands(standalone_mode=True)
+    except (Stopped, KeyboardInterrupt) as stopped:
+        _exit(str(stopped) or "Stopped as asked; nothing was left behind.", EXIT_STOPPED)
+    except RamStudioError as error:
+        _exit(str(error), EXIT_FAILED)
+    except BrokenPipeError:
+        # The reader of our output went away (as in `| head`): not an error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_FAILED)
+
+
+def _exit(message: str, code: int) -> NoReturn:
+    one_line = " ".join(message.split())
+    print(f"ram-studio: {one_line}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,52 @@
+"""Progress bars on a terminal; silence when piped."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+@contextlib.contextmanager
+def progress_bars(quiet: bool = False) -> Iterator[tuple[Callable | None, Callable | None]]:
+    """Yield (on_progress, on_download), which draw bars; both None without a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None, None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    bars = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[detail]}", markup=False),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    tasks: dict[str, Any] = {}
+
+    def show(name: str, done: int, total: int, detail: str) -> None:
+        if name not in tasks:
+            tasks[name] = bars.add_task(name, detail="")
+        bars.update(tasks[name], completed=done, total=total, detail=detail[-48:])
+
+    def on_progress(progress: Any) -> None:
+        detail = f"{progress.tensor_index}/{progress.tensor_count} {progress.tensor}"
+        show(progress.stage, progress.done_bytes, progress.total_bytes, detail)
+
+    def on_download(progress: Any) -> None:
+        show(f"fetch {progress.name}", progress.done_bytes, progress.total_bytes, progress.source)
+
+    with bars:
+        yield on_progress, on_download

@@ -1,0 +1,28 @@
+"""Tables for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
+    """Print a table; the first column is text, the others are right-aligned numbers."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if i else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console(width=None if Console().is_terminal else 160).print(table)
+
+
+def ratio(value: float | None, digits: int = 4) -> str:
+    """Return a ratio as text; None (JSON's infinity) as the sign."""
+    if value is None or math.isinf(value):
+        return "∞"
+    return f"{value:.{digits}f}"
