@@ -1,0 +1,563 @@
+// Everything the page computes and draws by itself: the arithmetic of the Tune step, its cards and
+// charts, moving between steps, links. Loaded once, in the page's head. It asks the server nothing.
+(() => {
+  "use strict";
+  const RAM = {};
+  const TEXT = window.RAM_TEXT || {};
+  const STEPS = ["load", "look", "tune", "merge", "check"];
+  const SVG = "http://www.w3.org/2000/svg";
+
+  // ---------------------------------------------------------------- arithmetic (as in Python)
+
+  const RULES = {
+    "ram": () => 1,
+    "ram+": (rho, r, alpha) => 1 + r * Math.min(Math.max(rho, 0), alpha),
+    "ram+s": (rho, r) => 1 + r * (rho === Infinity ? 1 : rho / (1 + rho)),
+  };
+
+  // rho and lambda of every agent at one ladder point; the same numbers as Sketch.preview.
+  // others[j]: elements of the agent that exactly j other agents changed as well.
+  RAM.compute = (profile, point, rule, r, alpha) => {
+    const agents = profile.agents.map((name, t) => {
+      const others = profile.overlap[point][t];
+      const unique = others[0];
+      let shared = 0;
+      for (let j = 1; j < others.length; j += 1) shared += others[j];
+      const rho = unique === 0 ? (shared > 0 ? Infinity : 0) : shared / unique;
+      const active = unique + shared;
+      return {
+        name, unique, shared, active, others, rho,
+        total: profile.total,
+        density: profile.total ? active / profile.total : 0,
+        lambda: RULES[rule](rho, r, alpha),
+        dialects: {
+          paper: RULES["ram+"](rho, 0.1, 2),
+          script: 1 + (1.2 - 1) * Math.min(1, rho),
+          mergekit: profile.mergekit ? profile.mergekit[point][t] : null,
+        },
+      };
+    });
+    // An element shared by j + 1 agents is counted once by each of them.
+    const byCount = profile.agents.map(
+      (_, j) => agents.reduce((sum, agent) => sum + agent.others[j], 0) / (j + 1)
+    );
+    return { epsilon: profile.ladder[point], rule, r, alpha, agents, byCount };
+  };
+
+  // ---------------------------------------------------------------- numbers as text
+
+  const digits = (value, n) => value.toFixed(n);
+
+  RAM.count = (n) => {
+    if (n < 1e6) return String(Math.round(n)).replace(/\B(?=(\d{3})+$)/g, " ");
+    const [size, unit] = n < 1e9 ? [1e6, "M"] : [1e9, "B"];
+    const value = n / size;
+    return `${digits(value, value < 10 ? 2 : value < 100 ? 1 : 0)} ${unit}`;
+  };
+
+  RAM.percent = (share) => {
+    const p = 100 * share;
+    if (p === 0) return "0 %";
+    if (p < 0.01) return "< 0.01 %";
+    return `${digits(p, p < 1 ? 2 : p < 99.95 ? 1 : 0)} %`;
+  };
+
+  RAM.ratio = (rho) => {
+    if (rho === Infinity) return "∞";
+    return digits(rho, rho < 10 ? 3 : rho < 100 ? 2 : 1);
+  };
+
+  RAM.epsilon = (value) => {
+    if (value === 0) return "0";
+    const exponent = Math.floor(Math.log10(value) + 1e-9);
+    if (exponent >= -3) return String(Number(value.toPrecision(3)));
+    const head = Number((value / 10 ** exponent).toPrecision(3));
+    const up = String(-exponent).split("").map((d) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[d]).join("");
+    return head === 1 ? `10⁻${up}` : `${head} · 10⁻${up}`;
+  };
+
+  const fill = (template, values) =>
+    String(template).replace(/\{(\w+)\}/g, (_, key) => (key in values ? values[key] : ""));
+
+  // ---------------------------------------------------------------- building nodes (text stays text)
+
+  const put = (parent, tag, attributes = {}, ...children) => {
+    const svg = parent instanceof SVGElement || tag === "svg";
+    const node = svg ? document.createElementNS(SVG, tag) : document.createElement(tag);
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    node.append(...children);
+    parent.append(node);
+    return node;
+  };
+
+  const SHAPES = [
+    "M6 1.2a4.8 4.8 0 1 0 0 9.6a4.8 4.8 0 1 0 0-9.6Z",
+    "M1.6 1.6h8.8v8.8H1.6Z",
+    "M6 .8 11.4 10.6H.6Z",
+    "M6 .3 11.7 6 6 11.7.3 6Z",
+    "M2.6.8 6 4.2 9.4.8l1.8 1.8L7.8 6l3.4 3.4-1.8 1.8L6 7.8l-3.4 3.4L.8 9.4 4.2 6 .8 2.6Z",
+    "m6 .3 1.7 3.7 4 .5-3 2.7.8 4L6 9.2l-3.5 2 .8-4-3-2.7 4-.5Z",
+    "M6 .6 11.6 4.7 9.5 11.2h-7L.4 4.7Z",
+    "M3.1 1h5.8l2.9 5-2.9 5H3.1L.2 6Z",
+  ];
+
+  const marker = (parent, agent) => {
+    const svg = put(parent, "svg", { class: "marker", viewBox: "0 0 12 12", "aria-hidden": "true" });
+    put(svg, "path", { d: SHAPES[agent % SHAPES.length], style: `fill:var(--ram-agent-${agent % 8})` });
+    return svg;
+  };
+
+  // ---------------------------------------------------------------- the Tune step
+
+  let profile = null;
+  let state = { point: null, rule: "ram+", r: 0.1, alpha: 2 };
+  let root = null;
+  let grouping = "layer";
+  let cards = [];
+  let frame = 0;
+  let pointed = null;
+
+  const part = (name) => root && root.querySelector(`[data-part="${name}"]`);
+
+  // Gradio calls this when the Tune panel is mounted; `watch` reports new values from the server.
+  RAM.mount = (element, props, watch) => {
+    root = element;
+    watch("value", () => RAM.setProfile(props.value));
+    root.addEventListener("click", (event) => {
+      const button = event.target.closest("[data-grouping]");
+      if (button) setGrouping(button.dataset.grouping);
+    });
+    if (props.value) RAM.setProfile(props.value);
+    if (window.ResizeObserver) new ResizeObserver(() => RAM.redraw()).observe(element);
+  };
+
+  const setGrouping = (value) => {
+    grouping = value;
+    pointed = null;
+    RAM.redraw();
+  };
+
+  RAM.setProfile = (value) => {
+    const parsed = typeof value === "string" && value ? JSON.parse(value) : value;
+    profile = parsed && parsed.agents ? parsed : null;
+    pointed = null;
+    cards = [];
+    if (!root || !profile) return;
+    if (state.point === null) state.point = profile.default_index;
+    buildCards();
+    draw();
+  };
+
+  RAM.update = (point, r, alpha, rule) => {
+    state = { point: Number(point), r: Number(r), alpha: Number(alpha), rule: rule || state.rule };
+    RAM.redraw();
+    remember();
+  };
+
+  // At most one drawing a frame, always of the latest state: the last move is what stays on screen.
+  RAM.redraw = () => {
+    if (!frame) frame = requestAnimationFrame(() => { frame = 0; draw(); });
+  };
+
+  const buildCards = () => {
+    const box = part("cards");
+    box.replaceChildren();
+    box.dataset.count = profile.agents.length;
+    cards = profile.agents.map((name, t) => {
+      const card = put(box, "article", { class: "agent-card", "data-agent": name });
+      card.style.setProperty("--agent", `var(--ram-agent-${t % 8})`);
+      const head = put(card, "header");
+      const title = put(head, "h3");
+      marker(title, t);
+      put(title, "span", { class: "name", title: name }, name);
+      const density = put(head, "span", { class: "density" });
+      const big = put(card, "p", { class: "lambda" });
+      put(big, "span", { class: "symbol" }, "λ");
+      const value = put(big, "b");
+      const note = put(big, "span", { class: "note" });
+      const lines = put(card, "dl", { class: "formula" });
+      const row = (symbol) => {
+        put(lines, "dt", {}, symbol);
+        return put(lines, "dd");
+      };
+      const rho = row("ρ");
+      const lambda = row("λ");
+      const bar = put(card, "div", { class: "split", role: "img" });
+      const own = put(bar, "i", { class: "own" });
+      put(bar, "i", { class: "rest" });
+      const legend = put(card, "p", { class: "split-legend" });
+      return { card, density, value, note, rho, lambda, bar, own, legend };
+    });
+  };
+
+  const ratioText = (node, agent) => {
+    node.replaceChildren();
+    put(node, "span", {}, `${TEXT.shared} ÷ ${TEXT.unique}`);
+    put(node, "span", {}, `= ${RAM.count(agent.shared)} ÷ ${RAM.count(agent.unique)} = `)
+      .append(Object.assign(document.createElement("b"), { textContent: RAM.ratio(agent.rho) }));
+  };
+
+  const factorText = (node, agent) => {
+    const { rule, r, alpha } = state;
+    const result = digits(agent.lambda, 3);
+    let general = "1";
+    let filled = "";
+    if (rule === "ram+") {
+      general = "1 + r · min(ρ, α)";
+      filled = `= 1 + ${r} · min(${RAM.ratio(agent.rho)}, ${alpha}) = `;
+    } else if (rule === "ram+s") {
+      general = "1 + r · ρ ÷ (1 + ρ)";
+      const soft = agent.rho === Infinity ? 1 : agent.rho / (1 + agent.rho);
+      filled = `= 1 + ${r} · ${digits(soft, 3)} = `;
+    }
+    node.replaceChildren();
+    put(node, "span", {}, general);
+    const line = put(node, "span", {}, filled || "= ");
+    put(line, "b", {}, result);
+  };
+
+  const drawCard = (parts, agent) => {
+    const { card } = parts;
+    card.dataset.epsilon = String(profile.ladder[state.point]);
+    card.dataset.rho = String(agent.rho);
+    card.dataset.lambda = String(agent.lambda);
+    parts.density.textContent = fill(TEXT.card_density, { share: RAM.percent(agent.density) });
+    parts.value.textContent = digits(agent.lambda, 3);
+    const capped = state.rule === "ram+" && agent.rho > state.alpha;
+    let note = "";
+    if (!agent.active) note = TEXT.card_nothing;
+    else if (capped) note = TEXT.card_capped;
+    else if (state.rule === "ram") note = TEXT.card_plain;
+    parts.note.textContent = note;
+    ratioText(parts.rho, agent);
+    factorText(parts.lambda, agent);
+    const own = agent.active ? agent.unique / agent.active : 0;
+    parts.own.style.width = `${100 * own}%`;
+    parts.bar.classList.toggle("empty", !agent.active);
+    const legend = fill(TEXT.card_split, { own: RAM.percent(own), rest: RAM.percent(1 - own) });
+    parts.legend.textContent = agent.active ? legend : TEXT.card_nothing_legend;
+    parts.bar.setAttribute("aria-label", parts.legend.textContent);
+  };
+
+  const nice = (top) => {
+    const steps = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1];
+    return steps.find((step) => step >= top) || 1;
+  };
+
+  const groups = () => {
+    const wanted = grouping === "module" && profile.modules ? "module" : "layer";
+    return {
+      wanted,
+      labels: wanted === "module" ? profile.modules : profile.layers,
+      totals: wanted === "module" ? profile.module_total : profile.layer_total,
+      active: wanted === "module" ? profile.module_active : profile.layer_active,
+    };
+  };
+
+  const shortLabel = (label) => (TEXT.labels && TEXT.labels[label]) || label;
+
+  const drawBars = () => {
+    const box = part("bars");
+    const { wanted, labels, totals, active } = groups();
+    for (const button of root.querySelectorAll("[data-grouping]")) {
+      button.setAttribute("aria-pressed", String(button.dataset.grouping === wanted));
+    }
+    const agents = profile.agents.length;
+    const width = Math.max(280, box.clientWidth || 640);
+    const height = width < 480 ? 170 : 190;
+    const edge = { left: 44, right: 6, top: 8, bottom: wanted === "module" ? 58 : 24 };
+    const share = (point, g, t) => (totals[g] ? active[point][g][t] / totals[g] : 0);
+    // The scale is that of epsilon 0, so a rising epsilon visibly takes the bars down.
+    let top = 0;
+    labels.forEach((_, g) => profile.agents.forEach((__, t) => { top = Math.max(top, share(0, g, t)); }));
+    top = nice(top);
+    const y = (value) => edge.top + (height - edge.top - edge.bottom) * (1 - value / top);
+    const slot = (width - edge.left - edge.right) / labels.length;
+    const bar = Math.max(1, Math.min(26, (slot * 0.8) / agents));
+    box.replaceChildren();
+    const svg = put(box, "svg", {
+      width, height, role: "img", "aria-label": fill(TEXT.bars_aria, { groups: labels.length }),
+    });
+    for (let tick = 0; tick <= 4; tick += 1) {
+      const value = (top * tick) / 4;
+      put(svg, "line", { x1: edge.left, x2: width - edge.right, y1: y(value), y2: y(value), class: "grid" });
+      if (tick % 2 === 0) {
+        const percent = Number((100 * value).toPrecision(3));
+        put(svg, "text", { x: edge.left - 6, y: y(value) + 4, class: "axis end" }, `${percent} %`);
+      }
+    }
+    const every = Math.ceil((wanted === "module" ? 16 : 30) / slot);
+    labels.forEach((label, g) => {
+      const start = edge.left + slot * g + (slot - bar * agents) / 2;
+      const zone = put(svg, "g", { class: "zone", tabindex: "-1" });
+      put(zone, "rect", {
+        x: edge.left + slot * g, y: edge.top, width: slot, height: height - edge.top - edge.bottom,
+        class: pointed === g ? "hit on" : "hit",
+      });
+      profile.agents.forEach((_, t) => {
+        const value = share(state.point, g, t);
+        put(zone, "rect", {
+          x: start + bar * t, y: y(value), width: Math.max(0.6, bar - (bar > 4 ? 1 : 0)),
+          height: Math.max(value > 0 ? 1 : 0, y(0) - y(value)),
+          class: "bar", style: `fill:var(--ram-agent-${t % 8})`,
+        });
+      });
+      if (g % every === 0) {
+        const x = edge.left + slot * (g + 0.5);
+        const text = put(svg, "text", { x, y: height - edge.bottom + 15, class: "axis middle" }, shortLabel(label));
+        if (wanted === "module") {
+          text.setAttribute("class", "axis end");
+          text.setAttribute("transform", `rotate(-38 ${x} ${height - edge.bottom + 15})`);
+        }
+      }
+      const show = () => { if (pointed !== g) { pointed = g; drawReadout(); mark(svg, g); } };
+      zone.addEventListener("pointerenter", show);
+      zone.addEventListener("pointerdown", show);
+    });
+    drawReadout();
+  };
+
+  const mark = (svg, g) => {
+    svg.querySelectorAll(".hit").forEach((node, i) => node.classList.toggle("on", i === g));
+  };
+
+  const drawReadout = () => {
+    const box = part("readout");
+    const { wanted, labels, totals, active } = groups();
+    box.replaceChildren();
+    if (pointed === null || pointed >= labels.length) {
+      box.textContent = TEXT.bars_hint;
+      return;
+    }
+    const label = labels[pointed];
+    const name = wanted === "layer" && /^\d+$/.test(label) ? fill(TEXT.layer, { n: label }) : label;
+    put(box, "b", {}, name);
+    profile.agents.forEach((agent, t) => {
+      const item = put(box, "span", { class: "item" });
+      marker(item, t);
+      const share = totals[pointed] ? active[state.point][pointed][t] / totals[pointed] : 0;
+      item.append(`${agent} ${RAM.percent(share)}`);
+    });
+  };
+
+  const drawOverlap = (result) => {
+    const bar = part("overlap");
+    const legend = part("overlap-legend");
+    const sum = result.byCount.reduce((a, b) => a + b, 0);
+    bar.replaceChildren();
+    legend.replaceChildren();
+    bar.classList.toggle("empty", sum === 0);
+    result.byCount.forEach((count, j) => {
+      const share = sum ? count / sum : 0;
+      const piece = put(bar, "i");
+      piece.style.width = `${100 * share}%`;
+      piece.style.background = `var(--ram-overlap-${Math.min(j, 7)})`;
+      const item = put(legend, "span", { class: "item" });
+      put(item, "i", { class: "swatch", style: `background:var(--ram-overlap-${Math.min(j, 7)})` });
+      const name = j === 0 ? TEXT.one_agent
+        : j + 1 === profile.agents.length ? fill(TEXT.all_agents, { n: j + 1 })
+        : fill(TEXT.some_agents, { n: j + 1 });
+      item.append(`${name} `);
+      put(item, "b", {}, RAM.percent(share));
+    });
+    bar.setAttribute("aria-label", legend.textContent);
+    const changed = profile.total ? sum / profile.total : 0;
+    part("changed").textContent = fill(TEXT.changed, { share: RAM.percent(changed), n: RAM.count(sum) });
+  };
+
+  const drawDialects = (result) => {
+    const body = part("dialects");
+    body.replaceChildren();
+    result.agents.forEach((agent, t) => {
+      const row = put(body, "tr");
+      const name = put(row, "th", { scope: "row" });
+      marker(name, t);
+      name.append(agent.name);
+      const cell = (value, strong) =>
+        put(row, "td", strong ? { class: "strong" } : {}, value === null ? "–" : digits(value, 3));
+      cell(agent.lambda, true);
+      cell(agent.dialects.paper);
+      cell(agent.dialects.script);
+      cell(agent.dialects.mergekit);
+    });
+  };
+
+  const drawVerdict = () => {
+    const box = part("verdict");
+    const verdict = profile.verdicts ? profile.verdicts[state.point] : null;
+    box.hidden = !verdict;
+    if (!verdict) return;
+    box.dataset.tone = verdict.tone;
+    const text = part("verdict-text");
+    if (text.textContent !== verdict.text) text.textContent = verdict.text;
+  };
+
+  const drawStrip = (result) => {
+    const strip = document.getElementById("ram-strip");
+    if (!strip) return;
+    strip.replaceChildren();
+    const list = put(strip, "div", { class: "items" });
+    put(list, "span", { class: "item" }, `ε ${RAM.epsilon(result.epsilon)}`);
+    result.agents.forEach((agent, t) => {
+      const item = put(list, "span", { class: "item" });
+      marker(item, t);
+      put(item, "span", { class: "name" }, agent.name);
+      item.append(" λ ");
+      put(item, "b", {}, digits(agent.lambda, 3));
+    });
+  };
+
+  const drawSettings = () => {
+    for (const node of document.querySelectorAll("[data-live=epsilon]")) {
+      node.textContent = RAM.epsilon(profile ? profile.ladder[state.point] : 0);
+    }
+    const alpha = document.getElementById("alpha");
+    const r = document.getElementById("r");
+    // Not disabled: only faded, with the reason in its help text, so nothing jumps.
+    if (alpha) alpha.classList.toggle("unused", state.rule !== "ram+");
+    if (r) r.classList.toggle("unused", state.rule === "ram");
+    for (const node of document.querySelectorAll("[data-live=settings]")) {
+      node.textContent = fill(TEXT.settings, {
+        epsilon: RAM.epsilon(profile.ladder[state.point]), r: state.r, alpha: state.alpha,
+      });
+    }
+  };
+
+  const draw = () => {
+    if (!profile || !root || state.point === null) return;
+    state.point = Math.min(Math.max(0, state.point), profile.ladder.length - 1);
+    if (cards.length !== profile.agents.length) buildCards();
+    const result = RAM.compute(profile, state.point, state.rule, state.r, state.alpha);
+    result.agents.forEach((agent, t) => drawCard(cards[t], agent));
+    drawVerdict();
+    drawBars();
+    drawOverlap(result);
+    drawDialects(result);
+    drawStrip(result);
+    drawSettings();
+  };
+
+  // ---------------------------------------------------------------- links
+
+  RAM.link = () => {
+    const url = new URL(window.location.href);
+    const keep = url.searchParams.get("__theme");
+    url.search = "";
+    if (profile && profile.example) url.searchParams.set("example", profile.example);
+    url.searchParams.set("epsilon", String(profile ? profile.ladder[state.point] : 1e-5));
+    url.searchParams.set("r", String(state.r));
+    url.searchParams.set("alpha", String(state.alpha));
+    url.searchParams.set("rule", state.rule);
+    if (keep) url.searchParams.set("__theme", keep);
+    return url;
+  };
+
+  let timer = 0;
+  const remember = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      if (profile && document.body.dataset.step !== "load") {
+        history.replaceState(history.state, "", RAM.link());
+      }
+    }, 200);
+  };
+
+  const say = (text) => {
+    const box = part("link");
+    if (!box) return;
+    box.textContent = text;
+    clearTimeout(say.timer);
+    say.timer = setTimeout(() => { box.textContent = ""; }, 6000);
+  };
+
+  RAM.copyLink = async () => {
+    const link = RAM.link().toString();
+    history.replaceState(history.state, "", link);
+    try {
+      await navigator.clipboard.writeText(link);
+      say(profile && profile.example ? TEXT.copied : TEXT.copied_own);
+    } catch {
+      say(TEXT.in_address_bar);
+    }
+  };
+
+  // ---------------------------------------------------------------- steps and theme
+
+  RAM.go = (step) => {
+    if (!STEPS.includes(step)) return;
+    const moved = document.body.dataset.step !== step;
+    document.body.dataset.step = step;
+    for (const name of STEPS) {
+      const button = document.getElementById(`to-${name}`);
+      if (!button) continue;
+      if (name === step) button.setAttribute("aria-current", "step");
+      else button.removeAttribute("aria-current");
+      button.classList.toggle("passed", STEPS.indexOf(name) < STEPS.indexOf(step));
+    }
+    if (moved) window.scrollTo(0, 0);
+    RAM.redraw();
+    tab("step", step);
+    if (step !== "load") remember();
+    // Figures drawn while their step was hidden measure themselves again.
+    requestAnimationFrame(() => window.dispatchEvent(new Event("resize")));
+  };
+
+  // Go to a step as if its button in the stepper was pressed, with whatever else that does.
+  RAM.open = (step) => {
+    const button = STEPS.includes(step) && document.getElementById(`to-${step}`);
+    if (button) setTimeout(() => button.click(), 30);
+  };
+
+  // ---------------------------------------------------------------- a tab's memory
+
+  const tab = (key, value) => {
+    try {
+      if (value !== undefined) sessionStorage.setItem(`ram-${key}`, value);
+      return sessionStorage.getItem(`ram-${key}`);
+    } catch { return null; } // storage refused: a reload then starts anew
+  };
+
+  // 128 random bits that name this tab's work on the server, so that a reload finds it again.
+  RAM.tabKey = () => {
+    const known = tab("key");
+    if (known) return known;
+    const bytes = crypto.getRandomValues(new Uint8Array(16));
+    const key = Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
+    tab("key", key);
+    return key;
+  };
+
+  // After the first answer of the server: where to start. A link opens Tune, a reload the same step.
+  RAM.enter = () => {
+    if (!profile) return;
+    const [entry] = performance.getEntriesByType("navigation");
+    const last = entry && entry.type === "reload" ? tab("step") : null;
+    const linked = new URL(window.location.href).searchParams.has("example");
+    const step = STEPS.includes(last) ? last : linked ? "tune" : null;
+    if (!step) return;
+    RAM.open(step);
+  };
+
+  RAM.toggleTheme = () => {
+    const dark = document.body.classList.toggle("dark");
+    try { localStorage.setItem("ram-theme", dark ? "dark" : "light"); } catch { /* private window */ }
+  };
+
+  const start = () => {
+    if (!document.body.dataset.step) document.body.dataset.step = "load";
+    let wanted = null;
+    try { wanted = localStorage.getItem("ram-theme"); } catch { /* private window */ }
+    if (wanted && !new URL(window.location.href).searchParams.get("__theme")) {
+      document.body.classList.toggle("dark", wanted === "dark");
+    }
+    document.addEventListener("click", (event) => {
+      if (event.target.closest("#theme")) RAM.toggleTheme();
+      const link = event.target.closest("[data-go]");
+      if (link) RAM.go(link.dataset.go);
+    });
+  };
+
+  window.RAM = RAM;
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
+  else start();
+})();

@@ -1,0 +1,43 @@
+"""The browser app: five steps from agents to a checked merge.
+
+``build`` and ``launch`` import Gradio only when they are called, and tell it before that not to
+phone home.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ram_studio.app.settings import Settings
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+__all__ = ["Settings", "build", "launch"]
+
+
+def _quiet() -> None:
+    # Read by Gradio when it is imported: no version check, no usage statistics.
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+
+def build(settings: Settings | None = None) -> gr.Blocks:
+    """Return the app, not yet launched."""
+    _quiet()
+    from ram_studio.app.page import build_page
+
+    return build_page(settings or Settings())
+
+
+def launch(settings: Settings | None = None, **options: Any) -> Any:
+    """Build and launch the app; return what ``gr.Blocks.launch`` returns.
+
+    options: further arguments of ``gr.Blocks.launch`` (``prevent_thread_lock`` in tests).
+    """
+    settings = settings or Settings()
+    app = build(settings)
+    from ram_studio.app.page import launch_options
+
+    return app.launch(**{**launch_options(app, settings), **options})

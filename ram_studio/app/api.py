@@ -1,0 +1,265 @@
+"""The steps as named endpoints for gradio_client and MCP: plain JSON in, plain JSON out.
+
+An analysis is known by its name: "example" and "dense" are always there; ``/analyze`` returns one
+that the same client can use in the other calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import gradio as gr
+
+from ram_studio.algorithm.ladder import LADDER, snap
+from ram_studio.app import loading, merging, scoring
+from ram_studio.app.examples import load_example
+from ram_studio.app.jobs import Job
+from ram_studio.app.sources import MAX_AGENTS, read_sources
+from ram_studio.app.workspace import Loaded, Merged, Session, Workspace
+from ram_studio.checkpoints.recipe import recipe_yaml
+from ram_studio.engine.events import CancelToken
+from ram_studio.engine.merge import merge as merge_checkpoints
+from ram_studio.errors import RamStudioError, SettingsError
+
+EXAMPLES = {"example": "1", "dense": "dense"}
+_POLL_SECONDS = 0.1
+_MOST_PROMPTS = 300
+
+
+def error_message(error: RamStudioError) -> gr.Error:
+    """Return the error as Gradio shows it: our own text, which names no place on a Space."""
+    return gr.Error(str(error), print_exception=False)
+
+
+async def _finish(job: Job[Any], session: Session) -> Any:
+    """Wait for a job; a cancelled request stops it."""
+    if session.is_busy:
+        raise SettingsError("Another job of this client is running; wait for it or cancel it.")
+    session.job = job
+    job.start()
+    try:
+        while not job.is_done:
+            await asyncio.sleep(_POLL_SECONDS)
+    finally:
+        job.stop()
+    return job.result()
+
+
+class Endpoints:
+    """The four endpoints of one app."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._settings = workspace.settings
+
+    def _session(self, request: gr.Request) -> Session:
+        return self._workspace.session(f"api-{request.session_hash}")
+
+    def _loaded(self, analysis: str, session: Session) -> Loaded:
+        if analysis in EXAMPLES:
+            loaded = load_example(EXAMPLES[analysis])
+            if session.loaded is not loaded:
+                session.load(loaded)
+            return loaded
+        if session.loaded is None or analysis != session.loaded.title:
+            raise SettingsError(
+                f"There is no analysis {analysis[:80]!r}; use 'example', 'dense', or what /analyze "
+                "returned to this client last."
+            )
+        return session.loaded
+
+    async def analyze(
+        self,
+        base: str,
+        agents: dict,
+        request: gr.Request,
+        missing: str = "error",
+        extra: str = "error",
+        rows: str = "exact",
+    ) -> dict:
+        """Count, in one pass over the files, which weights each agent changed.
+
+        Args:
+            base: folder (not on a public Space) or Hub id owner/name[@revision] of the base model.
+            agents: folder or Hub id of each agent by name, e.g. {"coding": "owner/coder"}.
+            missing: what to do when an agent lacks a tensor: "error" or "keep-base".
+            extra: what to do when an agent has a tensor more: "error" or "ignore".
+            rows: what to do when vocabulary sizes differ: "exact" (refuse) or "common".
+
+        Returns:
+            {"analysis": name for the other endpoints, "agents", "ladder": epsilons that are counted
+            exactly, "preview": as /preview at the defaults, "warnings"}.
+        """
+        try:
+            if not isinstance(agents, dict) or len(agents) > MAX_AGENTS:
+                raise SettingsError(f"agents must be an object with 1 to {MAX_AGENTS} names.")
+            sources = read_sources(
+                str(base), [str(n) for n in agents], [str(s) for s in agents.values()], self._settings
+            )
+            options = {"missing": missing, "extra": extra, "rows": rows}
+            session = self._session(request)
+
+            def work(report: Callable[[Any], None], cancel: CancelToken) -> Any:
+                return loading.analyze(sources, options, self._settings, report, cancel)
+
+            sketch, _ = await _finish(Job(work), session)
+        except RamStudioError as error:
+            raise error_message(error) from error
+        title = "+".join(sources.agents)
+        session.load(Loaded(title, None, sources.base, sources.agents, sketch, options))
+        return {
+            "analysis": title,
+            "agents": list(sketch.agents),
+            "ladder": list(LADDER),
+            "preview": sketch.preview(),
+            "warnings": list(sketch.warnings),
+        }
+
+    def preview(
+        self,
+        request: gr.Request,
+        analysis: str = "example",
+        epsilon: float = 1e-5,
+        rule: str = "ram+",
+        r: float = 0.1,
+        alpha: float = 2.0,
+        agents: list | None = None,
+        by: str = "model",
+    ) -> dict:
+        """Return rho, lambda and the exact overlap counts of every agent at one epsilon.
+
+        Args:
+            analysis: "example", "dense" or what /analyze returned.
+            epsilon: a weight is changed when it moved by more; snapped to the nearest ladder point,
+                which the answer names.
+            rule: "ram" (lambda 1), "ram+" (1 + r min(rho, alpha)) or "ram+s" (1 + r rho / (1 + rho)).
+            r: strength of the rescaling, 0 or more.
+            alpha: cap on rho in "ram+", 0 or more.
+            agents: names of the agents to merge; all when left out.
+            by: "model", "layer", "module" or "tensor": adds the counts inside each group.
+
+        Returns:
+            {"epsilon", "rule", "r", "alpha", "agents": {name: {"total", "active", "unique",
+            "shared", "overlap", "density", "rho" (null: unbounded), "lambda"}}, "patterns"}.
+        """
+        try:
+            sketch = self._loaded(analysis, self._session(request)).sketch
+            if agents:
+                sketch = sketch.select([str(a) for a in agents])
+            return sketch.preview(snap(epsilon), rule, float(r), float(alpha), by=by)
+        except RamStudioError as error:
+            raise error_message(error) from error
+
+    async def merge(
+        self,
+        request: gr.Request,
+        analysis: str = "example",
+        method: str = "ram+",
+        settings: dict | None = None,
+        dtype: str = "",
+        rounding: str = "nearest",
+        seed: int = 0,
+        device: str = "auto",
+    ) -> dict:
+        """Merge the agents into one model folder, kept for this client until it expires.
+
+        Args:
+            analysis: "example", "dense" or what /analyze returned.
+            method: "ram", "ram+", "ram+s", "task-arithmetic", ...
+            settings: the method's own settings, e.g. {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}.
+            dtype: "bfloat16", "float16" or "float32"; the base's when empty.
+            rounding: "nearest" or "stochastic" (seeded).
+            seed: of everything random.
+            device: "auto", "cpu" or "cuda".
+
+        Returns:
+            {"merge": name for /evaluate, "out": folder (its name only on a public Space), "method",
+            "agents": {name: {"rho", "lambda", "effective_lambda"}}, "bytes_read", "bytes_written",
+            "seconds", "peak_rss_bytes", "recipe": YAML}.
+        """
+        try:
+            session = self._session(request)
+            loaded = self._loaded(analysis, session)
+            recipe = merging.recipe_from(
+                loaded, method, settings or {}, dtype=dtype, rounding=rounding, seed=seed
+            )
+            name = session.free_name(method)
+            out = merging.output_folder(session, name)
+
+            def work(report: Callable[[Any], None], cancel: CancelToken) -> Any:
+                return merge_checkpoints(
+                    recipe,
+                    out,
+                    sketch=loaded.sketch,
+                    device=device,
+                    on_progress=report,
+                    cancel=cancel,
+                )
+
+            result = (await _finish(Job(work), session)).to_dict()
+        except RamStudioError as error:
+            raise error_message(error) from error
+        text = recipe_yaml(recipe)
+        session.merges[name] = Merged(name, out, method, result, text)
+        shown = out.name if self._settings.is_space else str(out)
+        return {"merge": name, **result, "out": shown, "recipe": text}
+
+    async def evaluate(
+        self,
+        request: gr.Request,
+        analysis: str = "example",
+        models: list | None = None,
+        limit: int = 200,
+    ) -> dict:
+        """Score base, agents and this client's merges on held-out prompts of the example's skills.
+
+        Args:
+            analysis: "example", "dense" or what /analyze returned.
+            models: names among "base", the agents and what /merge returned; all when left out.
+            limit: prompts per skill, 1 to 300.
+
+        Returns:
+            {"suite", "seed", "n", "models": {name: {"domains": {skill: {"n", "correct", "score",
+            "stderr", "ci95"}}, "average", "retention", "seconds"}}}.
+        """
+        try:
+            session = self._session(request)
+            self._loaded(analysis, session)
+            if not 1 <= int(limit) <= _MOST_PROMPTS:
+                raise SettingsError(f"limit is {limit}; it must be from 1 to {_MOST_PROMPTS}.")
+            every = scoring.candidates(session)
+            wanted = [str(m) for m in models] if models else list(every)
+            unknown = [m for m in wanted if m not in every]
+            if unknown:
+                raise SettingsError(
+                    f"There is no model {unknown[0][:80]!r}; there are {', '.join(every)}."
+                )
+
+            def work(report: Callable[[Any], None], cancel: CancelToken) -> Any:
+                chosen = {name: every[name] for name in wanted}
+                return scoring.score_models(
+                    chosen, int(limit), self._workspace.shared_scores, session.scores, report, cancel
+                )
+
+            report = (await _finish(Job(work), session)).to_dict()
+        except RamStudioError as error:
+            raise error_message(error) from error
+        for numbers in report["models"].values():
+            if self._settings.is_space:
+                numbers["path"] = None
+        return report
+
+
+def build(workspace: Workspace) -> None:
+    """Add the endpoints to the open Blocks."""
+    endpoints = Endpoints(workspace)
+    gr.api(endpoints.preview, api_name="preview", queue=False)
+    for name in ("analyze", "merge", "evaluate"):
+        gr.api(
+            getattr(endpoints, name),
+            api_name=name,
+            concurrency_id="heavy",
+            concurrency_limit=1,
+        )

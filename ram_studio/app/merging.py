@@ -1,0 +1,296 @@
+"""The work behind the Merge step: from the form to a recipe, a finished folder and its numbers."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ram_studio.algorithm.ladder import LADDER
+from ram_studio.algorithm.methods import make_settings
+from ram_studio.app import loading, markup, wording
+from ram_studio.app.jobs import Job
+from ram_studio.app.settings import Settings
+from ram_studio.app.workspace import Loaded, Merged, Session
+from ram_studio.checkpoints.recipe import Recipe, make_recipe, recipe_yaml
+from ram_studio.engine.merge import merge
+from ram_studio.errors import OutputError, RamStudioError, SettingsError, Stopped
+
+ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+_STORED_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+_LOST = 0.1
+"""Share of the asked rescaling that may get lost in rounding before the page says so."""
+
+RESCALING = ("ram+", "ram+s")
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "ram": ("epsilon",),
+    "ram+": ("epsilon", "r", "alpha"),
+    "ram+s": ("epsilon", "r"),
+    "task-arithmetic": ("scale",),
+    "ties": ("density", "scale"),
+    "dare-ta": ("drop_rate", "scale"),
+    "dare-ties": ("drop_rate", "density", "scale"),
+    "fisher": ("scale", "examples"),
+    "wudi": (),
+}
+"""Settings of each method that the form offers; the method's defaults hold for the rest."""
+
+
+@dataclass(frozen=True)
+class MergeForm:
+    """The Merge step's form. epsilon is a ladder point (from Tune); None leaves the default."""
+
+    method: str
+    point: int
+    r: float
+    alpha: float
+    scale: float | None = None
+    density: float | None = None
+    drop_rate: float | None = None
+    dtype: str | None = None
+    rounding: str = "nearest"
+    seed: int = 0
+    device: str = "auto"
+    name: str = ""
+
+    def settings(self) -> dict[str, float]:
+        """Return the method's own settings."""
+        values = {
+            "epsilon": LADDER[min(max(0, int(self.point)), len(LADDER) - 1)],
+            "r": self.r,
+            "alpha": self.alpha,
+            "scale": self.scale,
+            "density": self.density,
+            "drop_rate": self.drop_rate,
+        }
+        wanted = OPTIONS.get(self.method, ())
+        return {k: v for k in wanted if (v := values.get(k)) is not None}
+
+
+def recipe_of(form: MergeForm, loaded: Loaded) -> Recipe:
+    """Return the validated recipe of a form.
+
+    Raises: SettingsError that names the field.
+    """
+    return recipe_from(
+        loaded,
+        form.method,
+        form.settings(),
+        dtype=form.dtype,
+        rounding=form.rounding,
+        seed=form.seed or 0,
+    )
+
+
+def recipe_from(
+    loaded: Loaded,
+    method: str,
+    settings: Mapping[str, Any],
+    *,
+    dtype: str | None = None,
+    rounding: str = "nearest",
+    seed: float = 0,
+) -> Recipe:
+    """Return the validated recipe of a merge of what is loaded.
+
+    Raises: SettingsError that names the field.
+    """
+    try:
+        whole = int(seed)
+    except (TypeError, ValueError, OverflowError):
+        raise SettingsError(f"The seed is {seed!r}; it must be a whole number.") from None
+    return make_recipe(
+        {
+            "base": loaded.base,
+            "agents": dict(loaded.agents),
+            "method": method,
+            "settings": dict(settings),
+            "dtype": dtype or None,
+            "rounding": rounding,
+            "seed": whole,
+            **loaded.options,
+        },
+        where="The merge",
+        validate_settings=lambda name, values: make_settings(name, values).model_dump(),
+    )
+
+
+def output_folder(session: Session, name: str) -> Path:
+    """Return a folder for a merge that does not exist yet; its parent is made."""
+    out = session.folder / "merges" / slug(name)
+    out.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    number = 2
+    while out.exists():
+        out = out.with_name(f"{slug(name)}-{number}")
+        number += 1
+    return out
+
+
+def slug(name: str) -> str:
+    """Return a file name made from a merge's name: plain letters, digits, dashes."""
+    text = re.sub(r"\+", "-plus-", name)
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()[:60] or "merge"
+
+
+def output_dtype(loaded: Loaded, dtype: str | None) -> str:
+    """Return the dtype name the merge will be stored in."""
+    return dtype or _STORED_NAMES.get(loaded.sketch.dtypes.get("base", "BF16"), "bfloat16")
+
+
+def plan_html(loaded: Loaded | None, form: MergeForm, folder: Path) -> str:
+    """Return what the merge will do and need: one line, plus the rounding caution where it holds."""
+    if loaded is None:
+        return markup.callout(wording.NEED_LOAD, "warn")
+    dtype = output_dtype(loaded, form.dtype)
+    needed = loaded.sketch.total * ELEMENT_BYTES[dtype]
+    free = shutil.disk_usage(_existing(folder)).free
+    note = wording.METHOD_NOTES.get(form.method, "")
+    size = (
+        f"Writes about {markup.size_text(needed)} ({dtype}); {markup.size_text(free)} are free."
+    )
+    lines = [f'<p class="plan">{escape(note)} <span class="muted">{escape(size)}</span></p>']
+    if needed > free:
+        lines.append(markup.callout("The disk is too small for this merge.", "bad"))
+    trapped = form.method in RESCALING and form.rounding == "nearest" and dtype != "float32"
+    if trapped and form.r > 0:
+        lines.append(markup.callout(wording.ROUNDING_TRAP.format(dtype=dtype), "note"))
+    return "".join(lines)
+
+
+def _existing(folder: Path) -> Path:
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
+def run_merge(
+    form: MergeForm, session: Session, settings: Settings
+) -> Iterator[tuple[str, Merged | None]]:
+    """Merge; yield (status HTML, the finished merge or None) as it goes.
+
+    A stopped or failed merge leaves no folder (the writer's temporary one is removed).
+    """
+    if session.loaded is None:
+        yield markup.callout(wording.NEED_LOAD, "warn"), None
+        return
+    if session.is_busy:
+        yield markup.callout(wording.BUSY, "warn"), None
+        return
+    loaded = session.loaded
+    try:
+        recipe = recipe_of(form, loaded)
+    except RamStudioError as error:
+        yield markup.callout(str(error), "bad"), None
+        return
+    name = session.free_name((form.name or "").strip()[:60] or form.method)
+    out = output_folder(session, name)
+    job = Job(
+        lambda report, cancel: merge(
+            recipe, out, sketch=loaded.sketch, device=form.device, on_progress=report, cancel=cancel
+        )
+    )
+    session.job = job
+    yield markup.progress(None, "Starting"), None
+    for event in job.updates():
+        yield loading.progress_html(event), None
+    try:
+        result = job.result()
+    except Stopped:
+        yield markup.callout(wording.STOPPED_MERGE, "plain"), None
+        return
+    except RamStudioError as error:
+        yield markup.callout(hide_paths(str(error), session, settings), "bad"), None
+        return
+    merged = Merged(name, out, form.method, result.to_dict(), recipe_yaml(recipe))
+    session.merges[name] = merged
+    yield "", merged
+
+
+def hide_paths(text: str, session: Session, settings: Settings) -> str:
+    """Return a message without the session's folder in it, on a Space."""
+    return text.replace(f"{session.folder}/", "") if settings.is_space else text
+
+
+def _ratio(value: float | None) -> str:
+    return "∞" if value is None else f"{value:.3f}"
+
+
+def result_html(merged: Merged, loaded: Loaded, settings: Settings) -> str:
+    """Return a finished merge: lambda asked and stored per agent, sizes, time, where it is."""
+    result = merged.result
+    rows, lost = [], []
+    shows_lambda = merged.method in ("ram", *RESCALING)
+    for t, (name, numbers) in enumerate(result["agents"].items()):
+        asked, stored = numbers.get("lambda"), numbers.get("effective_lambda")
+        head = markup.marker(t) + escape(name)
+        rows.append(
+            (
+                head,
+                markup.cell(_ratio(numbers.get("rho"))),
+                markup.cell("–" if asked is None else f"{asked:.3f}"),
+                markup.cell("–" if stored is None else f"{stored:.3f}", "strong"),
+            )
+        )
+        if asked is not None and stored is not None and asked > 1 and asked - stored > _LOST * (asked - 1):
+            lost.append(f"{name} {stored:.3f} instead of {asked:.3f}")
+    rate = (result["bytes_read"] + result["bytes_written"]) / max(result["seconds"], 1e-9)
+    facts = [
+        f"{markup.size_text(result['bytes_written'])} written in "
+        f"{markup.duration_text(result['seconds'])}",
+        f"{markup.size_text(rate)}/s",
+    ]
+    if result.get("peak_rss_bytes"):
+        facts.append(f"{markup.size_text(result['peak_rss_bytes'])} of memory at most")
+    parts = [
+        f'<div class="figure-head"><h3>{escape(merged.name)}</h3>'
+        f'<span class="muted">{escape(" · ".join(facts))}</span></div>'
+    ]
+    if shows_lambda:
+        parts.append(markup.table(("Agent", "ρ", "λ asked", "λ stored"), rows))
+    if lost:
+        parts.append(
+            markup.callout(
+                f"Rounding took part of the rescaling: {'; '.join(lost)}. Choose stochastic "
+                "rounding or float32 to keep it.",
+                "note",
+            )
+        )
+    if not settings.is_space:
+        parts.append(f'<p class="fine">Folder: <code>{escape(str(merged.folder))}</code></p>')
+    return f'<section class="panel result">{"".join(parts)}</section>'
+
+
+def zip_of(merged: Merged, session: Session, settings: Settings) -> Path | None:
+    """Return a zip of the merged folder, made now, or None when it is too large for one."""
+    files = sorted(f for f in merged.folder.iterdir() if f.is_file())
+    if sum(f.stat().st_size for f in files) > settings.max_zip_bytes:
+        return None
+    target = session.folder / "downloads" / f"{merged.folder.name}.zip"
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        # Weights hardly compress; storing them is many times faster.
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
+            for file in files:
+                archive.write(file, f"{merged.folder.name}/{file.name}")
+    except OSError as error:
+        target.unlink(missing_ok=True)
+        raise OutputError(f"The zip could not be written: {error.strerror or error}.") from error
+    return target
+
+
+def files_html(merged: Merged, folder_url: str) -> str:
+    """Return links to the single files of a merge (they are served from the session's folder)."""
+    items = []
+    for file in sorted(merged.folder.iterdir()):
+        if file.is_file():
+            size = markup.size_text(file.stat().st_size)
+            items.append(
+                f'<li><a href="{escape(folder_url)}{escape(str(file))}" download>'
+                f'{escape(file.name)}</a> <span class="muted">{size}</span></li>'
+            )
+    return f'<ul class="files">{"".join(items)}</ul>'

@@ -1,0 +1,325 @@
+"""The page: head, stepper, the five steps, and the events that lead from one to the next.
+
+Handlers here read the session, make one call into a step and pass its updates on. Which step is
+shown is the browser's business (live.js); the server never locks one that was reached.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from html import escape
+from typing import Any
+
+import gradio as gr
+
+from ram_studio.algorithm.methods import METHODS
+from ram_studio.app import api, examples, merging, palette, theme, wording
+from ram_studio.app.deep_link import Link, read_link
+from ram_studio.app.settings import Settings
+from ram_studio.app.steps import check, load, look, merge, tune
+from ram_studio.app.workspace import Workspace
+from ram_studio.errors import RamStudioError
+from ram_studio.resources import asset_path
+
+_THEME_ICON = (
+    '<svg viewBox="0 0 20 20" aria-hidden="true"><path d="M10 2a8 8 0 1 0 0 16 8 8 0 0 0 0-16Zm0 '
+    '1.6v12.8a6.4 6.4 0 0 1 0-12.8Z"/></svg>'
+)
+_QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+_HEAVY: dict[str, Any] = {**_QUIET, "concurrency_id": "heavy", "concurrency_limit": 1}
+
+
+def _head() -> str:
+    return (
+        f'<div class="head"><h1>{escape(wording.TITLE)}</h1><p>{escape(wording.TAGLINE)}</p>'
+        f'<button id="theme" type="button" title="{wording.THEME}" aria-label="{wording.THEME}">'
+        f"{_THEME_ICON}</button></div>"
+    )
+
+
+def devices() -> list[tuple[str, str]]:
+    """Return the choices of the device box; CUDA only where torch is there and sees a GPU."""
+    choices = [("Automatic", "auto"), ("CPU", "cpu")]
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        if torch.cuda.is_available():
+            choices.append(("GPU (CUDA)", "cuda"))
+    return choices
+
+
+class Page:
+    """The components of the page and the handlers that need more than one step."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.workspace = Workspace(settings)
+        gr.HTML(_head(), elem_id="ram-head", apply_default_css=False)
+        with gr.Row(elem_id="stepper"):
+            self.steps = {
+                name: gr.Button(label, elem_id=f"to-{name}", interactive=name == "load")
+                for name, (_, label) in wording.STEPS.items()
+            }
+        self.load = load.build(settings)
+        self.look = look.build()
+        self.tune = tune.build()
+        self.merge = merge.build(tuple(METHODS), devices())
+        self.check = check.build()
+        gr.HTML('<div id="ram-strip"></div>', apply_default_css=False)
+        self.tab_key = gr.Textbox(visible=False)
+        self.signal = gr.Textbox(visible=False)
+        self._wire_steps()
+        self._wire_load()
+        self._wire_merge()
+        self._wire_check()
+        api.build(self.workspace)
+
+    # ------------------------------------------------------------------ what a load changes
+
+    @property
+    def loaded_outputs(self) -> list[Any]:
+        """Every component that shows what is loaded."""
+        return [
+            self.tune.live,
+            *(self.steps[name] for name in ("look", "tune", "merge", "check")),
+            self.merge.result,
+            self.merge.download,
+            self.merge.recipe,
+            self.merge.recipe_box,
+            self.check.note,
+            self.check.models,
+            self.check.scores,
+            self.check.browser,
+            self.check.position,
+            self.check.item,
+        ]
+
+    def show_loaded(self, session: Any) -> list[Any]:
+        """Return updates of ``loaded_outputs`` for a session."""
+        if session.loaded is None:
+            return [gr.skip()] * len(self.loaded_outputs)
+        last = list(session.merges.values())[-1] if session.merges else None
+        return [
+            examples.profile_of(session.loaded),
+            *[gr.update(interactive=True)] * 4,
+            *merge.show_result(last, session, self.settings),
+            check.note_html(session),
+            check.model_update(session),
+            *check.show_report(session.report, session),
+        ]
+
+    # ------------------------------------------------------------------ steps
+
+    def _wire_steps(self) -> None:
+        for name, button in self.steps.items():
+            button.click(fn=None, js=f"() => {{ window.RAM.go('{name}'); }}")
+        for button, target in (
+            (self.look.next, "tune"),
+            (self.tune.next, "merge"),
+            (self.merge.next, "check"),
+        ):
+            # The stepper's own button does it, with whatever else it does.
+            button.click(fn=None, js=f"() => {{ window.RAM.open('{target}'); }}")
+
+        def draw(point: float, drawn: str | None, request: gr.Request) -> list[Any]:
+            return look.draw(self.workspace.session(request.session_hash).loaded, point, drawn)
+
+        self.steps["look"].click(
+            draw,
+            [self.tune.epsilon, self.look.drawn],
+            self.look.outputs,
+            **{**_QUIET, "show_progress": "minimal"},
+            show_progress_on=self.look.head,
+        )
+
+    # ------------------------------------------------------------------ Load
+
+    def _wire_load(self) -> None:
+        step = self.load
+
+        def use(example: str, request: gr.Request) -> list[Any]:
+            session = self.workspace.session(request.session_hash)
+            try:
+                session.load(examples.load_example(example))
+            except RamStudioError as error:
+                raise gr.Error(str(error), print_exception=False) from error
+            return self.show_loaded(session)
+
+        def use_example(request: gr.Request) -> list[Any]:
+            return use("1", request)
+
+        def use_dense(request: gr.Request) -> list[Any]:
+            return use("dense", request)
+
+        for button, handler in ((step.use_example, use_example), (step.use_dense, use_dense)):
+            button.click(handler, None, self.loaded_outputs, **_QUIET).success(
+                fn=None, js="() => { window.RAM.go('tune'); }"
+            )
+
+        def enter(key: str, request: gr.Request) -> list[Any]:
+            session = self.workspace.attach(request.session_hash, key)
+            link = read_link(dict(request.query_params))
+            if link.example is not None:
+                try:
+                    session.load(examples.load_example(link.example))
+                except RamStudioError as error:
+                    raise gr.Error(str(error), print_exception=False) from error
+            return [*self.show_loaded(session), *_link_updates(link)]
+
+        gr.context.Context.root_block.load(
+            enter,
+            self.tab_key,
+            [*self.loaded_outputs, *self.tune.settings],
+            js="() => window.RAM.tabKey()",
+            **_QUIET,
+        ).success(fn=None, js="() => { window.RAM.enter(); }")
+
+        def check_fit(*values: Any) -> str:
+            return load.check_fit(values, self.settings)
+
+        step.fit.click(
+            check_fit,
+            step.form,
+            step.status,
+            **{**_QUIET, "show_progress": "minimal"},
+            concurrency_limit=2,
+        )
+
+        # The request comes first: Gradio puts it at its position, which *values would shift.
+        def analyze(request: gr.Request, *values: Any) -> Iterator[list[Any]]:
+            session = self.workspace.session(request.session_hash)
+            for status, loaded in load.analyze_models(values, session, self.settings):
+                running = session.is_busy
+                buttons = [gr.update(interactive=not running), gr.update(visible=running)]
+                updates = (
+                    self.show_loaded(session)
+                    if loaded is not None
+                    else [gr.skip()] * len(self.loaded_outputs)
+                )
+                yield [status, *buttons, *updates, "look" if loaded is not None else ""]
+
+        step.analyze.click(
+            analyze,
+            step.form,
+            [step.status, step.analyze, step.stop, *self.loaded_outputs, self.signal],
+            **_HEAVY,
+        ).then(fn=None, inputs=self.signal, js="(step) => { window.RAM.open(step); }")
+        step.stop.click(self._stop, None, None, queue=False, **_QUIET)
+
+    def _stop(self, request: gr.Request) -> None:
+        session = self.workspace.session(request.session_hash)
+        if session.job is not None:
+            session.job.stop()
+
+    # ------------------------------------------------------------------ Merge
+
+    def _wire_merge(self) -> None:
+        step = self.merge
+        form = step.form(self.tune)
+
+        def plan(request: gr.Request, *values: Any) -> list[Any]:
+            session = self.workspace.session(request.session_hash)
+            read = merge.read_form(values)
+            wanted = merging.OPTIONS.get(read.method, ())
+            return [
+                merging.plan_html(session.loaded, read, self.workspace.root),
+                *(gr.update(visible=name in wanted) for name in step.extras),
+            ]
+
+        gr.on(
+            [
+                step.method.input,
+                step.dtype.input,
+                step.rounding.input,
+                self.steps["merge"].click,
+            ],
+            plan,
+            form,
+            [step.plan, *step.extras.values()],
+            queue=False,
+            trigger_mode="always_last",
+            **_QUIET,
+        )
+        # The rule chosen in Tune is the method offered here; no request for that.
+        gr.on(
+            [self.tune.rule.input, self.tune.rule.change],
+            fn=None,
+            inputs=self.tune.rule,
+            outputs=step.method,
+            js="(rule) => rule",
+        )
+
+        def run(request: gr.Request, *values: Any) -> Iterator[list[Any]]:
+            session = self.workspace.session(request.session_hash)
+            before = len(session.merges)
+            for updates in merge.run(merge.read_form(values), session, self.settings):
+                added = len(session.merges) > before
+                yield [*updates, check.model_update(session) if added else gr.skip()]
+
+        step.merge.click(run, form, [*step.outputs, self.check.models], **_HEAVY)
+        step.stop.click(self._stop, None, None, queue=False, **_QUIET)
+
+    # ------------------------------------------------------------------ Check
+
+    def _wire_check(self) -> None:
+        step = self.check
+
+        def run(names: list[str], limit: float, request: gr.Request) -> Iterator[list[Any]]:
+            session = self.workspace.session(request.session_hash)
+            yield from check.run(names, limit, session, self.workspace.shared_scores)
+
+        step.evaluate.click(run, [step.models, step.limit], step.outputs, **_HEAVY)
+        step.stop.click(self._stop, None, None, queue=False, **_QUIET)
+
+        def browse(domain: str, which: str, position: float, request: gr.Request) -> list[Any]:
+            session = self.workspace.session(request.session_hash)
+            return check.browse(
+                session.report, domain, which, position, check.agents_of(session)
+            )
+
+        gr.on(
+            [step.domain.input, step.which.input, step.position.input],
+            browse,
+            [step.domain, step.which, step.position],
+            [step.position, step.item],
+            queue=False,
+            trigger_mode="always_last",
+            **_QUIET,
+        )
+
+
+def _link_updates(link: Link) -> list[Any]:
+    return [gr.skip() if value is None else value for value in link[1:]]
+
+
+def build_page(settings: Settings) -> gr.Blocks:
+    """Return the app."""
+    with gr.Blocks(
+        title=wording.TITLE, analytics_enabled=False, delete_cache=(3600, 86400)
+    ) as app:
+        page = Page(settings)
+    app.queue(max_size=40, default_concurrency_limit=8)
+    app.ram_page = page
+    return app
+
+
+def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
+    """Return the arguments of ``gr.Blocks.launch``: looks, script, and what strangers may not do."""
+    text = json.dumps(wording.LIVE).replace("</", "<\\/")
+    script = asset_path("live.js").read_text(encoding="utf-8").replace("</script", "<\\/script")
+    return {
+        "server_name": settings.host,
+        "server_port": settings.port,
+        "theme": theme.build_theme(),
+        "css": palette.css_variables() + asset_path("app.css").read_text(encoding="utf-8"),
+        "head": f"<script>window.RAM_TEXT = {text};\n{script}</script>",
+        "show_error": False,
+        "ssr_mode": False,
+        "run_history": False,
+        "enable_monitoring": False,
+        "max_file_size": "1mb",
+        "footer_links": ["api"],
+        "allowed_paths": [],
+    }

@@ -1,0 +1,109 @@
+"""The one table of colours: it writes the page's CSS variables and the figures' colours.
+
+Contrast (WCAG): every agent colour keeps 3:1 or more against both page backgrounds it is used on,
+and each agent also has a marker shape and its name, so colour is never the only sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+AGENTS_LIGHT = (
+    "#0072b2",
+    "#c87000",
+    "#00805d",
+    "#b8508f",
+    "#cc4a00",
+    "#2388c4",
+    "#7059c8",
+    "#85672c",
+)
+"""Agent colours on white; also those of the figures, which must work on both backgrounds."""
+
+AGENTS_DARK = (
+    "#56b4e9",
+    "#f0b93a",
+    "#2fc79b",
+    "#e593c2",
+    "#f58b52",
+    "#b4dcf5",
+    "#ab9cf0",
+    "#cfae74",
+)
+
+SHAPES = ("circle", "square", "triangle", "diamond", "cross", "star", "pentagon", "hexagon")
+"""Marker of each agent, in the page (drawn by live.js) and in the figures."""
+
+PLOTLY_SYMBOLS = {
+    "circle": "circle",
+    "square": "square",
+    "triangle": "triangle-up",
+    "diamond": "diamond",
+    "cross": "x",
+    "star": "star",
+    "pentagon": "pentagon",
+    "hexagon": "hexagon",
+}
+
+OVERLAP = (
+    "#2f74d0",
+    "#8fb0de",
+    "#b9a25a",
+    "#8c6d31",
+    "#b5653a",
+    "#a8547c",
+    "#7d68b8",
+    "#727b88",
+)
+"""Alone, with 1 other, with 2 others, ...: blue is what RAM protects, brown what it averages."""
+
+PAGE: Mapping[str, tuple[str, str]] = {
+    # name: (on white, on dark)
+    "ink": ("#16202e", "#e8edf4"),
+    "muted": ("#55606f", "#a6b1c0"),
+    "line": ("#dbe1e8", "#313a48"),
+    "panel": ("#ffffff", "#171d27"),
+    "sunken": ("#f4f6f9", "#10151d"),
+    "page": ("#fbfcfd", "#0c1017"),
+    "accent": ("#1f5fbf", "#6ea8ff"),
+    "accent-ink": ("#ffffff", "#0b1220"),
+    "good": ("#0b6e4f", "#4fd3a5"),
+    "good-soft": ("#e3f4ed", "#12332a"),
+    "bad": ("#b3261e", "#ff9a90"),
+    "bad-soft": ("#fbe9e7", "#3b1a18"),
+    "warn": ("#7a4d00", "#f2c463"),
+    "warn-soft": ("#fdf3dd", "#33280f"),
+}
+
+FIGURE_INK = "#7c8796"
+"""Text and axes of figures: mid-grey, since a figure cannot know the page's theme (app.css then
+gives figures in the page the page's own ink)."""
+
+FIGURE_GRID = "rgba(127, 138, 153, 0.28)"
+
+
+def agent_color(index: int) -> str:
+    """Return the figure colour of agent ``index`` (0-based, wraps after eight)."""
+    return AGENTS_LIGHT[index % len(AGENTS_LIGHT)]
+
+
+def agent_symbol(index: int) -> str:
+    """Return the plotly marker symbol of agent ``index``."""
+    return PLOTLY_SYMBOLS[SHAPES[index % len(SHAPES)]]
+
+
+def overlap_color(others: int) -> str:
+    """Return the colour of "shared with this many others" (0: the agent alone)."""
+    return OVERLAP[min(others, len(OVERLAP) - 1)]
+
+
+def css_variables() -> str:
+    """Return the CSS rules that define every colour for the light and the dark page."""
+
+    def block(selector: str, side: int, agents: tuple[str, ...]) -> str:
+        rules = [f"--ram-{name}: {pair[side]};" for name, pair in PAGE.items()]
+        rules += [f"--ram-agent-{i}: {color};" for i, color in enumerate(agents)]
+        rules += [f"--ram-overlap-{i}: {color};" for i, color in enumerate(OVERLAP)]
+        return f"{selector} {{ {' '.join(rules)} }}"
+
+    return "\n".join((block(":root", 0, AGENTS_LIGHT), block(".dark", 1, AGENTS_DARK)))

@@ -1,0 +1,82 @@
+"""Step 2, Look: figures of what the agents changed, at the epsilon of the Tune step.
+
+Drawn on the server when the step is opened and only if the models or epsilon changed since, as
+every new figure loses its hover state and costs the browser some tenths of a second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import gradio as gr
+
+from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.app import charts, wording
+from ram_studio.app.markup import step_head
+from ram_studio.app.workspace import Loaded
+
+_HALF = (("density", "composition"), ("patterns", "magnitude"), ("layer_density", "layer_overlap"))
+
+
+@dataclass(frozen=True)
+class LookStep:
+    """The components of the step; ``drawn`` remembers what the figures show."""
+
+    column: gr.Column
+    head: gr.HTML
+    plots: dict[str, gr.Plot]
+    drawn: gr.State
+    next: gr.Button
+
+    @property
+    def outputs(self) -> list[Any]:
+        """What ``draw`` returns values for."""
+        return [self.drawn, self.head, *self.plots.values()]
+
+
+def head_html(loaded: Loaded | None, point: int) -> str:
+    """Return the step's heading; it names the epsilon and passes on the analysis' warnings."""
+    epsilon = LADDER[point]
+    lead = wording.LOOK_LEAD.format(epsilon=f"{epsilon:.3g}")
+    warnings = "".join(
+        f'<p class="callout" data-tone="warn"><span>{escape(w)}</span></p>'
+        for w in (loaded.sketch.warnings if loaded else ())
+    )
+    return f'{step_head(wording.LOOK_HEADING, lead)}<div class="warnings">{warnings}</div>'
+
+
+def draw(loaded: Loaded | None, point: int | float, drawn: str | None) -> list[Any]:
+    """Return [what is drawn, heading, figures ...], or "no change" when they are up to date."""
+    if loaded is None:
+        return [None, step_head(wording.LOOK_HEADING, wording.NEED_LOAD), *[None] * len(charts.FIGURES)]
+    index = min(max(0, int(point)), len(LADDER) - 1)
+    wanted = f"{loaded.identity}|{index}"
+    if wanted == drawn:
+        return [gr.skip()] * (2 + len(charts.FIGURES))
+    figures = [figure(loaded.sketch, index) for figure in charts.FIGURES.values()]
+    return [wanted, head_html(loaded, index), *figures]
+
+
+def _figure(name: str) -> gr.Plot:
+    title, note = wording.CHARTS[name]
+    with gr.Column(elem_classes=["panel", "chart"], min_width=300):
+        gr.HTML(f"<h3>{escape(title)}</h3><p>{escape(note)}</p>", elem_classes="chart-head")
+        return gr.Plot(show_label=False, container=False, elem_id=f"chart-{name}")
+
+
+def build() -> LookStep:
+    """Lay the step out inside the open Blocks."""
+    plots: dict[str, gr.Plot] = {}
+    with gr.Column(elem_id="step-look", elem_classes="step") as column:
+        head = gr.HTML(head_html(None, DEFAULT_INDEX), apply_default_css=False)
+        for pair in _HALF:
+            with gr.Row(elem_classes="chart-row"):
+                for name in pair:
+                    plots[name] = _figure(name)
+        plots["heatmap"] = _figure("heatmap")
+        with gr.Row(elem_classes="next-row"):
+            go_on = gr.Button(wording.NEXT["tune"], variant="primary", elem_classes="next")
+    ordered = {name: plots[name] for name in charts.FIGURES}
+    return LookStep(column, head, ordered, gr.State(None), go_on)

@@ -1,0 +1,239 @@
+"""Every text of the app, in one place. Plain words; Greek letters only as labels of settings."""
+
+from __future__ import annotations
+
+TITLE = "RAM Studio"
+TAGLINE = "Merge agents trained by reinforcement learning, and see what each one brings."
+
+THEME = "Switch between light and dark"
+
+STEPS = {
+    "load": ("1", "Load"),
+    "look": ("2", "Look"),
+    "tune": ("3", "Tune"),
+    "merge": ("4", "Merge"),
+    "check": ("5", "Check"),
+}
+
+NEXT = {
+    "look": "Next: look at the changes",
+    "tune": "Next: tune",
+    "merge": "Next: merge",
+    "check": "Next: check the result",
+}
+
+# ------------------------------------------------------------------------------------ Load
+
+LOAD_HEADING = "Several specialists in, one model out"
+LOAD_LEAD = (
+    "RAM Studio counts which weights each RL-trained agent changed, keeps what only one agent "
+    "changed, averages what several changed, and shows you what that does before and after."
+)
+USE_EXAMPLE = "Use the example"
+USE_EXAMPLE_NOTE = (
+    "A tiny base model with a coding, a tool and a memory agent, really trained by RL. "
+    "Ready at once, nothing to download."
+)
+USE_DENSE = "Dense agents: when RAM cannot help"
+USE_DENSE_NOTE = "A lesson: these agents changed nearly the same weights. See what RAM makes of it."
+EXAMPLE_HONESTY = (
+    "The example is a toy. Its base learned from a deliberately noisy corpus: hard prompts are "
+    "often answered wrongly there, so that reinforcement learning has something to repair."
+)
+OWN_MODELS = "Your own models"
+OWN_LEAD = (
+    "One base and the agents trained from it: a folder with safetensors files, or a Hub id such as "
+    "`owner/name`."
+)
+OWN_LEAD_SPACE = (
+    "One base and the agents trained from it, each a public Hub id such as `owner/name`, "
+    "with safetensors files."
+)
+PRESET_LABEL = "Fill in a model family from the paper"
+BASE_LABEL = "Base model"
+SOURCE_LABEL = "Folder or Hub id"
+SOURCE_LABEL_SPACE = "Hub id"
+NAME_LABEL = "Name"
+ADD_AGENT = "+ Add an agent"
+REMOVE_AGENT = "Remove"
+STRICTNESS = "When tensors do not match"
+MISSING_LABEL = "A tensor is missing in an agent"
+EXTRA_LABEL = "An agent has an extra tensor"
+ROWS_LABEL = "Vocabulary sizes differ"
+MISSING_CHOICES = [("Refuse", "error"), ("Keep the base's", "keep-base")]
+EXTRA_CHOICES = [("Refuse", "error"), ("Leave it out", "ignore")]
+ROWS_CHOICES = [("Refuse", "exact"), ("Merge the common rows", "common")]
+CHECK_FIT = "Check that they fit"
+ANALYZE = "Analyze"
+STOP = "Stop"
+NO_BASE = "No base model is given. Enter the folder or Hub id of the model the agents started from."
+NO_AGENTS = "No agent is given. Enter the folder or Hub id of at least one agent."
+NAME_TWICE = "Two agents are called {name}. Give each agent its own name."
+BAD_HUB_ID = (
+    "{who} is {source!r}, which is not a Hub id. Enter it as owner/name or owner/name@revision; "
+    "this public app opens nothing else."
+)
+TOO_LARGE = (
+    "{who} ({source}) weighs {size}; this public app takes at most {limit} for each model. "
+    "Run RAM Studio on your own machine for larger ones."
+)
+
+# ------------------------------------------------------------------------------------ Look
+
+LOOK_HEADING = "What each agent changed"
+LOOK_LEAD = (
+    "A weight counts as changed when it moved by more than ε = {epsilon}. "
+    "Change ε in Tune; these figures follow."
+)
+CHARTS = {
+    "density": (
+        "How much each agent changed",
+        "Share of all weights that moved. RL often moves very few, and how few differs by agent.",
+    ),
+    "composition": (
+        "Alone or together",
+        "Of the weights an agent changed: the share it changed alone, and with others. RAM keeps "
+        "the first in full and averages the rest.",
+    ),
+    "patterns": (
+        "Who meets whom",
+        "Weights changed by exactly these agents and no others.",
+    ),
+    "magnitude": (
+        "How far weights moved",
+        "Weights by size of their change. What lies left of the ε line counts as unchanged.",
+    ),
+    "layer_density": (
+        "Where in the model: density by layer",
+        "Share of each layer's weights that each agent changed.",
+    ),
+    "layer_overlap": (
+        "Where they meet: overlap by layer",
+        "Of each layer's changed weights, how many agents changed them.",
+    ),
+    "heatmap": (
+        "Layer by module",
+        "Share of weights changed in each kind of module; brighter means more. One scale for all "
+        "agents.",
+    ),
+}
+NO_PATTERNS = "With more than six agents the single patterns are not counted."
+
+# ------------------------------------------------------------------------------------ Tune
+
+TUNE_HEADING = "Tune"
+EPSILON_LABEL = "ε · what counts as changed"
+R_LABEL = "r · how much to rescale"
+ALPHA_LABEL = "α · cap on ρ"
+RULE_LABEL = "Rule for weights only one agent changed"
+RULES = [
+    ("RAM: keep them as they are", "ram"),
+    ("RAM+: rescale, capped", "ram+"),
+    ("RAM+s: rescale, softly", "ram+s"),
+]
+RESET = "Reset"
+COPY_LINK = "Copy link"
+
+LIVE = {
+    "shared": "shared",
+    "unique": "unique",
+    "card_density": "changed {share}",
+    "card_capped": "capped by α",
+    "card_plain": "no rescaling",
+    "card_nothing": "changed nothing",
+    "card_split": "{own} alone · {rest} shared",
+    "card_nothing_legend": "no weight moved by more than ε",
+    "bars_aria": "Share of weights each agent changed, in {groups} groups; details on pointing",
+    "bars_hint": "Point at a group to read its numbers.",
+    "layer": "Layer {n}",
+    "labels": {"embedding": "emb", "head": "head", "other": "other"},
+    "one_agent": "one agent",
+    "some_agents": "{n} agents",
+    "all_agents": "all {n}",
+    "changed": "{share} of all weights ({n}) changed by anyone",
+    "settings": "ε {epsilon} · r {r} · α {alpha}",
+    "copied": "Link copied. It opens this example with these settings.",
+    "copied_own": "Link copied. It carries the settings; your models stay on this machine.",
+    "in_address_bar": "The link is in the address bar: copy it from there.",
+}
+BARS_HEADING = "Weights each agent changed"
+BY_LAYER = "By layer"
+BY_MODULE = "By module"
+OVERLAP_HEADING = "Who shares the changed weights"
+DIALECTS_HEADING = "The same counts in other implementations"
+DIALECTS_NOTE = (
+    "Each at its own defaults. Paper: r 0.1, α 2, ρ of the whole model. Authors' script: "
+    "1 + 0.2 · min(1, ρ). mergekit (ramplus_tl): r 0.1, α 0.2, ρ tensor by tensor, so λ stays at "
+    "1.02 or below (mean shown)."
+)
+DIALECTS_COLUMNS = ("Agent", "Your λ", "Paper", "Authors' script", "mergekit")
+
+# ------------------------------------------------------------------------------------ Merge
+
+MERGE_HEADING = "Merge"
+MERGE_LEAD = "One streaming pass over the files writes a finished model folder, or nothing."
+FROM_TUNE = "From Tune:"
+CHANGE = "Change"
+DTYPES = [
+    ("As the base", ""),
+    ("bfloat16", "bfloat16"),
+    ("float16", "float16"),
+    ("float32 (twice the size)", "float32"),
+]
+NAME_PLACEHOLDER = "as the method, if left empty"
+DOWNLOAD = "Download as zip"
+RECIPE = "Recipe (repeat this merge from the command line)"
+METHOD_LABEL = "Method"
+METHOD_NOTES = {
+    "ram": "Unique changes in full, shared ones averaged.",
+    "ram+": "RAM, with unique changes scaled up by λ = 1 + r · min(ρ, α).",
+    "ram+s": "RAM, with unique changes scaled up by λ = 1 + r · ρ ÷ (1 + ρ).",
+    "task-arithmetic": "Base plus scale × the sum of all changes. 1/N is plain averaging.",
+    "ties": "Keeps each agent's largest changes, elects one sign, averages those that agree.",
+    "dare-ta": "Drops changes at random, scales up the rest, then adds them.",
+    "dare-ties": "Drops changes at random, scales up the rest, then resolves signs.",
+    "fisher": "Averages weighted by how much each agent's outputs depend on a weight.",
+    "wudi": "Finds per-layer changes that disturb each agent's own ones least.",
+}
+DTYPE_LABEL = "Stored as"
+ROUNDING_LABEL = "Rounding"
+ROUNDINGS = [("To nearest", "nearest"), ("Stochastic (seeded)", "stochastic")]
+SEED_LABEL = "Seed"
+DEVICE_LABEL = "Device"
+NAME_OF_MERGE = "Name of this merge"
+MERGE_BUTTON = "Merge"
+ROUNDING_TRAP = (
+    "In {dtype}, rounding to nearest would lose part of the rescaling: RL changes are often one "
+    "step of that format, and λ × one step rounds back to one step. Stochastic rounding keeps it "
+    "on average; float32 keeps it exactly."
+)
+NOTHING_MERGED = "Nothing merged yet. Choose a method and press Merge."
+STOPPED_MERGE = "Stopped. Nothing was left behind."
+STOPPED = "Stopped."
+
+# ------------------------------------------------------------------------------------ Check
+
+CHECK_HEADING = "Check"
+CHECK_LEAD = (
+    "The base, each agent and your merges answer the same held-out prompts; strict checkers "
+    "count the right answers."
+)
+EVALUATE = "Evaluate"
+LIMIT_LABEL = "Prompts per skill"
+MODELS_LABEL = "Models"
+NO_MODEL_CHOSEN = "No model is chosen. Tick at least one."
+BROWSER_HEADING = "Read the answers"
+DOMAIN_LABEL = "Skill"
+FILTER_LABEL = "Which prompts"
+ITEM_LABEL = "Prompt"
+NO_ITEMS = "No prompt fits this choice."
+NOTHING_CHECKED = "Not evaluated yet. It takes some seconds for each model."
+NO_MERGE_YET = "You have no merge yet, so this compares the base and the agents. Make one in Merge."
+SUITE_ONLY_EXAMPLE = (
+    "The built-in suite has the example's small tasks (code, tool, memory, follow). Your own "
+    "models can be run on it, but it will not show what they were trained for."
+)
+
+BUSY = "Another job of this session is running. Stop it, or wait until it is done."
+NEED_LOAD = "Nothing is loaded yet. Go back to Load and use the example or your own models."
+EXPIRED = "This page was idle for long, so its files were removed. Load the models again."
