@@ -64,7 +64,7 @@ _HOME_OF = {
     "asset_path": "resources",
 }
 
-__all__ = ["__version__", *sorted(_HOME_OF)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_HOME_OF)]
 
 
 def __getattr__(name: str) -> Any:

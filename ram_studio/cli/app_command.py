@@ -14,7 +14,6 @@ def app(
     models_dir: Annotated[Path | None, typer.Option(help="Folder of local models.")] = None,
 ) -> None:
     """Open the app in the browser: load, look, tune, merge, check."""
-    from ram_studio.app import launch
-    from ram_studio.app.settings import settings_from_environment
+    from ram_studio.app import Settings, launch
 
-    launch(settings_from_environment(host=host, port=port, models_dir=models_dir))
+    launch(Settings.from_environment(host=host, port=port, models_dir=models_dir))
