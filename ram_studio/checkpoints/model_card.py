@@ -48,7 +48,9 @@ def model_card(passport: Passport, *, title: str | None = None) -> str:
     if passport.warnings:
         notes = "\n".join(f"- {_escape(warning)}" for warning in passport.warnings)
         parts.append(f"## Notes on the sources\n\n{notes}")
-    parts += ["## Reproduce\n\n" + _reproduce(passport), "## Citation\n\n" + _CITATION]
+    parts.append("## Reproduce\n\n" + _reproduce(passport))
+    if method in _RAM_RULES:
+        parts.append("## Citation\n\n" + _CITATION)
     return "\n\n".join(parts) + "\n"
 
 
@@ -63,8 +65,8 @@ def _front_matter(passport: Passport) -> str:
     fields |= {"library_name": "transformers", "pipeline_tag": "text-generation"}
     tags = ["merge", "ram-studio"]
     if passport.recipe.method in _RAM_RULES:
-        tags[1:1] = ["ram", "reinforced-agent-merging"]
-    fields["tags"] = [*tags, f"arxiv:{PAPER_ID}"]
+        tags = ["merge", "ram", "reinforced-agent-merging", "ram-studio", f"arxiv:{PAPER_ID}"]
+    fields["tags"] = tags
     return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=1000)
 
 

@@ -12,6 +12,7 @@ What a method's own settings may be is not known here: whoever loads a recipe pa
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -57,6 +58,14 @@ def check_agent_name(name: str) -> str:
     return name
 
 
+def _check_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    # JSON has no infinity: the passport could not keep it.
+    for key, value in settings.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{printable(key, 60)} is {value}; expected a finite number")
+    return settings
+
+
 AgentName = Annotated[str, AfterValidator(check_agent_name)]
 Source = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=4096)]
 
@@ -81,7 +90,9 @@ class Recipe(BaseModel):
     base: Source
     agents: Annotated[dict[AgentName, Source], Field(min_length=1)]
     method: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9+-]{0,40}$")] = "ram+"
-    settings: dict[str, Any] = Field(default_factory=dict)
+    settings: Annotated[dict[str, Any], AfterValidator(_check_settings)] = Field(
+        default_factory=dict
+    )
     dtype: Literal["bfloat16", "float16", "float32"] | None = None
     rounding: Literal["nearest", "stochastic"] = "nearest"
     seed: Annotated[int, Field(ge=0, lt=2**64, strict=True)] = 0
@@ -201,10 +212,23 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+class _StrictDumper(yaml.SafeDumper):
+    """Writes what `_StrictLoader` reads back: text that looks like its numbers is quoted."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # Unquoted or in single quotes PyYAML folds unusual line breaks (U+0085) into spaces.
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_StrictDumper.add_representer(str, _represent_text)
+
 # YAML 1.1 reads 1e-5 as text because it has no dot; everybody writes epsilon that way.
-_StrictLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+for _yaml_class in (_StrictLoader, _StrictDumper):
+    _yaml_class.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+    )
 
 
 def _parse_yaml(data: bytes, where: str) -> dict[str, Any]:
@@ -229,7 +253,7 @@ def recipe_yaml(recipe: Recipe) -> str:
     Fields at their default are written too: a recipe keeps its meaning when defaults change.
     """
     values = {k: v for k, v in recipe.model_dump(mode="json").items() if v is not None}
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=1000)
+    return yaml.dump(values, Dumper=_StrictDumper, sort_keys=False, allow_unicode=True, width=1000)
 
 
 def dump_recipe(recipe: Recipe, path: str | Path) -> None:

@@ -2,8 +2,9 @@
 
 Everything goes into a temporary folder beside the output, whose shards carry a `.partial` suffix
 and which gets its index and config last; finishing flushes all of it to the disk and renames the
-folder. A process killed at any moment leaves nothing that loads as a model, and the next writer for
-the same output removes what it left. The layout is that of `save_pretrained`.
+folder. A process killed at any moment leaves nothing that loads as a model (only between the last
+two system calls is the hidden folder already complete), and the next writer for the same output
+removes what it left. The layout is that of `save_pretrained`.
 """
 
 from __future__ import annotations

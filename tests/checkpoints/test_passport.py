@@ -1,0 +1,205 @@
+"""Passports and model cards: complete, deterministic, safe to publish."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from checkpoint_zoo import make, small_tensors
+from pydantic import ValidationError
+
+from ram_studio.checkpoints.model_card import model_card
+from ram_studio.checkpoints.passport import (
+    AgentRecord,
+    Passport,
+    ShardRecord,
+    SourceRecord,
+    agent_record,
+    read_passport,
+    source_record,
+)
+from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.errors import VerificationError
+
+HUB_BASE = "Qwen/Qwen2.5-7B-Instruct"
+
+
+def passport(**changes: Any) -> Passport:
+    source = {"fingerprint": "f" * 64, "nbytes": 15_200_000_000}
+    numbers = {
+        "rho": 0.4,
+        "scaling_factor": 1.04,
+        "effective_scaling_factor": 1.0123,
+        "total": 1_000_000,
+        "changed": 70_000,
+        "unique": 50_000,
+        "shared": 20_000,
+        "overlap": (50_000, 20_000),
+    }
+    values = {
+        "ram_studio_version": "0.1.0",
+        "recipe": make_recipe(
+            {
+                "base": HUB_BASE,
+                "agents": {
+                    "coding": "Gen-Verse/ReasonFlux-Coder-7B@main",
+                    "memory": "/home/me/mem",
+                },
+                "settings": {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0},
+            }
+        ),
+        "base": SourceRecord(source=HUB_BASE, revision="a" * 40, **source),
+        "agents": {
+            "coding": AgentRecord(
+                source="Gen-Verse/ReasonFlux-Coder-7B@main",
+                revision="b" * 40,
+                **source,
+                **numbers,
+            ),
+            "memory": AgentRecord(
+                source="/home/me/mem",
+                **source,
+                **{**numbers, "rho": math.inf, "unique": 0, "effective_scaling_factor": None},
+            ),
+        },
+        "dtype": "BF16",
+        "rounding": "nearest",
+        "seed": 0,
+        "elements": 1_000_000,
+        "shards": {"model.safetensors": ShardRecord(nbytes=2_000_100, blake3="0" * 64)},
+    }
+    return Passport(**{**values, **changes})
+
+
+def front_matter(card: str) -> dict[str, Any]:
+    assert card.startswith("---\n")
+    return yaml.safe_load(card.split("---\n")[1])
+
+
+def test_a_passport_comes_back_from_its_file_with_the_same_bytes(tmp_path: Path) -> None:
+    written = passport()
+    (tmp_path / "ram_studio.json").write_bytes(written.to_json())
+    read = read_passport(tmp_path)
+    assert read.to_json() == written.to_json() == passport().to_json()
+    assert list(read.agents) == ["coding", "memory"]
+    assert list(json.loads(written.to_json())["agents"]["coding"]) == [
+        "source",
+        "revision",
+        "fingerprint",
+        "nbytes",
+        "rho",
+        "scaling_factor",
+        "effective_scaling_factor",
+        "total",
+        "changed",
+        "unique",
+        "shared",
+        "overlap",
+    ]
+
+
+def test_an_unbounded_rho_is_null_in_json() -> None:
+    stored = json.loads(passport().to_json())
+    assert stored["agents"]["memory"]["rho"] is None
+    assert stored["agents"]["coding"]["rho"] == 0.4
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"\xff", b'{"format": 2}', b'{"format": 1, "more": 1}']
+)
+def test_a_damaged_or_missing_passport_is_an_error_of_one_line(
+    tmp_path: Path, content: bytes
+) -> None:
+    with pytest.raises(VerificationError, match="is missing"):
+        read_passport(tmp_path)
+    (tmp_path / "ram_studio.json").write_bytes(content)
+    with pytest.raises(VerificationError, match="is damaged") as caught:
+        read_passport(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_records_are_made_from_checkpoints(tmp_path: Path) -> None:
+    checkpoint = make(tmp_path, "coder", small_tensors())
+    record = agent_record(checkpoint, rho=math.inf, scaling_factor=1.2, total=3)
+    assert record.fingerprint == source_record(checkpoint).fingerprint == checkpoint.fingerprint
+    assert (record.rho, record.scaling_factor, record.total) == (None, 1.2, 3)
+    with pytest.raises(ValidationError):
+        agent_record(checkpoint, rhoo=1)
+
+
+def test_the_card_is_what_the_hub_expects() -> None:
+    card = model_card(passport(license="apache-2.0"))
+    assert front_matter(card) == {
+        "base_model": [HUB_BASE, "Gen-Verse/ReasonFlux-Coder-7B"],
+        "base_model_relation": "merge",
+        "license": "apache-2.0",
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["merge", "ram", "reinforced-agent-merging", "ram-studio", "arxiv:2601.13572"],
+    }
+    from huggingface_hub import ModelCard
+
+    assert ModelCard(card).data.base_model[0] == HUB_BASE
+
+
+def test_the_card_shows_the_formula_the_numbers_and_how_to_reproduce() -> None:
+    card = model_card(passport())
+    assert "license" not in front_matter(card)
+    assert r"\mathrm{clip}(\rho_t, 0, \alpha)" in card
+    [row] = [line for line in card.splitlines() if line.startswith("| coding")]
+    for cell in ("0.0700", "50,000", "20,000", "0.4000", "1.0400", "1.0123"):
+        assert f"| {cell} " in row
+    [row] = [line for line in card.splitlines() if line.startswith("| memory")]
+    assert "| ∞ |" in row
+    assert "arXiv" in card
+    assert "2601.13572" in card
+    recipe = yaml.safe_load(card.split("```yaml\n")[1].split("```")[0])
+    assert recipe["base"] == f"{HUB_BASE}@{'a' * 40}"
+    assert recipe["agents"]["coding"] == f"Gen-Verse/ReasonFlux-Coder-7B@{'b' * 40}"
+
+
+def test_the_card_does_not_give_away_local_paths() -> None:
+    card = model_card(passport())
+    assert "/home/me" not in card
+    assert "mem (local)" in card
+    recipe = yaml.safe_load(card.split("```yaml\n")[1].split("```")[0])
+    assert recipe["agents"]["memory"] == "./mem"
+
+
+def test_a_merge_of_local_folders_names_no_base_model() -> None:
+    source = SourceRecord(source="models/base", fingerprint="f" * 64, nbytes=1)
+    agent = AgentRecord(source="models/a", fingerprint="f" * 64, nbytes=1)
+    recipe = make_recipe({"base": "models/base", "agents": {"a": "models/a"}, "method": "ties"})
+    card = model_card(passport(base=source, agents={"a": agent}, recipe=recipe))
+    assert "base_model" not in front_matter(card)
+    assert front_matter(card)["tags"] == ["merge", "ram-studio"]
+    assert "## Citation" not in card  # the paper is about another method
+    assert "**ties**" in card
+    assert "rho" not in card.split("## Agents")[1].split("## Details")[0]
+
+
+def test_text_of_strangers_cannot_break_the_card() -> None:
+    evil = "<script>alert(1)</script>|`*_[x](javascript:1)`$\n---\nlicense: mit\n```"
+    recipe = make_recipe(
+        {"base": evil, "agents": {"a": evil}, "settings": {evil: evil, "shared": evil}}
+    )
+    source = {"source": evil, "fingerprint": "f" * 64, "nbytes": 1}
+    card = model_card(
+        passport(
+            base=SourceRecord(**source),
+            agents={"a": AgentRecord(**source)},
+            recipe=recipe,
+            warnings=(evil,),
+        )
+    )
+    assert "license" not in front_matter(card)
+    prose = "".join(part for i, part in enumerate(card.split("```")) if i % 2 == 0)
+    assert "<script>" not in prose
+    assert "[x](javascript" not in prose
+    assert card.count("```") == 4
+    [row] = [line for line in card.splitlines() if line.startswith("| a ")]
+    assert row.replace(r"\|", "").count("|") == 3

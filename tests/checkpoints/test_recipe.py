@@ -1,0 +1,178 @@
+"""Recipes: what a YAML file may say, and one line for everything it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from ram_studio.checkpoints.recipe import Recipe, dump_recipe, load_recipe, make_recipe
+from ram_studio.errors import SettingsError
+
+TEXT = """
+base: Qwen/Qwen2.5-7B-Instruct
+agents:
+  memory: /models/memory
+  coding: Gen-Verse/ReasonFlux-Coder-7B@main
+settings: {epsilon: 1e-5, r: 0.1, scope: tensor}
+"""
+
+
+def write(folder: Path, text: str | bytes) -> Path:
+    path = folder / "recipe.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_a_recipe_is_read_with_its_defaults_and_order(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path, TEXT))
+    assert list(recipe.agents) == ["memory", "coding"]
+    assert recipe.method == "ram+"
+    assert recipe.settings == {"epsilon": 1e-5, "r": 0.1, "scope": "tensor"}
+    assert (recipe.dtype, recipe.rounding, recipe.seed) == (None, "nearest", 0)
+    assert (recipe.missing, recipe.extra, recipe.rows) == ("error", "error", "exact")
+    assert recipe.tokenizer == "base"
+
+
+def test_a_recipe_is_frozen() -> None:
+    recipe = make_recipe({"base": "b", "agents": {"a": "x"}})
+    with pytest.raises(ValidationError):
+        recipe.base = "c"
+
+
+@pytest.mark.parametrize("epsilon", ["1e-5", "1E-05", "0.00001", "1.0e-5"])
+def test_epsilon_is_a_number_however_it_is_written(tmp_path: Path, epsilon: str) -> None:
+    path = write(tmp_path, f"base: b\nagents: {{a: x}}\nsettings: {{epsilon: {epsilon}}}")
+    assert load_recipe(path).settings["epsilon"] == 1e-5
+
+
+_names = st.text("abcXYZ019._-", min_size=1, max_size=8).filter(
+    lambda name: name[0].isalnum() and name != "base"
+)
+_values = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
+
+
+@given(
+    agents=st.dictionaries(_names, st.text(min_size=1).filter(str.strip), min_size=1, max_size=4),
+    settings=st.dictionaries(st.text(max_size=8), _values | st.lists(_values, max_size=3)),
+    seed=st.integers(0, 2**64 - 1),
+    dtype=st.sampled_from([None, "bfloat16", "float32"]),
+)
+def test_what_is_dumped_is_loaded_back_equal(
+    tmp_path_factory: pytest.TempPathFactory,
+    agents: dict[str, str],
+    settings: dict[str, Any],
+    seed: int,
+    dtype: str | None,
+) -> None:
+    recipe = make_recipe(
+        {"base": "b", "agents": agents, "settings": settings, "seed": seed, "dtype": dtype}
+    )
+    path = tmp_path_factory.getbasetemp() / "sub" / "recipe.yaml"
+    path.parent.mkdir(exist_ok=True)
+    dump_recipe(recipe, path)
+    loaded = load_recipe(path)
+    assert loaded == recipe
+    assert list(loaded.agents) == list(agents)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds no recipe"),
+        ("- a", "holds no recipe"),
+        ("agents: {a: x}", "base: is required"),
+        ("base: b", "agents: is required"),
+        ("base: b\nagents: {}", "agents: "),
+        ("base: b\nagents: [x]", "agents: "),
+        ("base: ''\nagents: {a: x}", "base: "),
+        ("base: b\nagents: {a: 3}", "agents.a: "),
+        ("base: b\nagents: {a: x}\nepsilon: 1", "epsilon: there is no such field"),
+        ("base: b\nagents: {a: x}\nseed: -1", "seed: "),
+        ("base: b\nagents: {a: x}\nseed: 18446744073709551616", "seed: "),
+        ("base: b\nagents: {a: x}\nseed: true", "seed: "),
+        ("base: b\nagents: {a: x}\ndtype: int8", "dtype: "),
+        ("base: b\nagents: {a: x}\nrounding: up", "rounding: "),
+        ("base: b\nagents: {a: x}\nrows: some", "rows: "),
+        ("base: b\nagents: {a: x}\nmethod: 'RAM plus'", "method: "),
+        ("base: b\nagents: {a: x}\nsettings: 3", "settings: "),
+        ("base: b\nagents: {a: x}\nsettings: {alpha: .inf}", "settings: alpha is inf"),
+        ("base: b\nagents: {a: x}\ntokenizer: z", "tokenizer is 'z'"),
+        ("base: b\nagents: {a+b: x}", "agent name 'a+b'"),
+        ("base: b\nagents: {'a,b': x}", "agent name"),
+        ("base: b\nagents: {base: x}", 'agent name "base" is kept'),
+        (f"base: b\nagents: {{{'a' * 65}: x}}", "agent name"),
+        ("base: b\nbase: c\nagents: {a: x}", "line 2: not valid YAML: 'base' appears twice"),
+        ("base: b\nagents:\n  a: x\n  a: y", "line 4: not valid YAML: 'a' appears twice"),
+        ("base: &b x\nagents: {a: *b}", "aliases are not allowed"),
+        ("base: b\nagents: {a: x", "not valid YAML"),
+        ("base: !!python/object/apply:os.system ['true']\nagents: {a: x}", "not valid YAML"),
+        ("? [a]\n: b", "a name must be plain text"),
+        ("base: b\nagents: {a: \x07}", "not valid YAML"),
+        (b"base: \xff", "not valid YAML"),
+        ("[" * 5000, "not valid YAML"),
+        ("x" * 1_000_001, "larger than"),
+    ],
+)
+def test_a_wrong_recipe_gives_one_line_with_file_and_field(
+    tmp_path: Path, text: str | bytes, words: str
+) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(SettingsError) as caught:
+        load_recipe(path)
+    message = str(caught.value)
+    assert message.startswith(str(path))
+    assert "\n" not in message
+    assert words in message
+
+
+def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"none\.yaml cannot be read"):
+        load_recipe(tmp_path / "none.yaml")
+    with pytest.raises(SettingsError, match="cannot be written"):
+        dump_recipe(make_recipe({"base": "b", "agents": {"a": "x"}}), tmp_path / "no" / "r.yaml")
+
+
+def test_many_problems_are_counted_in_one_line() -> None:
+    with pytest.raises(SettingsError, match=r"^recipe: .*; and 2 more$"):
+        make_recipe({"v": 1, "w": 2, "x": 3, "base": "b", "agents": {}, "seed": "?"})
+
+
+def test_settings_are_checked_and_completed_by_the_methods_validator(tmp_path: Path) -> None:
+    def validate(method: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert method == "ram+"
+        if "r" not in settings:
+            raise ValueError("r is required")
+        return {"alpha": 2.0, **settings}
+
+    recipe = load_recipe(write(tmp_path, TEXT), validate_settings=validate)
+    assert recipe.settings == {"alpha": 2.0, "epsilon": 1e-5, "r": 0.1, "scope": "tensor"}
+    path = write(tmp_path, "base: b\nagents: {a: x}")
+    with pytest.raises(SettingsError, match=r"recipe\.yaml: settings: r is required"):
+        load_recipe(path, validate_settings=validate)
+
+
+def test_dotted_sources_are_found_beside_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "recipes" / "m").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    text = "base: ./m\nagents: {a: ../elsewhere, b: ./not-there, c: m}"
+    recipe = load_recipe(write(tmp_path / "recipes", text))
+    assert Path(recipe.base) == tmp_path / "recipes" / "m"
+    assert Path(recipe.agents["a"]).resolve() == tmp_path / "elsewhere"
+    assert recipe.agents["b"] == "./not-there"
+    assert recipe.agents["c"] == "m"
+    assert isinstance(recipe, Recipe)

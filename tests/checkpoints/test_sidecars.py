@@ -1,0 +1,98 @@
+"""The small files a merged checkpoint takes over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from checkpoint_zoo import QWEN_CONFIG, make, small_tensors, write_json
+
+from ram_studio.checkpoints.sidecars import known_license, sidecar_files
+from ram_studio.errors import CheckpointError, SettingsError
+
+
+def test_config_generation_tokenizer_and_licence_are_taken_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    base = make(tmp_path, "base", small_tensors())
+    taken = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
+    taken += ["special_tokens_map.json", "merges.txt", "vocab.json", "chat_template.jinja"]
+    taken += ["LICENSE", "NOTICE.txt"]
+    for name in taken[1:]:
+        (base.folder / name).write_bytes(b"content of " + name.encode())
+    for name in ("modeling_x.py", "README.md", "training_args.bin", "trainer_state.json"):
+        (base.folder / name).write_text("x")
+    files = sidecar_files(base)
+    assert sorted(files) == sorted(taken)
+    for name in taken:
+        assert files[name] == (base.folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("key", ["torch_dtype", "dtype"])
+def test_the_config_names_the_output_dtype_wherever_it_named_one(tmp_path: Path, key: str) -> None:
+    config = {"z": 1, key: "bfloat16", "text_config": {key: "bfloat16", "é": "é"}}
+    base = make(tmp_path, "base", small_tensors(), config=config)
+    text = sidecar_files(base, dtype="float32")["config.json"]
+    changed = json.loads(text)
+    assert changed == {"z": 1, key: "float32", "text_config": {key: "float32", "é": "é"}}
+    assert list(changed) == ["z", key, "text_config"]
+    assert "é" in text.decode()
+
+
+def test_a_config_that_stays_the_same_keeps_its_bytes(tmp_path: Path) -> None:
+    base = make(tmp_path, "base", small_tensors())
+    (base.folder / "config.json").write_text('{ "torch_dtype" :  "float16"}')
+    assert sidecar_files(base, dtype="float16")["config.json"] == b'{ "torch_dtype" :  "float16"}'
+
+
+def test_a_config_without_a_dtype_gets_one(tmp_path: Path) -> None:
+    base = make(tmp_path, "base", small_tensors(), config={"model_type": "qwen2"})
+    config = json.loads(sidecar_files(base, dtype="bfloat16")["config.json"])
+    assert config == {"model_type": "qwen2", "torch_dtype": "bfloat16"}
+
+
+def test_another_tokenizer_can_be_chosen(tmp_path: Path) -> None:
+    base = make(tmp_path, "base", small_tensors())
+    agent = make(tmp_path, "agent", small_tensors(1))
+    write_json(base.folder / "tokenizer.json", {"of": "base"})
+    write_json(base.folder / "vocab.json", {"of": "base"})
+    write_json(agent.folder / "tokenizer.json", {"of": "agent"})
+    files = sidecar_files(base, tokenizer=agent)
+    assert files["tokenizer.json"] == b'{"of": "agent"}'
+    assert "vocab.json" not in files
+    assert json.loads(files["config.json"]) == QWEN_CONFIG
+
+
+def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    base = make(tmp_path, "base", small_tensors())
+    with pytest.raises(SettingsError, match="expected bfloat16, float16, float32"):
+        sidecar_files(base, dtype="int8")
+    (base.folder / "config.json").write_text("[]")
+    with pytest.raises(CheckpointError, match=r"Base: .*config\.json holds a list"):
+        sidecar_files(base, dtype="float16")
+
+
+@pytest.mark.parametrize(
+    ("cards", "expected"),
+    [
+        (
+            ["---\nlicense: apache-2.0\n---\nx", '---\nlicense: "apache-2.0"\ntags: []\n---\n'],
+            "apache-2.0",
+        ),
+        (["---\nlicense: apache-2.0\n---\n", "---\nlicense: mit\n---\n"], None),
+        (["---\nlicense: mit\n---\n", None], None),
+        (["---\nlicense: other\n---\n", "---\nlicense: other\n---\n"], None),
+        (["no front matter\nlicense: mit\n", "license: mit"], None),
+        (["---\nlicense: [mit]\n---\n", "---\nlicense: [mit]\n---\n"], None),
+        ([None, None], None),
+    ],
+)
+def test_a_licence_is_known_where_all_sources_state_the_same(
+    tmp_path: Path, cards: list[str | None], expected: str | None
+) -> None:
+    checkpoints = [make(tmp_path, f"c{i}", small_tensors(i)) for i in range(2)]
+    for checkpoint, card in zip(checkpoints, cards, strict=True):
+        if card is not None:
+            (checkpoint.folder / "README.md").write_text(card)
+    assert known_license(checkpoints) == expected

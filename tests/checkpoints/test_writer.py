@@ -1,0 +1,502 @@
+"""The writer: whole or not at all, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import blake3
+import numpy as np
+import pytest
+import torch
+from checkpoint_zoo import small_tensors, write_checkpoint
+from safetensors.torch import load_file
+
+from ram_studio.checkpoints import output_folder, writer
+from ram_studio.checkpoints.checkpoint import open_checkpoint
+from ram_studio.checkpoints.output_folder import SIDECAR_BYTES, check_output
+from ram_studio.checkpoints.sidecars import sidecar_files
+from ram_studio.checkpoints.writer import CheckpointWriter
+from ram_studio.errors import CheckpointError, OutputError, SettingsError
+
+TENSORS = small_tensors()
+SPECS = [(name, "BF16", tuple(t.shape)) for name, t in TENSORS.items()]
+
+
+def data_of(name: str) -> bytes:
+    return TENSORS[name].view(torch.uint8).numpy().tobytes()
+
+
+def write_all(target: CheckpointWriter) -> None:
+    for name in TENSORS:
+        target.write(name, 0, data_of(name))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def nothing_left(folder: Path, *allowed: str) -> bool:
+    return sorted(os.listdir(folder)) == sorted(allowed)
+
+
+def loads_as_a_model(folder: Path) -> bool:
+    """Whether any folder below, hidden ones too, opens as a checkpoint or for transformers."""
+    from transformers import AutoModelForCausalLM
+
+    for root, _, _ in os.walk(folder):
+        try:
+            open_checkpoint(root, name="base")
+        except CheckpointError:
+            pass
+        else:
+            return True
+        try:
+            AutoModelForCausalLM.from_pretrained(root)
+        except (OSError, ValueError):
+            continue
+        return True
+    return False
+
+
+@pytest.mark.parametrize("limit", [10**9, 100, 1])
+def test_what_was_written_is_read_back(tmp_path: Path, limit: int) -> None:
+    out = tmp_path / "out"
+    with CheckpointWriter(out, SPECS, max_shard_bytes=limit) as target:
+        write_all(target)
+        assert not out.exists()
+        assert target.finish({"config.json": b"{}", "sub/chat.jinja": b"x"}) == out
+    assert nothing_left(tmp_path, "out")
+    opened = open_checkpoint(out, name="base")
+    assert set(opened.tensors) == set(TENSORS)
+    loaded = {name: t for shard in opened.shards for name, t in load_file(shard).items()}
+    for name, tensor in TENSORS.items():
+        assert torch.equal(loaded[name], tensor)
+    assert (out / "config.json").read_bytes() == b"{}"
+    assert (out / "sub" / "chat.jinja").read_bytes() == b"x"
+    assert (out / "model.safetensors.index.json").exists() == (len(opened.shards) > 1)
+    assert opened.nbytes == target.nbytes
+
+
+def test_transformers_loads_many_shards_with_the_dtype_of_the_config(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=32,
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+    )
+    model = Qwen2ForCausalLM(config).to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "base")
+    base = open_checkpoint(tmp_path / "base", name="base")
+    specs = [(t.name, "F16", t.shape) for t in base.tensors.values()]
+    state = load_file(tmp_path / "base" / "model.safetensors")
+    with CheckpointWriter(tmp_path / "out", specs, max_shard_bytes=300) as target:
+        for name, tensor in state.items():
+            target.write(name, 0, tensor.half().numpy())
+        target.finish(sidecar_files(base, dtype="float16"))
+    assert len(list((tmp_path / "out").glob("*.safetensors"))) > 3
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert loaded.dtype == torch.float16
+    for name, tensor in loaded.state_dict().items():
+        assert torch.equal(tensor, model.state_dict()[name].half())
+    assert loaded.generate(torch.tensor([[1, 2]]), max_new_tokens=3, do_sample=False).shape[1] <= 5
+
+
+def test_the_bytes_do_not_depend_on_order_pieces_or_threads(tmp_path: Path) -> None:
+    with CheckpointWriter(tmp_path / "plain", SPECS, max_shard_bytes=100) as target:
+        write_all(target)
+        target.finish({"config.json": b"{}"})
+    pieces = [
+        (name, start, data_of(name)[start : start + 3])
+        for name in TENSORS
+        for start in range(0, len(data_of(name)), 3)
+    ]
+    random.Random(0).shuffle(pieces)
+    with (
+        CheckpointWriter(tmp_path / "mixed", SPECS, max_shard_bytes=100) as target,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        list(pool.map(lambda piece: target.write(*piece), pieces))
+        target.add_file("config.json", b"{}")
+        target.finish()
+    assert files_of(tmp_path / "plain") == files_of(tmp_path / "mixed")
+
+
+def test_arrays_scalars_and_empty_tensors_are_written(tmp_path: Path) -> None:
+    specs = [("wide", "F32", (2, 2)), ("scalar", "I64", ()), ("empty", "BF16", (0, 3))]
+    values = np.arange(4, dtype=np.float32).reshape(2, 2)
+    with CheckpointWriter(tmp_path / "out", specs) as target:
+        target.write("wide", 0, values)
+        target.write("scalar", 0, np.array(7))
+        target.write("empty", 0, np.zeros((0, 3), np.uint16))
+        target.finish()
+    loaded = load_file(tmp_path / "out" / "model.safetensors")
+    assert loaded["wide"].tolist() == values.tolist()
+    assert loaded["scalar"].item() == 7
+    assert tuple(loaded["empty"].shape) == (0, 3)
+
+
+def test_digests_are_those_of_the_finished_files(tmp_path: Path) -> None:
+    with CheckpointWriter(tmp_path / "out", SPECS, max_shard_bytes=100) as target:
+        with pytest.raises(OutputError, match="incomplete"):
+            target.digests()
+        write_all(target)
+        digests = target.digests()
+        target.finish()
+    assert len(digests) > 1
+    for name, digest in digests.items():
+        assert blake3.blake3((tmp_path / "out" / name).read_bytes()).hexdigest() == digest
+
+
+def test_a_tensor_not_written_in_full_is_never_let_out(tmp_path: Path) -> None:
+    with CheckpointWriter(tmp_path / "out", SPECS) as target:
+        write_all(target)
+        target._written["model.norm.weight"] -= 2  # as if one piece had been lost
+        with pytest.raises(OutputError, match=r"`model\.norm\.weight` 30 of 32 bytes"):
+            target.finish()
+    assert nothing_left(tmp_path)
+
+
+def test_writing_outside_a_tensor_or_over_a_shard_is_a_mistake_of_ours(tmp_path: Path) -> None:
+    with CheckpointWriter(tmp_path / "out", SPECS) as target:
+        with pytest.raises(AssertionError):
+            target.write("model.norm.weight", 31, b"ab")
+        with pytest.raises(AssertionError):
+            target.write("model.norm.weight", -1, b"a")
+        for name in ("../x", "/x", "", "model.safetensors", "model.safetensors.index.json"):
+            with pytest.raises(AssertionError):
+                target.add_file(name, b"")
+
+
+def test_an_exception_or_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    def interrupted(error: BaseException) -> None:
+        with CheckpointWriter(tmp_path / "new" / "deep" / "out", SPECS) as target:
+            write_all(target)
+            raise error
+
+    for error in (ValueError("x"), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            interrupted(error)
+        assert nothing_left(tmp_path)
+
+
+def test_parents_that_do_not_exist_are_made(tmp_path: Path) -> None:
+    with CheckpointWriter(tmp_path / "new" / "deep" / "out", SPECS) as target:
+        write_all(target)
+        target.finish()
+    assert nothing_left(tmp_path / "new" / "deep", "out")
+
+
+class TestRefusals:
+    def test_an_existing_output_is_refused_and_left_alone(self, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        write_checkpoint(out, small_tensors())
+        before = files_of(out)
+        with pytest.raises(OutputError, match="exists and is not empty"), self._enter(out):
+            pass
+        assert files_of(out) == before
+        assert nothing_left(tmp_path, "out")
+
+    def test_an_empty_folder_is_used(self, tmp_path: Path) -> None:
+        (tmp_path / "out").mkdir()
+        with self._enter(tmp_path / "out") as target:
+            write_all(target)
+            target.finish()
+        assert open_checkpoint(tmp_path / "out", name="base")
+
+    def test_a_file_and_a_link_are_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("x")
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "link").symlink_to(tmp_path / "folder")
+        (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+        for name in ("file", "link", "dangling"):
+            with pytest.raises(OutputError, match="not a folder"), self._enter(tmp_path / name):
+                pass
+        with pytest.raises(OutputError), self._enter(tmp_path / "file" / "out"):
+            pass
+
+    def test_a_mount_point_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "out").mkdir()
+        monkeypatch.setattr(output_folder.os.path, "ismount", lambda path: True)
+        with pytest.raises(OutputError, match="choose a new folder inside it"):
+            check_output(tmp_path / "out", needed_bytes=1)
+
+    def test_an_output_inside_a_source_is_refused(self, tmp_path: Path) -> None:
+        source = write_checkpoint(tmp_path / "source", small_tensors())
+        (tmp_path / "link").symlink_to(source)
+        for out in (source / "merged", tmp_path / "link" / "merged" / "deep"):
+            with pytest.raises(OutputError, match="lies inside"):
+                check_output(out, needed_bytes=1, sources=[source])
+        assert check_output(tmp_path / "beside", needed_bytes=1, sources=[source])
+
+    def test_a_folder_that_is_not_writable_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "ro").mkdir(mode=0o555)
+        # Root may write anywhere: the answer of the system is given for it.
+        monkeypatch.setattr(output_folder.os, "access", lambda path, mode: False)
+        with pytest.raises(OutputError, match="ro is not writable"):
+            check_output(tmp_path / "ro" / "out", needed_bytes=1)
+
+    def test_a_disk_too_small_is_refused_before_any_work_with_both_numbers(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        usage = namedtuple("usage", "total used free")
+        monkeypatch.setattr(output_folder.shutil, "disk_usage", lambda path: usage(10**9, 0, 4_000))
+        target = CheckpointWriter(tmp_path / "out", SPECS)
+        needed = target.nbytes + SIDECAR_BYTES
+        with pytest.raises(OutputError) as caught, target:
+            pass
+        message = str(caught.value)
+        assert f"{needed} and 4000 bytes" in message
+        assert "4.00 kB free" in message
+        assert str(tmp_path / "out") in message
+        assert nothing_left(tmp_path)
+
+    def test_a_shard_size_below_one_byte_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(SettingsError):
+            CheckpointWriter(tmp_path / "out", SPECS, max_shard_bytes=0)
+
+    def _enter(self, out: Path) -> CheckpointWriter:
+        return CheckpointWriter(out, SPECS)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+@pytest.mark.parametrize("call", ["posix_fallocate", "pwrite", "fsync", "rename"])
+def test_a_disk_that_fails_midway_says_so_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    def attempt() -> None:
+        with CheckpointWriter(tmp_path / "out", SPECS, max_shard_bytes=100) as target:
+            for name in list(TENSORS)[:3]:
+                target.write(name, 0, data_of(name))
+            monkeypatch.setattr(writer.os, call, fail)
+            for name in list(TENSORS)[3:]:
+                target.write(name, 0, data_of(name))
+            target.finish({"config.json": b"{}"})
+
+    if call == "posix_fallocate":
+        monkeypatch.setattr(writer.os, call, fail)
+    with pytest.raises(OutputError) as caught:
+        attempt()
+    monkeypatch.undo()
+    words = {errno.ENOSPC: "disk is full", errno.EIO: "input/output error", errno.EDQUOT: "quota"}
+    assert words[code] in str(caught.value)
+    assert "Nothing was left behind" in str(caught.value)
+    assert nothing_left(tmp_path)
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or os.geteuid() != 0 or not shutil.which("mount"),
+    reason="needs a small file system of its own",
+)
+def test_a_really_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        specs = [("w", "U8", (1_500_000,))]
+        with pytest.raises(OutputError, match=r"needs 2\.55 MB"):
+            CheckpointWriter(disk / "out", specs).__enter__()
+        assert nothing_left(disk)
+        # Somebody else fills the disk after the check: allocation notices, not the last write.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(output_folder, "SIDECAR_BYTES", 0)
+            patch.setattr(writer, "SIDECAR_BYTES", -(10**9))
+            (disk / "other").write_bytes(bytes(1_000_000))
+            with pytest.raises(OutputError, match="the disk is full"):
+                CheckpointWriter(disk / "out", specs).__enter__()
+        assert nothing_left(disk, "other")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_without_fallocate_files_still_get_their_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*args: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    for name, patch in (
+        ("a", lambda: monkeypatch.setattr(os, "posix_fallocate", unsupported)),
+        ("b", lambda: monkeypatch.delattr(os, "posix_fallocate")),
+    ):
+        patch()
+        with CheckpointWriter(tmp_path / name, SPECS) as target:
+            write_all(target)
+            target.finish()
+    monkeypatch.undo()
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+
+
+def test_an_output_that_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with CheckpointWriter(out, SPECS) as target:
+        write_all(target)
+        out.mkdir()
+        (out / "mine.txt").write_text("keep")
+        with pytest.raises(OutputError, match="created by somebody else"):
+            target.finish()
+    assert files_of(out) == {"mine.txt": b"keep"}
+    assert nothing_left(tmp_path, "out")
+
+
+def test_two_writers_at_once_cannot_share_an_output(tmp_path: Path) -> None:
+    with CheckpointWriter(tmp_path / "out", SPECS) as first:
+        write_all(first)
+        with (
+            pytest.raises(OutputError, match="Another run is writing"),
+            CheckpointWriter(tmp_path / "out", SPECS),
+        ):
+            pass
+        # Other outputs beside it are free, also those whose names look alike.
+        with CheckpointWriter(tmp_path / "out.partial-0", SPECS) as other:
+            write_all(other)
+            other.finish()
+        first.finish()
+    assert nothing_left(tmp_path, "out", "out.partial-0")
+
+
+def test_of_many_writers_racing_for_an_output_one_wins(tmp_path: Path) -> None:
+    barrier = threading.Barrier(8)
+
+    def race(_: int) -> str:
+        barrier.wait()
+        try:
+            with CheckpointWriter(tmp_path / "out", SPECS) as target:
+                write_all(target)
+                target.finish()
+        except OutputError as error:
+            return str(error)
+        return "won"
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(race, range(8)))
+    assert results.count("won") == 1, results
+    assert nothing_left(tmp_path, "out")
+    assert open_checkpoint(tmp_path / "out", name="base")
+
+
+_VICTIM = """
+import sys, time, pathlib
+from ram_studio.checkpoints import writer
+stage, out = sys.argv[1:]
+specs = [("a", "BF16", (1000,)), ("b", "BF16", (1000,))]
+def pause(*args):
+    print("ready", flush=True)
+    time.sleep(60)
+with writer.CheckpointWriter(out, specs, max_shard_bytes=2000) as target:
+    target.write("a", 0, bytes(2000))
+    if stage == "writing":
+        pause()
+    target.write("b", 0, bytes(2000))
+    if stage == "flushing":
+        writer._flush = pause
+    target.finish({"config.json": pathlib.Path(out).parent.joinpath("config").read_bytes()})
+"""
+
+
+@pytest.mark.parametrize("stage", ["writing", "flushing"])
+def test_kill_9_leaves_nothing_that_loads_and_the_next_run_cleans_up(
+    tmp_path: Path, stage: str
+) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    config = write_checkpoint(tmp_path / "x", {"w": torch.ones(1)}) / "config.json"
+    shutil.copy(config, folder / "config")
+    process = subprocess.Popen(
+        [sys.executable, "-c", _VICTIM, stage, str(folder / "out")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "ready\n"
+    with (
+        pytest.raises(OutputError, match="Another run"),
+        CheckpointWriter(folder / "out", SPECS),
+    ):
+        pass
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert not (folder / "out").exists()
+    leftovers = [name for name in os.listdir(folder) if name.startswith(".out.partial-")]
+    assert len(leftovers) == 2  # the folder and its lock
+    assert not loads_as_a_model(folder)
+    with CheckpointWriter(folder / "out", SPECS) as target:
+        write_all(target)
+        target.finish()
+    assert nothing_left(folder, "config", "out")
+
+
+def test_leftovers_of_other_outputs_are_not_touched(tmp_path: Path) -> None:
+    other = tmp_path / ".out2.partial-0123456789abcdef"
+    alike = tmp_path / ".out.partial-mine"
+    stale = tmp_path / ".out.partial-0123456789abcdef"
+    for folder in (other, alike, stale):
+        folder.mkdir()
+    with CheckpointWriter(tmp_path / "out", SPECS) as target:
+        assert not stale.exists()
+        write_all(target)
+        target.finish()
+    assert other.exists()
+    assert alike.exists()
+
+
+def test_a_disk_without_locks_still_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(handle: int, how: int) -> None:
+        raise OSError(errno.ENOSYS, "not implemented")
+
+    monkeypatch.setattr(output_folder.fcntl, "flock", unsupported)
+    stale = tmp_path / ".out.partial-0123456789abcdef"
+    stale.mkdir()
+    with CheckpointWriter(tmp_path / "out", SPECS) as target:
+        write_all(target)
+        target.finish()
+    # Without locks nobody knows whether it is somebody's: it stays.
+    assert nothing_left(tmp_path, "out", stale.name)
+
+
+def test_permissions_are_those_of_new_files_and_folders(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "file").write_text("")
+    with CheckpointWriter(tmp_path / "out", SPECS) as target:
+        write_all(target)
+        target.finish({"config.json": b"{}"})
+    assert (tmp_path / "out").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "out" / name).stat().st_mode == (tmp_path / "file").stat().st_mode
+
+
+def test_allocating_and_writing_is_not_slowed_by_many_small_shards(tmp_path: Path) -> None:
+    specs = [(f"t{i}", "BF16", (8,)) for i in range(1500)]  # more than a process may open
+    started = time.monotonic()
+    with CheckpointWriter(tmp_path / "out", specs, max_shard_bytes=16) as target:
+        for name, _, _ in specs:
+            target.write(name, 0, bytes(16))
+    assert time.monotonic() - started < 10
