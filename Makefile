@@ -1,0 +1,88 @@
+# RAM Studio: every task of the project. `make help` lists them.
+#
+# Set-up happens once and leaves stamp files in .venv; it runs again when pyproject.toml or
+# constraints.txt changes, and goes on where it stopped when it was interrupted.
+
+PYTHON ?= python3
+VENV ?= .venv
+
+# A plain assignment, so that an exported HOST (some shells and compilers set it) is ignored.
+HOST = $(or $(GRADIO_SERVER_NAME),127.0.0.1)
+PORT ?= $(or $(GRADIO_SERVER_PORT),7860)
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --progress-bar off --constraint constraints.txt
+
+# Playwright's own browser, where one has to be downloaded, stays inside the clone.
+PLAYWRIGHT_BROWSERS_PATH ?= $(CURDIR)/.browser
+export PLAYWRIGHT_BROWSERS_PATH
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help app test lint format wheel clean
+
+help: ## list the tasks
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "Variables"
+	@echo "  PYTHON=python3.12       the Python 3.11 or newer to build $(VENV) with (now: $(PYTHON))"
+	@echo "  HOST=0.0.0.0 PORT=8000  where make app listens; GRADIO_SERVER_NAME and"
+	@echo "                          GRADIO_SERVER_PORT work too (now: $(HOST):$(PORT))"
+	@echo "  APP_ARGS='...'          further options of ram-studio app, such as --models-dir DIR"
+	@echo "  PYTEST_ARGS='...'       options of pytest, such as '-k merge -x'"
+	@echo "  PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, PIP_PROXY, PIP_CERT, ..."
+	@echo "                          pip's own settings apply to the set-up. On Linux a plain"
+	@echo "                          install of torch brings CUDA along (several GB): without an"
+	@echo "                          NVIDIA GPU, give PyTorch's CPU index as PIP_EXTRA_INDEX_URL."
+
+app: $(VENV)/.app-stamp ## set up, then open the app on http://127.0.0.1:7860
+	$(BIN)/ram-studio app --host "$(HOST)" --port "$(PORT)" $(APP_ARGS)
+
+test: $(VENV)/.test-stamp $(VENV)/.browser-stamp ## set up with test tools and a browser, then run all tests
+	RAM_STUDIO_BROWSER="$${RAM_STUDIO_BROWSER:-$$(cat $(VENV)/.browser-stamp)}" \
+	  $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.test-stamp ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.test-stamp ## rewrite the code in the house's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+wheel: $(VENV)/.test-stamp ## build dist/ram_studio-*.whl with the assets inside
+	$(BIN)/python -m build --wheel --no-isolation
+
+clean: ## remove what the set-up and the builds made
+	rm -rf $(VENV) .browser dist build
+
+# A virtual environment knows its own place: after the clone was moved, or when its interpreter is
+# gone, the set-up starts anew.
+ifneq ($(wildcard $(VENV)/.venv-stamp),)
+  $(shell { [ "$$(cat $(VENV)/.venv-stamp)" = "$(CURDIR)" ] && $(BIN)/python -c ''; } 2>/dev/null || rm -rf $(VENV))
+endif
+
+$(VENV)/.venv-stamp:
+	@command -v "$(PYTHON)" >/dev/null 2>&1 || { \
+	  echo "error: $(PYTHON) was not found; install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: $(PYTHON) is $$("$(PYTHON)" --version 2>&1); RAM Studio needs Python 3.11 or newer; name one: make PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "error: $(PYTHON) cannot make virtual environments; install its venv package (Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	"$(PYTHON)" -m venv --clear $(VENV)
+	@echo "$(CURDIR)" > $@
+
+# The build backend comes first, pinned like all the rest, so that nothing is fetched beside the
+# constraints when the project itself is installed.
+$(VENV)/.app-stamp: pyproject.toml constraints.txt | $(VENV)/.venv-stamp
+	$(INSTALL) hatchling
+	$(INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.test-stamp: pyproject.toml constraints.txt $(VENV)/.app-stamp
+	$(INSTALL) --no-build-isolation --editable '.[test]'
+	@touch $@
+
+$(VENV)/.browser-stamp: scripts/chromium.py $(VENV)/.test-stamp
+	$(BIN)/python scripts/chromium.py > $@
