@@ -42,7 +42,7 @@ from ram_studio.checkpoints.hub_transfer import (
     progress_bar,
     read_remote_header,
 )
-from ram_studio.checkpoints.json_files import parse_json_object
+from ram_studio.checkpoints.json_files import read_json_object
 from ram_studio.checkpoints.output_folder import nearest_folder
 from ram_studio.errors import CheckpointError, HubError
 
@@ -151,8 +151,7 @@ def _find_hub_shards(
     folder = Path(listing.repository)  # what messages show in place of a folder
 
     def read_index(file: str) -> dict[str, Any]:
-        path = _fetch(listing, [file], token) / file
-        return parse_json_object(path.read_bytes(), path, who(name), unique=True)
+        return read_json_object(_fetch(listing, [file], token) / file, who(name), unique=True)
 
     try:
         return find_shards(sorted(listing.sizes), folder, name=name, read_index=read_index)

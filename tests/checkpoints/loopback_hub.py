@@ -1,0 +1,197 @@
+"""A Hub on 127.0.0.1: the few endpoints huggingface_hub uses, with faults on demand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+
+@dataclass
+class Repository:
+    """One model: its files at each commit, and what its branches stand for."""
+
+    commits: dict[str, dict[str, bytes]]
+    branches: dict[str, str]
+    is_gated: bool = False
+    is_private: bool = False
+
+
+@dataclass
+class LoopbackHub:
+    """The server's state. Faults are consumed as they happen.
+
+    Attributes:
+        repositories: by `owner/name`.
+        requests: (method, path, Range header) in the order received.
+        tokens: Authorization headers received.
+        drops: per file name, after how many bytes each coming GET breaks off.
+        status: answer everything with this status.
+        ignores_ranges: answer range requests with the whole file.
+    """
+
+    repositories: dict[str, Repository] = field(default_factory=dict)
+    requests: list[tuple[str, str, str | None]] = field(default_factory=list)
+    tokens: set[str] = field(default_factory=set)
+    drops: dict[str, list[int]] = field(default_factory=dict)
+    status: int | None = None
+    ignores_ranges: bool = False
+    address: str = ""
+
+    def add(self, name: str, folder: Path, branch: str = "main", **options: bool) -> str:
+        """Publish a folder's files as the newest commit of a branch; returns the commit."""
+        files = {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.is_file()}
+        digest = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
+        repository = self.repositories.setdefault(name, Repository({}, {}, **options))
+        repository.commits[digest] = files
+        repository.branches[branch] = digest
+        return digest
+
+    def downloads(self, suffix: str = "") -> list[tuple[str, str | None]]:
+        """Return (file, Range) of every GET of a file's content so far."""
+        return [
+            (path.rsplit("/", 1)[1], wanted)
+            for method, path, wanted in self.requests
+            if method == "GET" and "/resolve/" in path and path.endswith(suffix)
+        ]
+
+
+class _Refusal(Exception):
+    def __init__(self, status: int, code: str | None = None) -> None:
+        super().__init__(code)
+        self.status, self.code = status, code
+
+
+def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+        def do_HEAD(self) -> None:
+            self._answer()
+
+        def do_GET(self) -> None:
+            self._answer()
+
+        def _answer(self) -> None:
+            path = unquote(urlsplit(self.path).path)
+            hub.requests.append((self.command, path, self.headers.get("Range")))
+            if token := self.headers.get("Authorization"):
+                hub.tokens.add(token)
+            try:
+                if hub.status is not None:
+                    raise _Refusal(hub.status)
+                parts = path.strip("/").split("/")
+                if parts[:2] == ["api", "models"]:
+                    self._describe(parts[2:])
+                else:
+                    self._file(parts)
+            except _Refusal as refusal:
+                self._send(refusal.status, b"{}", {"X-Error-Code": refusal.code or ""})
+            except (BrokenPipeError, ConnectionResetError):
+                self.close_connection = True
+
+        def _repository(self, parts: list[str]) -> Repository:
+            repository = hub.repositories.get("/".join(parts[:2]))
+            if repository is None or (repository.is_private and not hub.tokens):
+                raise _Refusal(404 if hub.tokens else 401, "RepoNotFound")
+            return repository
+
+        def _commit(self, repository: Repository, revision: str) -> str:
+            commit = repository.branches.get(revision, revision)
+            if commit not in repository.commits:
+                raise _Refusal(404, "RevisionNotFound")
+            return commit
+
+        def _describe(self, parts: list[str]) -> None:
+            repository = self._repository(parts)
+            kind = parts[2] if len(parts) > 2 else "revision"
+            commit = self._commit(repository, "/".join(parts[3:]) or "main")
+            entries = []
+            for name, content in repository.commits[commit].items():
+                oid = hashlib.sha1(content).hexdigest()
+                entry = {"size": len(content)}
+                if name.endswith(".safetensors"):
+                    sha = hashlib.sha256(content).hexdigest()
+                    entry["lfs"] = {
+                        "sha256": sha,
+                        "oid": sha,
+                        "size": len(content),
+                        "pointerSize": 130,
+                    }
+                if kind == "tree":
+                    entries.append({"type": "file", "path": name, "oid": oid, **entry})
+                else:
+                    entries.append({"rfilename": name, "blobId": oid, **entry})
+            answer: object = entries
+            if kind == "revision":
+                answer = {"id": "/".join(parts[:2]), "sha": commit, "siblings": entries}
+            self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
+
+        def _file(self, parts: list[str]) -> None:
+            repository = self._repository(parts)
+            commit = self._commit(repository, parts[3])
+            if repository.is_gated:
+                raise _Refusal(403, "GatedRepo")
+            content = repository.commits[commit].get(parts[4])
+            if content is None:
+                raise _Refusal(404, "EntryNotFound")
+            headers = {
+                "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
+                "X-Repo-Commit": commit,
+                "Accept-Ranges": "bytes",
+            }
+            wanted = self.headers.get("Range")
+            if wanted is None or hub.ignores_ranges:
+                self._send(200, content, headers, parts[4])
+                return
+            first, last = wanted.removeprefix("bytes=").split("-")
+            begin, end = int(first), min(int(last or len(content)) + 1, len(content))
+            headers["Content-Range"] = f"bytes {begin}-{end - 1}/{len(content)}"
+            self._send(206, content[begin:end], headers, parts[4])
+
+        def _send(
+            self, status: int, body: bytes, headers: dict[str, str], file: str | None = None
+        ) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command == "HEAD":
+                return
+            drops = hub.drops.get(file or "")
+            if drops:
+                self.wfile.write(body[: drops.pop(0)])
+                self.wfile.flush()
+                self.close_connection = True
+            else:
+                self.wfile.write(body)
+
+    return Handler
+
+
+@contextmanager
+def serving() -> Iterator[LoopbackHub]:
+    """Run a Hub for the length of the block; its address is in `address`."""
+    hub = LoopbackHub()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(hub))
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    hub.address = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,389 @@
+"""Checkpoints on the Hub, over real HTTP against a Hub on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import torch
+from checkpoint_zoo import QWEN_CONFIG, raw_safetensors, small_tensors, write_checkpoint, write_json
+from loopback_hub import LoopbackHub, serving
+
+from ram_studio.checkpoints import hub as hub_module
+from ram_studio.checkpoints.checkpoint import DownloadProgress, open_checkpoint
+from ram_studio.checkpoints.compatibility import check_compatibility
+from ram_studio.checkpoints.hub import inspect_source
+from ram_studio.errors import CheckpointError, CompatibilityError, HubError, Stopped
+
+MODEL = "owner/model"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
+    with serving() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.address)
+        yield server
+    huggingface_hub.close_session()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A sharded model with a tokenizer, and things nobody wants."""
+    folder = write_checkpoint(tmp_path / "source", small_tensors(), shards=2)
+    write_json(folder / "tokenizer.json", {"model": {"vocab": {"a": 0}}})
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps("never"))
+    (folder / "picture.png").write_bytes(b"png")
+    (folder / "modeling_x.py").write_text("raise SystemExit")
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n")
+    (folder / "consolidated.safetensors").write_bytes(raw_safetensors(b"{}"))
+    return folder
+
+
+def refuse(source: str, *words: str, inspect_too: bool = True) -> str:
+    """Open (and inspect) what must be refused in one line with these words."""
+    functions = (open_checkpoint, inspect_source) if inspect_too else (open_checkpoint,)
+    for function in functions:
+        with pytest.raises(HubError) as caught:
+            function(source, name="coder")
+        message = str(caught.value)
+        assert message.startswith(f'Agent "coder": {source.split("@")[0]}')
+        assert "\n" not in message
+        for expected in words:
+            assert expected in message
+    return message
+
+
+def test_a_download_opens_like_the_folder_it_came_from(hub: LoopbackHub, source: Path) -> None:
+    commit = hub.add(MODEL, source)
+    here = open_checkpoint(source, name="base")
+    there = open_checkpoint(MODEL, name="base")
+    assert there.fingerprint == here.fingerprint
+    assert there.config == here.config
+    assert {n: (t.dtype, t.shape, t.offset) for n, t in there.tensors.items()} == {
+        n: (t.dtype, t.shape, t.offset) for n, t in here.tensors.items()
+    }
+    for one, other in zip(here.shards, there.shards, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+    assert (there.source, there.revision, there.is_local) == (MODEL, commit, True)
+    assert there.folder.is_relative_to(os.environ["HF_HOME"])
+
+
+def test_only_weights_in_use_and_small_text_files_are_requested(
+    hub: LoopbackHub, source: Path
+) -> None:
+    hub.add(MODEL, source)
+    open_checkpoint(MODEL, name="base")
+    assert {file for file, _ in hub.downloads()} == {
+        "README.md",
+        "config.json",
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json",
+        "tokenizer.json",
+    }
+
+
+def test_a_second_open_downloads_nothing_and_works_offline(
+    hub: LoopbackHub, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add(MODEL, source)
+    first = open_checkpoint(MODEL, name="base")
+    before = len(hub.downloads())
+    assert open_checkpoint(MODEL, name="base").fingerprint == first.fingerprint
+    assert len(hub.downloads()) == before
+    for fault in (503, None):
+        hub.status = fault
+        if fault is None:  # nobody answers at all
+            monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+        offline = open_checkpoint(MODEL, name="base")
+        assert offline.fingerprint == first.fingerprint
+        assert offline.revision == first.revision
+        assert inspect_source(MODEL, name="base").is_local
+
+
+def test_a_revision_is_a_branch_a_tag_or_a_commit(
+    hub: LoopbackHub, source: Path, tmp_path: Path
+) -> None:
+    old = hub.add(MODEL, source)
+    newer = write_checkpoint(tmp_path / "newer", small_tensors(5))
+    new = hub.add(MODEL, newer, branch="v2")
+    assert open_checkpoint(MODEL, name="base").revision == old
+    for revision in ("v2", new):
+        opened = open_checkpoint(f"{MODEL}@{revision}", name="base")
+        assert opened.revision == new
+        assert opened.source == f"{MODEL}@{revision}"
+        assert opened.fingerprint == open_checkpoint(newer, name="base").fingerprint
+
+
+def test_a_revision_that_does_not_exist_is_named(hub: LoopbackHub, source: Path) -> None:
+    hub.add(MODEL, source)
+    refuse(f"{MODEL}@v9", "has no revision `v9`", f"{hub.address}/{MODEL}/tree/main")
+
+
+def test_a_gated_repository_comes_with_advice(hub: LoopbackHub, source: Path) -> None:
+    hub.add(MODEL, source, is_gated=True)
+    refuse(MODEL, "is gated", f"accept its licence on {hub.address}/{MODEL}", "`hf auth login`")
+
+
+def test_a_repository_that_does_not_exist_or_is_private_says_so(
+    hub: LoopbackHub, source: Path
+) -> None:
+    refuse("owner/typo", f"is not on {hub.address}", "private", "check the spelling")
+    hub.add("owner/secret", source, is_private=True)
+    refuse("owner/secret", "`hf auth login`")
+
+
+def test_a_token_is_sent_and_neither_shown_nor_stored(
+    hub: LoopbackHub, source: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = "hf_" + "x" * 34
+    hub.add("owner/secret", source, is_private=True)
+    hub.tokens.add("somebody")
+    with caplog.at_level(logging.DEBUG):
+        opened = open_checkpoint("owner/secret", name="base", token=token)
+        with pytest.raises(HubError) as caught:
+            open_checkpoint("owner/none", name="base", token=token)
+    assert f"Bearer {token}" in hub.tokens
+    assert token not in repr(opened) + str(caught.value) + caplog.text
+    home = Path(os.environ["HF_HOME"])
+    assert not any(token.encode() in p.read_bytes() for p in home.rglob("*") if p.is_file())
+
+
+def test_a_repository_with_only_pickles_is_refused_and_they_are_not_fetched(
+    hub: LoopbackHub, tmp_path: Path
+) -> None:
+    folder = tmp_path / "pickles"
+    folder.mkdir()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps("never"))
+    write_json(folder / "config.json", QWEN_CONFIG)
+    hub.add(MODEL, folder)
+    refuse(MODEL, "only pickle weights", "pytorch_model.bin", "save_pretrained")
+    assert hub.downloads(".bin") == []
+
+
+def test_a_repository_without_weights_is_refused(hub: LoopbackHub, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "README.md").write_text("hello")
+    hub.add(MODEL, tmp_path / "data")
+    refuse(MODEL, "has no safetensors file")
+
+
+def test_an_index_that_names_a_missing_shard_is_refused_before_the_download(
+    hub: LoopbackHub, source: Path
+) -> None:
+    (source / "model-00002-of-00002.safetensors").unlink()
+    hub.add(MODEL, source)
+    refuse(MODEL, "model-00002-of-00002.safetensors")
+    assert hub.downloads(".safetensors") == []
+
+
+def test_a_connection_that_drops_once_is_tried_again(hub: LoopbackHub, source: Path) -> None:
+    hub.add(MODEL, source)
+    shard = "model-00002-of-00002.safetensors"
+    hub.drops[shard] = [100]
+    opened = open_checkpoint(MODEL, name="base")
+    assert opened.fingerprint == open_checkpoint(source, name="base").fingerprint
+    assert len(hub.downloads(shard)) == 2
+
+
+def test_a_connection_that_keeps_dropping_is_explained_and_a_second_run_completes(
+    hub: LoopbackHub, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add(MODEL, source)
+    shard = "model-00002-of-00002.safetensors"
+    hub.drops[shard] = [100] + [0] * 6
+    # The library waits a second between its retries.
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
+    refuse(MODEL, "could not be downloaded", "run again", "finished are kept", inspect_too=False)
+    monkeypatch.undo()
+    monkeypatch.setenv("HF_ENDPOINT", hub.address)
+    monkeypatch.setenv("HF_HOME", str(source.parent / "hf-home"))
+    before = len(hub.downloads())
+    opened = open_checkpoint(MODEL, name="base")
+    assert opened.fingerprint == open_checkpoint(source, name="base").fingerprint
+    again = {file for file, _ in hub.downloads()[before:]}
+    assert shard in again
+    assert "config.json" not in again
+
+
+def test_a_hub_that_is_down_or_unreachable_says_so(
+    hub: LoopbackHub, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add(MODEL, source)
+    hub.status = 418
+    refuse(MODEL, "status 418")
+    hub.status = 403
+    refuse(MODEL, "status 403", "log in")
+    hub.status = None
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    refuse(MODEL, "could not be downloaded from http://127.0.0.1:9", "check the connection")
+
+
+def test_offline_mode_is_explained(
+    hub: LoopbackHub, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add(MODEL, source)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    refuse(MODEL, "offline mode is on", "HF_HUB_OFFLINE")
+    assert hub.requests == []
+
+
+def test_a_disk_too_small_for_the_download_is_refused_before_it(
+    hub: LoopbackHub, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add(MODEL, source)
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(hub_module.shutil, "disk_usage", lambda path: usage(2000, 1100, 900))
+    refuse(MODEL, "900 bytes free", "HF_HOME", inspect_too=False)
+    assert hub.downloads(".safetensors") == []
+
+
+def test_progress_counts_the_bytes_to_fetch_and_ends_at_all_of_them(
+    hub: LoopbackHub, source: Path
+) -> None:
+    hub.add(MODEL, source)
+    seen: list[DownloadProgress] = []
+    opened = open_checkpoint(MODEL, name="coder", on_progress=seen.append)
+    done = [progress.done_bytes for progress in seen]
+    assert done == sorted(done)
+    assert seen[-1].done_bytes == seen[-1].total_bytes
+    # The index was read before the download was planned.
+    assert seen[-1].total_bytes > opened.nbytes
+    assert {(p.name, p.source) for p in seen} == {("coder", MODEL)}
+    assert all(p.seconds >= 0 for p in seen)
+
+
+class _Stop:
+    """Says stop after some questions."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def raise_if_cancelled(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Stopped("stopped")
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_download_can_be_stopped_and_taken_up_again(
+    hub: LoopbackHub, source: Path, after: int
+) -> None:
+    hub.add(MODEL, source)
+    with pytest.raises(Stopped):
+        open_checkpoint(MODEL, name="base", cancel=_Stop(after))
+    assert not list(Path(os.environ["HF_HOME"]).rglob("*.incomplete"))
+    assert open_checkpoint(MODEL, name="base").is_local
+
+
+def test_local_folders_can_be_switched_off(hub: LoopbackHub, source: Path) -> None:
+    for function in (open_checkpoint, inspect_source):
+        with pytest.raises(CheckpointError, match="not a Hub id"):
+            function(str(source), name="base", local_ok=False)
+        assert function(str(source), name="base").is_local
+
+
+class TestInspection:
+    def test_headers_tell_the_same_as_the_download_without_any_weights(
+        self, hub: LoopbackHub, source: Path
+    ) -> None:
+        commit = hub.add(MODEL, source)
+        remote = inspect_source(MODEL, name="base")
+        local = open_checkpoint(source, name="base")
+        assert not remote.is_local
+        assert (remote.nbytes, remote.revision) == (local.nbytes, commit)
+        assert remote.config == local.config
+        assert {n: (t.dtype, t.shape, t.offset, t.nbytes) for n, t in remote.tensors.items()} == {
+            n: (t.dtype, t.shape, t.offset, t.nbytes) for n, t in local.tensors.items()
+        }
+        assert not any(shard.exists() for shard in remote.shards)
+        assert remote.fingerprint.startswith("hub-")
+        downloaded = open_checkpoint(MODEL, name="base")
+        assert [t.path for t in downloaded.tensors.values()] == [
+            t.path for t in remote.tensors.values()
+        ]
+        assert inspect_source(MODEL, name="base").fingerprint == downloaded.fingerprint
+
+    def test_weights_are_read_by_ranges_only(self, hub: LoopbackHub, tmp_path: Path) -> None:
+        big = small_tensors() | {"big": torch.zeros(1_000_000)}
+        many = {f"{'long' * 60}.{i}": torch.zeros(1) for i in range(500)}
+        hub.add("owner/big", write_checkpoint(tmp_path / "big", big))
+        hub.add("owner/many", write_checkpoint(tmp_path / "many", many))
+        inspect_source("owner/big", name="base")
+        [(_, wanted)] = hub.downloads(".safetensors")
+        assert wanted == "bytes=0-99999"
+        # A header longer than the first request takes a second one.
+        assert len(inspect_source("owner/many", name="base").tensors) == 500
+        ranges = [wanted for _, wanted in hub.downloads(".safetensors")[1:]]
+        assert ranges[0] == "bytes=0-99999"
+        assert len(ranges) == 2
+        assert ranges[1].startswith("bytes=100000-")
+
+    def test_a_server_without_ranges_is_read_no_further_than_needed(
+        self, hub: LoopbackHub, tmp_path: Path
+    ) -> None:
+        hub.ignores_ranges = True
+        hub.add(MODEL, write_checkpoint(tmp_path / "m", small_tensors()))
+        assert inspect_source(MODEL, name="base").tensors.keys() == small_tensors().keys()
+        many = {f"{'long' * 60}.{i}": torch.zeros(1) for i in range(500)}
+        hub.add("owner/many", write_checkpoint(tmp_path / "many", many))
+        with pytest.raises(HubError, match="does not send parts"):
+            inspect_source("owner/many", name="base")
+
+    def test_a_damaged_header_is_refused_before_the_download(
+        self, hub: LoopbackHub, tmp_path: Path
+    ) -> None:
+        folder = write_checkpoint(tmp_path / "m", small_tensors())
+        shard = folder / "model.safetensors"
+        for content in (shard.read_bytes()[:-1], b"", b"version https://git-lfs", b"\0" * 9):
+            shard.write_bytes(content)
+            hub.add(MODEL, folder)
+            with pytest.raises(CheckpointError, match=r'Agent "coder".*model\.safetensors'):
+                inspect_source(MODEL, name="coder")
+
+    def test_compatibility_is_answered_before_the_download(
+        self, hub: LoopbackHub, tmp_path: Path
+    ) -> None:
+        tied = QWEN_CONFIG | {"tie_word_embeddings": True}
+        base, same, other = small_tensors(0), small_tensors(1), small_tensors(2)
+        for tensors in (base, same):
+            tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+        base |= {"steps": torch.arange(3)}
+        same |= {"steps": torch.arange(3)}
+        other |= {"model.norm.weight": torch.ones(5, 4)}
+        hub.add("owner/base", write_checkpoint(tmp_path / "b", base, config=tied))
+        hub.add("owner/same", write_checkpoint(tmp_path / "s", same, config=tied))
+        hub.add("owner/other", write_checkpoint(tmp_path / "o", other))
+        base = inspect_source("owner/base", name="base")
+        report = check_compatibility(base, [inspect_source("owner/same", name="same")])
+        assert not report.is_local
+        assert report.to_dict()["tied"] == {"lm_head.weight": "model.embed_tokens.weight"}
+        assert report.to_dict()["copied_tensors"] == ["steps"]
+        with pytest.raises(CompatibilityError, match=r"`model\.norm\.weight`"):
+            check_compatibility(base, [inspect_source("owner/other", name="other")])
+        assert all(wanted for _, wanted in hub.downloads(".safetensors"))
+
+    def test_equal_repositories_are_recognised_by_the_hubs_hashes(
+        self, hub: LoopbackHub, source: Path, tmp_path: Path
+    ) -> None:
+        hub.add("owner/base", write_checkpoint(tmp_path / "b", small_tensors(9)))
+        hub.add("owner/one", source)
+        hub.add("owner/two", source)
+        base = inspect_source("owner/base", name="base")
+        agents = [inspect_source(f"owner/{name}", name=name) for name in ("one", "two")]
+        warnings = check_compatibility(base, agents).warnings
+        assert any('"one" and "two" hold the same files' in warning for warning in warnings)
+
+    def test_inspection_can_be_stopped(self, hub: LoopbackHub, source: Path) -> None:
+        hub.add(MODEL, source)
+        with pytest.raises(Stopped):
+            inspect_source(MODEL, name="base", cancel=_Stop(0))
