@@ -159,6 +159,10 @@ def is_local_source(source: str | Path, *, name: str) -> bool:
     try:
         if text and "\0" not in text and Path(text).expanduser().exists():
             return True
+    except PermissionError as error:
+        raise CheckpointError(
+            f"{who(name)}{printable(text)} cannot be read: {error.strerror}; check its permissions."
+        ) from error
     except (OSError, RuntimeError):  # a name too long, a `~user` who does not exist
         pass
     if isinstance(source, str) and split_hub_id(text) is not None:

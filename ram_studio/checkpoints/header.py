@@ -30,9 +30,10 @@ MAX_HEADER_BYTES = 100_000_000
 MAX_DIMENSION = 2**63 - 1
 MAX_RANK = 64
 # A parsed header is many times its text: these bound what a hostile one can make Python allocate.
-# Each tensor opens two lists; the largest published models hold some hundred thousand tensors.
-MAX_LISTS = 2_000_000
-MAX_COMMAS = 10_000_000
+# Each tensor opens two lists: 200,000 tensors in one file are far beyond any published shard, and
+# take 2 seconds and 200 MB here.
+MAX_LISTS = 400_000
+MAX_COMMAS = 4_000_000
 
 DTYPE_BITS = {
     "BOOL": 8,
@@ -210,37 +211,29 @@ def parse_header(
     entries = _parse_json(raw, at)
     metadata = _checked_metadata(entries.pop("__metadata__", {}), at)
     data_start = LENGTH_BYTES + len(raw)
-    tensors = [_checked_tensor(name, entry, path, at) for name, entry in entries.items()]
-    tensors.sort(key=lambda tensor: (tensor.offset, tensor.offset + tensor.nbytes))
-    end = 0
+    tensors = [
+        _checked_tensor(name, entry, path, data_start, at) for name, entry in entries.items()
+    ]
+    tensors.sort(key=lambda tensor: (tensor.offset, tensor.nbytes))
+    end = data_start
     for tensor in tensors:
         if tensor.offset != end:
             raise CheckpointError(
-                f"{at}: tensor {quoted(tensor.name)} starts at data byte {tensor.offset}, the one "
-                f"before it ends at {end}; tensors must follow one another without holes or "
-                "overlap. The file is damaged: download or write it again."
+                f"{at}: tensor {quoted(tensor.name)} starts at data byte "
+                f"{tensor.offset - data_start}, the one before it ends at {end - data_start}; "
+                "tensors must follow one another without holes or overlap. The file is damaged: "
+                "download or write it again."
             )
         end += tensor.nbytes
-    if data_start + end != file_size:
-        found, expected = file_size, data_start + end
+    if end != file_size:
+        found, expected = file_size, end
         state = "is cut short" if found < expected else "has bytes that belong to no tensor"
         raise CheckpointError(
             f"{at} {state}: it has {found} bytes, its header describes {expected} "
             f"({shown_bytes(abs(expected - found))} {'missing' if found < expected else 'extra'}); "
             "download or copy it again."
         )
-    placed = {
-        tensor.name: TensorInfo(
-            tensor.name,
-            tensor.dtype,
-            tensor.shape,
-            path,
-            data_start + tensor.offset,
-            tensor.nbytes,
-        )
-        for tensor in tensors
-    }
-    return Header(path, placed, metadata, raw, file_size)
+    return Header(path, {tensor.name: tensor for tensor in tensors}, metadata, raw, file_size)
 
 
 def unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -290,8 +283,8 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MAX_DIMENSION
 
 
-def _checked_tensor(name: str, entry: Any, path: Path, at: str) -> TensorInfo:
-    """Return one tensor with `offset` still counted from the start of the data."""
+def _checked_tensor(name: str, entry: Any, path: Path, data_start: int, at: str) -> TensorInfo:
+    """Return one tensor after checking everything that its entry alone can tell."""
     at = f"{at}: tensor {quoted(name)}"
     if not name.isprintable():  # line breaks, control characters, half of a surrogate pair
         raise CheckpointError(
@@ -323,4 +316,4 @@ def _checked_tensor(name: str, entry: Any, path: Path, at: str) -> TensorInfo:
             f"{at} of dtype {dtype} and shape {shown_shape(shape)} takes {printable(bits // 8, 40)}"
             f" bytes, its data_offsets {begin}..{end} give {end - begin}; the file is damaged."
         )
-    return TensorInfo(name, dtype, tuple(shape), path, begin, end - begin)
+    return TensorInfo(name, dtype, tuple(shape), path, data_start + begin, end - begin)

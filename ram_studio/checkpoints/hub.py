@@ -199,7 +199,8 @@ def download(
         source: `owner/name[@revision]`.
         name: "base" or the agent's name, for messages.
         on_progress: called from several threads as bytes arrive.
-        cancel: asked as bytes arrive; files that were finished stay in the cache.
+        cancel: asked as bytes arrive (between files at the latest, where hf_xet transfers them
+            in native code); files that were finished stay in the cache.
         token: see `open_checkpoint`.
 
     Raises: HubError, Stopped, CheckpointError for something that is no Hub id.

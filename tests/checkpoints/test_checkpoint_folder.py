@@ -185,6 +185,17 @@ def test_a_folder_without_weights_a_file_and_nothing_at_all_are_refused(tmp_path
     refuse("~nobody-of-that-name/x", "neither a folder here")
 
 
+def test_a_folder_that_may_not_be_entered_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(path: Path, **kwargs: object) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    # Root may enter everything: the system's answer is given for it.
+    monkeypatch.setattr(Path, "exists", forbidden)
+    refuse("owner/name", "owner/name cannot be read: Permission denied")
+
+
 def test_a_lora_adapter_is_refused_with_advice(tmp_path: Path) -> None:
     save_file({"lora_A": torch.ones(2)}, tmp_path / "adapter_model.safetensors")
     refuse(tmp_path, "LoRA adapter", "merge_and_unload")

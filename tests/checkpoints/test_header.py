@@ -125,7 +125,7 @@ def test_a_header_as_large_as_that_of_a_7b_model_parses_in_milliseconds(tmp_path
         (raw_safetensors(b'{"a": "\xff"}'), "not valid JSON"),
         (raw_safetensors(b'{"a":' + b'{"a":' * 50_000), "nested too deeply"),
         (raw_safetensors(b'{"a":' + b"[" * 50_000), "nested too deeply"),
-        (raw_safetensors(b'{"a":[' + b"[]," * 2_000_001), "exhaust memory"),
+        (raw_safetensors(b'{"a":[' + b"[]," * 400_001), "exhaust memory"),
         (raw_safetensors(b'{"a":{"b":1,"b":2}}'), "`b` appears twice"),
         (raw_safetensors({"__metadata__": {"a": 1}}), "__metadata__"),
         (raw_safetensors({"__metadata__": []}), "__metadata__"),
