@@ -27,7 +27,6 @@ from ram_studio.checkpoints.checkpoint import (
     CancelSignal,
     Checkpoint,
     ProgressCallback,
-    find_shards,
     is_local_source,
     open_folder,
     split_hub_id,
@@ -44,6 +43,7 @@ from ram_studio.checkpoints.hub_transfer import (
 )
 from ram_studio.checkpoints.json_files import read_json_object
 from ram_studio.checkpoints.output_folder import nearest_folder
+from ram_studio.checkpoints.shard_files import find_shards
 from ram_studio.errors import CheckpointError, HubError
 
 PARALLEL_REQUESTS = 8

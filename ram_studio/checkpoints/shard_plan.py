@@ -9,9 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ram_studio.checkpoints.checkpoint import SINGLE_FILE
 from ram_studio.checkpoints.describe import quoted
 from ram_studio.checkpoints.header import DTYPE_BITS, LENGTH_BYTES, element_count
+from ram_studio.checkpoints.shard_files import SINGLE_FILE
 from ram_studio.errors import SettingsError
 
 TensorSpec = tuple[str, str, tuple[int, ...]]

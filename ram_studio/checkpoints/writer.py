@@ -19,7 +19,7 @@ from typing import Self
 
 import blake3
 
-from ram_studio.checkpoints.checkpoint import CONFIG_FILE, INDEX_FILE
+from ram_studio.checkpoints.checkpoint import CONFIG_FILE
 from ram_studio.checkpoints.describe import printable, quoted, shown_list
 from ram_studio.checkpoints.output_folder import (
     SIDECAR_BYTES,
@@ -27,6 +27,7 @@ from ram_studio.checkpoints.output_folder import (
     plain_words,
     reserved,
 )
+from ram_studio.checkpoints.shard_files import INDEX_FILE
 from ram_studio.checkpoints.shard_plan import (
     Shard,
     TensorSpec,
