@@ -1,0 +1,127 @@
+"""What every test gets: its own home, two threads, checked array shapes, no network.
+
+Libraries read their paths and switches when they are imported, so this file sets the environment
+while it is itself imported, before any test module. Child processes inherit all of it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jaxtyping import install_import_hook
+
+ROOT = Path(__file__).resolve().parent.parent
+HOME = Path(tempfile.mkdtemp(prefix="ram-studio-tests-"))
+
+# Settings of whoever runs the tests that would change what the tests see.
+for name in (
+    "GRADIO_SERVER_NAME",
+    "GRADIO_SERVER_PORT",
+    "HF_ENDPOINT",
+    "HF_HUB_CACHE",
+    "HF_HUB_OFFLINE",
+    "HF_TOKEN",
+    "HF_TOKEN_PATH",
+    "SPACE_ID",
+):
+    os.environ.pop(name, None)
+
+os.environ.update(
+    HF_HOME=str(HOME / "huggingface"),
+    RAM_STUDIO_HOME=str(HOME / "ram-studio"),
+    XDG_CACHE_HOME=str(HOME / "cache"),
+    XDG_CONFIG_HOME=str(HOME / "config"),
+    XDG_DATA_HOME=str(HOME / "data"),
+    GRADIO_TEMP_DIR=str(HOME / "gradio"),
+    GRADIO_ANALYTICS_ENABLED="False",
+    HF_HUB_DISABLE_TELEMETRY="1",
+    OMP_NUM_THREADS="2",
+    TOKENIZERS_PARALLELISM="false",
+)
+
+
+def _checked_modules() -> list[str]:
+    """Return the algorithm modules whose array annotations are checked at each call.
+
+    numba compiles functions from their own code, so modules that define kernels are left out.
+    """
+    package = ROOT / "ram_studio"
+    paths = sorted((package / "algorithm").rglob("*.py"))
+    kept = [path for path in paths if "numba" not in path.read_text(encoding="utf-8")]
+    names = [path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for path in kept]
+    return [name for name in names if not name.endswith("__init__")]
+
+
+install_import_hook(_checked_modules(), "beartype.beartype")
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_home() -> Iterator[None]:
+    """Remove at the end what the libraries stored under the temporary home."""
+    yield
+    shutil.rmtree(HOME, ignore_errors=True)
+
+
+def _leaves_the_host(address: object) -> bool:
+    """Return whether a socket address lies outside this machine (a path is a local socket)."""
+    if not isinstance(address, tuple):
+        return False
+    host = str(address[0]).split("%", 1)[0]
+    try:
+        return not ipaddress.ip_address(host or "127.0.0.1").is_loopback
+    except ValueError:
+        return host != "localhost"
+
+
+@pytest.fixture(autouse=True)
+def _stay_on_this_host(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Refuse connections to other hosts, and fail the test that tried one.
+
+    The refusal alone could be swallowed by the code under test, so attempts are also collected.
+    """
+    if request.node.get_closest_marker("network"):
+        yield
+        return
+    attempts: list[object] = []
+
+    def guard(name: str) -> None:
+        original = getattr(socket.socket, name)
+
+        def guarded(self: socket.socket, address: object) -> object:
+            if _leaves_the_host(address):
+                attempts.append(address)
+                raise ConnectionRefusedError(f"tests stay on this host; asked for {address}")
+            return original(self, address)
+
+        monkeypatch.setattr(socket.socket, name, guarded)
+
+    guard("connect")
+    guard("connect_ex")
+    yield
+    assert not attempts, f"connections to other hosts: {attempts}"
+
+
+@pytest.fixture(scope="session")
+def chromium_path() -> str:
+    """Path of a browser for Playwright's `chromium.launch(executable_path=...)`.
+
+    `make test` installs one first; a bare pytest run on a machine without any skips the test.
+    """
+    from chromium import find_chromium
+
+    path = find_chromium()
+    if path is None:
+        pytest.skip("no Chromium or Chrome here; `make test` installs one")
+    return str(path)

@@ -1,0 +1,250 @@
+"""Imports point one way, and the core stays light.
+
+    errors <- algorithm <- checkpoints <- engine <- evals <- cli | app
+
+`_version`, `resources` and `errors` serve everybody; `demo` trains the example agents and may use
+everything but `cli` and `app`. Gradio is imported under `app/` and in `app.py` only. Imports are
+read from the syntax trees, those inside functions too, so a lazy import cannot hide an arrow.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "ram_studio"
+
+SHARED = frozenset({"_version", "resources", "errors"})
+TOWER = ("algorithm", "checkpoints", "engine", "evals")
+ALLOWED: dict[str, frozenset[str]] = {
+    "_version": frozenset(),
+    "errors": frozenset(),
+    "resources": frozenset({"errors"}),
+    **{layer: SHARED | frozenset(TOWER[: height + 1]) for height, layer in enumerate(TOWER)},
+    "demo": SHARED | frozenset(TOWER) | {"demo"},
+    "cli": SHARED | frozenset(TOWER) | {"__init__", "cli"},
+    "app": SHARED | frozenset(TOWER) | {"__init__", "app"},
+    # The package's front and `python -m ram_studio`.
+    "__init__": SHARED | frozenset(TOWER),
+    "__main__": SHARED | {"cli"},
+}
+"""Layer -> the layers it may import."""
+
+MAX_LINES = 500
+HEAVY = ("torch", "gradio", "transformers", "plotly")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module: its dotted name, where, and whether importing the file imports it."""
+
+    module: str
+    line: int
+    at_import_time: bool
+
+
+def read_imports(source: str, module: str, is_package: bool) -> list[Import]:
+    """Return every import in a module's source, with relative ones made absolute."""
+    found: list[Import] = []
+
+    def visit(node: ast.AST, at_import_time: bool) -> None:
+        if isinstance(node, ast.Import):
+            found.extend(Import(a.name, node.lineno, at_import_time) for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, module, is_package)
+            # `from ram_studio import engine` names a layer only in its second half.
+            found.extend(
+                Import(f"{base}.{a.name}", node.lineno, at_import_time) for a in node.names
+            )
+        inner = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        type_checking = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for child in ast.iter_child_nodes(node):
+            visit(child, at_import_time and not inner and not type_checking)
+
+    visit(ast.parse(source), True)
+    return found
+
+
+def _absolute(node: ast.ImportFrom, module: str, is_package: bool) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = module.split(".")
+    keep = len(parts) - node.level + is_package
+    return ".".join(parts[:keep] + ([node.module] if node.module else []))
+
+
+def layer_of(module: str) -> str:
+    """Return the layer of a module inside the package: the name after `ram_studio.`."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def arrow_faults(source: str, module: str, is_package: bool = False) -> list[str]:
+    """Return one line per import that a module of this name must not have."""
+    layer = layer_of(module)
+    if layer not in ALLOWED:
+        return [f"{module}: `{layer}` has no place in the layers; give it one in this test"]
+    faults = []
+    for found in read_imports(source, module, is_package):
+        parts = found.module.split(".")
+        if parts[0] == "gradio" and layer != "app":
+            faults.append(f"{module}:{found.line} imports gradio outside app/")
+        if parts[0] != "ram_studio":
+            continue
+        target = parts[1] if len(parts) > 1 else "__init__"
+        if target not in ALLOWED:  # a name that the package itself exports
+            target = "__init__"
+        # `ram-studio app` may start the app from within its function.
+        is_app_command = (layer, target) == ("cli", "app") and not found.at_import_time
+        is_version = target == "__init__" and parts[-1] == "__version__"
+        if target not in ALLOWED[layer] and not is_app_command and not is_version:
+            faults.append(f"{module}:{found.line} imports {found.module}: `{layer}` -> `{target}`")
+    return faults
+
+
+def package_modules() -> list[tuple[Path, str, bool]]:
+    """Return (path, dotted name, is a package's __init__) of every module in the package."""
+    modules = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        modules.append((path, ".".join(parts[:-1] if is_package else parts), is_package))
+    return modules
+
+
+def test_imports_point_down_the_layers() -> None:
+    faults = [
+        fault
+        for path, module, is_package in package_modules()
+        for fault in arrow_faults(path.read_text(encoding="utf-8"), module, is_package)
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("ram_studio.algorithm.ladder", "from ram_studio.engine.events import Progress"),
+        ("ram_studio.algorithm.ladder", "def f():\n    import ram_studio.checkpoints.header"),
+        ("ram_studio.algorithm.ladder", "from ram_studio import checkpoints"),
+        ("ram_studio.algorithm.ladder", "from ..checkpoints import header"),
+        ("ram_studio.algorithm.methods.ram", "from ...engine import merge"),
+        ("ram_studio.checkpoints.header", "from ram_studio.evals import evaluate"),
+        ("ram_studio.engine.merge", "from ram_studio.demo import build"),
+        ("ram_studio.evals.tasks", "import ram_studio.cli"),
+        ("ram_studio.demo.build", "from ram_studio.app import build"),
+        ("ram_studio.app.page", "def f():\n    from ram_studio.cli import main"),
+        ("ram_studio.cli.main", "from ram_studio.app import build"),
+        ("ram_studio.errors", "from ram_studio.resources import asset_path"),
+        ("ram_studio.engine.merge", "def f():\n    import gradio as gr"),
+        ("ram_studio.cli.main", "from gradio import Blocks"),
+        ("ram_studio.utils", ""),
+    ],
+)
+def test_a_wrong_arrow_is_found(module: str, source: str) -> None:
+    assert arrow_faults(source, module)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("ram_studio.engine.merge", "from ram_studio.algorithm.methods import get_method"),
+        ("ram_studio.cli.app_command", "def app():\n    from ram_studio.app import launch"),
+        ("ram_studio.app.page", "import gradio as gr\nfrom ram_studio.engine import merge"),
+        ("ram_studio.checkpoints.passport", "from ram_studio import __version__"),
+        ("ram_studio.algorithm.methods.ram", "from .base import Method\nfrom ..ladder import snap"),
+    ],
+)
+def test_a_right_arrow_passes(module: str, source: str) -> None:
+    assert not arrow_faults(source, module)
+
+
+def test_modules_stay_short() -> None:
+    lengths = {
+        module: len(path.read_text(encoding="utf-8").splitlines())
+        for path, module, _ in package_modules()
+    }
+    for module, lines in sorted(lengths.items(), key=lambda item: -item[1])[:10]:
+        print(f"{lines:4d}  {module}")
+    too_long = {module: lines for module, lines in lengths.items() if lines > MAX_LINES}
+    assert not too_long, f"split these modules (over {MAX_LINES} lines): {too_long}"
+
+
+def heavy_imports(code: str, *arguments: str) -> list[str]:
+    """Return which heavy packages a fresh interpreter has imported after running the code."""
+    report = f"\nimport sys; print(*(m for m in {HEAVY!r} if m in sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code + report, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("import ram_studio", id="package"),
+        pytest.param("import ram_studio.algorithm.sketch", id="algorithm"),
+        pytest.param("import ram_studio.algorithm.methods", id="methods"),
+        pytest.param("import ram_studio.checkpoints.checkpoint", id="checkpoints"),
+        pytest.param("import ram_studio.checkpoints.hub", id="hub"),
+        pytest.param("import ram_studio.engine.analyse", id="analyse"),
+        pytest.param("import ram_studio.engine.merge", id="merge"),
+        pytest.param("import ram_studio.engine.verify", id="verify"),
+        pytest.param("import ram_studio.cli", id="cli"),
+        pytest.param("import ram_studio.app.settings", id="app-settings"),
+    ],
+)
+def test_the_core_imports_no_heavy_package(code: str) -> None:
+    assert heavy_imports(code) == []
+
+
+def test_the_heavy_import_check_can_fail() -> None:
+    assert heavy_imports("import plotly") == ["plotly"]
+    assert "torch" in heavy_imports("import ram_studio.algorithm.torch_kernels")
+
+
+MERGE_RUN = """
+import sys
+from pathlib import Path
+import numpy as np
+from safetensors.numpy import save_file
+
+work = Path(sys.argv[1])
+rng = np.random.default_rng(0)
+base = {"model.layers.0.mlp.up_proj.weight": rng.normal(size=(16, 8)).astype(np.float32)}
+for name, step in (("base", 0.0), ("one", 0.5), ("two", 0.25)):
+    folder = work / name
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "qwen2"}')
+    changed = {
+        key: (value + step * (rng.random(value.shape) < 0.5)).astype(np.float32)
+        for key, value in base.items()
+    }
+    save_file(changed, folder / "model.safetensors", metadata={"format": "pt"})
+
+from ram_studio.checkpoints.recipe import Recipe
+from ram_studio.engine.analyse import analyze
+from ram_studio.engine.merge import merge
+
+agents = {"one": str(work / "one"), "two": str(work / "two")}
+analyze(work / "base", agents, device="cpu")
+recipe = Recipe(base=str(work / "base"), agents=agents, method="ram+")
+merge(recipe, work / "out", device="cpu")
+assert (work / "out" / "ram_studio.json").exists()
+"""
+
+
+def test_analyzing_and_merging_on_the_cpu_import_no_heavy_package(tmp_path: Path) -> None:
+    assert heavy_imports(MERGE_RUN, str(tmp_path)) == []
