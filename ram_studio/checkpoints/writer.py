@@ -60,6 +60,7 @@ class CheckpointWriter:
         out: the output folder, absolute.
         shards: the layout, in file order.
         nbytes: bytes of all shards.
+        needed_bytes: bytes the disk must have free.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class CheckpointWriter:
         max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
         metadata: Mapping[str, str] | None = None,
         sources: Sequence[Path] = (),
+        sidecar_bytes: int = SIDECAR_BYTES,
     ) -> None:
         """Lay the shards out; nothing is touched before the with-block is entered.
 
@@ -79,6 +81,7 @@ class CheckpointWriter:
             max_shard_bytes: the most bytes of tensor data in one shard.
             metadata: more text pairs for the shards' headers, beside {"format": "pt"}.
             sources: folders the output must not lie in.
+            sidecar_bytes: room that the disk must have for files beside the shards.
 
         Raises: SettingsError when max_shard_bytes is below 1.
         """
@@ -87,6 +90,7 @@ class CheckpointWriter:
         )
         self.nbytes = sum(shard.file_size for shard in self.shards)
         self.out = Path(os.path.abspath(Path(out).expanduser()))
+        self.needed_bytes = self.nbytes + sidecar_bytes
         self._sources = tuple(sources)
         self._place = {
             name: (shard, *place) for shard in self.shards for name, place in shard.offsets.items()
@@ -102,7 +106,7 @@ class CheckpointWriter:
         with contextlib.ExitStack() as undo:
             # Leftovers of a killed run are gone after this, and their space is free again.
             self._folder = undo.enter_context(reserved(self.out))
-            check_output(self.out, needed_bytes=self.nbytes + SIDECAR_BYTES)
+            check_output(self.out, needed_bytes=self.needed_bytes)
             for shard in self.shards:
                 self._allocate(shard)
             self._undo = undo.pop_all()

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 
 from ram_studio.checkpoints import output_folder, writer
 from ram_studio.checkpoints.checkpoint import open_checkpoint
-from ram_studio.checkpoints.output_folder import SIDECAR_BYTES, check_output
+from ram_studio.checkpoints.output_folder import check_output
 from ram_studio.checkpoints.sidecars import sidecar_files
 from ram_studio.checkpoints.writer import CheckpointWriter
 from ram_studio.errors import CheckpointError, OutputError, SettingsError
@@ -260,8 +260,8 @@ class TestRefusals:
     ) -> None:
         usage = namedtuple("usage", "total used free")
         monkeypatch.setattr(output_folder.shutil, "disk_usage", lambda path: usage(10**9, 0, 4_000))
-        target = CheckpointWriter(tmp_path / "out", SPECS)
-        needed = target.nbytes + SIDECAR_BYTES
+        target = CheckpointWriter(tmp_path / "out", SPECS, sidecar_bytes=7_000_000)
+        needed = target.nbytes + 7_000_000
         with pytest.raises(OutputError) as caught, target:
             pass
         message = str(caught.value)
@@ -326,12 +326,9 @@ def test_a_really_full_disk_leaves_nothing(tmp_path: Path) -> None:
             CheckpointWriter(disk / "out", specs).__enter__()
         assert nothing_left(disk)
         # Somebody else fills the disk after the check: allocation notices, not the last write.
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(output_folder, "SIDECAR_BYTES", 0)
-            patch.setattr(writer, "SIDECAR_BYTES", -(10**9))
-            (disk / "other").write_bytes(bytes(1_000_000))
-            with pytest.raises(OutputError, match="the disk is full"):
-                CheckpointWriter(disk / "out", specs).__enter__()
+        (disk / "other").write_bytes(bytes(1_000_000))
+        with pytest.raises(OutputError, match="the disk is full"):
+            CheckpointWriter(disk / "out", specs, sidecar_bytes=-(10**9)).__enter__()
         assert nothing_left(disk, "other")
     finally:
         subprocess.run(["umount", str(disk)], check=True)
