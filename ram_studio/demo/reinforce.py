@@ -34,8 +34,9 @@ class ReinforceSettings:
     """How to train one agent.
 
     domain: whose verifier rewards. optimizer: "sgd" (momentum 0.9) or "adam" (0.9, 0.99).
-    steps: at most this many. stop_at: end as soon as the greedy score on validation prompts reaches
-    this fraction; None always takes all steps. prompts x group answers are sampled a step.
+    steps: at most this many. stop_at: end when the greedy score on validation prompts reached this
+    fraction after two steps in a row (once may be luck, or miss a rare kind of prompt); None always
+    takes all steps. prompts x group answers are sampled a step.
     """
 
     domain: str
@@ -134,8 +135,10 @@ def reinforce(
         curve.append(point)
         if on_step:
             on_step(point)
-        if settings.stop_at is not None and point["validation"] >= settings.stop_at:
-            break
+        if settings.stop_at is not None and len(curve) > 1:
+            latest = min(earlier["validation"] for earlier in curve[-2:])
+            if latest >= settings.stop_at:
+                break
     return {
         "settings": asdict(settings),
         "steps": len(curve),

@@ -13,8 +13,9 @@ from ram_studio.errors import EvaluationError, Stopped
 # Below this size one CPU thread decodes fastest. On a busy two-core machine two were measured 40
 # times slower: every tiny operation waits for the thread that is not running.
 ONE_THREAD_BELOW_PARAMETERS = 50_000_000
-# Below this size a CPU computes in float32: as fast, and the same answers on every CPU.
-FLOAT32_ON_CPU_BELOW_BYTES = 2 * 1024**3
+# Smaller models are computed in float32 whatever their dtype: as fast, and the same answers on
+# every machine.
+FLOAT32_BELOW_BYTES = 2 * 1024**3
 
 
 def resolve_device(device: str) -> str:
@@ -71,8 +72,7 @@ def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
         device: "auto", "cpu", "cuda" or "cuda:N".
 
     Returns:
-        (model in eval mode, tokenizer). Small models on a CPU are computed in float32, others as
-        stored.
+        (model in eval mode, tokenizer). Small models are computed in float32, others as stored.
 
     Raises:
         EvaluationError: the folder is missing, has no tokenizer or no safetensors, or does not
@@ -103,7 +103,6 @@ def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
         )
     target = resolve_device(device)
     nbytes = sum(file.stat().st_size for file in weights)
-    small_on_cpu = target == "cpu" and nbytes < FLOAT32_ON_CPU_BELOW_BYTES
     try:
         with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(
@@ -114,7 +113,7 @@ def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
-                dtype=torch.float32 if small_on_cpu else "auto",
+                dtype=torch.float32 if nbytes < FLOAT32_BELOW_BYTES else "auto",
             )
     # Broken files surface as many types (OSError, ValueError, RuntimeError, safetensors' own); all
     # mean one thing.
@@ -149,21 +148,20 @@ def generate(
     encoded = [tokenizer.encode(prompt) for prompt in prompts]
     order = sorted(range(len(encoded)), key=lambda index: len(encoded[index]))
     texts = [""] * len(encoded)
-    with fitting_threads(model):
-        for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
-            rows = decode(
-                model,
-                [encoded[index] for index in chosen],
-                pad_id=_pad_id(tokenizer),
-                end_ids=_end_ids(model, tokenizer),
-                max_new_tokens=max_new_tokens,
-                should_stop=should_stop,
-            )
-            for index, row in zip(chosen, rows, strict=True):
-                texts[index] = tokenizer.decode(row, skip_special_tokens=True)
-            if on_batch:
-                on_batch(min(start + batch_size, len(order)))
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        rows = decode(
+            model,
+            [encoded[index] for index in chosen],
+            pad_id=_pad_id(tokenizer),
+            end_ids=_end_ids(model, tokenizer),
+            max_new_tokens=max_new_tokens,
+            should_stop=should_stop,
+        )
+        for index, row in zip(chosen, rows, strict=True):
+            texts[index] = tokenizer.decode(row, skip_special_tokens=True)
+        if on_batch:
+            on_batch(min(start + batch_size, len(order)))
     return texts
 
 
@@ -199,10 +197,10 @@ def decode(
     mask = torch.tensor(
         [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device
     )
-    ends = torch.tensor(sorted(end_ids), device=device)
+    ends = torch.tensor(sorted(end_ids), dtype=torch.long, device=device)
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     produced: list[Any] = []
-    with torch.inference_mode():
+    with torch.inference_mode(), fitting_threads(model):
         cache = None
         done = torch.zeros(len(prompts) * samples, dtype=torch.bool, device=device)
         for step in range(max_new_tokens):
@@ -237,9 +235,9 @@ def decode(
                 break
             ids, positions = token[:, None], positions[:, -1:] + 1
             mask = torch.cat([mask, torch.ones_like(ids)], 1)
-    return (
-        [_cut_at_end(row, end_ids) for row in torch.stack(produced, 1).tolist()] if produced else []
-    )
+    if not produced:
+        return [[] for _ in range(len(prompts) * samples)]
+    return [_cut_at_end(row, end_ids) for row in torch.stack(produced, 1).tolist()]
 
 
 def _cut_at_end(row: list[int], end_ids: frozenset[int]) -> list[int]:

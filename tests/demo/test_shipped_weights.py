@@ -1,0 +1,127 @@
+"""The shipped example is what its record says: scores, verdicts, densities, sizes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ram_studio.demo.merge_table import flatten, overlap_numbers
+from ram_studio.evals import DOMAINS, evaluate
+from ram_studio.evals.generation import generate, load_model
+
+ASSETS = Path(__file__).parents[2] / "assets"
+SETS = ("example", "dense")
+N = 200
+# Sums may be rounded differently on another machine, and an answer on the edge may then flip.
+MAX_FLIPS = 2
+
+
+def record(name: str) -> dict:
+    return json.loads((ASSETS / name / "record.json").read_text(encoding="utf-8"))
+
+
+def paths(name: str) -> dict[str, Path]:
+    agents = {agent: ASSETS / name / agent for agent in record(name)["agents"]}
+    return {"base": ASSETS / "example" / "base", **agents}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_scores_are_reproduced_item_by_item(name):
+    shipped = record(name)
+    report = evaluate(paths(name), limit=N, device="cpu", seed=shipped["evaluation"]["seed"])
+    for model, result in report.models.items():
+        for domain in DOMAINS:
+            found = "".join("01"[answer.is_correct] for answer in result.answers[domain])
+            expected = shipped["verdicts"][model][domain][:N]
+            flips = sum(a != b for a, b in zip(found, expected, strict=True))
+            assert flips <= MAX_FLIPS, (model, domain, flips)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_scores_in_the_record_are_its_verdicts(name):
+    shipped = record(name)
+    for model, domains in shipped["verdicts"].items():
+        for domain, verdicts in domains.items():
+            assert len(verdicts) == shipped["evaluation"]["n"]
+            share = verdicts.count("1") / len(verdicts)
+            assert shipped["scores"][model][domain] == pytest.approx(share, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_densities_and_ratios_are_reproduced_exactly(name):
+    folders = paths(name)
+    base = flatten(load_model(folders.pop("base"), "cpu")[0])
+    agents = [flatten(load_model(folder, "cpu")[0]) for folder in folders.values()]
+    found = json.loads(json.dumps(overlap_numbers(base, agents)))
+    assert dict(zip(folders, found, strict=True)) == record(name)["agents"]
+
+
+def test_the_example_teaches_what_it_is_for():
+    shipped = record("example")
+    scores, merges, agents = shipped["scores"], shipped["merges"], shipped["agents"]
+    base = scores["base"]
+    own = {"coding": "code", "tool": "tool", "memory": "memory"}
+    for agent, domain in own.items():
+        assert 0.15 <= base[domain] <= 0.6
+        assert scores[agent][domain] >= 0.87
+        assert scores[agent]["follow"] >= 0.95
+    assert agents["coding"]["density"] * 5 < agents["tool"]["density"]
+    assert agents["coding"]["density"] * 5 < agents["memory"]["density"]
+    # Averaging sends the coding agent back to the base; RAM+ recovers it.
+    assert merges["task-arithmetic 1/N"]["code"] <= base["code"] + 0.05
+    assert merges["ram+"]["code"] >= 0.87
+
+
+def test_the_dense_set_shows_where_ram_cannot_help():
+    shipped = record("dense")
+    assert all(agent["unique_share"] < 0.1 for agent in shipped["agents"].values())
+    assert shipped["merges"]["task-arithmetic 1"]["average"] > shipped["merges"]["ram"]["average"]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_readme_shows_the_records_scores(name):
+    readme = (ASSETS / "example" / "README.md").read_text(encoding="utf-8")
+    shipped = record(name)
+    for row in (*shipped["scores"].values(), *shipped["merges"].values()):
+        columns = ("code", "tool", "memory", "average", "follow")
+        assert f"| {' | '.join(f'{row[column]:.3f}' for column in columns)} |" in readme
+
+
+def test_the_readmes_example_prompts_get_the_answers_it_shows():
+    examples = {
+        "coding": ("code: f takes x , plus 9 then times 5 . answer:", "(x+9)*5"),
+        "tool": (
+            "tool: clock(loc) shop(thing) . user: shop for nut and clock in delhi . answer:",
+            "shop(thing=nut); clock(loc=delhi)",
+        ),
+        "memory": ("memory: amy fig . bob kiwi . cal plum . ask bob", "kiwi"),
+        "base": ("do: say fig 3 times . answer:", "fig fig fig"),
+    }
+    readme = (ASSETS / "example" / "README.md").read_text(encoding="utf-8")
+    for name, (prompt, answer) in examples.items():
+        assert f"`{prompt}`" in readme
+        assert f"`{answer}`" in readme
+        assert generate(*load_model(ASSETS / "example" / name, "cpu"), [prompt]) == [f" {answer}"]
+
+
+def test_the_assets_stay_small_and_hold_safetensors_only():
+    files = [file for name in SETS for file in (ASSETS / name).rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) <= 12 * 2**20
+    assert {file.suffix for file in files} <= {".json", ".safetensors", ".md"}
+
+
+def test_a_shipped_model_loads_the_usual_way_and_generates():
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = ASSETS / "example" / "coding"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert model.dtype == torch.bfloat16
+    assert model.num_parameters() == 854_144
+    inputs = tokenizer("code: f takes x , plus 9 then times 5 . answer:", return_tensors="pt")
+    output = model.generate(
+        input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], max_new_tokens=12
+    )
+    text = tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert text.strip() == "(x+9)*5"
