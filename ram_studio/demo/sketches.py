@@ -1,0 +1,40 @@
+"""Make the sketches that ship beside the example agents: ``python -m ram_studio.demo.sketches``.
+
+With them the app shows live previews of the examples without reading a checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.checkpoints.sketch_file import save_sketch
+from ram_studio.engine.analyse import analyze
+from ram_studio.resources import asset_path
+
+AGENTS = ("coding", "tool", "memory")
+SETS = ("example", "dense")
+SKETCH_FILE = "sketch.safetensors"
+
+
+def example_sketch(name: str) -> Sketch:
+    """Return the sketch of a shipped set of agents, analyzed anew.
+
+    Its sources are given relative to the assets folder: where that is differs by installation.
+    """
+    base = asset_path("example", "base")
+    sketch = analyze(base, {agent: asset_path(name, agent) for agent in AGENTS})
+    sources = {"base": "example/base", **{agent: f"{name}/{agent}" for agent in AGENTS}}
+    return replace(sketch, sources=sources)
+
+
+def main() -> None:
+    """Write both sketches into the assets folder."""
+    for name in SETS:
+        path = save_sketch(example_sketch(name), Path(asset_path(name)) / SKETCH_FILE)
+        print(f"{path.name} of {name}: {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()
