@@ -48,18 +48,19 @@ def _options(
     pass
 
 
-def _terminate(signal_number: int, frame: object) -> NoReturn:
-    # As Ctrl-C: running jobs clean up behind themselves.
-    raise KeyboardInterrupt
+def _stop(signal_number: int, frame: object) -> NoReturn:
+    # Not KeyboardInterrupt, which the parser would turn into an exit of its own.
+    raise Stopped("Stopped as asked; nothing was left behind.")
 
 
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 refused or failed, 2 usage, 130 stopped."""
-    signal.signal(signal.SIGTERM, _terminate)
+    for stopping in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stopping, _stop)
     try:
         commands(standalone_mode=True)
-    except (Stopped, KeyboardInterrupt) as stopped:
-        _exit(str(stopped) or "Stopped as asked; nothing was left behind.", EXIT_STOPPED)
+    except Stopped as stopped:
+        _exit(str(stopped), EXIT_STOPPED)
     except RamStudioError as error:
         _exit(str(error), EXIT_FAILED)
     except BrokenPipeError:
