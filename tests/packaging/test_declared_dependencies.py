@@ -1,0 +1,54 @@
+"""What the package imports is what it declares."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+# Libraries whose version a declared dependency fixes: numba's compiler, the tokenizers of
+# transformers, and the HTTP client that the Hub library speaks through (one name or the other).
+COMES_WITH = {
+    "httpx": "huggingface-hub",
+    "httpx2": "huggingface-hub",
+    "llvmlite": "numba",
+    "tokenizers": "transformers",
+}
+
+
+def imported_names() -> set[str]:
+    """Return the top-level names of everything that ram_studio and app.py import."""
+    names: set[str] = set()
+    for path in [ROOT / "app.py", *(ROOT / "ram_studio").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names.update(alias.name.split(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                names.add(node.module.split(".")[0])
+    return names - set(sys.stdlib_module_names) - {"ram_studio"}
+
+
+def declared_dependencies() -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return {canonicalize_name(Requirement(text).name) for text in project["dependencies"]}
+
+
+def test_every_import_is_a_declared_dependency() -> None:
+    known = packages_distributions()
+    declared = declared_dependencies()
+    for name in sorted(imported_names()):
+        homes = {canonicalize_name(home) for home in known.get(name, [name])}
+        homes = {COMES_WITH.get(home, home) for home in homes}
+        assert homes & declared, f"`import {name}` needs {homes}, which pyproject.toml lacks"
+
+
+def test_every_declared_dependency_is_imported() -> None:
+    known = packages_distributions()
+    used = {canonicalize_name(home) for name in imported_names() for home in known.get(name, [])}
+    assert declared_dependencies() <= used, f"not imported: {declared_dependencies() - used}"

@@ -1,0 +1,171 @@
+"""The set-up that a newcomer and the check on a fresh clone go through."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A folder with what the set-up reads, and no virtual environment."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "chromium.py", tmp_path / "scripts")
+    return tmp_path
+
+
+def make(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run make without what a make around this test run would pass on."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "HOST", "PORT"}
+    }
+    return subprocess.run(
+        ["make", *arguments],
+        cwd=folder,
+        env={**inherited, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def fake_command(path: Path, script: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def stamp(clone: Path, *names: str) -> None:
+    """Pretend that these steps of the set-up are done."""
+    (clone / ".venv" / "bin").mkdir(parents=True, exist_ok=True)
+    fake_command(clone / ".venv" / "bin" / "python", "exit 0")
+    for name in names:
+        content = str(clone) if name == "venv" else ""
+        (clone / ".venv" / f".{name}-stamp").write_text(content + "\n", encoding="utf-8")
+
+
+def test_help_lists_the_tasks(clone: Path) -> None:
+    answer = make(clone)
+    assert answer.returncode == 0
+    for task in ("make app", "make test", "make lint", "make wheel"):
+        assert task in answer.stdout
+
+
+def test_an_old_python_is_refused_in_one_line(clone: Path) -> None:
+    # Answers the two questions the Makefile asks: the version test fails, --version says why.
+    old = fake_command(
+        clone / "python3.10", 'test "$1" = --version && echo Python 3.10.1 || exit 1'
+    )
+    for task in ("app", "test"):
+        answer = make(clone, task, f"PYTHON={old}")
+        assert answer.returncode == 2
+        assert "is Python 3.10.1; RAM Studio needs Python 3.11 or newer" in answer.stderr
+        assert not (clone / ".venv").exists()
+
+
+def test_a_missing_python_is_named(clone: Path) -> None:
+    answer = make(clone, "app", "PYTHON=python-of-nowhere")
+    assert answer.returncode == 2
+    assert "error: python-of-nowhere was not found" in answer.stderr
+
+
+def test_the_second_run_starts_at_once(clone: Path) -> None:
+    stamp(clone, "venv", "app", "test", "browser")
+    for task, command in (("app", "ram-studio app"), ("test", "-m pytest")):
+        planned = make(clone, "--dry-run", task).stdout
+        assert command in planned
+        assert "pip" not in planned
+
+
+def test_changed_versions_are_installed(clone: Path) -> None:
+    stamp(clone, "venv", "app", "test", "browser")
+    later = (clone / ".venv" / ".browser-stamp").stat().st_mtime + 10
+    os.utime(clone / "constraints.txt", (later, later))
+    planned = make(clone, "--dry-run", "app").stdout
+    assert "--constraint constraints.txt" in planned
+    assert "-m venv" not in planned
+
+
+def test_a_moved_clone_is_set_up_anew(clone: Path) -> None:
+    stamp(clone, "venv", "app")
+    (clone / ".venv" / ".venv-stamp").write_text("/somewhere/else\n", encoding="utf-8")
+    assert "-m venv" in make(clone, "--dry-run", "app").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "expected"),
+    [
+        ((), {}, '--host "127.0.0.1" --port "7860"'),
+        (("HOST=0.0.0.0", "PORT=8000"), {}, '--host "0.0.0.0" --port "8000"'),
+        (
+            (),
+            {"GRADIO_SERVER_NAME": "0.0.0.0", "GRADIO_SERVER_PORT": "8001"},
+            '--host "0.0.0.0" --port "8001"',
+        ),
+        (("PORT=8002",), {"GRADIO_SERVER_PORT": "8001"}, '--host "127.0.0.1" --port "8002"'),
+        ((), {"HOST": "x86_64-linux-gnu", "PORT": "8003"}, '--host "127.0.0.1" --port "8003"'),
+    ],
+)
+def test_the_app_listens_where_it_is_told(
+    clone: Path, arguments: tuple[str, ...], variables: dict[str, str], expected: str
+) -> None:
+    stamp(clone, "venv", "app")
+    assert expected in make(clone, "--dry-run", "app", *arguments, **variables).stdout
+
+
+def test_the_check_on_a_fresh_clone_is_make_test(clone: Path) -> None:
+    place = clone / ".ci"
+    place.mkdir()
+    shutil.copy(ROOT / ".ci" / "run", place)
+    commands = clone / "commands"
+    commands.mkdir()
+    fake_command(commands / "make", 'echo "make $*"; pwd; exit 2')
+    done = subprocess.run(
+        [str(place / "run")],
+        cwd="/",
+        env={**os.environ, "PATH": f"{commands}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["make", "test", str(clone.resolve())]
+    assert done.returncode == 2, "a failing test run must fail the check"
+
+
+def test_a_browser_that_does_not_start_is_refused(clone: Path) -> None:
+    stub = fake_command(clone / "chromium", "echo get it from the store >&2; exit 1")
+    done = subprocess.run(
+        [sys.executable, str(clone / "scripts" / "chromium.py")],
+        env={**os.environ, "RAM_STUDIO_BROWSER": str(stub)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert str(stub) in done.stderr
+
+
+def test_a_browser_that_starts_is_printed(clone: Path) -> None:
+    browser = fake_command(clone / "chromium", "echo Chromium 150")
+    done = subprocess.run(
+        [sys.executable, str(clone / "scripts" / "chromium.py")],
+        env={**os.environ, "RAM_STUDIO_BROWSER": str(browser)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, f"{browser}\n")

@@ -1,0 +1,65 @@
+"""The conditions that conftest.py promises to all other tests really hold."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ram_studio.algorithm.overlap import patterns_from_chain
+
+# The address is of the block kept for documentation: it belongs to nobody.
+SWALLOWED = """
+import socket
+
+def test_swallows_the_refusal():
+    with socket.socket() as client:
+        try:
+            client.connect(("192.0.2.1", 9))
+        except OSError:
+            pass
+"""
+
+
+def test_array_annotations_of_the_algorithm_are_checked() -> None:
+    points = np.zeros(1, dtype=np.int64)
+    wrong_rank = np.zeros((2, 3), dtype=np.int64)
+    with pytest.raises(Exception, match="chain"):
+        patterns_from_chain(wrong_rank, points, 0)
+
+
+def test_user_paths_lie_in_a_temporary_folder() -> None:
+    temporary = Path(tempfile.gettempdir()).resolve()
+    for name in ("HF_HOME", "RAM_STUDIO_HOME", "XDG_CACHE_HOME", "GRADIO_TEMP_DIR"):
+        assert Path(os.environ[name]).resolve().is_relative_to(temporary), name
+
+
+def test_other_hosts_are_out_of_reach_and_the_attempt_is_told(tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    shutil.copy(here / "conftest.py", tmp_path)
+    (tmp_path / "test_swallowed.py").write_text(SWALLOWED, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "connections to other hosts: [('192.0.2.1', 9)]" in done.stdout
+    assert "1 passed, 1 error" in done.stdout
+    assert done.returncode == 1
+
+
+def test_this_host_is_within_reach() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname(), timeout=5) as client,
+    ):
+        assert client.getpeername() == server.getsockname()
