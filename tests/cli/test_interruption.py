@@ -31,7 +31,7 @@ def test_a_merge_killed_midway_leaves_nothing_that_loads_and_a_second_run_comple
             assert not list(left.glob("*.safetensors"))
             assert not (left / "config.json").exists()
     again = start(*merge)
-    out, err = again.communicate()
+    _, err = again.communicate()
     assert again.returncode == 0, err
     assert (tmp_path / "merged" / "model.safetensors").exists()
     assert not list(tmp_path.glob(".merged.partial-*"))
