@@ -58,6 +58,9 @@ def merge(
     base: options.Base = None,
     agent: options.Agents = None,
     method: Annotated[str | None, typer.Option(help="Merge method [default: ram+].")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="RAM+ as in: paper, authors-script or mergekit.")
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Threshold of change.")] = None,
     r: Annotated[float | None, typer.Option("--r", help="Strength of the rescaling.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Cap on rho.")] = None,
@@ -98,9 +101,8 @@ def merge(
         "rows": rows,
     }
     shared = {"epsilon": epsilon, "r": r, "alpha": alpha}
-    chosen = _recipe(
-        recipe, base, agent, given, shared, options.parse_pairs(settings, "set KEY=VALUE")
-    )
+    own = _preset(preset) | options.parse_pairs(settings, "set KEY=VALUE")
+    chosen = _recipe(recipe, base, agent, given, shared, own)
     shard_bytes = parse_size(max_shard_size)
     loaded = None if sketch is None else load_sketch(sketch)
     with progress_bars(quiet=as_json) as (on_progress, on_download):
@@ -159,7 +161,7 @@ def _recipe(
     agent: list[str] | None,
     given: dict[str, Any],
     shared: dict[str, float | None],
-    extra_settings: dict[str, str],
+    extra_settings: dict[str, Any],
 ) -> Any:
     from ram_studio.algorithm.methods import get_method, make_settings
     from ram_studio.checkpoints.recipe import load_recipe, make_recipe
@@ -188,12 +190,26 @@ def _recipe(
             wanted[key] = value
         else:
             print(f"note: {name} has no {key}; it is left out.", file=sys.stderr)
-    values["settings"] = wanted | extra_settings
+    # What was asked for by its own option wins over a preset.
+    asked = {
+        key: wanted[key] for key, value in shared.items() if value is not None and key in wanted
+    }
+    values["settings"] = wanted | extra_settings | asked
 
     def validate(method: str, settings: Any) -> dict[str, Any]:
         return make_settings(method, settings).model_dump(mode="json")
 
     return make_recipe(values, where="merge", validate_settings=validate)
+
+
+def _preset(name: str | None) -> dict[str, Any]:
+    from ram_studio.algorithm.methods import PRESETS
+
+    if name is None:
+        return {}
+    if name not in PRESETS:
+        raise SettingsError(f"The preset is {name!r}; it must be one of {', '.join(PRESETS)}.")
+    return dict(PRESETS[name])
 
 
 def parse_size(text: str) -> int:

@@ -171,6 +171,7 @@ def test_max_shard_size_splits_the_output(cli, example, tmp_path, size):
         (("--epsilon", "nan"), "epsilon is nan"),
         (("--alpha", "inf"), "alpha is inf"),
         (("--method", "mean"), "must be one of ram, ram+, ram+s"),
+        (("--preset", "mine"), "preset is 'mine'"),
         (("--set", "lamda=3"), "ram+ has no setting 'lamda'"),
         (("--set", "scope=shard"), "scope is 'shard'"),
         (("--dtype", "int8"), "dtype"),
@@ -216,6 +217,17 @@ def test_an_existing_output_is_refused_and_left_alone(cli, example, tmp_path):
     assert "exists and is not empty" in err
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
     assert (out / "precious.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("preset", ["paper", "authors-script", "mergekit"])
+def test_presets_give_the_dialects_that_the_sketch_shows(cli, example, tmp_path, preset):
+    from ram_studio.checkpoints.sketch_file import load_sketch
+
+    code, out, _ = cli("merge", *example, "--preset", preset, "--out", tmp_path / preset, "--json")
+    assert code == 0
+    shown = {d.name: d.factors for d in load_sketch(asset_path("example", SKETCH)).dialects()}
+    merged = [a["lambda"] for a in json.loads(out)["agents"].values()]
+    assert merged == pytest.approx(shown[preset], rel=1e-12)
 
 
 def _copy_agent(tmp_path: Path) -> Path:

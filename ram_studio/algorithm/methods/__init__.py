@@ -15,12 +15,13 @@ from ram_studio.algorithm.methods.base import (
     MethodSettings,
     Need,
 )
-from ram_studio.algorithm.methods.ram import RAM, RAM_PLUS, RAM_PLUS_SOFT, RegionRule
+from ram_studio.algorithm.methods.ram import PRESETS, RAM, RAM_PLUS, RAM_PLUS_SOFT, RegionRule
 from ram_studio.algorithm.methods.task_arithmetic import TASK_ARITHMETIC
 from ram_studio.errors import SettingsError
 
 __all__ = [
     "METHODS",
+    "PRESETS",
     "BlockInput",
     "BlockOutput",
     "Facts",

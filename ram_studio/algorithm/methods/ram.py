@@ -122,6 +122,18 @@ def merge_block(block: BlockInput, rule: RegionRule) -> BlockOutput:
     )
 
 
+PRESETS: dict[str, dict[str, object]] = {
+    "paper": {"r": 0.1, "alpha": 2.0, "scope": "global"},
+    "authors-script": {"r": 0.2, "alpha": 1.0, "scope": "global"},
+    "mergekit": {"r": 0.1, "alpha": 0.2, "scope": "tensor"},
+}
+"""RAM+ settings that give what each implementation gives at its defaults.
+
+The authors' script has lambda = 1 + (f - 1) min(1, rho) with f = 1.2 in its README, which is RAM+
+with r = f - 1 and alpha = 1 (it divides by zero where unique = 0, and counts a tied head twice);
+mergekit's ``ramplus_tl`` counts rho in each tensor and caps it at 0.2.
+"""
+
 _SOURCE = "arXiv 2601.13572"
 RAM = Method(
     name="ram",
