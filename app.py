@@ -19,9 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     flags = parser.parse_args(arguments)
     try:
         launch(
-            Settings.from_environment(
-                host=flags.host, port=flags.port, models_dir=flags.models_dir
-            )
+            Settings.from_environment(host=flags.host, port=flags.port, models_dir=flags.models_dir)
         )
     except (RamStudioError, OSError) as error:
         print(f"ram-studio: {error}", file=sys.stderr)

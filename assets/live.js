@@ -90,16 +90,7 @@
     return node;
   };
 
-  const SHAPES = [
-    "M6 1.2a4.8 4.8 0 1 0 0 9.6a4.8 4.8 0 1 0 0-9.6Z",
-    "M1.6 1.6h8.8v8.8H1.6Z",
-    "M6 .8 11.4 10.6H.6Z",
-    "M6 .3 11.7 6 6 11.7.3 6Z",
-    "M2.6.8 6 4.2 9.4.8l1.8 1.8L7.8 6l3.4 3.4-1.8 1.8L6 7.8l-3.4 3.4L.8 9.4 4.2 6 .8 2.6Z",
-    "m6 .3 1.7 3.7 4 .5-3 2.7.8 4L6 9.2l-3.5 2 .8-4-3-2.7 4-.5Z",
-    "M6 .6 11.6 4.7 9.5 11.2h-7L.4 4.7Z",
-    "M3.1 1h5.8l2.9 5-2.9 5H3.1L.2 6Z",
-  ];
+  const SHAPES = window.RAM_SHAPES || ["M1 1h10v10H1Z"];
 
   const marker = (parent, agent) => {
     const svg = put(parent, "svg", { class: "marker", viewBox: "0 0 12 12", "aria-hidden": "true" });
@@ -199,21 +190,19 @@
 
   const factorText = (node, agent) => {
     const { rule, r, alpha } = state;
-    const result = digits(agent.lambda, 3);
     let general = "1";
     let filled = "";
     if (rule === "ram+") {
       general = "1 + r · min(ρ, α)";
-      filled = `= 1 + ${r} · min(${RAM.ratio(agent.rho)}, ${alpha}) = `;
+      filled = `= 1 + ${r} · min(${RAM.ratio(agent.rho)}, ${alpha})`;
     } else if (rule === "ram+s") {
       general = "1 + r · ρ ÷ (1 + ρ)";
       const soft = agent.rho === Infinity ? 1 : agent.rho / (1 + agent.rho);
-      filled = `= 1 + ${r} · ${digits(soft, 3)} = `;
+      filled = `= 1 + ${r} · ${digits(soft, 3)}`;
     }
     node.replaceChildren();
     put(node, "span", {}, general);
-    const line = put(node, "span", {}, filled || "= ");
-    put(line, "b", {}, result);
+    if (filled) put(node, "span", {}, filled);
   };
 
   const drawCard = (parts, agent) => {
@@ -411,6 +400,11 @@
     for (const node of document.querySelectorAll("[data-live=epsilon]")) {
       node.textContent = RAM.epsilon(profile ? profile.ladder[state.point] : 0);
     }
+    // The slider counts ladder points; what it stands for is said aloud and shown beside it.
+    for (const input of document.querySelectorAll("#epsilon input")) {
+      if (input.type === "range") input.setAttribute("aria-valuetext", RAM.epsilon(profile.ladder[state.point]));
+      else input.tabIndex = -1;
+    }
     const alpha = document.getElementById("alpha");
     const r = document.getElementById("r");
     // Not disabled: only faded, with the reason in its help text, so nothing jumps.
@@ -496,7 +490,7 @@
     }
     if (moved) window.scrollTo(0, 0);
     RAM.redraw();
-    tab("step", step);
+    if (moved) tab("step", step);
     if (step !== "load") remember();
     // Figures drawn while their step was hidden measure themselves again.
     requestAnimationFrame(() => window.dispatchEvent(new Event("resize")));
@@ -529,6 +523,7 @@
 
   // After the first answer of the server: where to start. A link opens Tune, a reload the same step.
   RAM.enter = () => {
+    RAM.go(document.body.dataset.step || "load");
     if (!profile) return;
     const [entry] = performance.getEntriesByType("navigation");
     const last = entry && entry.type === "reload" ? tab("step") : null;

@@ -96,7 +96,10 @@ class Endpoints:
             if not isinstance(agents, dict) or len(agents) > MAX_AGENTS:
                 raise SettingsError(f"agents must be an object with 1 to {MAX_AGENTS} names.")
             sources = read_sources(
-                str(base), [str(n) for n in agents], [str(s) for s in agents.values()], self._settings
+                str(base),
+                [str(n) for n in agents],
+                [str(s) for s in agents.values()],
+                self._settings,
             )
             options = {"missing": missing, "extra": extra, "rows": rows}
             session = self._session(request)
@@ -134,7 +137,8 @@ class Endpoints:
             analysis: "example", "dense" or what /analyze returned.
             epsilon: a weight is changed when it moved by more; snapped to the nearest ladder point,
                 which the answer names.
-            rule: "ram" (lambda 1), "ram+" (1 + r min(rho, alpha)) or "ram+s" (1 + r rho / (1 + rho)).
+            rule: "ram" (lambda 1), "ram+" (1 + r min(rho, alpha)) or "ram+s"
+                (1 + r rho / (1 + rho)).
             r: strength of the rescaling, 0 or more.
             alpha: cap on rho in "ram+", 0 or more.
             agents: names of the agents to merge; all when left out.
@@ -240,7 +244,12 @@ class Endpoints:
             def work(report: Callable[[Any], None], cancel: CancelToken) -> Any:
                 chosen = {name: every[name] for name in wanted}
                 return scoring.score_models(
-                    chosen, int(limit), self._workspace.shared_scores, session.scores, report, cancel
+                    chosen,
+                    int(limit),
+                    self._workspace.shared_scores,
+                    session.scores,
+                    report,
+                    cancel,
                 )
 
             report = (await _finish(Job(work), session)).to_dict()

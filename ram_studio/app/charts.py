@@ -14,6 +14,7 @@ from plotly.subplots import make_subplots
 
 from ram_studio.algorithm.ladder import BIN_COUNT, LADDER, edge_value
 from ram_studio.algorithm.sketch import Sketch
+from ram_studio.app.markup import epsilon_text
 from ram_studio.app.palette import (
     FIGURE_GRID,
     FIGURE_INK,
@@ -23,8 +24,11 @@ from ram_studio.app.palette import (
 )
 
 MAX_PATTERNS = 12
-_FINE_PER_BAR = 64
-"""Bins of |tau| drawn as one: 64 of 128 to an octave, so two bars to a doubling."""
+_SIDE_BY_SIDE_LAYERS = 12
+_SIDE_BY_SIDE_AGENTS = 4
+_FINE_PER_BAR = 128
+"""Bins of |tau| drawn as one: all of an octave. Changes stored in bfloat16 are whole steps of it,
+so finer bars would show the number format rather than the training."""
 
 _GAP = {"line": {"width": 0.5, "color": "rgba(127,138,153,.6)"}}
 
@@ -33,7 +37,7 @@ def _finish(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
     figure.update_layout(
         height=height,
         paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor=layout.pop("plot_bgcolor", "rgba(0,0,0,0)"),
         font={"color": FIGURE_INK, "size": 12, "family": "system-ui, sans-serif"},
         margin={"l": 8, "r": 12, "t": 34, "b": 8},
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "title": None},
@@ -61,6 +65,14 @@ def _percent(share: float) -> str:
     return "< 0.01 %" if value < 0.01 else f"{value:.2f} %" if value < 1 else f"{value:.1f} %"
 
 
+def _tick(layer: str) -> str:
+    return "emb" if layer == "embedding" else layer
+
+
+def _short(module: str) -> str:
+    return module.replace("post_attention_", "post_attn_").replace("layernorm", "norm")
+
+
 def _layer_name(label: str) -> str:
     return f"layer {label}" if label.isdigit() else label
 
@@ -70,7 +82,7 @@ def _agent_rows(sketch: Sketch) -> list[str]:
     return list(reversed(sketch.agents))
 
 
-def density(sketch: Sketch, point: int) -> go.Figure:
+def density(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure:
     """Return one bar per agent: changed / all elements (paper Fig. 2, left)."""
     shares = sketch.model.active[0, point] / max(1, sketch.total)
     figure = go.Figure(
@@ -87,9 +99,15 @@ def density(sketch: Sketch, point: int) -> go.Figure:
         )
     )
     top = 100 * float(shares.max(initial=0.0))
-    figure.update_yaxes(categoryorder="array", categoryarray=_agent_rows(sketch), ticklabelstandoff=6)
-    figure.update_xaxes(range=[0, min(100.0, top * 1.25) or 1], ticksuffix=" %", nticks=5)
-    return _finish(figure, 70 + 44 * len(shares), showlegend=False, margin={"l": 8, "r": 60, "t": 8, "b": 8})
+    figure.update_yaxes(
+        categoryorder="array", categoryarray=_agent_rows(sketch), ticklabelstandoff=6
+    )
+    figure.update_xaxes(
+        range=[0, min(100.0, top * 1.25) or 1], ticksuffix=" %", nticks=4, tickangle=0
+    )
+    return _finish(
+        figure, 70 + 44 * len(shares), showlegend=False, margin={"l": 8, "r": 60, "t": 8, "b": 8}
+    )
 
 
 def _others_name(others: int) -> str:
@@ -98,7 +116,7 @@ def _others_name(others: int) -> str:
     return f"with {others} other" + ("s" if others > 1 else "")
 
 
-def composition(sketch: Sketch, point: int) -> go.Figure:
+def composition(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure:
     """Return one stacked bar per agent: of what it changed, alone / with 1 / with 2 ... others."""
     counts = sketch.model.shared[0, point]
     sums = counts.sum(-1, keepdims=True)
@@ -118,17 +136,20 @@ def composition(sketch: Sketch, point: int) -> go.Figure:
             textangle=0,
             insidetextfont={"color": "#ffffff" if others in (0, 3) else "#1a1a1a"},
             customdata=counts[:, others],
-            hovertemplate="%{y}, " + _others_name(others)
+            hovertemplate="%{y}, "
+            + _others_name(others)
             + ": %{customdata:,} weights (%{x:.2f} %)<extra></extra>",
         )
-    figure.update_yaxes(categoryorder="array", categoryarray=_agent_rows(sketch), ticklabelstandoff=6)
+    figure.update_yaxes(
+        categoryorder="array", categoryarray=_agent_rows(sketch), ticklabelstandoff=6
+    )
     figure.update_xaxes(range=[0, 100], ticksuffix=" %", nticks=5)
     return _finish(
         figure, 96 + 44 * len(sketch.agents), barmode="stack", legend_traceorder="normal"
     )
 
 
-def patterns(sketch: Sketch, point: int) -> go.Figure | None:
+def patterns(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure | None:
     """Return bars of the largest overlap patterns above a grid that says which agents they join.
 
     None for more than six agents, whose patterns are not counted.
@@ -149,10 +170,18 @@ def patterns(sketch: Sketch, point: int) -> go.Figure | None:
         x=position,
         y=[int(counts[m]) for m in masks],
         marker={"color": [overlap_color(m.bit_count() - 1) for m in masks]},
-        customdata=[[name, _percent(int(counts[m]) / changed)] for name, m in zip(names, masks, strict=True)],
-        hovertemplate="%{customdata[0]}: %{y:,} weights, %{customdata[1]} of the changed<extra></extra>",
-        text=[f"{100 * int(counts[m]) / changed:.0f} %" for m in masks],
+        customdata=[
+            [name, _percent(int(counts[m]) / changed)] for name, m in zip(names, masks, strict=True)
+        ],
+        hovertemplate="%{customdata[0]}: %{y:,} weights, %{customdata[1]} of the changed"
+        "<extra></extra>",
+        text=[
+            "" if narrow and counts[m] < 0.02 * changed else _percent(int(counts[m]) / changed)
+            for m in masks
+        ],
         textposition="outside",
+        textfont={"size": 9 if narrow else 11},
+        constraintext="none",
         cliponaxis=False,
         row=1,
         col=1,
@@ -183,22 +212,33 @@ def patterns(sketch: Sketch, point: int) -> go.Figure | None:
             col=1,
         )
     figure.update_yaxes(
-        tickvals=list(range(n)), ticktext=list(sketch.agents), range=[n - 0.5, -0.5],
-        showgrid=False, zeroline=False, ticklabelstandoff=6, row=2, col=1,
+        tickvals=list(range(n)),
+        ticktext=list(sketch.agents),
+        range=[n - 0.5, -0.5],
+        showgrid=False,
+        zeroline=False,
+        ticklabelstandoff=6,
+        row=2,
+        col=1,
     )
     figure.update_yaxes(nticks=4, row=1, col=1)
     figure.update_xaxes(
-        showticklabels=False, showgrid=False, zeroline=False, range=[-0.6, max(2.6, len(masks) - 0.4)]
+        showticklabels=False,
+        showgrid=False,
+        zeroline=False,
+        range=[-0.6, max(2.6, len(masks) - 0.4)],
     )
-    return _finish(figure, 250 + 22 * n, showlegend=False, margin={"l": 8, "r": 12, "t": 24, "b": 8})
+    return _finish(
+        figure, 250 + 22 * n, showlegend=False, margin={"l": 8, "r": 12, "t": 24, "b": 8}
+    )
 
 
-def magnitude(sketch: Sketch, point: int) -> go.Figure:
+def magnitude(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure:
     """Return the histogram of |tau| per agent (log-log), with the line of the chosen epsilon."""
     bars = BIN_COUNT // _FINE_PER_BAR
     counts = sketch.magnitudes.reshape(len(sketch.agents), bars, _FINE_PER_BAR).sum(-1)
     edges = np.array([edge_value(b * _FINE_PER_BAR) for b in range(bars)])
-    centers = edges * 2**0.25
+    centers = edges * 2**0.5
     used = np.flatnonzero(counts.sum(0))
     figure = go.Figure()
     if len(used):
@@ -218,15 +258,30 @@ def magnitude(sketch: Sketch, point: int) -> go.Figure:
     if epsilon > 0:
         figure.add_vline(x=epsilon, line={"color": FIGURE_INK, "width": 2, "dash": "dash"})
         figure.add_annotation(
-            x=np.log10(epsilon), y=1, yref="paper", text=f"ε = {epsilon:.2g}", showarrow=False,
-            xanchor="left", yanchor="top", xshift=5,
+            x=np.log10(epsilon),
+            y=0,
+            yref="paper",
+            text=f"ε = {epsilon_text(epsilon)}",
+            showarrow=False,
+            xanchor="left",
+            yanchor="bottom",
+            xshift=5,
         )
-    figure.update_xaxes(type="log", exponentformat="power", dtick=1, title="size of the change |τ|")
-    figure.update_yaxes(type="log", exponentformat="power", dtick=1, title="weights")
+    figure.update_xaxes(
+        type="log",
+        exponentformat="power",
+        dtick=2 if narrow else 1,
+        title="size of the change |τ|",
+        tickfont_size=11,
+        tickangle=0,
+    )
+    figure.update_yaxes(
+        type="log", exponentformat="power", dtick=1, title="weights", tickfont_size=11, tickangle=0
+    )
     return _finish(figure, 320)
 
 
-def layer_density(sketch: Sketch, point: int) -> go.Figure:
+def layer_density(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure:
     """Return, per layer, the share of its elements that each agent changed."""
     counts = sketch.grouped("layer")
     labels = sketch.group_labels("layer")
@@ -235,7 +290,7 @@ def layer_density(sketch: Sketch, point: int) -> go.Figure:
     for t, name in enumerate(sketch.agents):
         figure.add_scatter(
             name=name,
-            x=list(labels),
+            x=[_tick(label) for label in labels],
             y=100 * shares[:, t],
             mode="lines+markers",
             line={"color": agent_color(t), "width": 2},
@@ -243,12 +298,12 @@ def layer_density(sketch: Sketch, point: int) -> go.Figure:
             customdata=[_layer_name(label) for label in labels],
             hovertemplate=name + ", %{customdata}: %{y:.2f} %<extra></extra>",
         )
-    figure.update_xaxes(type="category")
+    figure.update_xaxes(type="category", tickangle=0, nticks=14)
     figure.update_yaxes(rangemode="tozero", ticksuffix=" %", nticks=5)
     return _finish(figure, 300)
 
 
-def layer_overlap(sketch: Sketch, point: int) -> go.Figure:
+def layer_overlap(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure:
     """Return, per layer, how many agents changed its changed elements (1, 2, ... agents)."""
     counts = sketch.grouped("layer")
     labels = sketch.group_labels("layer")
@@ -260,19 +315,22 @@ def layer_overlap(sketch: Sketch, point: int) -> go.Figure:
         name = f"{c + 1} agent" + ("s" if c else "")
         figure.add_bar(
             name=name,
-            x=list(labels),
+            x=[_tick(label) for label in labels],
             y=100 * shares[:, c],
             marker={"color": overlap_color(c)},
-            customdata=[[_layer_name(x), int(n)] for x, n in zip(labels, changed[:, c], strict=True)],
-            hovertemplate="%{customdata[0]}, " + name
+            customdata=[
+                [_layer_name(x), int(n)] for x, n in zip(labels, changed[:, c], strict=True)
+            ],
+            hovertemplate="%{customdata[0]}, "
+            + name
             + ": %{y:.1f} % (%{customdata[1]:,})<extra></extra>",
         )
-    figure.update_xaxes(type="category")
+    figure.update_xaxes(type="category", tickangle=0, nticks=14)
     figure.update_yaxes(range=[0, 100], ticksuffix=" %", nticks=5)
     return _finish(figure, 300, barmode="stack", legend_traceorder="normal")
 
 
-def heatmap(sketch: Sketch, point: int) -> go.Figure:
+def heatmap(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure:
     """Return one layer-by-module map of density per agent, all on one colour scale."""
     layers, modules = sketch.group_labels("layer"), sketch.group_labels("module")
     shape = (len(modules), len(layers))
@@ -285,40 +343,59 @@ def heatmap(sketch: Sketch, point: int) -> go.Figure:
         active[:, m, x] += sketch.counts.active[i, point]
     with np.errstate(invalid="ignore"):
         shares = np.where(numel > 0, active / np.maximum(1, numel), np.nan)
+    n = len(sketch.agents)
+    # Few layers fit side by side; many, or a phone, need the whole width.
+    is_wide = narrow or len(layers) > _SIDE_BY_SIDE_LAYERS or n > _SIDE_BY_SIDE_AGENTS
+    rows, cols = (n, 1) if is_wide else (1, n)
+    row_height = 17 * len(modules)
+    height = 92 + (n * (row_height + 44) if is_wide else row_height + 44)
     figure = make_subplots(
-        rows=len(sketch.agents), cols=1, shared_xaxes=True, vertical_spacing=0.25 / len(sketch.agents) ** 1.2,
+        rows=rows,
+        cols=cols,
+        shared_xaxes=is_wide,
+        shared_yaxes=not is_wide,
+        vertical_spacing=34 / height if is_wide else None,
+        horizontal_spacing=0.02,
         subplot_titles=list(sketch.agents),
     )
     for t, name in enumerate(sketch.agents):
         figure.add_heatmap(
             z=100 * shares[t],
-            x=list(layers),
-            y=list(modules),
+            x=[_tick(label) for label in layers],
+            y=[_short(m) for m in modules],
             coloraxis="coloraxis",
             xgap=1,
             ygap=1,
             hoverongaps=False,
             hovertemplate=name + ", %{y}, layer %{x}: %{z:.2f} %<extra></extra>",
-            row=t + 1,
-            col=1,
+            row=t + 1 if is_wide else 1,
+            col=1 if is_wide else t + 1,
         )
-    figure.update_xaxes(type="category", showgrid=False)
+    figure.update_xaxes(type="category", showgrid=False, ticks="", tickangle=0)
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    figure.update_annotations(x=0, xanchor="left", font={"size": 13})
+    figure.update_annotations(font={"size": 13})
     top = float(np.nanmax(shares, initial=0.0))
     return _finish(
         figure,
-        90 + len(sketch.agents) * (46 + 17 * len(modules)),
+        height,
+        # Where a layer has no such module: neither zero nor missing colour.
+        plot_bgcolor="rgba(127, 138, 153, 0.16)",
         coloraxis={
             "colorscale": "Cividis",
             "cmin": 0,
             "cmax": 100 * top or 1,
             "colorbar": {
-                "orientation": "h", "y": -0.06, "yanchor": "top", "thickness": 12,
-                "ticksuffix": " %", "outlinewidth": 0, "nticks": 6,
+                "orientation": "h",
+                "y": 0,
+                "yref": "container",
+                "yanchor": "bottom",
+                "thickness": 12,
+                "ticksuffix": " %",
+                "outlinewidth": 0,
+                "nticks": 6,
             },
         },
-        margin={"l": 8, "r": 12, "t": 26, "b": 60},
+        margin={"l": 8, "r": 12, "t": 26, "b": 64},
     )
 
 
@@ -331,4 +408,5 @@ FIGURES = {
     "layer_overlap": layer_overlap,
     "heatmap": heatmap,
 }
-"""In the order of the step; each takes the sketch and the ladder point."""
+"""In the order of the step; each takes the sketch, the ladder point, and whether the page is narrow
+(a phone)."""

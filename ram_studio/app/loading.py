@@ -11,7 +11,12 @@ from ram_studio.app import markup, wording
 from ram_studio.app.jobs import Report
 from ram_studio.app.settings import Settings
 from ram_studio.app.sources import Sources
-from ram_studio.checkpoints.checkpoint import DownloadProgress, is_local_source, open_checkpoint, open_folder
+from ram_studio.checkpoints.checkpoint import (
+    DownloadProgress,
+    is_local_source,
+    open_checkpoint,
+    open_folder,
+)
 from ram_studio.checkpoints.compatibility import CompatibilityReport, check_compatibility
 from ram_studio.engine.analyse import analyze_report
 from ram_studio.engine.events import CancelToken, Progress
@@ -91,7 +96,9 @@ def progress_html(event: Progress | DownloadProgress | None) -> str:
         )
         return markup.progress(fraction, f"Downloading {event.name}", details)
     verbs = {"analyze": "Counting", "count": "Counting", "merge": "Merging"}
-    title = f"{verbs.get(event.stage, event.stage)} tensor {event.tensor_index} of {event.tensor_count}"
+    title = (
+        f"{verbs.get(event.stage, event.stage)} tensor {event.tensor_index} of {event.tensor_count}"
+    )
     details = f"{markup.size_text(event.rate)}/s"
     if event.eta_seconds is not None:
         details += f" · {markup.duration_text(event.eta_seconds)} left"
@@ -117,10 +124,9 @@ def fit_html(fit: CompatibilityReport, *, is_space: bool) -> str:
                 markup.cell(str(len(checkpoint.tensors))),
             )
         )
-    facts = [
-        f"{fit.counted_elements:,} weights in {sum(t.kind == 'merge' for t in fit.tensors)} tensors "
-        "will be merged.".replace(",", " ")
-    ]
+    merged = sum(t.kind == "merge" for t in fit.tensors)
+    weights = f"{fit.counted_elements:,}".replace(",", " ")
+    facts = [f"{weights} weights in {merged} tensors will be merged."]
     copied = sum(t.kind == "copy" for t in fit.tensors)
     if copied:
         facts.append(f"{copied} integer tensor(s) are copied from the base.")

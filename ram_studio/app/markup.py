@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Literal
+
+from ram_studio.app.palette import SHAPE_PATHS
 
 Tone = Literal["good", "note", "warn", "bad", "plain"]
 
@@ -26,8 +29,11 @@ def step_head(title: str, lead: str = "") -> str:
 
 
 def marker(agent: int) -> str:
-    """Return the coloured shape of an agent (its path is drawn by CSS masks per shape)."""
-    return f'<i class="dot dot-{agent % 8}" aria-hidden="true"></i>'
+    """Return the coloured shape of an agent, as live.js draws it."""
+    return (
+        '<svg class="marker" viewBox="0 0 12 12" aria-hidden="true">'
+        f'<path d="{SHAPE_PATHS[agent % 8]}" style="fill:var(--ram-agent-{agent % 8})"/></svg>'
+    )
 
 
 def table(
@@ -64,6 +70,18 @@ def progress(fraction: float | None, title: str, details: str = "") -> str:
         f'<div class="track" role="progressbar" aria-valuemin="0" aria-valuemax="100"{value} '
         f'aria-label="{escape(title)}"><i {style}></i></div></div>'
     )
+
+
+def epsilon_text(epsilon: float) -> str:
+    """Return an epsilon as live.js shows it: 0, 10⁻⁵, 3 · 10⁻⁶, 0.002."""
+    if epsilon == 0:
+        return "0"
+    exponent = math.floor(math.log10(epsilon) + 1e-9)
+    if exponent >= -3:
+        return f"{epsilon:.3g}"
+    head = f"{epsilon / 10**exponent:.3g}"
+    power = f"10⁻{str(-exponent).translate(str.maketrans('0123456789', '⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
+    return power if head == "1" else f"{head} · {power}"
 
 
 def size_text(nbytes: float) -> str:

@@ -28,9 +28,9 @@ _LOST = 0.1
 
 RESCALING = ("ram+", "ram+s")
 OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "ram": ("epsilon",),
-    "ram+": ("epsilon", "r", "alpha"),
-    "ram+s": ("epsilon", "r"),
+    "ram": ("epsilon", "shared"),
+    "ram+": ("epsilon", "r", "alpha", "scope", "shared"),
+    "ram+s": ("epsilon", "r", "scope", "shared"),
     "task-arithmetic": ("scale",),
     "ties": ("density", "scale"),
     "dare-ta": ("drop_rate", "scale"),
@@ -52,13 +52,15 @@ class MergeForm:
     scale: float | None = None
     density: float | None = None
     drop_rate: float | None = None
+    scope: str = "global"
+    shared: str = "mean"
     dtype: str | None = None
     rounding: str = "nearest"
     seed: int = 0
     device: str = "auto"
     name: str = ""
 
-    def settings(self) -> dict[str, float]:
+    def settings(self) -> dict[str, float | str]:
         """Return the method's own settings."""
         values = {
             "epsilon": LADDER[min(max(0, int(self.point)), len(LADDER) - 1)],
@@ -67,6 +69,8 @@ class MergeForm:
             "scale": self.scale,
             "density": self.density,
             "drop_rate": self.drop_rate,
+            "scope": self.scope,
+            "shared": self.shared,
         }
         wanted = OPTIONS.get(self.method, ())
         return {k: v for k in wanted if (v := values.get(k)) is not None}
@@ -143,22 +147,20 @@ def output_dtype(loaded: Loaded, dtype: str | None) -> str:
 
 
 def plan_html(loaded: Loaded | None, form: MergeForm, folder: Path) -> str:
-    """Return what the merge will do and need: one line, plus the rounding caution where it holds."""
+    """Return what the merge will do and need, and the rounding caution where it holds."""
     if loaded is None:
         return markup.callout(wording.NEED_LOAD, "warn")
     dtype = output_dtype(loaded, form.dtype)
     needed = loaded.sketch.total * ELEMENT_BYTES[dtype]
     free = shutil.disk_usage(_existing(folder)).free
     note = wording.METHOD_NOTES.get(form.method, "")
-    size = (
-        f"Writes about {markup.size_text(needed)} ({dtype}); {markup.size_text(free)} are free."
-    )
+    size = f"Writes about {markup.size_text(needed)} ({dtype}); {markup.size_text(free)} are free."
     lines = [f'<p class="plan">{escape(note)} <span class="muted">{escape(size)}</span></p>']
     if needed > free:
         lines.append(markup.callout("The disk is too small for this merge.", "bad"))
     trapped = form.method in RESCALING and form.rounding == "nearest" and dtype != "float32"
     if trapped and form.r > 0:
-        lines.append(markup.callout(wording.ROUNDING_TRAP.format(dtype=dtype), "note"))
+        lines.append(f'<p class="fine">{escape(wording.ROUNDING_TRAP.format(dtype=dtype))}</p>')
     return "".join(lines)
 
 
@@ -236,7 +238,12 @@ def result_html(merged: Merged, loaded: Loaded, settings: Settings) -> str:
                 markup.cell("–" if stored is None else f"{stored:.3f}", "strong"),
             )
         )
-        if asked is not None and stored is not None and asked > 1 and asked - stored > _LOST * (asked - 1):
+        if (
+            asked is not None
+            and stored is not None
+            and asked > 1
+            and asked - stored > _LOST * (asked - 1)
+        ):
             lost.append(f"{name} {stored:.3f} instead of {asked:.3f}")
     rate = (result["bytes_read"] + result["bytes_written"]) / max(result["seconds"], 1e-9)
     facts = [
@@ -244,8 +251,6 @@ def result_html(merged: Merged, loaded: Loaded, settings: Settings) -> str:
         f"{markup.duration_text(result['seconds'])}",
         f"{markup.size_text(rate)}/s",
     ]
-    if result.get("peak_rss_bytes"):
-        facts.append(f"{markup.size_text(result['peak_rss_bytes'])} of memory at most")
     parts = [
         f'<div class="figure-head"><h3>{escape(merged.name)}</h3>'
         f'<span class="muted">{escape(" · ".join(facts))}</span></div>'
@@ -262,7 +267,7 @@ def result_html(merged: Merged, loaded: Loaded, settings: Settings) -> str:
         )
     if not settings.is_space:
         parts.append(f'<p class="fine">Folder: <code>{escape(str(merged.folder))}</code></p>')
-    return f'<section class="panel result">{"".join(parts)}</section>'
+    return f'<section class="box result">{"".join(parts)}</section>'
 
 
 def zip_of(merged: Merged, session: Session, settings: Settings) -> Path | None:

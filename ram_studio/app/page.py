@@ -123,13 +123,17 @@ class Page:
             # The stepper's own button does it, with whatever else it does.
             button.click(fn=None, js=f"() => {{ window.RAM.open('{target}'); }}")
 
-        def draw(point: float, drawn: str | None, request: gr.Request) -> list[Any]:
-            return look.draw(self.workspace.session(request.session_hash).loaded, point, drawn)
+        def draw(
+            point: float, drawn: str | None, width: float | None, request: gr.Request
+        ) -> list[Any]:
+            session = self.workspace.session(request.session_hash)
+            return look.draw(session.loaded, point, drawn, width)
 
         self.steps["look"].click(
             draw,
-            [self.tune.epsilon, self.look.drawn],
+            [self.tune.epsilon, self.look.drawn, self.look.width],
             self.look.outputs,
+            js="(point, drawn) => [point, drawn, window.innerWidth]",
             **{**_QUIET, "show_progress": "minimal"},
             show_progress_on=self.look.head,
         )
@@ -225,6 +229,7 @@ class Page:
             wanted = merging.OPTIONS.get(read.method, ())
             return [
                 merging.plan_html(session.loaded, read, self.workspace.root),
+                gr.update(visible="epsilon" in wanted),
                 *(gr.update(visible=name in wanted) for name in step.extras),
             ]
 
@@ -237,7 +242,7 @@ class Page:
             ],
             plan,
             form,
-            [step.plan, *step.extras.values()],
+            [step.plan, step.from_tune, *step.extras.values()],
             queue=False,
             trigger_mode="always_last",
             **_QUIET,
@@ -275,9 +280,7 @@ class Page:
 
         def browse(domain: str, which: str, position: float, request: gr.Request) -> list[Any]:
             session = self.workspace.session(request.session_hash)
-            return check.browse(
-                session.report, domain, which, position, check.agents_of(session)
-            )
+            return check.browse(session.report, domain, which, position, check.agents_of(session))
 
         gr.on(
             [step.domain.input, step.which.input, step.position.input],
@@ -296,9 +299,7 @@ def _link_updates(link: Link) -> list[Any]:
 
 def build_page(settings: Settings) -> gr.Blocks:
     """Return the app."""
-    with gr.Blocks(
-        title=wording.TITLE, analytics_enabled=False, delete_cache=(3600, 86400)
-    ) as app:
+    with gr.Blocks(title=wording.TITLE, analytics_enabled=False, delete_cache=(3600, 86400)) as app:
         page = Page(settings)
     app.queue(max_size=40, default_concurrency_limit=8)
     app.ram_page = page
@@ -306,20 +307,23 @@ def build_page(settings: Settings) -> gr.Blocks:
 
 
 def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
-    """Return the arguments of ``gr.Blocks.launch``: looks, script, and what strangers may not do."""
+    """Return the arguments of ``gr.Blocks.launch``: looks, script, what strangers may not do."""
     text = json.dumps(wording.LIVE).replace("</", "<\\/")
+    css = asset_path("app.css").read_text(encoding="utf-8")
+    shapes = json.dumps(palette.SHAPE_PATHS)
     script = asset_path("live.js").read_text(encoding="utf-8").replace("</script", "<\\/script")
     return {
         "server_name": settings.host,
         "server_port": settings.port,
         "theme": theme.build_theme(),
-        "css": palette.css_variables() + asset_path("app.css").read_text(encoding="utf-8"),
-        "head": f"<script>window.RAM_TEXT = {text};\n{script}</script>",
+        # In the head as it is: launch(css=) rewrites selectors, those in @media wrongly.
+        "head": f"<style>{palette.css_variables()}\n{css}</style><script>window.RAM_TEXT = {text}; "
+        f"window.RAM_SHAPES = {shapes};\n{script}</script>",
         "show_error": False,
         "ssr_mode": False,
         "run_history": False,
         "enable_monitoring": False,
         "max_file_size": "1mb",
-        "footer_links": ["api"],
+        "footer_links": ["api", "gradio"],
         "allowed_paths": [],
     }

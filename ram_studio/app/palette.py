@@ -31,6 +31,18 @@ AGENTS_DARK = (
     "#cfae74",
 )
 
+SHAPE_PATHS = (
+    "M6 1.2a4.8 4.8 0 1 0 0 9.6a4.8 4.8 0 1 0 0-9.6Z",
+    "M1.6 1.6h8.8v8.8H1.6Z",
+    "M6 .8 11.4 10.6H.6Z",
+    "M6 .3 11.7 6 6 11.7.3 6Z",
+    "M2.6.8 6 4.2 9.4.8l1.8 1.8L7.8 6l3.4 3.4-1.8 1.8L6 7.8l-3.4 3.4L.8 9.4 4.2 6 .8 2.6Z",
+    "m6 .3 1.7 3.7 4 .5-3 2.7.8 4L6 9.2l-3.5 2 .8-4-3-2.7 4-.5Z",
+    "M6 .6 11.6 4.7 9.5 11.2h-7L.4 4.7Z",
+    "M3.1 1h5.8l2.9 5-2.9 5H3.1L.2 6Z",
+)
+"""Outlines of SHAPES in a 12 by 12 box, for the page."""
+
 SHAPES = ("circle", "square", "triangle", "diamond", "cross", "star", "pentagon", "hexagon")
 """Marker of each agent, in the page (drawn by live.js) and in the figures."""
 

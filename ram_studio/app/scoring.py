@@ -38,7 +38,7 @@ class Scoring(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A model that can be evaluated: its folder, and whether its scores may be kept for everybody."""
+    """A model that can be evaluated: its folder, and whether its scores are kept for everybody."""
 
     path: str
     is_shipped: bool
@@ -107,7 +107,10 @@ def progress_html(event: Scoring | None) -> str:
     within = (domains.index(event.domain) + event.done / max(1, event.total)) / len(domains)
     fraction = (event.model_index + within) / event.model_count
     title = f"{event.model} on {event.domain}"
-    details = f"model {event.model_index + 1} of {event.model_count} · prompt {event.done} of {event.total}"
+    details = (
+        f"model {event.model_index + 1} of {event.model_count} · "
+        f"prompt {event.done} of {event.total}"
+    )
     return markup.progress(fraction, title, details)
 
 
@@ -167,10 +170,8 @@ def _tone(pair: PairedCounts | None) -> str:
 def table_html(report: EvalReport, agents: Sequence[str]) -> str:
     """Return the score table: model by domain, with intervals and colours against the base."""
     domains = [d for d in SUITES[report.suite] if d != RETENTION_DOMAIN]
-    columns = ["Model", *domains, "Average", f"{RETENTION_DOMAIN} (kept skills)"]
-    best = {
-        d: max(result.domains[d].score for result in report.models.values()) for d in domains
-    }
+    columns = ["Model", *domains, "Skills average", f"{RETENTION_DOMAIN} (kept?)"]
+    best = {d: max(result.domains[d].score for result in report.models.values()) for d in domains}
     rows = []
     for name, result in report.models.items():
         pairs = compare(report, name, BASE) if BASE in report.models and name != BASE else {}
@@ -252,9 +253,7 @@ FILTERS = {
 }
 
 
-def matching_items(
-    report: EvalReport, domain: str, which: str, agents: Sequence[str]
-) -> list[int]:
+def matching_items(report: EvalReport, domain: str, which: str, agents: Sequence[str]) -> list[int]:
     """Return the indices of a domain's prompts that fit a filter (a key of FILTERS)."""
     names = list(report.models)
     merges = [n for n in names if n != BASE and n not in agents]

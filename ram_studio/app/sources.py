@@ -114,6 +114,9 @@ def read_sources(
 
 def check_hub_only(sources: Sources) -> None:
     """Raise SettingsError unless every source is spelt like a Hub id (for a public Space)."""
-    for who, source in (("The base", sources.base), *((f"Agent {n}", s) for n, s in sources.agents.items())):
+    for who, source in (
+        ("The base", sources.base),
+        *((f"Agent {n}", s) for n, s in sources.agents.items()),
+    ):
         if split_hub_id(source) is None:
             raise SettingsError(wording.BAD_HUB_ID.format(who=who, source=source[:120]))

@@ -29,13 +29,27 @@ LOAD_LEAD = (
     "RAM Studio counts which weights each RL-trained agent changed, keeps what only one agent "
     "changed, averages what several changed, and shows you what that does before and after."
 )
+HERO_FIGURE = (
+    "Three agents with the weights each changed; in the merged model those that only one agent "
+    "changed keep its colour, those that several changed are averaged."
+)
+HERO_KEYS = (
+    ("line", "unchanged"),
+    ("agent-2", "changed by one agent: kept in full"),
+    ("overlap-2", "changed by several: averaged"),
+)
+EXAMPLE_TITLE = "Three small agents"
 USE_EXAMPLE = "Use the example"
 USE_EXAMPLE_NOTE = (
     "A tiny base model with a coding, a tool and a memory agent, really trained by RL. "
     "Ready at once, nothing to download."
 )
-USE_DENSE = "Dense agents: when RAM cannot help"
-USE_DENSE_NOTE = "A lesson: these agents changed nearly the same weights. See what RAM makes of it."
+DENSE_TITLE = "A lesson: when RAM cannot help"
+USE_DENSE = "Use the dense agents"
+USE_DENSE_NOTE = (
+    "The same skills, but these agents changed nearly the same weights. Little is unique, so there "
+    "is little for RAM to protect. See it, merge it, compare it with the plain sum."
+)
 EXAMPLE_HONESTY = (
     "The example is a toy. Its base learned from a deliberately noisy corpus: hard prompts are "
     "often answered wrongly there, so that reinforcement learning has something to repair."
@@ -125,7 +139,7 @@ TUNE_HEADING = "Tune"
 EPSILON_LABEL = "ε · what counts as changed"
 R_LABEL = "r · how much to rescale"
 ALPHA_LABEL = "α · cap on ρ"
-RULE_LABEL = "Rule for weights only one agent changed"
+RULE_LABEL = "Rule for unique changes"
 RULES = [
     ("RAM: keep them as they are", "ram"),
     ("RAM+: rescale, capped", "ram+"),
@@ -182,6 +196,7 @@ DTYPES = [
 ]
 NAME_PLACEHOLDER = "as the method, if left empty"
 DOWNLOAD = "Download as zip"
+RECIPE_LABEL = "YAML"
 RECIPE = "Recipe (repeat this merge from the command line)"
 METHOD_LABEL = "Method"
 METHOD_NOTES = {
@@ -195,6 +210,14 @@ METHOD_NOTES = {
     "fisher": "Averages weighted by how much each agent's outputs depend on a weight.",
     "wudi": "Finds per-layer changes that disturb each agent's own ones least.",
 }
+SCOPE_LABEL = "ρ counted in"
+SCOPES = [
+    ("the whole model (paper)", "global"),
+    ("each layer", "layer"),
+    ("each tensor", "tensor"),
+]
+SHARED_LABEL = "Shared changes"
+SHARED = [("Mean (paper)", "mean"), ("Mean of those that agree in sign", "ties")]
 DTYPE_LABEL = "Stored as"
 ROUNDING_LABEL = "Rounding"
 ROUNDINGS = [("To nearest", "nearest"), ("Stochastic (seeded)", "stochastic")]
@@ -203,9 +226,9 @@ DEVICE_LABEL = "Device"
 NAME_OF_MERGE = "Name of this merge"
 MERGE_BUTTON = "Merge"
 ROUNDING_TRAP = (
-    "In {dtype}, rounding to nearest would lose part of the rescaling: RL changes are often one "
+    "In {dtype}, rounding to nearest can lose part of the rescaling: RL changes are often a single "
     "step of that format, and λ × one step rounds back to one step. Stochastic rounding keeps it "
-    "on average; float32 keeps it exactly."
+    "on average, float32 exactly. The result shows the λ that was really stored."
 )
 NOTHING_MERGED = "Nothing merged yet. Choose a method and press Merge."
 STOPPED_MERGE = "Stopped. Nothing was left behind."

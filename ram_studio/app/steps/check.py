@@ -77,7 +77,9 @@ def browse(
         return [gr.update(maximum=1, value=1, label="0 of 0"), markup.empty_state(wording.NO_ITEMS)]
     place = min(max(1, int(position or 1)), len(found))
     slider = gr.update(
-        maximum=max(2, len(found)), value=place, label=f"{wording.ITEM_LABEL} {place} of {len(found)}"
+        maximum=max(2, len(found)),
+        value=place,
+        label=f"{wording.ITEM_LABEL} {place} of {len(found)}",
     )
     return [slider, scoring.item_html(report, domain, found[place - 1], agents)]
 
@@ -113,16 +115,24 @@ def run(
 def build() -> CheckStep:
     """Lay the step out inside the open Blocks."""
     with gr.Column(elem_id="step-check", elem_classes="step") as column:
-        gr.HTML(markup.step_head(wording.CHECK_HEADING, wording.CHECK_LEAD), apply_default_css=False)
+        gr.HTML(
+            markup.step_head(wording.CHECK_HEADING, wording.CHECK_LEAD), apply_default_css=False
+        )
         note = gr.HTML("", apply_default_css=False)
-        with gr.Column(elem_classes="panel"):
+        with gr.Column(elem_classes="box"):
             with gr.Row(elem_classes="check-form"):
                 models = gr.CheckboxGroup(
                     [], label=wording.MODELS_LABEL, elem_id="check-models", scale=3, min_width=260
                 )
                 limit = gr.Slider(
-                    *LIMITS, value=DEFAULT_LIMIT, step=50, label=wording.LIMIT_LABEL, buttons=[],
-                    elem_id="limit", scale=1, min_width=200,
+                    *LIMITS,
+                    value=DEFAULT_LIMIT,
+                    step=50,
+                    label=wording.LIMIT_LABEL,
+                    buttons=[],
+                    elem_id="limit",
+                    scale=1,
+                    min_width=200,
                 )
             with gr.Row(elem_classes="actions"):
                 evaluate = gr.Button(wording.EVALUATE, variant="primary", elem_id="evaluate")
@@ -133,24 +143,50 @@ def build() -> CheckStep:
         scores = gr.HTML(
             markup.empty_state(wording.NOTHING_CHECKED), elem_id="scores", apply_default_css=False
         )
-        with gr.Column(elem_classes="panel", visible=False) as browser:
+        with gr.Column(elem_classes="box", visible=False) as browser:
             gr.HTML(f"<h3>{wording.BROWSER_HEADING}</h3>", apply_default_css=False)
             with gr.Row(elem_classes="check-form"):
                 domains = list(SUITES[scoring.SUITE])
                 domain = gr.Dropdown(
-                    domains, value=domains[0], label=wording.DOMAIN_LABEL, filterable=False,
-                    elem_id="item-domain", min_width=140,
+                    [(d.capitalize(), d) for d in domains],
+                    value=domains[0],
+                    label=wording.DOMAIN_LABEL,
+                    filterable=False,
+                    elem_id="item-domain",
+                    min_width=140,
                 )
                 which = gr.Dropdown(
-                    [(label, key) for key, label in scoring.FILTERS.items()], value="all",
-                    label=wording.FILTER_LABEL, filterable=False, elem_id="item-filter", min_width=200,
+                    [(label, key) for key, label in scoring.FILTERS.items()],
+                    value="all",
+                    label=wording.FILTER_LABEL,
+                    filterable=False,
+                    elem_id="item-filter",
+                    min_width=200,
                 )
                 position = gr.Slider(
-                    1, 2, value=1, step=1, label=wording.ITEM_LABEL, buttons=[],
-                    elem_id="item-position", min_width=220, scale=2,
+                    1,
+                    2,
+                    value=1,
+                    step=1,
+                    label=wording.ITEM_LABEL,
+                    buttons=[],
+                    elem_id="item-position",
+                    min_width=220,
+                    scale=2,
                 )
             item = gr.HTML("", elem_id="item", apply_default_css=False)
     return CheckStep(
-        column, note, models, limit, evaluate, stop, status, scores, browser, domain, which,
-        position, item,
+        column,
+        note,
+        models,
+        limit,
+        evaluate,
+        stop,
+        status,
+        scores,
+        browser,
+        domain,
+        which,
+        position,
+        item,
     )

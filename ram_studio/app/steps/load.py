@@ -10,6 +10,7 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.app import loading, markup, wording
+from ram_studio.app.hero import hero_figure
 from ram_studio.app.jobs import Job
 from ram_studio.app.settings import Settings
 from ram_studio.app.sources import MAX_AGENTS, Sources, find_models, presets, read_sources
@@ -26,10 +27,10 @@ class LoadStep:
     column: gr.Column
     use_example: gr.Button
     use_dense: gr.Button
-    base: gr.Dropdown
+    base: gr.Dropdown | gr.Textbox
     rows: list[gr.Row]
     names: list[gr.Textbox]
-    sources: list[gr.Dropdown]
+    sources: list[gr.Dropdown | gr.Textbox]
     options: list[gr.Radio]
     fit: gr.Button
     analyze: gr.Button
@@ -103,20 +104,24 @@ def analyze_models(
 
 
 def _hero() -> str:
+    keys = "".join(
+        f'<span class="item"><i class="swatch" style="background:var(--ram-{color})"></i>'
+        f"{escape(text)}</span>"
+        for color, text in wording.HERO_KEYS
+    )
     return (
-        f"<h2>{escape(wording.LOAD_HEADING)}</h2><p>{escape(wording.LOAD_LEAD)}</p>"
+        f'<div class="hero"><div><h2>{escape(wording.LOAD_HEADING)}</h2>'
+        f"<p>{escape(wording.LOAD_LEAD)}</p></div>"
+        f'<figure>{hero_figure(wording.HERO_FIGURE)}<figcaption class="legend">{keys}</figcaption>'
+        "</figure></div>"
     )
 
 
-def _model_box(label: str, choices: list[str], placeholder: str, **kwargs: Any) -> gr.Dropdown:
-    return gr.Dropdown(
-        choices,
-        value=None,
-        label=label,
-        allow_custom_value=True,
-        info=None,
-        **kwargs,
-    )
+def _model_box(label: str, choices: list[str], **options: Any) -> gr.Dropdown | gr.Textbox:
+    # A list to choose from only where there is something to choose.
+    if choices:
+        return gr.Dropdown(choices, value=None, label=label, allow_custom_value=True, **options)
+    return gr.Textbox("", label=label, max_lines=1, max_length=4096, **options)
 
 
 def build(settings: Settings) -> LoadStep:
@@ -128,7 +133,8 @@ def build(settings: Settings) -> LoadStep:
     with gr.Column(elem_id="step-load", elem_classes="step") as column:
         gr.HTML(_hero(), elem_id="hero", apply_default_css=False)
         with gr.Row(elem_id="examples"):
-            with gr.Column(elem_classes=["panel", "example"], scale=3):
+            with gr.Column(elem_classes=["box", "example"], scale=3):
+                gr.HTML(f"<h3>{escape(wording.EXAMPLE_TITLE)}</h3>", apply_default_css=False)
                 use_example = gr.Button(
                     wording.USE_EXAMPLE, variant="primary", elem_id="use-example"
                 )
@@ -137,7 +143,8 @@ def build(settings: Settings) -> LoadStep:
                     f'<p class="fine">{escape(wording.EXAMPLE_HONESTY)}</p>',
                     apply_default_css=False,
                 )
-            with gr.Column(elem_classes=["panel", "example"], scale=2):
+            with gr.Column(elem_classes=["box", "example"], scale=2):
+                gr.HTML(f"<h3>{escape(wording.DENSE_TITLE)}</h3>", apply_default_css=False)
                 use_dense = gr.Button(wording.USE_DENSE, elem_id="use-dense")
                 gr.HTML(f"<p>{escape(wording.USE_DENSE_NOTE)}</p>", apply_default_css=False)
         with gr.Accordion(wording.OWN_MODELS, open=False, elem_id="own-models"):
@@ -148,9 +155,7 @@ def build(settings: Settings) -> LoadStep:
                 label=wording.PRESET_LABEL,
                 elem_id="preset",
             )
-            base = _model_box(
-                f"{wording.BASE_LABEL} · {source_label}", known, source_label, elem_id="base"
-            )
+            base = _model_box(f"{wording.BASE_LABEL} · {source_label}", known, elem_id="base")
             for i in range(MAX_AGENTS):
                 with gr.Row(visible=i < _FIRST_ROWS, elem_classes="agent-row") as row:
                     names.append(
@@ -167,7 +172,6 @@ def build(settings: Settings) -> LoadStep:
                         _model_box(
                             source_label,
                             known,
-                            source_label,
                             scale=6,
                             min_width=180,
                             elem_id=f"agent-source-{i + 1}",
@@ -175,7 +179,11 @@ def build(settings: Settings) -> LoadStep:
                     )
                     removers.append(
                         gr.Button(
-                            "×", size="sm", scale=0, min_width=40, elem_classes="remove-agent",
+                            "×",
+                            size="sm",
+                            scale=0,
+                            min_width=40,
+                            elem_classes="remove-agent",
                             elem_id=f"remove-agent-{i + 1}",
                         )
                     )
@@ -190,10 +198,23 @@ def build(settings: Settings) -> LoadStep:
             with gr.Row(elem_classes="actions"):
                 fit = gr.Button(wording.CHECK_FIT, elem_id="check-fit")
                 analyze = gr.Button(wording.ANALYZE, variant="primary", elem_id="analyze")
-                stop = gr.Button(wording.STOP, variant="stop", visible=False, elem_id="stop-analyze")
+                stop = gr.Button(
+                    wording.STOP, variant="stop", visible=False, elem_id="stop-analyze"
+                )
             status = gr.HTML("", elem_id="load-status", apply_default_css=False)
     step = LoadStep(
-        column, use_example, use_dense, base, rows, names, sources, options, fit, analyze, stop, status
+        column,
+        use_example,
+        use_dense,
+        base,
+        rows,
+        names,
+        sources,
+        options,
+        fit,
+        analyze,
+        stop,
+        status,
     )
     _wire_rows(step, add, removers, preset)
     return step
@@ -244,5 +265,8 @@ def _wire_rows(
     for i, button in enumerate(removers):
         button.click(remover(i), [shown, *fields], [shown, *step.rows, *fields], **quiet)
     preset.input(
-        fill_in, [preset, step.base, shown, *fields], [step.base, shown, *step.rows, *fields], **quiet
+        fill_in,
+        [preset, step.base, shown, *fields],
+        [step.base, shown, *step.rows, *fields],
+        **quiet,
     )

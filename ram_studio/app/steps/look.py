@@ -13,11 +13,15 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.app import charts, wording
+from ram_studio.app import charts, markup, wording
 from ram_studio.app.markup import step_head
 from ram_studio.app.workspace import Loaded
 
 _HALF = (("density", "composition"), ("patterns", "magnitude"), ("layer_density", "layer_overlap"))
+
+
+NARROW = 700
+"""Page width in CSS pixels below which figures are drawn for a phone."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class LookStep:
     head: gr.HTML
     plots: dict[str, gr.Plot]
     drawn: gr.State
+    width: gr.Number
     next: gr.Button
 
     @property
@@ -38,8 +43,7 @@ class LookStep:
 
 def head_html(loaded: Loaded | None, point: int) -> str:
     """Return the step's heading; it names the epsilon and passes on the analysis' warnings."""
-    epsilon = LADDER[point]
-    lead = wording.LOOK_LEAD.format(epsilon=f"{epsilon:.3g}")
+    lead = wording.LOOK_LEAD.format(epsilon=markup.epsilon_text(LADDER[point]))
     warnings = "".join(
         f'<p class="callout" data-tone="warn"><span>{escape(w)}</span></p>'
         for w in (loaded.sketch.warnings if loaded else ())
@@ -47,22 +51,36 @@ def head_html(loaded: Loaded | None, point: int) -> str:
     return f'{step_head(wording.LOOK_HEADING, lead)}<div class="warnings">{warnings}</div>'
 
 
-def draw(loaded: Loaded | None, point: int | float, drawn: str | None) -> list[Any]:
-    """Return [what is drawn, heading, figures ...], or "no change" when they are up to date."""
+def draw(
+    loaded: Loaded | None, point: int | float, drawn: str | None, width: float | None = None
+) -> list[Any]:
+    """Return [what is drawn, heading, figures ...], or "no change" when they are up to date.
+
+    width: of the page in CSS pixels, None when unknown.
+    """
     if loaded is None:
-        return [None, step_head(wording.LOOK_HEADING, wording.NEED_LOAD), *[None] * len(charts.FIGURES)]
+        return [
+            None,
+            step_head(wording.LOOK_HEADING, wording.NEED_LOAD),
+            *[None] * len(charts.FIGURES),
+        ]
     index = min(max(0, int(point)), len(LADDER) - 1)
-    wanted = f"{loaded.identity}|{index}"
+    narrow = bool(width) and float(width) < NARROW
+    wanted = f"{loaded.identity}|{index}|{narrow}"
     if wanted == drawn:
         return [gr.skip()] * (2 + len(charts.FIGURES))
-    figures = [figure(loaded.sketch, index) for figure in charts.FIGURES.values()]
+    figures = [figure(loaded.sketch, index, narrow) for figure in charts.FIGURES.values()]
     return [wanted, head_html(loaded, index), *figures]
 
 
 def _figure(name: str) -> gr.Plot:
     title, note = wording.CHARTS[name]
-    with gr.Column(elem_classes=["panel", "chart"], min_width=300):
-        gr.HTML(f"<h3>{escape(title)}</h3><p>{escape(note)}</p>", elem_classes="chart-head")
+    with gr.Column(elem_classes=["box", "chart"], min_width=300):
+        gr.HTML(
+            f"<h3>{escape(title)}</h3><p>{escape(note)}</p>",
+            elem_classes="chart-head",
+            apply_default_css=False,
+        )
         return gr.Plot(show_label=False, container=False, elem_id=f"chart-{name}")
 
 
@@ -79,4 +97,5 @@ def build() -> LookStep:
         with gr.Row(elem_classes="next-row"):
             go_on = gr.Button(wording.NEXT["tune"], variant="primary", elem_classes="next")
     ordered = {name: plots[name] for name in charts.FIGURES}
-    return LookStep(column, head, ordered, gr.State(None), go_on)
+    width = gr.Number(None, visible=False)
+    return LookStep(column, head, ordered, gr.State(None), width, go_on)

@@ -28,7 +28,8 @@ class MergeStep:
 
     column: gr.Column
     method: gr.Dropdown
-    extras: dict[str, gr.Number]
+    from_tune: gr.HTML
+    extras: dict[str, gr.components.Component]
     dtype: gr.Dropdown
     rounding: gr.Radio
     seed: gr.Number
@@ -79,7 +80,7 @@ def read_form(values: tuple[Any, ...]) -> MergeForm:
 
 
 def show_result(merged: Merged | None, session: Session, settings: Settings) -> list[Any]:
-    """Return updates of (result, download, recipe, recipe box) for a finished merge, or none yet."""
+    """Return updates of (result, download, recipe, recipe box) for a merge, or for none yet."""
     if merged is None or session.loaded is None:
         return [
             markup.empty_state(wording.NOTHING_MERGED),
@@ -127,9 +128,11 @@ def method_choices(methods: tuple[str, ...]) -> list[tuple[str, str]]:
 def build(methods: tuple[str, ...], devices: list[tuple[str, str]]) -> MergeStep:
     """Lay the step out inside the open Blocks."""
     with gr.Column(elem_id="step-merge", elem_classes="step") as column:
-        gr.HTML(markup.step_head(wording.MERGE_HEADING, wording.MERGE_LEAD), apply_default_css=False)
+        gr.HTML(
+            markup.step_head(wording.MERGE_HEADING, wording.MERGE_LEAD), apply_default_css=False
+        )
         with gr.Row(elem_classes="two-sides"):
-            with gr.Column(elem_classes="panel", scale=5, min_width=300):
+            with gr.Column(elem_classes="box", scale=5, min_width=300):
                 method = gr.Dropdown(
                     method_choices(methods),
                     value="ram+",
@@ -137,10 +140,12 @@ def build(methods: tuple[str, ...], devices: list[tuple[str, str]]) -> MergeStep
                     filterable=False,
                     elem_id="method",
                 )
-                gr.HTML(
-                    f'<p class="from-tune" id="from-tune"><span class="muted">{wording.FROM_TUNE}</span> '
+                from_tune = gr.HTML(
+                    f'<p class="from-tune"><span class="muted">{wording.FROM_TUNE}</span> '
                     '<b data-live="settings"></b> '
-                    f'<button type="button" class="link" data-go="tune">{wording.CHANGE}</button></p>',
+                    '<button type="button" class="link" data-go="tune">'
+                    f"{wording.CHANGE}</button></p>",
+                    elem_id="from-tune",
                     apply_default_css=False,
                 )
                 with gr.Row(elem_classes="extras"):
@@ -156,27 +161,64 @@ def build(methods: tuple[str, ...], devices: list[tuple[str, str]]) -> MergeStep
                         )
                         for key, (label, low, high) in _EXTRA.items()
                     }
+                with gr.Row(elem_classes="extras"):
+                    scope = gr.Dropdown(
+                        wording.SCOPES,
+                        value="global",
+                        label=wording.SCOPE_LABEL,
+                        filterable=False,
+                        min_width=140,
+                        elem_id="scope",
+                    )
+                    shared = gr.Dropdown(
+                        wording.SHARED,
+                        value="mean",
+                        label=wording.SHARED_LABEL,
+                        filterable=False,
+                        min_width=140,
+                        elem_id="shared",
+                    )
                 with gr.Row():
                     dtype = gr.Dropdown(
-                        wording.DTYPES, value="", label=wording.DTYPE_LABEL, filterable=False,
-                        min_width=140, elem_id="dtype",
+                        wording.DTYPES,
+                        value="",
+                        label=wording.DTYPE_LABEL,
+                        filterable=False,
+                        min_width=140,
+                        elem_id="dtype",
                     )
                     device = gr.Dropdown(
-                        devices, value="auto", label=wording.DEVICE_LABEL, filterable=False,
-                        min_width=140, elem_id="device",
+                        devices,
+                        value="auto",
+                        label=wording.DEVICE_LABEL,
+                        filterable=False,
+                        min_width=140,
+                        elem_id="device",
                     )
                 with gr.Row():
                     rounding = gr.Radio(
-                        wording.ROUNDINGS, value="nearest", label=wording.ROUNDING_LABEL,
-                        min_width=220, scale=3, elem_id="rounding",
+                        wording.ROUNDINGS,
+                        value="nearest",
+                        label=wording.ROUNDING_LABEL,
+                        min_width=220,
+                        scale=3,
+                        elem_id="rounding",
                     )
                     seed = gr.Number(
-                        0, label=wording.SEED_LABEL, precision=0, minimum=0, min_width=90, scale=1,
+                        0,
+                        label=wording.SEED_LABEL,
+                        precision=0,
+                        minimum=0,
+                        min_width=90,
+                        scale=1,
                         elem_id="seed",
                     )
                 name = gr.Textbox(
-                    label=wording.NAME_OF_MERGE, placeholder=wording.NAME_PLACEHOLDER, max_lines=1,
-                    max_length=60, elem_id="merge-name",
+                    label=wording.NAME_OF_MERGE,
+                    placeholder=wording.NAME_PLACEHOLDER,
+                    max_lines=1,
+                    max_length=60,
+                    elem_id="merge-name",
                 )
             with gr.Column(scale=6, min_width=300, elem_classes="side"):
                 plan = gr.HTML("", elem_id="plan", apply_default_css=False)
@@ -195,8 +237,26 @@ def build(methods: tuple[str, ...], devices: list[tuple[str, str]]) -> MergeStep
                     )
                     go_on = gr.Button(wording.NEXT["check"], elem_classes="next")
                 with gr.Accordion(wording.RECIPE, open=False, visible=False) as recipe_box:
-                    recipe = gr.Code("", language="yaml", show_label=False, elem_id="recipe")
+                    recipe = gr.Code(
+                        "", language="yaml", label=wording.RECIPE_LABEL, elem_id="recipe"
+                    )
     return MergeStep(
-        column, method, extras, dtype, rounding, seed, device, name, plan, merge, stop, status,
-        result, download, recipe, recipe_box, go_on,
+        column,
+        method,
+        from_tune,
+        {**extras, "scope": scope, "shared": shared},
+        dtype,
+        rounding,
+        seed,
+        device,
+        name,
+        plan,
+        merge,
+        stop,
+        status,
+        result,
+        download,
+        recipe,
+        recipe_box,
+        go_on,
     )

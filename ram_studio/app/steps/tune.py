@@ -39,24 +39,25 @@ def _template() -> str:
     head = "".join(f"<th scope='col'>{escape(c)}</th>" for c in wording.DIALECTS_COLUMNS)
     return f"""
 <div class="live">
-  <p class="callout" data-part="verdict" role="status" hidden><span data-part="verdict-text"></span></p>
+  <p class="callout" data-part="verdict" role="status" hidden>
+    <span data-part="verdict-text"></span></p>
   <div class="cards" data-part="cards"></div>
-  <section class="panel">
+  <section class="box">
     <div class="figure-head"><h3>{escape(wording.BARS_HEADING)}</h3>
       <div class="segmented" role="group">
-        <button type="button" data-grouping="layer" aria-pressed="true">{wording.BY_LAYER}</button>
-        <button type="button" data-grouping="module" aria-pressed="false">{wording.BY_MODULE}</button>
+        <button type="button" data-grouping="layer">{wording.BY_LAYER}</button>
+        <button type="button" data-grouping="module">{wording.BY_MODULE}</button>
       </div></div>
     <p class="readout" data-part="readout"></p>
     <div class="bars" data-part="bars"></div>
   </section>
-  <section class="panel">
+  <section class="box">
     <div class="figure-head"><h3>{escape(wording.OVERLAP_HEADING)}</h3>
       <span class="muted" data-part="changed" style="font-size:13px"></span></div>
     <div class="overlap" data-part="overlap" role="img"></div>
     <p class="legend" data-part="overlap-legend"></p>
   </section>
-  <section class="panel">
+  <section class="box">
     <h3 style="font-size:15px;font-weight:650">{escape(wording.DIALECTS_HEADING)}</h3>
     <div class="table-scroll"><table class="plain"><thead><tr>{head}</tr></thead>
       <tbody data-part="dialects"></tbody></table></div>
@@ -70,10 +71,11 @@ def build() -> TuneStep:
     """Lay the step out inside the open Blocks and wire its client-side events."""
     with gr.Column(elem_id="step-tune", elem_classes="step") as column, gr.Row(elem_id="tune-row"):
         with gr.Column(elem_id="controls"):
-            with gr.Column(elem_classes="panel"):
+            with gr.Column(elem_classes="box"):
                 gr.HTML(
                     f"<div class='eps-read'><span>{wording.EPSILON_LABEL}</span>"
-                    "<b data-live='epsilon'></b></div>"
+                    "<b data-live='epsilon'></b></div>",
+                    apply_default_css=False,
                 )
                 epsilon = gr.Slider(
                     0,
@@ -82,7 +84,6 @@ def build() -> TuneStep:
                     step=1,
                     label=wording.EPSILON_LABEL,
                     show_label=False,
-                    container=False,
                     buttons=[],
                     elem_id="epsilon",
                 )
@@ -92,7 +93,6 @@ def build() -> TuneStep:
                     value=scaling.DEFAULT_R,
                     step=0.01,
                     label=wording.R_LABEL,
-                    container=False,
                     buttons=[],
                     elem_id="r",
                 )
@@ -102,7 +102,6 @@ def build() -> TuneStep:
                     value=scaling.DEFAULT_ALPHA,
                     step=0.05,
                     label=wording.ALPHA_LABEL,
-                    container=False,
                     buttons=[],
                     elem_id="alpha",
                 )
@@ -110,7 +109,6 @@ def build() -> TuneStep:
                     wording.RULES,
                     value=scaling.DEFAULT_RULE,
                     label=wording.RULE_LABEL,
-                    container=False,
                     elem_id="rule",
                 )
             with gr.Row(elem_id="tune-buttons"):
