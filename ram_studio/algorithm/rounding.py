@@ -93,7 +93,7 @@ def _stochastic_float16(values, changed, key, start, out):
         if np.float64(word >> np.uint64(11)) * 2.0**-53 < size / step - count:
             count += 1.0
         drawn = min(count * step, 65504.0) if size <= 65504.0 else size
-        out[i] = (drawn if values[i] > 0.0 else -drawn) if changed[i] else values[i]
+        out[i] = np.copysign(drawn, values[i]) if changed[i] else values[i]
 
 
 def store(

@@ -180,5 +180,5 @@ def store(
         u = uniform(key, start, len(values), values.device)
         count += (u < size / step - count).double()
         drawn = torch.where(size <= 65504.0, (count * step).clamp(max=65504.0), size)
-        drawn = torch.where(values > 0, drawn, -drawn).to(torch.float16)
+        drawn = torch.copysign(drawn, values).to(torch.float16)
     return torch.where(changed, drawn, nearest)

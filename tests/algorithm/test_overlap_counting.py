@@ -1,0 +1,283 @@
+"""Counting overlap patterns: the kernels, their torch twins, and the arithmetic on histograms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import reference
+import torch
+from element_blocks import KINDS, ElementBlock, examples, float32_of, make_block, stored_as
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ram_studio.algorithm import kernels, ladder, overlap, torch_kernels
+from ram_studio.algorithm.ladder import BIN_COUNT, EDGE_BITS, LADDER, LADDER_BINS
+from ram_studio.algorithm.overlap import OverlapCounts
+
+SIZES = (0, 1, 2, 7, 63, 64, 65, 129)
+DTYPES = ("BF16", "F32")
+
+
+def chain_of(block: ElementBlock, edge_bits: int = EDGE_BITS) -> np.ndarray:
+    n = len(block.agents)
+    chain = np.zeros((1 << n) * n * BIN_COUNT, dtype=np.int32)
+    assert kernels.fill_chain(block.base, block.agents, chain, np.int32(edge_bits))
+    chain = chain.reshape(1 << n, n, BIN_COUNT).astype(np.int64)
+    chain[0] = 0  # scratch
+    return chain
+
+
+def steps_of(block: ElementBlock) -> tuple[np.ndarray, np.ndarray]:
+    n = len(block.agents)
+    steps = np.zeros((n, n, BIN_COUNT), dtype=np.int32)
+    magnitudes = np.zeros((n, BIN_COUNT), dtype=np.int32)
+    assert kernels.fill_steps(block.base, block.agents, steps, magnitudes, np.int32(EDGE_BITS))
+    return steps.astype(np.int64), magnitudes.astype(np.int64)
+
+
+def stacked(block: ElementBlock) -> tuple[torch.Tensor, torch.Tensor]:
+    base = torch.from_numpy(float32_of(block.base).copy())
+    agents = torch.from_numpy(np.stack([float32_of(a) for a in block.agents]))
+    return base, agents
+
+
+def expected_patterns(block: ElementBlock, epsilons=LADDER) -> list[list[int]]:
+    base, agents = block.base_values, block.agent_values
+    return [reference.pattern_counts(base, agents, epsilon) for epsilon in epsilons]
+
+
+def assert_chain_counts_like_reference(block: ElementBlock) -> None:
+    counted = overlap.patterns_from_chain(chain_of(block), LADDER_BINS, len(block.base))
+    assert counted.tolist() == expected_patterns(block)
+
+
+blocks = st.builds(
+    make_block,
+    seed=st.integers(0, 2**32),
+    agents=st.integers(1, 6),
+    size=st.sampled_from(SIZES),
+    dtype=st.sampled_from(DTYPES),
+    kind=st.sampled_from(KINDS),
+)
+many_agents = st.builds(
+    make_block,
+    seed=st.integers(0, 2**32),
+    agents=st.sampled_from((2, 7, 8)),
+    size=st.sampled_from(SIZES),
+    dtype=st.just("BF16"),
+    kind=st.sampled_from(KINDS),
+)
+
+
+@examples(60)
+@given(block=blocks)
+def test_patterns_equal_a_plain_count_at_every_ladder_point(block):
+    assert_chain_counts_like_reference(block)
+
+
+@pytest.mark.parametrize("agents", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
+def test_every_overlap_count_occurs_and_is_counted(agents, dtype):
+    block = make_block(agents, agents, 150, dtype, "every overlap")
+    counts = np.array(expected_patterns(block)[0])
+    sizes = np.array([mask.bit_count() for mask in range(1 << agents)])
+    assert [counts[sizes == c].sum() > 0 for c in range(agents + 1)] == [True] * (agents + 1)
+    assert_chain_counts_like_reference(block)
+
+
+@pytest.mark.parametrize("size", [2047, 2048, 2049, 4097])
+def test_patterns_are_right_around_the_kernels_tile(size):
+    block = make_block(size, 2, size, "BF16", "every overlap")
+    points = [0, ladder.DEFAULT_INDEX, len(LADDER) - 1]
+    counted = overlap.patterns_from_chain(chain_of(block), LADDER_BINS[points], size)
+    assert counted.tolist() == expected_patterns(block, [LADDER[p] for p in points])
+
+
+@pytest.mark.parametrize("agents", [1, 2])
+def test_a_change_of_exactly_epsilon_does_not_count(agents):
+    edges = [np.float32(e) for e in LADDER[1:]]
+    around = [
+        sign * value
+        for edge in edges
+        for value in (np.nextafter(edge, np.float32(0)), edge, np.nextafter(edge, np.float32(9)))
+        for sign in (np.float32(1), np.float32(-1))
+    ]
+    block = ElementBlock(
+        stored_as(np.zeros(len(around)), "F32"),
+        tuple(stored_as(np.roll(around, 5 * t), "F32") for t in range(agents)),
+    )
+    counted = overlap.patterns_from_chain(chain_of(block), LADDER_BINS, len(around))
+    # Two of the six elements around each edge lie above it, and all of those around later ones.
+    for point in range(1, len(LADDER)):
+        active = counted[point, 1::2].sum()
+        assert active == 2 + 6 * (len(LADDER) - 1 - point), LADDER[point]
+    assert counted.tolist() == expected_patterns(block)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-45, 3e-9, 1.1e-5, 0.0123456789, 2.5, 1e30, 3e38])
+def test_an_epsilon_off_the_ladder_is_counted_exactly(epsilon):
+    threshold = float(ladder.float32_threshold(epsilon))
+    exact = stored_as([0.0, threshold, -threshold, np.nextafter(np.float32(threshold), 1)], "F32")
+    wild = make_block(11, 3, 130, "F32", "wild")
+    for block in (ElementBlock(np.zeros(4, np.float32), (exact, -exact, exact)), wild):
+        chain = chain_of(block, int(np.float32(threshold).view(np.uint32)))
+        first = np.array([-ladder.LOWEST_BIN])
+        counted = overlap.patterns_from_chain(chain, first, len(block.base))
+        assert counted.tolist() == expected_patterns(block, [epsilon])
+
+
+@examples(40)
+@given(block=many_agents)
+def test_shared_counts_of_many_agents_equal_a_plain_count(block):
+    agents = len(block.agents)
+    steps, magnitudes = steps_of(block)
+    counted = overlap.shared_from_steps(steps, LADDER_BINS)
+    expected = [reference.shared_counts(c, agents) for c in expected_patterns(block)]
+    assert counted.tolist() == expected
+    assert magnitudes.tolist() == expected_magnitudes(block)
+
+
+def expected_magnitudes(block: ElementBlock) -> list[list[int]]:
+    """Return per agent the elements between one bin edge (not included) and the next (included)."""
+    edges = np.array([ladder.edge_value(k) for k in range(1, BIN_COUNT)])
+    tables = []
+    for agent in block.agent_values:
+        sizes = [abs(reference.tau(x, y)) for x, y in zip(block.base_values, agent, strict=True)]
+        # What lies below the first or above the last edge is kept in the outermost bins.
+        bins = np.searchsorted(edges, [s for s in sizes if s > 0], side="left")
+        tables.append(np.bincount(bins, minlength=BIN_COUNT).tolist())
+    return tables
+
+
+@examples(40)
+@given(block=blocks)
+def test_magnitudes_are_histograms_of_the_sizes_of_changes(block):
+    n = len(block.agents)
+    folded = np.zeros((1 << n, n, len(LADDER) + 1), dtype=np.int64)
+    magnitudes = np.zeros((n, BIN_COUNT), dtype=np.int64)
+    chain = np.zeros((1 << n) * n * BIN_COUNT, dtype=np.int32)
+    kernels.fill_chain(block.base, block.agents, chain, np.int32(EDGE_BITS))
+    interval = np.searchsorted(LADDER_BINS, np.arange(BIN_COUNT), side="right").astype(np.int64)
+    kernels.fold_chain(chain, interval, folded, magnitudes)
+    assert magnitudes.tolist() == expected_magnitudes(block)
+    counted = overlap.patterns_from_chain(folded, np.arange(1, len(LADDER) + 1), len(block.base))
+    assert counted.tolist() == expected_patterns(block)
+    assert not chain.any(), "folding clears the histogram, scratch included"
+
+
+@examples(40)
+@given(block=blocks)
+def test_torch_twin_fills_the_same_chain_histogram(block):
+    base, agents = stacked(block)
+    twin = torch_kernels.chain_histogram(base, agents, EDGE_BITS)
+    np.testing.assert_array_equal(twin.numpy(), chain_of(block))
+
+
+@examples(40)
+@given(block=many_agents)
+def test_torch_twin_fills_the_same_step_histogram(block):
+    base, agents = stacked(block)
+    twin_steps, twin_magnitudes = torch_kernels.step_histogram(base, agents, EDGE_BITS)
+    steps, magnitudes = steps_of(block)
+    # Steps of agents in one bin cancel in the kernel's order or another: compare what they add to.
+    np.testing.assert_array_equal(
+        overlap.shared_from_steps(twin_steps.numpy(), np.arange(BIN_COUNT)),
+        overlap.shared_from_steps(steps, np.arange(BIN_COUNT)),
+    )
+    np.testing.assert_array_equal(twin_magnitudes.numpy(), magnitudes)
+
+
+@examples(30)
+@given(block=blocks, cut=st.floats(0, 1))
+def test_counts_of_two_parts_add_up_to_those_of_the_whole(block, cut):
+    middle = round(cut * len(block.base))
+    first, second = block.part(0, middle), block.part(middle, len(block.base))
+    np.testing.assert_array_equal(chain_of(first) + chain_of(second), chain_of(block))
+
+
+@examples(30)
+@given(block=blocks, data=st.data())
+def test_dropping_agents_is_the_same_as_never_having_had_them(block, data):
+    order = data.draw(st.permutations(range(len(block.agents))))
+    keep = order[: data.draw(st.integers(1, len(order)))]
+    counted = overlap.patterns_from_chain(chain_of(block), LADDER_BINS, len(block.base))
+    counts = OverlapCounts.from_patterns(np.array([len(block.base)]), counted[None])
+    fewer = ElementBlock(block.base, tuple(block.agents[t] for t in keep))
+    kept = counts.keep_agents(keep)
+    assert kept.patterns[0].tolist() == expected_patterns(fewer)
+    assert kept.shared[0].tolist() == [
+        reference.shared_counts(c, len(keep)) for c in expected_patterns(fewer)
+    ]
+
+
+@examples(30)
+@given(block=blocks)
+def test_elements_by_overlap_count_and_by_agent_follow_from_patterns(block):
+    agents = len(block.agents)
+    expected = expected_patterns(block)
+    counts = OverlapCounts.from_patterns(
+        np.array([len(block.base)]), np.array(expected, dtype=np.int64)[None]
+    )
+    masks = range(1 << agents)
+    for point, by_mask in enumerate(expected):
+        assert counts.by_count[0, point].tolist() == [
+            sum(by_mask[m] for m in masks if m.bit_count() == c) for c in range(agents + 1)
+        ]
+        assert counts.active[0, point].tolist() == [
+            sum(by_mask[m] for m in masks if m >> t & 1) for t in range(agents)
+        ]
+    without_patterns = OverlapCounts(counts.numel, None, counts.shared)
+    np.testing.assert_array_equal(without_patterns.by_count, counts.by_count)
+
+
+def test_grouped_counts_are_sums_over_the_groups_members():
+    parts = [make_block(seed, 2, 40 + seed, "BF16", "every overlap") for seed in range(3)]
+    expected = [expected_patterns(part) for part in parts]
+    counts = OverlapCounts.from_patterns(np.array([40, 41, 42]), np.array(expected, dtype=np.int64))
+    grouped = counts.grouped([[2, 0], [1]])
+    assert grouped.numel.tolist() == [82, 41]
+    for point in range(len(LADDER)):
+        total = reference.add_counts([expected[2][point], expected[0][point]])
+        assert grouped.patterns[0, point].tolist() == total
+        assert grouped.shared[0, point].tolist() == reference.shared_counts(total, 2)
+        assert grouped.patterns[1, point].tolist() == expected[1][point]
+
+
+def test_agents_cannot_be_dropped_where_patterns_were_not_counted():
+    counts = OverlapCounts(np.array([3]), None, np.zeros((1, 1, 7, 7), dtype=np.int64))
+    with pytest.raises(ValueError, match="patterns"):
+        counts.keep_agents([0])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("size", [1, 2049])
+@pytest.mark.parametrize("where", ["base", "agent", "both"])
+def test_one_number_that_is_not_finite_is_noticed_wherever_it_is(bad, size, where):
+    for position in {0, size // 2, size - 1}:
+        base, agents = np.ones(size, np.float32), [np.ones(size, np.float32) for _ in range(2)]
+        if where in ("base", "both"):
+            base[position] = bad
+        if where in ("agent", "both"):
+            for agent in agents[1:] if where == "agent" else agents:
+                agent[position] = bad
+        for dtype in DTYPES:
+            stored = [
+                (a.view(np.uint32) >> 16).astype(np.uint16) if dtype == "BF16" else a
+                for a in (base, *agents)
+            ]
+            x, ys = stored[0], tuple(stored[1:])
+            chain = np.zeros(8 * BIN_COUNT, dtype=np.int32)
+            assert not kernels.fill_chain(x, ys, chain, np.int32(EDGE_BITS))
+            out, active = np.empty(size, np.float64), np.empty(size, np.uint8)
+            for merge in (kernels.merge_mean, kernels.merge_elected):
+                assert not merge(x, ys, out, active, np.float32(0), (1.0, 1.0))
+        x, y = ((a.view(np.uint32) >> 16).astype(np.uint16) for a in (base, agents[1]))
+        steps = np.zeros((2, 2, BIN_COUNT), np.int32)
+        magnitudes = np.zeros((2, BIN_COUNT), np.int32)
+        assert not kernels.fill_steps(x, (x, y), steps, magnitudes, np.int32(EDGE_BITS))
+
+
+def test_a_difference_beyond_float32_is_noticed():
+    x = np.array([3e38], np.float32)
+    chain = np.zeros(2 * BIN_COUNT, dtype=np.int32)
+    assert not kernels.fill_chain(x, (-x,), chain, np.int32(EDGE_BITS))
