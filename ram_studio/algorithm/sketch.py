@@ -231,7 +231,7 @@ class Sketch:
     def dialects(self, point: int = DEFAULT_INDEX) -> tuple[scaling.Dialect, ...]:
         """Return the scaling factors of other implementations for these agents."""
         by_tensor = self.ratios(point, "tensor")
-        unique = self.counts.shared[:, point, :, 0]
+        unique = self.counts.shared[:, point, :, 0].astype(np.float64)
         rho = self.ratios(point, "global")
         return scaling.dialects(
             tuple(float(x) for x in rho[0]) if len(rho) else tuple(0.0 for _ in self.agents),
