@@ -1,0 +1,259 @@
+"""What follows from a sketch without the weights: previews, groups, ratios, profile, verdict."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import reference
+from element_blocks import make_block
+
+from ram_studio.algorithm import naming
+from ram_studio.algorithm.ladder import BIN_COUNT, DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.overlap import OverlapCounts
+from ram_studio.algorithm.profile import client_profile
+from ram_studio.algorithm.sketch import Sketch, TensorEntry
+from ram_studio.algorithm.verdict import verdict
+from ram_studio.errors import SettingsError
+
+AGENTS = ("coding", "tool", "memory")
+NAMES = (
+    "model.embed_tokens.weight",
+    "model.layers.0.self_attn.q_proj.weight",
+    "model.layers.0.self_attn.q_proj.bias",
+    "model.layers.10.self_attn.q_proj.weight",
+    "model.layers.2.mlp.up_proj.weight",
+    "model.norm.weight",
+    "lm_head.weight",
+)
+LAYERS = {"embedding": [0], "0": [1, 2], "2": [4], "10": [3], "other": [5], "head": [6]}
+MODULES = {
+    "embed_tokens": [0],
+    "q_proj": [1, 3],
+    "q_proj.bias": [2],
+    "up_proj": [4],
+    "norm": [5],
+    "lm_head": [6],
+}
+
+
+def expected_counts() -> list[list[list[int]]]:
+    """Return pattern counts per tensor and ladder point, counted in plain Python."""
+    blocks = [make_block(i, 3, 31 + i, "BF16", "every overlap") for i in range(len(NAMES))]
+    return [
+        [reference.pattern_counts(b.base_values, b.agent_values, e) for e in LADDER] for b in blocks
+    ]
+
+
+COUNTS = expected_counts()
+NUMEL = [31 + i for i in range(len(NAMES))]
+
+
+def a_sketch() -> Sketch:
+    return Sketch(
+        agents=AGENTS,
+        tensors=tuple(TensorEntry(n, size) for n, size in zip(NAMES, NUMEL, strict=True)),
+        counts=OverlapCounts.from_patterns(np.array(NUMEL), np.array(COUNTS, dtype=np.int64)),
+        magnitudes=np.zeros((3, BIN_COUNT), dtype=np.int64),
+        fingerprints={"base": "b", "coding": "c", "tool": "t", "memory": "m"},
+    )
+
+
+def sketch_of(patterns: list[int], agents: tuple[str, ...] = AGENTS) -> Sketch:
+    """Return a sketch of one tensor with the same patterns at every epsilon."""
+    table = np.tile(np.array(patterns, dtype=np.int64), (1, len(LADDER), 1))
+    return Sketch(
+        agents=agents,
+        tensors=(TensorEntry("w", sum(patterns)),),
+        counts=OverlapCounts.from_patterns(np.array([sum(patterns)]), table),
+        magnitudes=np.zeros((len(agents), BIN_COUNT), dtype=np.int64),
+    )
+
+
+def totals(tensors: list[int], point: int) -> list[int]:
+    return reference.add_counts([COUNTS[i][point] for i in tensors])
+
+
+def assert_describes(
+    described: dict, tensors: list[int], point: int, rule: str, r: float, alpha: float
+) -> None:
+    counts = totals(tensors, point)
+    overlap = reference.shared_counts(counts, 3)
+    numel = sum(NUMEL[i] for i in tensors)
+    for t, name in enumerate(AGENTS):
+        agent = described["agents"][name]
+        rho = reference.ratio(overlap[t])
+        active = sum(overlap[t])
+        assert agent["overlap"] == overlap[t]
+        assert (agent["unique"], agent["shared"]) == (overlap[t][0], sum(overlap[t][1:]))
+        assert (agent["active"], agent["total"]) == (active, numel)
+        assert agent["density"] == pytest.approx(active / numel, rel=1e-12)
+        assert agent["rho"] == (None if math.isinf(rho) else pytest.approx(rho, rel=1e-12))
+        expected = reference.scaling(rho, rule, r, alpha)
+        assert agent["lambda"] == pytest.approx(expected, rel=1e-12)
+    assert described["patterns"] == {
+        "coding": counts[1],
+        "tool": counts[2],
+        "coding+tool": counts[3],
+        "memory": counts[4],
+        "coding+memory": counts[5],
+        "tool+memory": counts[6],
+        "coding+tool+memory": counts[7],
+    }
+
+
+@pytest.mark.parametrize("point", [0, 7, DEFAULT_INDEX, 40, len(LADDER) - 1])
+@pytest.mark.parametrize(("rule", "r", "alpha"), [("ram+", 0.1, 2.0), ("ram+s", 0.3, 1.0)])
+def test_preview_gives_counts_ratios_and_factors_of_the_whole_model(point, rule, r, alpha):
+    preview = a_sketch().preview(point, rule, r, alpha)
+    assert (preview["epsilon"], preview["rule"]) == (LADDER[point], rule)
+    assert (preview["r"], preview["alpha"]) == (r, alpha)
+    assert_describes(preview, list(range(len(NAMES))), point, rule, r, alpha)
+    json.dumps(preview, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("by", "groups"),
+    [
+        ("layer", LAYERS),
+        ("module", MODULES),
+        ("tensor", {name: [i] for i, name in enumerate(NAMES)}),
+    ],
+)
+def test_preview_describes_each_group_by_itself(by, groups):
+    preview = a_sketch().preview(DEFAULT_INDEX, "ram+", 0.1, 2.0, by=by)
+    assert list(preview["groups"]) == list(groups)
+    for label, tensors in groups.items():
+        assert_describes(preview["groups"][label], tensors, DEFAULT_INDEX, "ram+", 0.1, 2.0)
+    assert_describes(preview, list(range(len(NAMES))), DEFAULT_INDEX, "ram+", 0.1, 2.0)
+
+
+def test_rho_without_unique_elements_is_null_and_lambda_takes_its_bound():
+    sketch = sketch_of([10, 0, 4, 6, 0, 0, 0, 0])
+    coding = sketch.preview(rule="ram+", r=0.3, alpha=2.0)["agents"]["coding"]
+    assert (coding["rho"], coding["lambda"]) == (None, pytest.approx(1.6))
+    memory = sketch.preview()["agents"]["memory"]
+    assert (memory["rho"], memory["lambda"], memory["density"]) == (0.0, 1.0, 0.0)
+    assert sketch.preview(rule="ram+s", r=0.3)["agents"]["coding"]["lambda"] == pytest.approx(1.3)
+
+
+@pytest.mark.parametrize(
+    ("scope", "group_of"),
+    [
+        ("global", {i: list(range(len(NAMES))) for i in range(len(NAMES))}),
+        ("layer", {i: group for group in LAYERS.values() for i in group}),
+        ("tensor", {i: [i] for i in range(len(NAMES))}),
+    ],
+)
+def test_ratios_are_counted_in_the_scope_of_each_tensor(scope, group_of):
+    ratios = a_sketch().ratios(DEFAULT_INDEX, scope)
+    for i in range(len(NAMES)):
+        overlap = reference.shared_counts(totals(group_of[i], DEFAULT_INDEX), 3)
+        expected = [reference.ratio(overlap[t]) for t in range(3)]
+        assert ratios[i].tolist() == pytest.approx(expected, rel=1e-12)
+
+
+def test_selected_agents_are_counted_as_if_the_others_were_not_there():
+    chosen = a_sketch().select(["memory", "coding"])
+    assert chosen.agents == ("memory", "coding")
+    assert chosen.fingerprints == {"base": "b", "coding": "c", "memory": "m"}
+    for point in (0, DEFAULT_INDEX, 50):
+        counts = totals(list(range(len(NAMES))), point)
+        # Bits of coding and memory are 1 and 4; memory comes first now.
+        expected = [
+            counts[0] + counts[2],
+            counts[4] + counts[6],
+            counts[1] + counts[3],
+            counts[5] + counts[7],
+        ]
+        assert chosen.model.patterns[0, point].tolist() == expected
+
+
+@pytest.mark.parametrize("names", [[], ["coding", "coding"], ["coding", "poetry"]])
+def test_selecting_agents_that_are_not_there_is_refused(names):
+    with pytest.raises(SettingsError, match="coding, tool, memory"):
+        a_sketch().select(names)
+
+
+@pytest.mark.parametrize(
+    ("ask", "named"),
+    [
+        (lambda s: s.preview(by="colour"), "colour"),
+        (lambda s: s.preview(rule="max"), "max"),
+        (lambda s: s.preview(r=-1.0), "r is -1.0"),
+    ],
+)
+def test_a_sketch_refuses_what_it_does_not_know_by_name(ask, named):
+    with pytest.raises(SettingsError, match=named):
+        ask(a_sketch())
+
+
+def test_the_client_profile_holds_the_same_counts_as_the_previews():
+    sketch = a_sketch()
+    profile = json.loads(json.dumps(client_profile(sketch), allow_nan=False))
+    everything = list(range(len(NAMES)))
+    assert profile["agents"] == list(AGENTS)
+    assert profile["ladder"] == list(LADDER)
+    assert LADDER[profile["default_index"]] == 1e-5
+    assert profile["total"] == sum(NUMEL)
+    assert profile["layers"] == list(LAYERS)
+    assert profile["modules"] == list(MODULES)
+    assert profile["layer_total"] == [sum(NUMEL[i] for i in g) for g in LAYERS.values()]
+    assert profile["module_total"] == [sum(NUMEL[i] for i in g) for g in MODULES.values()]
+    for point in range(len(LADDER)):
+        counts = totals(everything, point)
+        assert profile["patterns"][point] == counts
+        assert profile["overlap"][point] == reference.shared_counts(counts, 3)
+        for key, groups in (("layer_active", LAYERS), ("module_active", MODULES)):
+            for g, tensors in enumerate(groups.values()):
+                shared = reference.shared_counts(totals(tensors, point), 3)
+                assert profile[key][point][g] == [sum(row) for row in shared]
+        for g, tensors in enumerate(LAYERS.values()):
+            by_mask = totals(tensors, point)
+            assert profile["layer_count"][point][g] == [
+                sum(n for m, n in enumerate(by_mask) if m.bit_count() == c) for c in range(4)
+            ]
+
+
+def test_dialects_of_a_sketch_use_global_and_tensor_ratios():
+    paper, script, mergekit = a_sketch().dialects()
+    everything = reference.shared_counts(totals(list(range(len(NAMES))), DEFAULT_INDEX), 3)
+    for t in range(3):
+        rho = reference.ratio(everything[t])
+        assert paper.factors[t] == pytest.approx(1 + 0.1 * min(rho, 2.0), rel=1e-12)
+        assert script.factors[t] == pytest.approx(1 + 0.2 * min(rho, 1.0), rel=1e-12)
+        weighted = [
+            (row[0], 1 + 0.1 * min(reference.ratio(row), 0.2))
+            for row in (
+                reference.shared_counts(totals([i], DEFAULT_INDEX), 3)[t] for i in range(len(NAMES))
+            )
+        ]
+        mean = sum(w * f for w, f in weighted) / sum(w for w, _ in weighted)
+        assert mergekit.factors[t] == pytest.approx(mean, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "level", "said"),
+    [
+        ([10, 0, 0, 0, 0, 0, 0, 0], "alone", "the merge is the base"),
+        ([10, 5, 0, 0, 0, 0, 0, 0], "alone", "Only one agent"),
+        ([10, 50, 50, 5, 0, 0, 0, 0], "helps", "91%"),
+        ([0, 1, 1, 1, 1, 0, 0, 300], "averages", "0.3%"),
+        ([0, 1, 90, 20, 90, 5, 0, 0], "mixed", "coding"),
+    ],
+)
+def test_the_verdict_follows_the_share_that_is_unique(patterns, level, said):
+    found = verdict(sketch_of(patterns))
+    assert found.level == level
+    assert said in found.text
+
+
+def test_layers_are_read_off_names_and_sorted_as_a_forward_pass_meets_them():
+    assert [naming.layer_of(n) for n in NAMES] == [
+        "embedding", "0", "0", "10", "2", "other", "head",
+    ]  # fmt: skip
+    assert naming.sort_layers({"head", "10", "2", "other", "embedding"}) == [
+        "embedding", "2", "10", "other", "head",
+    ]  # fmt: skip
