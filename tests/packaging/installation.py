@@ -64,7 +64,10 @@ def free_port() -> int:
 
 @contextmanager
 def running_app(installation: Installation) -> Iterator[str]:
-    """Run `ram-studio app` until the block ends; yield its address once it answers with 200."""
+    """Run `ram-studio app` until the block ends; yield its address once it answers with 200.
+
+    What the app printed is kept in the working folder and added to an error of the block.
+    """
     port = free_port()
     log = installation.work / f"app-{port}.log"
     with log.open("w", encoding="utf-8") as stream:
@@ -77,8 +80,11 @@ def running_app(installation: Installation) -> Iterator[str]:
         )
         try:
             address = f"http://127.0.0.1:{port}/"
-            _wait_until_it_answers(address, process, log)
+            _wait_until_it_answers(address, process)
             yield address
+        except BaseException as error:
+            error.add_note(f"The app said:\n{log.read_text(encoding='utf-8')}")
+            raise
         finally:
             process.send_signal(signal.SIGINT)
             try:
@@ -88,14 +94,14 @@ def running_app(installation: Installation) -> Iterator[str]:
                 process.wait()
 
 
-def _wait_until_it_answers(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_it_answers(address: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        assert process.poll() is None, f"the app ended:\n{log.read_text(encoding='utf-8')}"
+        assert process.poll() is None, "the app ended"
         try:
             with urllib.request.urlopen(address, timeout=10) as answer:
                 assert answer.status == 200
                 return
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             time.sleep(0.2)
-    pytest.fail(f"no answer in {START_SECONDS} s:\n{log.read_text(encoding='utf-8')}")
+    pytest.fail(f"no answer in {START_SECONDS} s")

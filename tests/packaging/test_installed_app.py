@@ -23,6 +23,14 @@ def address(installation: Installation) -> Iterator[str]:
         yield found
 
 
+@pytest.fixture(autouse=True)
+def _what_the_app_said(installation: Installation) -> Iterator[None]:
+    """Print the app's own lines, which pytest shows when the test failed."""
+    yield
+    for log in sorted(installation.work.glob("app-*.log")):
+        print(log.read_text(encoding="utf-8"))
+
+
 def test_version(installation: Installation) -> None:
     answer = run(installation.command, "--version", cwd=installation.work).stdout
     assert answer.strip() == f"ram-studio {__version__}"

@@ -145,27 +145,51 @@ def test_the_check_on_a_fresh_clone_is_make_test(clone: Path) -> None:
     assert done.returncode == 2, "a failing test run must fail the check"
 
 
-def test_a_browser_that_does_not_start_is_refused(clone: Path) -> None:
-    stub = fake_command(clone / "chromium", "echo get it from the store >&2; exit 1")
-    done = subprocess.run(
+def provide_browser(clone: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run scripts/chromium.py; a download by Playwright would find nobody listening."""
+    closed = {"PLAYWRIGHT_DOWNLOAD_HOST": "http://127.0.0.1:9"}
+    browsers = {"PLAYWRIGHT_BROWSERS_PATH": str(clone / "browsers")}
+    inherited = {name: value for name, value in os.environ.items() if name != "RAM_STUDIO_BROWSER"}
+    return subprocess.run(
         [sys.executable, str(clone / "scripts" / "chromium.py")],
-        env={**os.environ, "RAM_STUDIO_BROWSER": str(stub)},
+        env={**inherited, **closed, **browsers, **variables},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 1
-    assert done.stdout == ""
+
+
+def test_a_named_browser_that_does_not_start_is_refused(clone: Path) -> None:
+    stub = fake_command(clone / "chromium", "echo get it from the store >&2; exit 1")
+    done = provide_browser(clone, RAM_STUDIO_BROWSER=str(stub))
+    assert (done.returncode, done.stdout) == (1, "")
     assert str(stub) in done.stderr
 
 
-def test_a_browser_that_starts_is_printed(clone: Path) -> None:
+def test_a_browser_on_the_path_is_printed(clone: Path) -> None:
     browser = fake_command(clone / "chromium", "echo Chromium 150")
-    done = subprocess.run(
-        [sys.executable, str(clone / "scripts" / "chromium.py")],
-        env={**os.environ, "RAM_STUDIO_BROWSER": str(browser)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = provide_browser(clone, PATH=str(clone))
     assert (done.returncode, done.stdout) == (0, f"{browser}\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="apt installs for root only")
+def test_a_missing_browser_comes_from_debian_after_an_update(clone: Path) -> None:
+    chromium = clone / "chromium"
+    fake_command(
+        clone / "apt-get",
+        f'echo "apt-get $*" >&2; test "$1" = update || '
+        f"{{ echo '#!/bin/sh' > {chromium}; /bin/chmod +x {chromium}; }}",
+    )
+    done = provide_browser(clone, PATH=str(clone))
+    assert (done.returncode, done.stdout) == (0, f"{chromium}\n")
+    update, install = [line for line in done.stderr.splitlines() if line.startswith("apt-get")]
+    assert update == "apt-get update"
+    assert install.startswith("apt-get install --yes")
+    assert " chromium" in install
+
+
+def test_no_browser_at_all_is_an_error_that_says_what_to_do(clone: Path) -> None:
+    fake_command(clone / "apt-get", "exit 100")
+    done = provide_browser(clone, PATH=str(clone))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "make test RAM_STUDIO_BROWSER=/path/to/chrome" in done.stderr.splitlines()[-1]
