@@ -25,6 +25,7 @@ from ram_studio.errors import RamStudioError, SettingsError
 
 EXAMPLES = {"example": "1", "dense": "dense"}
 _POLL_SECONDS = 0.1
+_LEAVE_SECONDS = 20.0
 _MOST_PROMPTS = 300
 
 
@@ -33,8 +34,20 @@ def error_message(error: RamStudioError) -> gr.Error:
     return gr.Error(str(error), print_exception=False)
 
 
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise SettingsError(f"{name} is {str(value)[:80]!r}; it must be a number.") from None
+
+
 async def _finish(job: Job[Any], session: Session) -> Any:
     """Wait for a job; a cancelled request stops it."""
+    # The queue lets one heavy call run at a time: this can only be a cancelled one on its way out.
+    for _ in range(int(_LEAVE_SECONDS / _POLL_SECONDS)):
+        if not session.is_busy:
+            break
+        await asyncio.sleep(_POLL_SECONDS)
     if session.is_busy:
         raise SettingsError("Another job of this client is running; wait for it or cancel it.")
     session.job = job
@@ -152,7 +165,8 @@ class Endpoints:
             sketch = self._loaded(analysis, self._session(request)).sketch
             if agents:
                 sketch = sketch.select([str(a) for a in agents])
-            return sketch.preview(snap(epsilon), rule, float(r), float(alpha), by=by)
+            point = snap(_number("epsilon", epsilon))
+            return sketch.preview(point, rule, _number("r", r), _number("alpha", alpha), by=by)
         except RamStudioError as error:
             raise error_message(error) from error
 
@@ -231,7 +245,7 @@ class Endpoints:
         try:
             session = self._session(request)
             self._loaded(analysis, session)
-            if not 1 <= int(limit) <= _MOST_PROMPTS:
+            if not 1 <= _number("limit", limit) <= _MOST_PROMPTS:
                 raise SettingsError(f"limit is {limit}; it must be from 1 to {_MOST_PROMPTS}.")
             every = scoring.candidates(session)
             wanted = [str(m) for m in models] if models else list(every)
@@ -256,8 +270,10 @@ class Endpoints:
         except RamStudioError as error:
             raise error_message(error) from error
         for numbers in report["models"].values():
-            if self._settings.is_space:
-                numbers["path"] = None
+            # gradio_client takes anything with a "path" for a file to download.
+            path = numbers.pop("path", None)
+            if not self._settings.is_space:
+                numbers["folder"] = path
         return report
 
 

@@ -68,13 +68,14 @@ class Page:
         self.merge = merge.build(tuple(METHODS), devices())
         self.check = check.build()
         gr.HTML('<div id="ram-strip"></div>', apply_default_css=False)
+        # Before the events below: their handlers' names would take the endpoints'.
+        api.build(self.workspace)
         self.tab_key = gr.Textbox(visible=False)
         self.signal = gr.Textbox(visible=False)
         self._wire_steps()
         self._wire_load()
         self._wire_merge()
         self._wire_check()
-        api.build(self.workspace)
 
     # ------------------------------------------------------------------ what a load changes
 

@@ -1,0 +1,142 @@
+"""The real app in a process of its own, and a real browser; both once for the whole run."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 90.0
+BROWSER_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def app_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Start ``python app.py`` on a free port, wait until it answers, end it afterwards."""
+    folder = tmp_path_factory.mktemp("app")
+    port = free_port()
+    environment = {
+        **os.environ,
+        "TMPDIR": str(folder),
+        "GRADIO_TEMP_DIR": str(folder / "gradio"),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(ROOT),
+    }
+    environment.pop("SPACE_ID", None)
+    log = folder / "app.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / "app.py"), "--port", str(port)],
+            env=environment,
+            cwd=folder,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    url = f"http://127.0.0.1:{port}/"
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                with urllib.request.urlopen(url, timeout=5):
+                    break
+            except (urllib.error.URLError, OSError):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    pytest.fail(f"The app did not start:\n{log.read_text()}")
+                time.sleep(0.2)
+        yield url
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="session")
+def browser(chromium_path: str) -> Iterator[object]:
+    """Return a headless Chromium."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        instance = playwright.chromium.launch(executable_path=chromium_path, args=BROWSER_FLAGS)
+        yield instance
+        instance.close()
+
+
+class Visit:
+    """A page with everything it said and asked for, so that a test can require silence."""
+
+    def __init__(self, browser: object, url: str, size: tuple[int, int], **context: object) -> None:
+        self.url = url
+        self.context = browser.new_context(  # type: ignore[attr-defined]
+            viewport={"width": size[0], "height": size[1]}, **context
+        )
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(30_000)
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+
+    def _console(self, message: object) -> None:
+        if message.type == "error":  # type: ignore[attr-defined]
+            self.complaints.append(message.text)  # type: ignore[attr-defined]
+
+    def open(self, query: str = "") -> None:
+        """Open the app and wait until its first answer came."""
+        self.page.goto(self.url + query)
+        self.page.wait_for_selector("#to-load[aria-current=step], #to-tune[aria-current=step]")
+
+    def use_example(self) -> None:
+        """Press the big button and wait for the cards."""
+        self.page.click("#use-example")
+        self.page.wait_for_selector("[data-agent]", state="visible")
+
+    def cards(self) -> dict[str, dict[str, str]]:
+        """Return each card's data attributes."""
+        return self.page.evaluate(
+            "() => Object.fromEntries([...document.querySelectorAll('[data-agent]')]"
+            ".map(e => [e.dataset.agent, {...e.dataset}]))"
+        )
+
+    def check_silence(self) -> None:
+        """Fail on console errors and on requests that left this machine."""
+        assert self.complaints == []
+        foreign = [
+            url
+            for url in self.requests
+            if not url.startswith((self.url.rstrip("/"), "data:", "blob:"))
+        ]
+        assert foreign == []
+
+
+@pytest.fixture
+def visit(browser: object, app_url: str) -> Iterator[object]:
+    """Return a function that opens visits; each is closed, and must have been silent."""
+    visits: list[Visit] = []
+
+    def make(size: tuple[int, int] = (1280, 800), **context: object) -> Visit:
+        visits.append(Visit(browser, app_url, size, **context))
+        return visits[-1]
+
+    yield make
+    for one in visits:
+        one.context.close()
+        one.check_silence()

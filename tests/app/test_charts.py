@@ -1,0 +1,69 @@
+"""Figures say what the sketch says, and work in the bundled plotly.js."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from random_sketches import make_sketch
+
+from ram_studio.algorithm.ladder import DEFAULT_INDEX
+from ram_studio.app import charts, palette
+
+
+def _luminance(color: str) -> float:
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def _contrast(one: str, other: str) -> float:
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_texts_and_marks_are_legible(side: int) -> None:
+    background = palette.PAGE["panel"][side]
+    for name in ("ink", "muted", "accent", "good", "bad", "warn"):
+        assert _contrast(palette.PAGE[name][side], background) >= 4.5, name
+    for name in ("good", "bad", "warn"):
+        assert _contrast(palette.PAGE[name][side], palette.PAGE[f"{name}-soft"][side]) >= 4.5
+    assert _contrast(palette.PAGE["accent"][side], palette.PAGE["accent-ink"][side]) >= 4.5
+    for color in (palette.AGENTS_LIGHT, palette.AGENTS_DARK)[side]:
+        assert _contrast(color, background) >= 3.0, color
+    for color in palette.AGENTS_LIGHT:
+        assert _contrast(color, background) >= 3.0, f"{color} in a figure"
+
+
+@pytest.mark.parametrize("n_agents", [1, 2, 3, 7])
+@pytest.mark.parametrize("narrow", [False, True])
+def test_every_figure_draws_at_the_ends_of_the_ladder(n_agents: int, narrow: bool) -> None:
+    sketch = make_sketch(n_agents)
+    for name, figure in charts.FIGURES.items():
+        for point in (0, DEFAULT_INDEX, len(charts.LADDER) - 1):
+            drawn = figure(sketch, point, narrow)
+            if drawn is None:
+                assert (name, n_agents) == ("patterns", 7)
+                continue
+            layout = json.loads(drawn.to_json())["layout"]
+            assert layout["paper_bgcolor"] == "rgba(0,0,0,0)"
+            assert layout["dragmode"] is False
+
+
+def test_bars_carry_the_preview_s_numbers() -> None:
+    sketch = make_sketch(3)
+    agents = sketch.preview(DEFAULT_INDEX)["agents"]
+    bars = charts.density(sketch, DEFAULT_INDEX).data[0]
+    assert [x / 100 for x in bars.x] == pytest.approx([a["density"] for a in agents.values()])
+    parts = charts.composition(sketch, DEFAULT_INDEX).data
+    for t, agent in enumerate(agents.values()):
+        assert [int(p.customdata[t]) for p in parts] == agent["overlap"]
+    tops = charts.patterns(sketch, DEFAULT_INDEX).data[0].y
+    counts = sketch.preview(DEFAULT_INDEX)["patterns"].values()
+    assert sorted(tops) == sorted(c for c in counts if c)
+
+
+def test_heatmaps_share_one_scale() -> None:
+    figure = charts.heatmap(make_sketch(3), 0)
+    assert {trace.coloraxis for trace in figure.data} == {"coloraxis"}

@@ -1,0 +1,102 @@
+"""The named endpoints over HTTP, as gradio_client calls them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from ram_studio.app.examples import load_example
+from ram_studio.resources import asset_path
+
+with pytest.MonkeyPatch.context() as patch:
+    # httpx's bundled command line is imported with gradio_client; nothing of it is used.
+    gradio_client = pytest.importorskip("gradio_client")
+
+
+@pytest.fixture(scope="module")
+def client(app_url: str):
+    client = gradio_client.Client(app_url, verbose=False)
+    yield client
+    client.close()
+
+
+def test_the_four_endpoints_are_public_and_documented(client) -> None:
+    info = client.view_api(return_format="dict", print_info=False)
+    named = info["named_endpoints"]
+    assert set(named) == {"/analyze", "/preview", "/merge", "/evaluate"}
+    names = [p["parameter_name"] for p in named["/preview"]["parameters"]]
+    assert names == ["analysis", "epsilon", "rule", "r", "alpha", "agents", "by"]
+
+
+def test_preview_is_the_sketch_s(client) -> None:
+    answer = client.predict(epsilon=1e-5, rule="ram+", r=0.1, alpha=2.0, api_name="/preview")
+    assert answer == load_example("1").sketch.preview()
+    answer = client.predict(
+        analysis="dense", epsilon=0, rule="ram+s", agents=["tool", "coding"], api_name="/preview"
+    )
+    expected = load_example("dense").sketch.select(["tool", "coding"]).preview(0, "ram+s")
+    assert answer == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"rule": "ram++"}, "ram\\+\\+"),
+        ({"epsilon": -1}, "epsilon is -1"),
+        ({"epsilon": "much"}, "much"),
+        ({"agents": ["nobody"]}, "nobody"),
+        ({"analysis": "mine"}, "no analysis 'mine'"),
+        ({"by": "weekday"}, "weekday"),
+    ],
+)
+def test_wrong_arguments_come_back_as_one_sentence(client, arguments: dict, text: str) -> None:
+    with pytest.raises(Exception, match=text):
+        client.predict(**arguments, api_name="/preview")
+
+
+def test_own_folders_go_from_analysis_to_merge_to_scores(client) -> None:
+    example = asset_path("example")
+    agents = {"coder": str(example / "coding"), "tooler": str(example / "tool")}
+    answer = client.predict(str(example / "base"), agents, api_name="/analyze")
+    assert answer["agents"] == ["coder", "tooler"]
+    both = load_example("1").sketch.select(["coding", "tool"]).preview()
+    assert answer["preview"]["agents"]["coder"] == both["agents"]["coding"]
+
+    merged = client.predict(
+        analysis=answer["analysis"], method="ram", settings={"epsilon": 0.0}, api_name="/merge"
+    )
+    assert {"out", "method", "agents", "bytes_read", "bytes_written", "seconds"} <= set(merged)
+    assert (Path(merged["out"]) / "model.safetensors").is_file()
+    scores = client.predict(
+        analysis=answer["analysis"],
+        models=["coder", merged["merge"]],
+        limit=10,
+        api_name="/evaluate",
+    )
+    assert list(scores["models"]) == ["coder", merged["merge"]]
+    assert scores["models"]["coder"]["domains"]["code"]["n"] == 10
+
+
+def test_a_folder_that_is_none_is_named(client) -> None:
+    with pytest.raises(Exception, match="/nowhere"):
+        client.predict("/nowhere", {"a": "/nowhere"}, api_name="/analyze")
+
+
+def test_unknown_methods_and_settings_are_named(client) -> None:
+    with pytest.raises(Exception, match="blend"):
+        client.predict(method="blend", api_name="/merge")
+    with pytest.raises(Exception, match="temperature"):
+        client.predict(method="ram", settings={"temperature": 1}, api_name="/merge")
+
+
+def test_a_cancelled_evaluation_makes_room_for_the_next(client) -> None:
+    job = client.submit(limit=300, api_name="/evaluate")
+    time.sleep(1.5)
+    job.cancel()
+    start = time.monotonic()
+    scores = client.predict(models=["base"], limit=5, api_name="/evaluate")
+    assert scores["models"]["base"]["domains"]["code"]["n"] == 5
+    # All models with 300 prompts each take many times longer.
+    assert time.monotonic() - start < 15

@@ -1,0 +1,324 @@
+"""Handlers without a server: what they read, refuse, compute and write."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from random_sketches import make_sketch
+
+from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.app import loading, markup, merging, scoring, wording
+from ram_studio.app.deep_link import read_link
+from ram_studio.app.jobs import Job
+from ram_studio.app.profile import build_profile
+from ram_studio.app.settings import Settings
+from ram_studio.app.sources import (
+    MAX_AGENTS,
+    Sources,
+    find_models,
+    name_from,
+    presets,
+    read_sources,
+)
+from ram_studio.app.workspace import Loaded, Merged, Workspace
+from ram_studio.checkpoints.checkpoint import split_hub_id
+from ram_studio.errors import RamStudioError, SettingsError, Stopped
+
+LOCAL = Settings()
+SPACE = Settings(is_space=True)
+
+
+# ---------------------------------------------------------------------------- settings and links
+
+
+def test_flags_win_over_the_environment(tmp_path: Path) -> None:
+    env = {"GRADIO_SERVER_NAME": "0.0.0.0", "GRADIO_SERVER_PORT": "9000", "SPACE_ID": "a/b"}
+    settings = Settings.from_environment(environ=env)
+    assert (settings.host, settings.port, settings.is_space) == ("0.0.0.0", 9000, True)
+    settings = Settings.from_environment(host="::1", port=80, models_dir=tmp_path, environ=env)
+    assert (settings.host, settings.port, settings.models_dir) == ("::1", 80, tmp_path)
+
+
+@pytest.mark.parametrize("port", ["no", "0", "70000", "-1"])
+def test_a_wrong_port_is_named(port: str) -> None:
+    with pytest.raises(SettingsError, match=port):
+        Settings.from_environment(environ={"GRADIO_SERVER_PORT": port})
+
+
+def test_a_models_folder_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="nowhere"):
+        Settings.from_environment(models_dir=tmp_path / "nowhere", environ={})
+
+
+def test_a_link_is_read_and_clamped() -> None:
+    link = read_link({"example": "1", "epsilon": "1e-5", "r": "7", "alpha": "-3", "rule": "ram+"})
+    assert link == ("1", DEFAULT_INDEX, 1.0, 0.0, "ram+")
+    # An unquoted plus arrives as a space.
+    assert read_link({"rule": "ram "}).rule == "ram+"
+    assert read_link({"epsilon": "inf"}).point == len(LADDER) - 1
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{}, {"example": "../etc"}, {"epsilon": "x", "r": "nan", "alpha": "", "rule": "<b>"}],
+)
+def test_a_senseless_link_is_ignored(query: dict[str, str]) -> None:
+    assert read_link(query) == (None, None, None, None, None)
+
+
+# ---------------------------------------------------------------------------- sources
+
+
+def test_rows_without_a_source_are_left_out_and_names_are_made() -> None:
+    sources = read_sources(
+        " base ", ["coder", "", ""], ["./a/", None, "owner/My Model@main"], LOCAL
+    )
+    assert sources == Sources("base", {"coder": "./a/", "My-Model": "owner/My Model@main"})
+
+
+@pytest.mark.parametrize(
+    ("base", "names", "sources", "text"),
+    [
+        ("", ["a"], ["x"], "No base"),
+        ("b", [""], [""], "No agent"),
+        ("b", ["a", "a"], ["x", "y"], "Two agents are called a"),
+        ("b", ["<img>"], ["x"], "<img>"),
+        ("b", ["base"], ["x"], "base"),
+    ],
+)
+def test_a_wrong_form_says_what_to_enter(
+    base: str, names: list[str], sources: list[str], text: str
+) -> None:
+    with pytest.raises(SettingsError, match=text):
+        read_sources(base, names, sources, LOCAL)
+
+
+@pytest.mark.parametrize("source", ["/etc", "./models", "../x/y", "C:\\models", "a", "~/x"])
+def test_a_space_takes_hub_ids_only(source: str) -> None:
+    with pytest.raises(SettingsError, match="not a Hub id"):
+        read_sources("owner/name", ["a"], [source], SPACE)
+    with pytest.raises(SettingsError, match="not a Hub id"):
+        read_sources(source, ["a"], ["owner/name"], SPACE)
+
+
+def test_names_are_made_from_folders_and_hub_ids() -> None:
+    assert name_from("/models/my agent/") == "my-agent"
+    assert name_from("owner/name@v1") == "name"
+    assert name_from("///") == ""
+
+
+def test_every_preset_fits_the_form() -> None:
+    for preset in presets().values():
+        assert len(preset.agents) <= MAX_AGENTS
+        sources = read_sources(
+            preset.base, [n for n, _ in preset.agents], [s for _, s in preset.agents], SPACE
+        )
+        assert all(split_hub_id(s) for s in (sources.base, *sources.agents.values()))
+
+
+def test_model_folders_are_found_three_levels_deep(tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    (deep / "model.safetensors").touch()
+    (deep / "d" / "e").mkdir(parents=True)
+    (deep / "d" / "e" / "model.safetensors").touch()
+    assert find_models(tmp_path) == [str(deep)]
+    assert find_models(None) == []
+
+
+# ---------------------------------------------------------------------------- jobs and sessions
+
+
+def test_a_job_reports_and_returns() -> None:
+    def work(report, cancel):
+        for i in range(3):
+            report(i)
+            time.sleep(0.02)
+        return "done"
+
+    job = Job(work)
+    assert set(job.updates(0.005)) <= {0, 1, 2}
+    assert job.result() == "done"
+
+
+def test_a_job_hands_over_its_error() -> None:
+    def work(report, cancel):
+        raise SettingsError("no")
+
+    job = Job(work)
+    assert list(job.updates(0.005)) == []
+    with pytest.raises(SettingsError, match="no"):
+        job.result()
+
+
+def test_leaving_the_updates_stops_the_work() -> None:
+    ended = threading.Event()
+
+    def work(report, cancel):
+        try:
+            while True:
+                report(object())
+                cancel.raise_if_cancelled()
+                time.sleep(0.005)
+        finally:
+            ended.set()
+
+    job = Job(work)
+    updates = job.updates(0.005)
+    next(updates)
+    updates.close()
+    assert ended.is_set()
+    with pytest.raises(Stopped):
+        job.result()
+
+
+def _loaded(title: str = "x") -> Loaded:
+    return Loaded(title, None, "base", {"agent0": "a", "agent1": "b"}, make_sketch(2))
+
+
+def test_sessions_are_apart_and_a_key_finds_its_session_again(tmp_path: Path) -> None:
+    workspace = Workspace(Settings(work_dir=tmp_path))
+    one, two = workspace.session("tab-1"), workspace.session("tab-2")
+    assert one is workspace.session("tab-1")
+    assert one.folder != two.folder
+    assert workspace.attach("reloaded", one.key) is one
+    assert workspace.attach("strange", "../../etc").key not in (one.key, two.key)
+    workspace.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_idle_session_loses_its_files_but_not_while_it_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ram_studio.app.workspace._SWEEP_SECONDS", 0.0)
+    workspace = Workspace(Settings(work_dir=tmp_path, idle_seconds=0.2))
+    idle, busy = workspace.session("idle"), workspace.session("busy")
+    idle.folder.mkdir(parents=True)
+    go = threading.Event()
+    busy.job = Job(lambda report, cancel: go.wait(5))
+    busy.job.start()
+    time.sleep(0.3)
+    workspace.session("other")
+    assert not idle.folder.exists()
+    assert workspace.session("busy") is busy
+    go.set()
+
+
+def test_loading_others_drops_the_merges_of_these(tmp_path: Path) -> None:
+    session = Workspace(Settings(work_dir=tmp_path)).session("t")
+    session.load(_loaded())
+    folder = tmp_path / "m"
+    folder.mkdir()
+    session.merges["m"] = Merged("m", folder, "ram", {}, "")
+    assert session.free_name("m") == "m (2)"
+    assert session.free_name("agent0") == "agent0 (2)"
+    session.load(_loaded("other"))
+    assert not folder.exists()
+    assert session.merges == {}
+
+
+# ---------------------------------------------------------------------------- merging
+
+
+def test_a_form_becomes_the_methods_own_settings() -> None:
+    form = merging.MergeForm("ram+", DEFAULT_INDEX, 0.3, 1.5, scale=9.0)
+    recipe = merging.recipe_of(form, _loaded())
+    assert recipe.settings["epsilon"] == 1e-5
+    assert (recipe.settings["r"], recipe.settings["alpha"]) == (0.3, 1.5)
+    assert "scale" not in recipe.settings
+    form = merging.MergeForm("task-arithmetic", 0, 0.3, 1.5, scale=1.0)
+    assert merging.recipe_of(form, _loaded()).settings == {"scale": 1.0}
+
+
+@pytest.mark.parametrize("seed", [float("nan"), float("inf"), -1])
+def test_a_wrong_seed_is_refused_in_words(seed: float) -> None:
+    form = merging.MergeForm("ram", 0, 0.1, 2.0, seed=seed)
+    with pytest.raises(SettingsError, match="seed"):
+        merging.recipe_of(form, _loaded())
+
+
+def test_every_offered_setting_is_one_of_the_method() -> None:
+    from ram_studio.algorithm.methods import METHODS
+
+    for name, method in METHODS.items():
+        assert set(merging.OPTIONS.get(name, ())) <= set(method.settings.model_fields), name
+
+
+def test_file_names_are_made_from_letters_only() -> None:
+    assert merging.slug("ram+") == "ram-plus"
+    assert merging.slug("../../etc/passwd") == "etc-passwd"
+    assert merging.slug("<ε>") == "merge"
+
+
+def test_the_plan_names_sizes_and_the_rounding_caution(tmp_path: Path) -> None:
+    form = merging.MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0)
+    html = merging.plan_html(_loaded(), form, tmp_path / "not" / "there")
+    assert "bfloat16" in html
+    assert "rounding to nearest" in html
+    exact = merging.MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0, dtype="float32")
+    assert "rounding to nearest" not in merging.plan_html(_loaded(), exact, tmp_path)
+
+
+def test_a_result_says_how_much_rounding_took_and_hides_paths_on_a_space(tmp_path: Path) -> None:
+    numbers = {"rho": None, "lambda": 1.2, "effective_lambda": 1.04}
+    result = {
+        "agents": {"<b>a</b>": numbers},
+        "bytes_read": 10,
+        "bytes_written": 10,
+        "seconds": 0.1,
+    }
+    merged = Merged("<i>m</i>", tmp_path / "secret", "ram+", result, "")
+    html = merging.result_html(merged, _loaded(), SPACE)
+    assert "1.040 instead of 1.200" in html
+    assert "∞" in html
+    assert "secret" not in html
+    assert "<b>a</b>" not in html
+    assert "<i>m</i>" not in html
+    assert "secret" in merging.result_html(merged, _loaded(), LOCAL)
+
+
+# ---------------------------------------------------------------------------- texts
+
+
+def test_numbers_are_worded() -> None:
+    assert markup.epsilon_text(0.0) == "0"
+    assert markup.epsilon_text(1e-5) == "10⁻⁵"
+    assert markup.epsilon_text(2.0e-12) == "2 · 10⁻¹²"
+    assert markup.epsilon_text(0.02) == "0.02"
+    assert markup.size_text(1_700_000) == "1.7 MB"
+    assert markup.duration_text(75) == "1 min 15 s"
+
+
+def test_progress_is_worded_from_events() -> None:
+    from ram_studio.engine.events import Progress
+
+    html = loading.progress_html(Progress("merge", "t", 3, 50, 100, 200, 2.0))
+    assert "Merging tensor 3 of 50" in html
+    assert "50 bytes/s" in html
+    assert "2.0 s left" in html
+    html = scoring.progress_html(scoring.Scoring("<x>", 1, 4, "code", 10, 50))
+    assert "&lt;x&gt; on code" in html
+    assert "model 2 of 4" in html
+
+
+def test_the_profile_has_a_verdict_at_every_point() -> None:
+    profile = build_profile(make_sketch(3), example="dense")
+    assert len(profile["verdicts"]) == len(profile["mergekit"]) == len(LADDER)
+    assert {v["tone"] for v in profile["verdicts"]} <= {"good", "note", "warn", "plain"}
+    assert profile["example"] == "dense"
+
+
+def test_what_is_wrong_is_shown_as_the_library_says_it(tmp_path: Path) -> None:
+    with pytest.raises(RamStudioError) as caught:
+        loading.inspect(Sources(str(tmp_path), {"a": str(tmp_path)}), {}, LOCAL)
+    assert "base" in str(caught.value).lower()
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_texts_have_no_left_over_placeholders() -> None:
+    for name, text in vars(wording).items():
+        if isinstance(text, str) and name.isupper():
+            assert text.strip() == text or name in ("ADD_AGENT",), name

@@ -1,0 +1,284 @@
+"""What a visitor does, in a real browser, at the real app. Every visit must be silent."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.app.examples import load_example
+from ram_studio.resources import asset_path
+
+pytestmark = pytest.mark.browser
+
+PHONE = (390, 844)
+
+
+def _assert_cards(cards: dict, point: int, rule: str, r: float, alpha: float) -> None:
+    expected = load_example("1").sketch.preview(point, rule, r, alpha)
+    assert set(cards) == set(expected["agents"])
+    for name, numbers in expected["agents"].items():
+        assert float(cards[name]["epsilon"]) == expected["epsilon"]
+        assert float(cards[name]["lambda"]) == pytest.approx(numbers["lambda"], rel=1e-12)
+        rho = float("inf") if numbers["rho"] is None else numbers["rho"]
+        assert float(cards[name]["rho"]) == pytest.approx(rho, rel=1e-12)
+
+
+def _set_slider(page, name: str, value: float) -> None:
+    page.evaluate(
+        """([id, value]) => {
+          const input = document.querySelector(`#${id} input[type=range]`);
+          Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value")
+            .set.call(input, value);
+          input.dispatchEvent(new Event("input", {bubbles: true}));
+        }""",
+        [name, value],
+    )
+
+
+def _wait_for_lambda(page, agent: str, value: float) -> None:
+    page.wait_for_function(
+        "([agent, value]) => Math.abs(document.querySelector(`[data-agent='${agent}']`)"
+        ".dataset.lambda - value) < 1e-9",
+        arg=[agent, value],
+    )
+
+
+def test_one_press_gives_live_sliders_with_the_library_s_numbers(visit) -> None:
+    it = visit()
+    it.open()
+    it.use_example()
+    assert it.page.is_visible("#epsilon input[type=range]")
+    _assert_cards(it.cards(), DEFAULT_INDEX, "ram+", 0.1, 2.0)
+    verdict = it.page.text_content("[data-part=verdict-text]")
+    assert "unique" in verdict
+
+
+def test_sixty_fast_moves_end_on_the_last_value_without_a_request(visit) -> None:
+    it = visit()
+    it.open()
+    it.use_example()
+    it.page.wait_for_timeout(400)
+    before = len(it.requests)
+    it.page.evaluate(
+        """async () => {
+          const set = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set;
+          const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+          for (let i = 0; i < 60; i += 1) {
+            for (const [id, value] of [["epsilon", i % 40], ["r", (i % 50) / 50],
+                                       ["alpha", (i % 20) / 2]]) {
+              const input = document.querySelector(`#${id} input[type=range]`);
+              set.call(input, value);
+              input.dispatchEvent(new Event("input", {bubbles: true}));
+            }
+            await wait(16);
+          }
+        }"""
+    )
+    expected = load_example("1").sketch.preview(59 % 40, "ram+", (59 % 50) / 50, (59 % 20) / 2)
+    _wait_for_lambda(it.page, "tool", expected["agents"]["tool"]["lambda"])
+    it.page.wait_for_timeout(400)
+    _assert_cards(it.cards(), 59 % 40, "ram+", (59 % 50) / 50, (59 % 20) / 2)
+    assert it.requests[before:] == []
+    assert "epsilon=" in it.page.url
+
+
+def test_arrow_keys_and_the_rule_drive_the_cards(visit) -> None:
+    it = visit()
+    it.open()
+    it.use_example()
+    it.page.focus("#epsilon input[type=range]")
+    for _ in range(3):
+        it.page.keyboard.press("ArrowRight")
+    it.page.click("#rule label:has-text('RAM+s')")
+    expected = load_example("1").sketch.preview(DEFAULT_INDEX + 3, "ram+s")
+    _wait_for_lambda(it.page, "coding", expected["agents"]["coding"]["lambda"])
+    _assert_cards(it.cards(), DEFAULT_INDEX + 3, "ram+s", 0.1, 2.0)
+    it.page.click("#reset")
+    reset = load_example("1").sketch.preview()["agents"]["coding"]["lambda"]
+    _wait_for_lambda(it.page, "coding", reset)
+    _assert_cards(it.cards(), DEFAULT_INDEX, "ram+", 0.1, 2.0)
+
+
+def test_a_link_opens_tune_in_that_state_and_is_clamped(visit) -> None:
+    it = visit()
+    it.open("?example=1&epsilon=1e-4&r=0.25&alpha=99&rule=ram%2B")
+    it.page.wait_for_selector("[data-agent]", state="visible")
+    point = LADDER.index(min(LADDER, key=lambda e: abs(e - 1e-4)))
+    expected = load_example("1").sketch.preview(point, "ram+", 0.25, 10.0)
+    _wait_for_lambda(it.page, "coding", expected["agents"]["coding"]["lambda"])
+    _assert_cards(it.cards(), point, "ram+", 0.25, 10.0)
+
+
+def test_the_dense_lesson_says_that_ram_cannot_help(visit) -> None:
+    it = visit()
+    it.open("?example=dense")
+    it.page.wait_for_selector("[data-agent]", state="visible")
+    assert it.page.get_attribute("[data-part=verdict]", "data-tone") == "warn"
+    assert "task arithmetic" in it.page.text_content("[data-part=verdict-text]")
+
+
+def test_merge_download_check_and_reload(visit, tmp_path: Path) -> None:
+    it = visit()
+    page = it.page
+    it.open()
+    it.use_example()
+    page.click("#to-look")
+    page.wait_for_selector("#chart-heatmap .js-plotly-plot")
+    assert page.locator("#step-look .js-plotly-plot").count() == 7
+    page.click("#step-look .next")
+    page.wait_for_selector("[data-agent]", state="visible")
+
+    page.click("#to-merge")
+    page.wait_for_selector("#plan .plan")
+    assert "bfloat16" in page.text_content("#plan")
+    page.click("#merge")
+    page.wait_for_selector("#merge-result .result")
+    assert "λ stored" in page.text_content("#merge-result")
+    with page.expect_download() as download:
+        page.click("#download")
+    target = tmp_path / "merge.zip"
+    download.value.save_as(target)
+    with zipfile.ZipFile(target) as archive:
+        names = {Path(name).name for name in archive.namelist()}
+        assert {"model.safetensors", "config.json", "README.md", "ram_studio.json"} <= names
+        assert archive.testzip() is None
+
+    page.click("#to-check")
+    _set_slider(page, "limit", 50)
+    page.click("#evaluate")
+    page.wait_for_selector("#scores table", timeout=90_000)
+    rows = page.locator("#scores tbody tr").all_text_contents()
+    assert len(rows) == 5
+    assert "coding" in page.text_content(".statements")
+    assert re.search(r"\d+ gained, \d+ lost of 50", page.text_content(".statements"))
+    assert page.is_visible("#item .prompt")
+
+    page.reload()
+    page.wait_for_selector("#to-check[aria-current=step]")
+    page.wait_for_selector("#scores table")
+    page.click("#to-merge")
+    page.wait_for_selector("#merge-result .result")
+
+
+def _write_large_model(folder: Path, elements: int, change: int) -> None:
+    """Write a bfloat16 checkpoint of eight equal tensors, quickly and without torch."""
+    folder.mkdir()
+    each = elements // 8
+    rng = np.random.default_rng(1)
+    block = rng.integers(0x3C00, 0x3F00, each, dtype=np.uint16)
+    block[::change] ^= 1
+    header, at = {}, 0
+    for i in range(8):
+        header[f"model.layers.{i}.mlp.up_proj.weight"] = {
+            "dtype": "BF16",
+            "shape": [each],
+            "data_offsets": [at, at + 2 * each],
+        }
+        at += 2 * each
+    text = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _ in range(8):
+            file.write(block.tobytes())
+    (folder / "config.json").write_text('{"model_type": "qwen2"}')
+
+
+def test_own_folders_from_a_wrong_path_to_a_stopped_merge(visit, tmp_path: Path) -> None:
+    for name, change in (("base", 10**9), ("one", 7), ("two", 11)):
+        _write_large_model(tmp_path / name, 96_000_000, change)
+    it = visit()
+    page = it.page
+    it.open()
+    page.click("#own-models > button")
+    page.fill("#base input, #base textarea", "/nowhere/at/all")
+    page.fill("#agent-source-1 input, #agent-source-1 textarea", str(tmp_path / "one"))
+    page.fill("#agent-source-2 input, #agent-source-2 textarea", str(tmp_path / "two"))
+    page.click("#analyze")
+    page.wait_for_selector("#load-status .callout[data-tone=bad]")
+    assert "/nowhere/at/all" in page.text_content("#load-status")
+    assert page.is_disabled("#to-tune")
+
+    page.fill("#base input, #base textarea", str(tmp_path / "base"))
+    page.click("#check-fit")
+    page.wait_for_selector("#load-status table")
+    assert "They fit together" in page.text_content("#load-status")
+    page.click("#analyze")
+    page.wait_for_selector("#to-look[aria-current=step]", timeout=60_000)
+    page.click("#to-merge")
+    page.click("#method input")
+    page.click("[role=option]:has-text('Task arithmetic')")
+    page.wait_for_selector("#scale input")
+    page.click("#merge")
+    page.wait_for_selector("#merge-status .progress")
+    page.click("#stop")
+    page.wait_for_selector("#merge-status:has-text('Stopped')", timeout=5_000)
+    assert page.is_enabled("#merge")
+    assert page.locator("#merge-result .result").count() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_wider_than_a_phone(visit, scheme: str) -> None:
+    it = visit(PHONE, color_scheme=scheme)
+    page = it.page
+    it.open()
+    wide = "() => document.documentElement.scrollWidth - window.innerWidth"
+    assert page.evaluate(wide) <= 0
+    page.click("#own-models > button")
+    page.wait_for_timeout(300)
+    assert page.evaluate(wide) <= 0
+    it.use_example()
+    assert page.is_visible("#ram-strip")
+    assert "λ" in page.text_content("#ram-strip")
+    for step in ("tune", "look", "merge", "check"):
+        page.click(f"#to-{step}")
+        page.wait_for_selector(f"#to-{step}[aria-current=step]")
+        page.wait_for_timeout(300)
+        assert page.evaluate(wide) <= 0, step
+    dark = page.evaluate("() => document.body.classList.contains('dark')")
+    assert dark == (scheme == "dark")
+    page.click("#theme")
+    assert page.evaluate("() => document.body.classList.contains('dark')") != dark
+
+
+def test_a_stopped_evaluation_leaves_the_page_ready(visit) -> None:
+    it = visit()
+    page = it.page
+    it.open("?example=dense")
+    page.wait_for_selector("[data-agent]", state="visible")
+    page.click("#to-check")
+    page.click("#evaluate")
+    page.wait_for_selector("#check-status .progress")
+    page.click("#stop-evaluate")
+    page.wait_for_selector("#check-status:has-text('Stopped')", timeout=15_000)
+    assert page.is_enabled("#evaluate")
+
+
+def test_names_from_elsewhere_stay_text(browser) -> None:
+    page = browser.new_page()
+    page.set_content("<div id=ram-strip></div><div id=live></div>")
+    page.add_script_tag(path=str(asset_path("live.js")))
+    from random_sketches import make_sketch
+
+    from ram_studio.app.profile import build_profile
+    from ram_studio.app.steps.tune import _template
+
+    profile = build_profile(make_sketch(2))
+    profile["agents"][0] = "<img src=x onerror=window.hacked=1>"
+    page.evaluate(
+        """([html, profile]) => {
+          const live = document.getElementById("live");
+          live.innerHTML = html;
+          RAM.mount(live, {value: profile}, () => {});
+        }""",
+        [_template(), profile],
+    )
+    page.wait_for_selector(".agent-card[data-lambda]")
+    assert page.locator("img").count() == 0
+    assert page.evaluate("() => window.hacked === undefined")
+    page.close()
