@@ -1,0 +1,214 @@
+"""Real checkpoints with known contents: safetensors folders, and the same numbers as Python lists.
+
+Every tensor shape that breaks naive code is in them: none and one element, no dimension, odd
+sizes, integers; every overlap count from 0 to all agents occurs in every larger tensor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import reference
+import torch
+from safetensors.torch import load_file, save_file
+
+from ram_studio.checkpoints.recipe import Recipe, make_recipe
+
+DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+_INTEGER = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
+
+Tensors = dict[str, torch.Tensor]
+
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+SHAPES = {
+    EMBEDDING: (17, 8),
+    "model.layers.0.self_attn.q_proj.weight": (8, 8),
+    "model.layers.0.self_attn.q_proj.bias": (7,),
+    "model.layers.0.mlp.up_proj.weight": (9, 13),
+    "model.layers.1.mlp.up_proj.weight": (13, 9),
+    "model.layers.1.mlp.gate": (),
+    "model.layers.1.mlp.empty": (0, 4),
+    "model.layers.1.input_layernorm.weight": (1,),
+    "model.norm.weight": (8,),
+    HEAD: (17, 8),
+}
+COPIED = {
+    "model.positions": torch.arange(11),
+    "model.flags": torch.tensor([True, False, True]),
+}
+
+
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return bit patterns (tells -0.0 from 0.0); integers and booleans as they are."""
+    return tensor.view(_INTEGER[tensor.dtype]) if tensor.dtype in _INTEGER else tensor
+
+
+def values_of(tensor: torch.Tensor) -> list[float]:
+    return tensor.double().flatten().tolist()
+
+
+def _moved(tensor: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """Return the numbers that many places of the last digit further from zero."""
+    return (tensor.view(_INTEGER[tensor.dtype]) + steps).view(tensor.dtype)
+
+
+def base_tensor(shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> torch.Tensor:
+    flat = (torch.randn(shape, generator=rng) * 0.05).to(dtype).flatten()
+    if len(flat) >= 8:  # zeros of both signs, a denormal, a large number, and ones beside them
+        flat[:5] = torch.tensor([0.0, -0.0, torch.finfo(dtype).smallest_normal / 4, 1000.0, -1.0])
+    return flat.reshape(shape)
+
+
+def changed_by_rank(
+    base: torch.Tensor, agents: int, reach: int, rng: torch.Generator
+) -> list[torch.Tensor]:
+    """Return each agent's tensor: overlap count i mod (agents + 1) at element i, ulps up to reach.
+
+    Steps are at least as large as keeps them above 1e-5 about half of the time.
+    """
+    flat = base.flatten()
+    rank = torch.rand((agents, len(flat)), generator=rng).argsort(0).argsort(0)
+    changed = rank < torch.arange(len(flat)) % (agents + 1)
+    result = []
+    for t in range(agents):
+        sign = torch.randint(0, 2, (len(flat),), generator=rng) * 2 - 1
+        steps = torch.randint(1, reach + 1, (len(flat),), generator=rng) * sign
+        steps = torch.where(flat.abs() < 1e-3, steps.abs(), steps)  # never through zero
+        new = _moved(flat, steps.to(_INTEGER[base.dtype]))
+        result.append(torch.where(changed[t], new, flat).reshape(base.shape))
+    return result
+
+
+def write_folder(
+    folder: Path, tensors: Mapping[str, torch.Tensor], *, shards: int = 1, tied: bool | None = False
+) -> Path:
+    """Write a checkpoint of that many shards; ``tied`` is what config.json says."""
+    folder.mkdir(parents=True)
+    names = list(tensors)
+    weight_map = {}
+    for number in range(shards):
+        part = names[number * len(names) // shards : (number + 1) * len(names) // shards]
+        file = "model.safetensors"
+        if shards > 1:
+            file = f"model-{number + 1:05d}-of-{shards:05d}.safetensors"
+        save_file({n: tensors[n].contiguous() for n in part}, folder / file, {"format": "pt"})
+        weight_map |= dict.fromkeys(part, file)
+    if shards > 1:
+        index = {"metadata": {}, "weight_map": weight_map}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+    if tied is not None:
+        config["tie_word_embeddings"] = tied
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def read_folder(folder: Path) -> Tensors:
+    """Return all tensors of a checkpoint, read by the safetensors library."""
+    tensors: Tensors = {}
+    for shard in sorted(folder.glob("*.safetensors")):
+        tensors |= load_file(shard)
+    return tensors
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return every file's bytes by its path inside the folder."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@dataclass(frozen=True)
+class Zoo:
+    """A base and its agents, on disk and in memory (as they count: common rows cut, ...)."""
+
+    folder: Path
+    base: Tensors
+    agents: dict[str, Tensors]
+    counted: tuple[str, ...]
+
+    @property
+    def base_path(self) -> Path:
+        return self.folder / "base"
+
+    @property
+    def agent_paths(self) -> dict[str, Path]:
+        return {name: self.folder / name for name in self.agents}
+
+    def recipe(self, **changes: object) -> Recipe:
+        sources = {name: str(path) for name, path in self.agent_paths.items()}
+        return make_recipe({"base": str(self.base_path), "agents": sources, **changes})
+
+    def values(self, name: str) -> tuple[list[float], list[list[float]]]:
+        """Return one tensor's elements: of the base, and of each agent."""
+        return values_of(self.base[name]), [values_of(a[name]) for a in self.agents.values()]
+
+    def counts(self, epsilon: float) -> dict[str, list[int]]:
+        """Return the plain pattern counts of every counted tensor."""
+        return {n: reference.pattern_counts(*self.values(n), epsilon) for n in self.counted}
+
+    def overlap(self, epsilon: float, tensors: Sequence[str] | None = None) -> list[list[int]]:
+        """Return per agent the elements shared with exactly 0, 1, ... others, in these tensors."""
+        by_tensor = self.counts(epsilon)
+        total = reference.add_counts(by_tensor[n] for n in tensors or self.counted)
+        return reference.shared_counts(total, len(self.agents))
+
+    def ratios(self, epsilon: float, tensors: Sequence[str] | None = None) -> list[float]:
+        return [reference.ratio(row) for row in self.overlap(epsilon, tensors)]
+
+    def factors(
+        self, rule: str = "ram+", r: float = 0.1, alpha: float = 2.0, epsilon: float = 1e-5
+    ) -> list[float]:
+        return [reference.scaling(rho, rule, r, alpha) for rho in self.ratios(epsilon)]
+
+
+def make_zoo(
+    folder: Path,
+    agents: int = 2,
+    *,
+    dtype: str = "BF16",
+    agent_dtypes: Sequence[str] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] = SHAPES,
+    shards: int = 1,
+    reach: int | None = None,
+    seed: int = 0,
+    copied: bool = True,
+) -> Zoo:
+    """Write a zoo.
+
+    Args:
+        agent_dtypes: the dtype each agent is stored in; one in another dtype than the base starts
+            from the base's numbers in its own dtype.
+        reach: largest change in units of the last place; by default such that changes lie on both
+            sides of 1e-5.
+    """
+    reach = reach or (1 << 18 if dtype == "F32" else 24)
+    rng = torch.Generator().manual_seed(seed)
+    base: Tensors = {}
+    stored: dict[str, Tensors] = {f"agent{t}": {} for t in range(agents)}
+    dtypes = list(agent_dtypes or [dtype] * agents)
+    for name, shape in shapes.items():
+        base[name] = base_tensor(shape, DTYPES[dtype], rng)
+        for t, new in enumerate(changed_by_rank(base[name], agents, reach, rng)):
+            other = new.to(DTYPES[dtypes[t]])
+            if dtypes[t] != dtype:  # noise below the base's last digit, as training leaves it
+                other = other + (torch.rand(shape, generator=rng) * 1e-4).to(other.dtype)
+            stored[f"agent{t}"][name] = other.reshape(shape)
+    if copied:
+        for tensors in (base, *stored.values()):
+            tensors |= COPIED
+    write_folder(folder / "base", base, shards=shards)
+    for number, (name, tensors) in enumerate(stored.items()):
+        # Agents are cut into other shards than the base.
+        write_folder(folder / name, tensors, shards=1 if number % 2 else shards)
+    counted = sorted((n for n in base if n not in COPIED), key=list(base).index)
+    return Zoo(folder, base, stored, tuple(counted))
+
+
+def assert_leaves_nothing(out: Path, before: set[Path]) -> None:
+    """Fail unless the output is absent and nothing was added beside it."""
+    assert not out.exists()
+    assert set(out.parent.iterdir()) == before

@@ -1,0 +1,273 @@
+"""The sketch of real folders against a plain count of every element."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference
+import torch
+from engine_zoo import (
+    COPIED,
+    EMBEDDING,
+    HEAD,
+    SHAPES,
+    Zoo,
+    make_zoo,
+    values_of,
+    write_folder,
+)
+
+from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.engine import analyse
+from ram_studio.engine.analyse import analyze, analyze_report, load
+from ram_studio.engine.blocks import GROUP_ELEMENTS
+from ram_studio.engine.tally import TorchCounter
+
+
+def analyze_zoo(zoo: Zoo, **options: object) -> Sketch:
+    return analyze(zoo.base_path, zoo.agent_paths, **options)
+
+
+def assert_counts_like_reference(sketch: Sketch, zoo: Zoo) -> None:
+    n = len(zoo.agents)
+    assert sketch.agents == tuple(zoo.agents)
+    names = [t.name for t in sketch.tensors]
+    assert sorted(names) == sorted(zoo.counted)
+    assert [t.numel for t in sketch.tensors] == [zoo.base[name].numel() for name in names]
+    for point, epsilon in enumerate(LADDER):
+        expected = zoo.counts(epsilon)
+        for row, name in enumerate(names):
+            shared = reference.shared_counts(expected[name], n)
+            assert sketch.counts.shared[row, point].tolist() == shared, (name, epsilon)
+            if sketch.counts.patterns is not None:
+                assert sketch.counts.patterns[row, point].tolist() == expected[name]
+    # Every change is in the histogram of magnitudes, whatever its size.
+    active = [sum(row) for row in zoo.overlap(0.0)]
+    assert sketch.magnitudes.sum(1).tolist() == active
+
+
+@pytest.mark.parametrize(
+    ("agents", "dtype", "shards"),
+    [(1, "BF16", 1), (2, "F16", 3), (3, "BF16", 4), (3, "F32", 1)],
+)
+def test_every_pattern_of_every_tensor_is_counted_at_every_epsilon(tmp_path, agents, dtype, shards):
+    zoo = make_zoo(tmp_path, agents, dtype=dtype, shards=shards, seed=agents)
+    sketch = analyze_zoo(zoo)
+    assert_counts_like_reference(sketch, zoo)
+    assert sketch.dtypes == dict.fromkeys(["base", *zoo.agents], dtype)
+    assert sketch.rounded is None
+
+
+def test_seven_agents_are_counted_without_patterns(tmp_path):
+    zoo = make_zoo(tmp_path, 7, seed=3)
+    sketch = analyze_zoo(zoo)
+    assert sketch.counts.patterns is None
+    assert_counts_like_reference(sketch, zoo)
+
+
+@pytest.mark.parametrize("agents", [2, 7])
+def test_the_torch_counter_makes_the_same_sketch(tmp_path, monkeypatch, agents):
+    zoo = make_zoo(tmp_path, agents, seed=4)
+    sketch = analyze_zoo(zoo)
+    monkeypatch.setattr(analyse, "CpuCounter", lambda tally: TorchCounter(tally, "cpu"))
+    assert_same_sketch(analyze_zoo(zoo), sketch)
+
+
+def assert_same_sketch(a: Sketch, b: Sketch) -> None:
+    for field in dataclasses.fields(Sketch):
+        if field.name in ("counts", "rounded", "magnitudes"):
+            continue
+        assert getattr(a, field.name) == getattr(b, field.name), field.name
+    np.testing.assert_array_equal(a.magnitudes, b.magnitudes)
+    for x, y in ((a.counts, b.counts), (a.rounded, b.rounded)):
+        assert (x is None) == (y is None)
+        if x is not None and y is not None:
+            np.testing.assert_array_equal(x.numel, y.numel)
+            np.testing.assert_array_equal(x.shared, y.shared)
+            assert (x.patterns is None) == (y.patterns is None)
+            if x.patterns is not None:
+                np.testing.assert_array_equal(x.patterns, y.patterns)
+
+
+BIG = {"model.layers.0.w": (3 * GROUP_ELEMENTS + 12345,), "model.layers.1.w": (70_001, 2)}
+
+
+@pytest.mark.parametrize("agents", [3, 7])
+def test_threads_and_blocks_do_not_change_a_sketch(tmp_path, agents):
+    zoo = make_zoo(tmp_path, agents, shapes=BIG, shards=2)
+    report = load(zoo.base_path, zoo.agent_paths)
+    expected = analyze_report(report, threads=1)
+    for threads, groups in ((1, 1), (2, 1), (4, 2), (2, 64)):
+        sketch = analyze_report(report, threads=threads, block_elements=groups * GROUP_ELEMENTS)
+        assert_same_sketch(sketch, expected)
+    # One epsilon by brute force, so that all of them are not equally wrong.
+    overlap = zoo.overlap(1e-5)
+    assert expected.model.shared[0, DEFAULT_INDEX].tolist() == overlap
+
+
+def test_counts_in_mixed_dtypes_are_given_as_stored_and_as_the_base_would_store_them(tmp_path):
+    zoo = make_zoo(tmp_path, 3, dtype="BF16", agent_dtypes=("F32", "F16", "BF16"), seed=5)
+    sketch = analyze_zoo(zoo)
+    assert_counts_like_reference(sketch, zoo)
+    assert sketch.dtypes == {"base": "BF16", "agent0": "F32", "agent1": "F16", "agent2": "BF16"}
+    rounded = Zoo(
+        zoo.folder,
+        zoo.base,
+        {name: {n: t.bfloat16() for n, t in own.items()} for name, own in zoo.agents.items()},
+        zoo.counted,
+    )
+    assert sketch.rounded is not None
+    names = [t.name for t in sketch.tensors]
+    for point in (0, DEFAULT_INDEX, 30, 50):
+        expected = rounded.counts(LADDER[point])
+        assert {
+            name: sketch.rounded.patterns[row, point].tolist() for row, name in enumerate(names)
+        } == expected
+
+
+def test_an_agent_beyond_the_range_of_the_bases_dtype_is_counted_as_changed_there(tmp_path):
+    base = {"w": torch.zeros(4, dtype=torch.float16)}
+    agent = {"w": torch.tensor([0.0, 1e-9, 1.0, 70000.0])}
+    write_folder(tmp_path / "base", base)
+    write_folder(tmp_path / "a", agent)
+    sketch = analyze(tmp_path / "base", {"a": tmp_path / "a"})
+    assert sketch.counts.patterns[0, 0].tolist() == [1, 3]
+    assert sketch.rounded.patterns[0, 0].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("stored", ["both", "embedding", "head"])
+def test_a_tied_matrix_is_counted_once_however_it_is_stored(tmp_path, stored):
+    zoo = make_zoo(tmp_path / "made", 2, copied=False)
+    for name, tensors in {"base": zoo.base, **zoo.agents}.items():
+        own = dict(tensors)
+        own[HEAD] = own[EMBEDDING].clone()
+        if stored != "both":
+            own.pop(HEAD if stored == "embedding" else EMBEDDING)
+        write_folder(tmp_path / name, own, tied=True)
+    sketch = analyze(tmp_path / "base", {a: tmp_path / a for a in zoo.agents})
+    counted = {t.name for t in sketch.tensors}
+    assert len(counted & {EMBEDDING, HEAD}) == 1
+    once = Zoo(zoo.folder, zoo.base, zoo.agents, tuple(n for n in zoo.counted if n != HEAD))
+    assert sketch.model.shared[0, DEFAULT_INDEX].tolist() == once.overlap(1e-5)
+    assert sketch.total == sum(zoo.base[n].numel() for n in once.counted)
+
+
+def padded(zoo: Zoo, rows: int) -> dict[str, torch.Tensor]:
+    """Return the first agent's tensors with that many more (or fewer) rows in the vocabulary."""
+    tensors = dict(zoo.agents["agent0"])
+    for name in (EMBEDDING, HEAD):
+        own = tensors[name]
+        more = torch.full((abs(rows), own.shape[1]), 9.0, dtype=own.dtype)
+        tensors[name] = torch.cat([own, more]) if rows > 0 else own[:rows].clone()
+    return tensors
+
+
+@pytest.mark.parametrize("rows", [3, -4])
+def test_rows_beyond_the_common_ones_count_as_unchanged(tmp_path, rows):
+    zoo = make_zoo(tmp_path / "made", 2, seed=6)
+    write_folder(tmp_path / "padded", padded(zoo, rows))
+    agents = {"agent0": tmp_path / "padded", "agent1": zoo.agent_paths["agent1"]}
+    sketch = analyze(zoo.base_path, agents, rows="common")
+    first = dict(zoo.agents["agent0"])
+    for name in (EMBEDDING, HEAD) if rows < 0 else ():
+        first[name] = torch.cat([first[name][:rows], zoo.base[name][rows:]])
+    seen = Zoo(zoo.folder, zoo.base, {**zoo.agents, "agent0": first}, zoo.counted)
+    assert_counts_like_reference(sketch, seen)
+
+
+def test_a_missing_tensor_counts_as_unchanged_and_an_extra_one_not_at_all(tmp_path):
+    zoo = make_zoo(tmp_path / "made", 2, seed=7)
+    tensors = dict(zoo.agents["agent1"])
+    lost = "model.layers.0.mlp.up_proj.weight"
+    del tensors[lost]
+    tensors["model.layers.9.extra.weight"] = torch.ones(5)
+    write_folder(tmp_path / "odd", tensors)
+    sketch = analyze(
+        zoo.base_path,
+        {"agent0": zoo.agent_paths["agent0"], "agent1": tmp_path / "odd"},
+        missing="keep-base",
+        extra="ignore",
+    )
+    second = {**zoo.agents["agent1"], lost: zoo.base[lost]}
+    seen = Zoo(zoo.folder, zoo.base, {**zoo.agents, "agent1": second}, zoo.counted)
+    assert_counts_like_reference(sketch, seen)
+    assert any(lost in w for w in sketch.warnings)
+    assert any("model.layers.9.extra.weight" in w for w in sketch.warnings)
+
+
+def test_agents_dropped_from_a_sketch_were_never_there(tmp_path):
+    zoo = make_zoo(tmp_path, 3, seed=8)
+    sketch = analyze_zoo(zoo).select(["agent2", "agent0"])
+    paths = zoo.agent_paths
+    alone = analyze(zoo.base_path, {"agent2": paths["agent2"], "agent0": paths["agent0"]})
+    assert_same_sketch(sketch, alone)
+
+
+def test_an_agent_equal_to_the_base_is_named_and_two_equal_agents_too(tmp_path):
+    zoo = make_zoo(tmp_path / "made", 1, seed=9)
+    write_folder(tmp_path / "still", zoo.base)
+    path = zoo.agent_paths["agent0"]
+    sketch = analyze(zoo.base_path, {"first": path, "still": tmp_path / "still", "again": path})
+    warnings = "\n".join(sketch.warnings)
+    assert '"still" equals the base' in warnings
+    assert any("first" in w and "again" in w for w in sketch.warnings)
+    agents = sketch.preview()["agents"]
+    assert (agents["still"]["rho"], agents["still"]["lambda"]) == (0.0, 1.0)
+    assert (agents["first"]["rho"], agents["first"]["unique"]) == (None, 0)
+
+
+def test_a_density_near_one_asks_whether_this_is_the_base(tmp_path):
+    rng = torch.Generator().manual_seed(0)
+    base = {"w": torch.randn(1000, generator=rng).bfloat16()}
+    other = {"w": torch.randn(1000, generator=rng).bfloat16()}
+    write_folder(tmp_path / "base", base)
+    write_folder(tmp_path / "other", other)
+    sketch = analyze(tmp_path / "base", {"other": tmp_path / "other"})
+    assert any('"other"' in w and "the base" in w for w in sketch.warnings)
+
+
+def test_density_that_only_the_storage_makes_is_told_apart_from_training(tmp_path):
+    rng = torch.Generator().manual_seed(1)
+    base = {"w": torch.randn(4000, generator=rng).bfloat16()}
+    noise = torch.rand(4000, generator=rng) * 2e-3 - 1e-3  # below half a unit of bfloat16 at 1
+    write_folder(tmp_path / "base", base)
+    write_folder(tmp_path / "float", {"w": base["w"].float() + noise * base["w"].float().abs()})
+    write_folder(tmp_path / "plain", {"w": base["w"] * 2})
+    sketch = analyze(tmp_path / "base", {"float": tmp_path / "float", "plain": tmp_path / "plain"})
+    preview = sketch.preview()
+    assert preview["agents"]["float"]["density"] > 0.9
+    assert preview["as_base_dtype"]["agents"]["float"]["density"] == 0.0
+    assert (
+        preview["as_base_dtype"]["agents"]["plain"]["density"]
+        == preview["agents"]["plain"]["density"]
+    )
+    told = [w for w in sketch.warnings if "storage" in w]
+    assert len(told) == 1
+    assert '"float"' in told[0]
+    assert "F32" in told[0]
+    assert "BF16" in told[0]
+
+
+def test_integer_tensors_are_not_counted(tmp_path):
+    zoo = make_zoo(tmp_path, 1)
+    sketch = analyze_zoo(zoo)
+    assert not {t.name for t in sketch.tensors} & set(COPIED)
+    assert (
+        sketch.total
+        == sum(len(values_of(t)) for n, t in zoo.base.items() if n not in COPIED)
+        == sum(int(np.prod(shape)) for shape in SHAPES.values())
+    )
+
+
+def test_a_sketch_tells_where_it_came_from(tmp_path: Path):
+    zoo = make_zoo(tmp_path, 2)
+    sketch = analyze_zoo(zoo)
+    assert sketch.sources == {
+        "base": str(zoo.base_path),
+        **{n: str(p) for n, p in zoo.agent_paths.items()},
+    }
+    assert len(set(sketch.fingerprints.values())) == 3
