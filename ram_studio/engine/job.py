@@ -9,13 +9,13 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.ladder import ladder_index
-from ram_studio.algorithm.methods import Facts, Need, get_method, make_settings
+from ram_studio.algorithm.methods import Facts, Magnitudes, Need, get_method, make_settings
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.sketch import Sketch, TensorEntry
 from ram_studio.checkpoints.compatibility import CompatibilityReport, MergeTensor
@@ -26,6 +26,7 @@ from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, BlockReader, Sources
 from ram_studio.engine.devices import choose_device
 from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
 from ram_studio.engine.finite import non_finite_error
+from ram_studio.engine.magnitudes import count_magnitudes
 from ram_studio.engine.merging import (
     BlockMerger,
     FusedMerger,
@@ -35,6 +36,7 @@ from ram_studio.engine.merging import (
     is_fused,
     pattern_dtype,
 )
+from ram_studio.engine.whole import blocks_with_whole, read_whole
 from ram_studio.engine.workers import run_blocks, thread_count
 from ram_studio.errors import SketchError, SourceChangedError
 
@@ -155,10 +157,20 @@ class MergeJob:
                 "Analyze these checkpoints again, or leave the sketch out."
             )
 
-    def plan(self, counts: OverlapCounts | None) -> Plan:
-        """Return the method made ready with these counts."""
-        row_of = {t.name: i for i, t in enumerate(self.counted)}
-        rows = [row_of[t.tied_to or t.name] for t in self.merged]
+    def plan(
+        self,
+        counts: OverlapCounts | None,
+        sketch: Sketch | None = None,
+        *,
+        on_progress: ProgressCallback | None = None,
+        cancel: CancelToken | None = None,
+    ) -> Plan:
+        """Return the method made ready with these counts, and magnitudes where it needs them.
+
+        Raises: SketchError when magnitudes are wanted from a sketch of other files; SettingsError
+        when the settings do not suit these agents.
+        """
+        rows = self._counted_rows()
         ratios = None
         if counts is not None:
             ratios = _as_sketch(self.names, self.counted, counts).ratios(
@@ -169,6 +181,7 @@ class MergeJob:
             seed=self.recipe.seed,
             tensors=tuple(t.name for t in self.merged),
             ratios=ratios,
+            magnitudes=self._magnitudes(sketch, on_progress, cancel),
             total=sum(t.numel for t in self.counted),
         )
         return Plan(
@@ -180,6 +193,49 @@ class MergeJob:
             rounding=self.recipe.rounding,
             device=self.device,
         )
+
+    def _counted_rows(self) -> list[int]:
+        """Return, for each merged tensor, the index of its counted one (a head's embedding)."""
+        row_of = {t.name: i for i, t in enumerate(self.counted)}
+        return [row_of[t.tied_to or t.name] for t in self.merged]
+
+    def _magnitudes(
+        self,
+        sketch: Sketch | None,
+        on_progress: ProgressCallback | None,
+        cancel: CancelToken | None,
+    ) -> Magnitudes | None:
+        """Return histograms of |tau| in the settings' scope, or None if the method needs none.
+
+        Over the whole model they are the sketch's when one is given, else counted by a pass.
+        """
+        if Need.MAGNITUDES not in self.method.needs(self.settings):
+            return None
+        numel = np.array([t.numel for t in self.counted], dtype=np.int64)
+        per_tensor = self.settings.scope == "tensor"
+        rows = np.array(self._counted_rows(), dtype=np.int64)
+        totals, group_of = (
+            (numel, rows) if per_tensor else (numel.sum(keepdims=True), np.zeros_like(rows))
+        )
+        if sketch is not None:
+            self._check_sketch(sketch)
+            if not per_tensor:
+                return Magnitudes(sketch.magnitudes[None], totals, group_of)
+        bins = count_magnitudes(
+            self.report,
+            self.counted,
+            per_tensor=per_tensor,
+            device=self.device,
+            threads=self.threads,
+            block_elements=self.block_elements,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+        self.bytes_read += sum(b.nbytes for b in blocks_of(self.counted, self.block_elements))
+        return Magnitudes(bins, totals, group_of)
+
+    def _is_whole(self, tensor: MergeTensor) -> bool:
+        return self.method.whole(self.settings, tensor.tied_to or tensor.name, tensor.shape)
 
     def run(
         self,
@@ -195,7 +251,8 @@ class MergeJob:
         Raises: NonFiniteError, SourceChangedError, SettingsError for overflow, Stopped.
         """
         tally = MergeTally(len(self.names))
-        blocks = [b for b in blocks_of(self.merged, self.block_elements) if keep(b)]
+        every = blocks_with_whole(self.merged, self.block_elements, self._is_whole)
+        blocks = [b for b in every if keep(b)]
         total = sum(b.nbytes for b in blocks)
         meter = Meter("merge", total, len(self.merged))
         with Sources(self.report) as sources, _one_torch_thread(self.device):
@@ -210,7 +267,10 @@ class MergeJob:
                 )
 
                 def work(block: Block) -> None:
-                    base, agents = reader.read(block)
+                    if self._is_whole(block.tensor):
+                        base, agents = read_whole(reader, block, self.block_elements)
+                    else:
+                        base, agents = reader.read(block)
                     stored = merger.merge(block, base, agents)
                     if stored is None:
                         raise non_finite_error(self.report, sources, block)
@@ -248,6 +308,15 @@ class MergeJob:
         unique = counts.shared[:, 0, :, 0].sum(0)
         if np.array_equal(changed, tally.changed) and np.array_equal(unique, tally.unique):
             return
+        self._refuse_counts(is_from_sketch)
+
+    def check_expected(self, plan: Plan, tally: MergeTally, is_from_sketch: bool) -> None:
+        """Compare what the merge pass counted with what the method's thresholds promised."""
+        expected = getattr(plan.prepared, "expected_active", None)
+        if expected is not None and not np.array_equal(expected, tally.changed):
+            self._refuse_counts(is_from_sketch)
+
+    def _refuse_counts(self, is_from_sketch: bool) -> NoReturn:
         if is_from_sketch:
             raise SketchError(
                 "The sketch does not belong to these files: its counts differ from what the merge "

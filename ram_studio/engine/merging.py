@@ -1,4 +1,4 @@
-"""Merging blocks: the fused CPU path for RAM's rule, and the torch path for everything else."""
+"""Merging blocks: the CPU path for methods with a fused kernel, and the torch path for all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ram_studio.algorithm import kernels, rounding
-from ram_studio.algorithm.methods import BlockInput, Facts, Method, RegionRule
+from ram_studio.algorithm.methods import BlockInput, Facts, KernelInput, Method
 from ram_studio.checkpoints.compatibility import MergeTensor
 from ram_studio.engine.blocks import GROUP_ELEMENTS, Block
 from ram_studio.engine.tally import to_device
@@ -87,9 +87,16 @@ class BlockMerger(Protocol):
     """Merges blocks, one thread's worth."""
 
     def merge(
-        self, block: Block, base: np.ndarray, agents: tuple[np.ndarray, ...]
+        self,
+        block: Block,
+        base: np.ndarray,
+        agents: tuple[np.ndarray, ...],
+        fisher: np.ndarray | None = None,
     ) -> np.ndarray | None:
-        """Return the stored elements of the merged block; None when some tau is not finite."""
+        """Return the stored elements of the merged block; None when some tau is not finite.
+
+        fisher: float32 (agents, n) for methods that need it.
+        """
 
 
 def pattern_dtype(n_agents: int) -> np.dtype:
@@ -106,12 +113,12 @@ def pattern_dtype(n_agents: int) -> np.dtype:
 
 
 def is_fused(plan: Plan) -> bool:
-    """Whether the CPU's fused kernel computes this method."""
-    return plan.device == "cpu" and isinstance(plan.prepared, RegionRule)
+    """Whether a fused CPU kernel computes this method."""
+    return plan.device == "cpu" and hasattr(plan.prepared, "kernel")
 
 
 class FusedMerger:
-    """RAM's region rule on the CPU, rounding included."""
+    """Methods with a fused kernel on the CPU, rounding included."""
 
     def __init__(self, plan: Plan, tally: MergeTally, block_elements: int) -> None:
         self._plan = plan
@@ -126,26 +133,30 @@ class FusedMerger:
         return self._outputs[dtype][:n]
 
     def merge(
-        self, block: Block, base: np.ndarray, agents: tuple[np.ndarray, ...]
+        self,
+        block: Block,
+        base: np.ndarray,
+        agents: tuple[np.ndarray, ...],
+        fisher: np.ndarray | None = None,
     ) -> np.ndarray | None:
         """Merge a block, see BlockMerger."""
-        plan, rule = self._plan, self._plan.prepared
-        dtype = plan.dtypes[block.tensor.name]
+        plan, tensor = self._plan, block.tensor
+        dtype = plan.dtypes[tensor.name]
         active = self._active[: block.n]
-        factors = tuple(rule.factors[plan.rows[block.tensor.name]].tolist())
+        where = KernelInput(plan.rows[tensor.name], tensor.tied_to or tensor.name, block.start)
+        kernel, arguments = plan.prepared.kernel(where)
         # bfloat16 and float32 are rounded inside the kernel, unless drawn at random.
         is_direct = plan.rounding == "nearest" and dtype != "F16"
         target = rounding.STORAGE[dtype] if is_direct else np.dtype(np.float64)
         merged = self._output(target, block.n)
-        kernel = kernels.merge_elected if rule.elect_sign else kernels.merge_mean
-        if not kernel(base, agents, merged, active, rule.epsilon, factors):
+        if not kernel(base, agents, merged, active, *arguments):
             return None
         stored = merged
         if not is_direct:
-            key = plan.key(block.tensor)
+            key = plan.key(tensor)
             stored = rounding.store(merged, dtype, plan.rounding, active, key, block.start)
         _refuse_overflow(stored, dtype, block)
-        if block.tensor.is_counted:
+        if tensor.is_counted:
             self._count(base, agents, stored, active, dtype)
         return stored
 
@@ -205,7 +216,11 @@ class TorchMerger:
         self._tally = tally
 
     def merge(
-        self, block: Block, base: np.ndarray, agents: tuple[np.ndarray, ...]
+        self,
+        block: Block,
+        base: np.ndarray,
+        agents: tuple[np.ndarray, ...],
+        fisher: np.ndarray | None = None,
     ) -> np.ndarray | None:
         """Merge a block, see BlockMerger."""
         import torch
@@ -220,7 +235,10 @@ class TorchMerger:
             return None
         row = plan.rows[tensor.name]
         name = tensor.tied_to or tensor.name
-        values, active = plan.method.merge(BlockInput(x, y, row, name, block.start), plan.prepared)
+        weights = None if fisher is None else torch.from_numpy(fisher).to(plan.device)
+        values, active = plan.method.merge(
+            BlockInput(x, y, row, name, block.start, tensor.shape, weights), plan.prepared
+        )
         key = int(plan.key(tensor)) if plan.rounding == "stochastic" else None
         stored = torch_kernels.store(values, dtype, active != 0, key, block.start)
         if tensor.is_counted:

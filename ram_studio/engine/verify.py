@@ -148,12 +148,13 @@ def _compare_with_sources(
     def keep(block: Block) -> bool:
         return block.index % every == 0
 
+    plan = job.plan(counts, on_progress=on_progress, cancel=cancel)
     with _Comparison(checkpoint) as comparison:
-        tally = job.run(
-            job.plan(counts), comparison, keep=keep, on_progress=on_progress, cancel=cancel
-        )
-    if counts is not None and every == 1:
-        job.check_counts(counts, tally, is_from_sketch=False)
+        tally = job.run(plan, comparison, keep=keep, on_progress=on_progress, cancel=cancel)
+    if every == 1:
+        if counts is not None:
+            job.check_counts(counts, tally, is_from_sketch=False)
+        job.check_expected(plan, tally, is_from_sketch=False)
     return comparison.compared_bytes
 
 

@@ -11,12 +11,16 @@ from ram_studio.algorithm.methods.base import (
     BlockInput,
     BlockOutput,
     Facts,
+    KernelInput,
+    Magnitudes,
     Method,
     MethodSettings,
     Need,
 )
+from ram_studio.algorithm.methods.dare import DARE_TASK_ARITHMETIC, DARE_TIES
 from ram_studio.algorithm.methods.ram import PRESETS, RAM, RAM_PLUS, RAM_PLUS_SOFT, RegionRule
 from ram_studio.algorithm.methods.task_arithmetic import TASK_ARITHMETIC
+from ram_studio.algorithm.methods.ties import TIES
 from ram_studio.errors import SettingsError
 
 __all__ = [
@@ -25,6 +29,8 @@ __all__ = [
     "BlockInput",
     "BlockOutput",
     "Facts",
+    "KernelInput",
+    "Magnitudes",
     "Method",
     "MethodSettings",
     "Need",
@@ -34,7 +40,16 @@ __all__ = [
 ]
 
 METHODS: dict[str, Method] = {
-    method.name: method for method in (RAM, RAM_PLUS, RAM_PLUS_SOFT, TASK_ARITHMETIC)
+    method.name: method
+    for method in (
+        RAM,
+        RAM_PLUS,
+        RAM_PLUS_SOFT,
+        TASK_ARITHMETIC,
+        TIES,
+        DARE_TASK_ARITHMETIC,
+        DARE_TIES,
+    )
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -30,10 +30,29 @@ class MethodSettings(BaseModel):
 
 
 class Need:
-    """What a method may ask the engine to find out before the first block."""
+    """What a method may ask the engine to find out before the first block, or to read beside it.
+
+    RATIOS: Facts.ratios, at the settings' ``epsilon`` and ``scope``.
+    MAGNITUDES: Facts.magnitudes, over the whole model or per tensor by the settings' ``scope``.
+    FISHER: BlockInput.fisher, from the files in the folder that the settings' ``files`` names.
+    """
 
     RATIOS = "ratios"
     MAGNITUDES = "magnitudes"
+    FISHER = "fisher"
+
+
+@dataclass(frozen=True)
+class Magnitudes:
+    """Histograms of |tau| in the bins of ``ladder``, over groups of tensors.
+
+    bins: int64 (groups, agents, bins), elements with tau = 0 are in none; totals: int64 (groups,),
+    all counted elements; group_of: int64 (tensors,), the group of each of Facts.tensors.
+    """
+
+    bins: np.ndarray
+    totals: np.ndarray
+    group_of: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -42,16 +61,19 @@ class Facts:
 
     agents: names; seed: of the recipe; tensors: names of all merged tensors, in file order;
     ratios: overlap-unique ratio (tensors, agents) at the settings' epsilon and scope, or None when
-    not needed; magnitudes: elements per agent and bin of |tau| (see ``ladder``), or None;
-    total: counted elements.
+    not needed; magnitudes: or None when not needed; total: counted elements.
     """
 
     agents: tuple[str, ...]
     seed: int
     tensors: tuple[str, ...]
     ratios: np.ndarray | None = None
-    magnitudes: np.ndarray | None = None
+    magnitudes: Magnitudes | None = None
     total: int = 0
+
+    def uniform_factors(self, factor: float) -> np.ndarray:
+        """Return one factor for every tensor and agent, float64 (tensors, agents)."""
+        return np.full((len(self.tensors), len(self.agents)), factor)
 
 
 class BlockInput(NamedTuple):
@@ -59,6 +81,9 @@ class BlockInput(NamedTuple):
 
     base: float32 (n,); agents: float32 (agents, n); tensor: index among Facts.tensors;
     name: of the tensor, for seeding (a tied head goes by its embedding's name).
+    shape: of the whole tensor; a method that works on it whole (see Method.whole) gets all of it.
+    fisher: float32 (agents, n), the diagonal Fisher information of each agent's own elements, for
+    methods that need it.
     """
 
     base: Float32[Tensor, " n"]
@@ -66,13 +91,46 @@ class BlockInput(NamedTuple):
     tensor: int
     name: str
     start: int
+    shape: tuple[int, ...] = ()
+    fisher: Float32[Tensor, "agents n"] | None = None
 
 
 class BlockOutput(NamedTuple):
-    """values: float64 (n,), merged and not yet rounded; active: int64 overlap pattern (n,)."""
+    """values: float64 (n,), merged and not yet rounded; active: int64 overlap pattern (n,).
+
+    Bit t of the pattern says that agent t has a part in the element. Elements of pattern 0 keep
+    the base's value, also under stochastic rounding.
+    """
 
     values: Float64[Tensor, " n"]
     active: Int64[Tensor, " n"]
+
+
+Kernel = tuple[Callable[..., bool], tuple[Any, ...]]
+"""A fused CPU kernel, called with (base, agents, merged, active, *arguments), and its arguments."""
+
+
+class Fused(Protocol):
+    """A prepared method that the CPU can compute in one fused kernel.
+
+    Prepared methods without ``kernel`` go through their torch formula, which is also the kernel's
+    oracle: both give the same bits.
+    """
+
+    def kernel(self, block: KernelInput) -> Kernel:
+        """Return the kernel for a block of a tensor."""
+
+
+class KernelInput(NamedTuple):
+    """Which block a fused kernel is for, see BlockInput."""
+
+    tensor: int
+    name: str
+    start: int
+
+
+def _never_whole(settings: Any, name: str, shape: tuple[int, ...]) -> bool:
+    return False
 
 
 @dataclass(frozen=True)
@@ -81,9 +139,12 @@ class Method:
 
     name: as on the command line; title and formula: for people; source: where it is published;
     settings: model of its settings; needs: of these settings, see Need;
-    prepare: settings and facts -> whatever ``merge`` wants; merge: one block.
-    factors: of a prepared method, lambda per (tensor, agent) where the method has one.
-    fused: the prepared method is RAM's region rule, for which the CPU has a fused kernel.
+    prepare: settings and facts -> whatever ``merge`` wants; merge: one block. What prepare returns
+    may offer ``factors``, lambda per (tensor, agent): what multiplies tau where only one agent has
+    a part; and ``kernel``, see Fused.
+    whole: whether a tensor of this name and shape must come as one block (a matrix method);
+    memory then grows with the largest such tensor.
+    is_experiment: a probe of single agents rather than a merge to use.
     """
 
     name: str
@@ -94,3 +155,5 @@ class Method:
     needs: Callable[[Any], frozenset[str]]
     prepare: Callable[[Any, Facts], Any]
     merge: Callable[[BlockInput, Any], BlockOutput]
+    whole: Callable[[Any, str, tuple[int, ...]], bool] = _never_whole
+    is_experiment: bool = False

@@ -27,6 +27,8 @@ from ram_studio.algorithm.methods.base import (
     BlockOutput,
     Epsilon,
     Facts,
+    Kernel,
+    KernelInput,
     Method,
     MethodSettings,
     Need,
@@ -81,6 +83,13 @@ class RegionRule:
     epsilon: np.float32
     factors: np.ndarray
     elect_sign: bool
+
+    def kernel(self, block: KernelInput) -> Kernel:
+        """Return the fused kernel, see base.Fused."""
+        from ram_studio.algorithm import kernels
+
+        kernel = kernels.merge_elected if self.elect_sign else kernels.merge_mean
+        return kernel, (self.epsilon, tuple(self.factors[block.tensor].tolist()))
 
 
 def factors_for(rule: str, settings: RamSettings, ratios: np.ndarray) -> np.ndarray:

@@ -7,47 +7,79 @@ scale = 1/N is plain averaging, scale = 1 the plain sum.
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 from pydantic import Field
 
 from ram_studio.algorithm.methods.base import (
     BlockInput,
     BlockOutput,
     Facts,
+    Kernel,
+    KernelInput,
     Method,
     MethodSettings,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Scale = Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)]
 
 
 class TaskArithmeticSettings(MethodSettings):
     """Settings of task arithmetic."""
 
-    scale: (
-        Annotated[
-            float,
-            Field(ge=-10, le=10, allow_inf_nan=False, description="Factor on the sum of tau."),
-        ]
-        | None
-    ) = Field(default=None, description="Factor on the sum of tau; 1/N when left out.")
+    scale: Scale | None = Field(
+        default=None, description="Factor on the sum of tau; 1/N when left out."
+    )
 
 
-def _prepare(settings: TaskArithmeticSettings, facts: Facts) -> float:
-    return 1.0 / len(facts.agents) if settings.scale is None else settings.scale
+@dataclass(frozen=True)
+class ScaledSum:
+    """Task arithmetic made ready for one merge: the factor, and the same per tensor and agent."""
+
+    scale: float
+    factors: np.ndarray
+
+    def kernel(self, block: KernelInput) -> Kernel:
+        """Return the fused kernel, see base.Fused."""
+        from ram_studio.algorithm import sum_kernels
+
+        return sum_kernels.merge_sum, (self.scale, (), np.uint64(0), np.uint64(0))
 
 
-def merge_block(block: BlockInput, scale: float) -> BlockOutput:
-    """Merge one block; every element that some agent changed counts as active."""
+def default_scale(scale: float | None, facts: Facts) -> float:
+    """Return the scale, or 1/N where it was left out."""
+    return 1.0 / len(facts.agents) if scale is None else float(scale)
+
+
+def _prepare(settings: TaskArithmeticSettings, facts: Facts) -> ScaledSum:
+    scale = default_scale(settings.scale, facts)
+    return ScaledSum(scale, facts.uniform_factors(scale))
+
+
+def sum_kept(block: BlockInput, kept: Tensor, factor: float) -> BlockOutput:
+    """Return base + factor * sum of the tau that are kept.
+
+    kept: bool (agents, n). Elements without any keep the base's value exactly.
+    """
     import torch
 
     x = block.base.double()
     total = torch.zeros_like(x)
     active = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
     for t, agent in enumerate(block.agents):
-        tau = agent.double() - x
-        total += tau
-        active |= (tau != 0).long() << t
-    return BlockOutput(torch.where(active != 0, x + scale * total, x), active)
+        total += torch.where(kept[t], agent.double() - x, 0.0)
+        active |= kept[t].long() << t
+    return BlockOutput(torch.where(active != 0, x + factor * total, x), active)
+
+
+def merge_block(block: BlockInput, rule: ScaledSum) -> BlockOutput:
+    """Merge one block; every element that some agent changed counts as active."""
+    return sum_kept(block, block.agents != block.base, rule.scale)
 
 
 TASK_ARITHMETIC = Method(

@@ -1,0 +1,167 @@
+"""DARE: drop task vector elements at random and rescale the rest (Yu et al., arXiv 2311.03099).
+
+    dropped_t = tau_t * m_t / (1 - drop_rate),   m_t = 1 with probability 1 - drop_rate, else 0
+    dare-ta:    merged = base + scale * sum_t dropped_t
+    dare-ties:  TIES of the dropped_t
+
+m_t of an element is 53 bits of a counter-based hash of (seed, agent's name, tensor, index): it does
+not depend on the order of agents, on blocks, threads or the device, and a tied head drops what its
+embedding drops. drop_rate 0 is task arithmetic, or TIES.
+
+dare-ties trims to the largest ``density`` of all elements after dropping. Its threshold is taken
+before dropping, at the share density / (1 - drop_rate), of which 1 - drop_rate survive on average:
+no pass over the files is needed, and over millions of elements the average is the number.
+mergekit's dare_ties does not trim by magnitude; density 1 is that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from pydantic import Field
+
+from ram_studio.algorithm.methods.base import (
+    BlockInput,
+    BlockOutput,
+    Facts,
+    Kernel,
+    KernelInput,
+    Method,
+    MethodSettings,
+    Need,
+)
+from ram_studio.algorithm.methods.task_arithmetic import Scale, default_scale, sum_kept
+from ram_studio.algorithm.methods.ties import above, merge_elected
+from ram_studio.algorithm.methods.trimming import Density, ScopeOfTrimming, trim
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DropRate = Annotated[
+    float,
+    Field(
+        ge=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="Probability that an element of a task vector is dropped.",
+    ),
+]
+
+
+class DareTaskArithmeticSettings(MethodSettings):
+    """Settings of DARE followed by task arithmetic."""
+
+    drop_rate: DropRate = 0.5
+    scale: Scale | None = Field(
+        default=None, description="Factor on the sum of the rescaled tau; 1/N when left out."
+    )
+
+
+class DareTiesSettings(MethodSettings):
+    """Settings of DARE followed by TIES."""
+
+    drop_rate: DropRate = 0.5
+    density: Density = 0.2
+    scale: Scale = Field(default=1.0, description="Factor on the mean of the agreeing tau.")
+    scope: ScopeOfTrimming = "global"
+
+
+@dataclass(frozen=True)
+class Dropping:
+    """DARE made ready for one merge.
+
+    factor: scale / (1 - drop_rate), on the sum or mean of the survivors' tau; thresholds: float32
+    (tensors, agents) for dare-ties, None for dare-ta.
+    """
+
+    agents: tuple[str, ...]
+    seed: int
+    drop_rate: float
+    factor: float
+    factors: np.ndarray
+    thresholds: np.ndarray | None = None
+
+    @cached_property
+    def cut(self) -> int:
+        """Number of 53-bit words below which an element is dropped."""
+        return math.ceil(self.drop_rate * 2.0**53)
+
+    def keys(self, tensor: str) -> tuple[np.uint64, ...]:
+        """Return each agent's key for the random words of a tensor."""
+        from ram_studio.algorithm.rounding import stream_key  # loads numba: not at import time
+
+        return tuple(stream_key(self.seed, f"dare:{agent}", tensor) for agent in self.agents)
+
+    def kernel(self, block: KernelInput) -> Kernel:
+        """Return the fused kernel, see base.Fused."""
+        from ram_studio.algorithm import sum_kernels
+
+        drawing = (self.keys(block.name), np.uint64(self.cut), np.uint64(block.start))
+        if self.thresholds is None:
+            return sum_kernels.merge_sum, (self.factor, *drawing)
+        thresholds = tuple(self.thresholds[block.tensor])
+        return sum_kernels.merge_trimmed, (thresholds, self.factor, *drawing)
+
+
+def _prepare(settings: DareTaskArithmeticSettings | DareTiesSettings, facts: Facts) -> Dropping:
+    kept = 1.0 - settings.drop_rate
+    factor = default_scale(settings.scale, facts) / kept
+    thresholds = None
+    if isinstance(settings, DareTiesSettings):
+        thresholds = trim(facts.magnitudes, settings.density / kept).thresholds
+    return Dropping(
+        agents=facts.agents,
+        seed=facts.seed,
+        drop_rate=settings.drop_rate,
+        factor=factor,
+        factors=facts.uniform_factors(factor),
+        thresholds=thresholds,
+    )
+
+
+def survivors(block: BlockInput, rule: Dropping) -> Tensor:
+    """Return which elements of each task vector are not dropped: bool (agents, n)."""
+    import torch
+
+    from ram_studio.algorithm.torch_kernels import random_words
+
+    n, device = block.base.shape[0], block.base.device
+    words = torch.stack(
+        [random_words(int(key), block.start, n, device) for key in rule.keys(block.name)]
+    )
+    return ((words >> 11) & ((1 << 53) - 1)) >= rule.cut
+
+
+def merge_block(block: BlockInput, rule: Dropping) -> BlockOutput:
+    """Merge one block; the elements that are neither dropped nor trimmed count as active."""
+    kept = survivors(block, rule)
+    if rule.thresholds is None:
+        return sum_kept(block, kept & (block.agents != block.base), rule.factor)
+    kept &= above(block, rule.thresholds[block.tensor])
+    return merge_elected(block, kept, rule.factor)
+
+
+DARE_TASK_ARITHMETIC = Method(
+    name="dare-ta",
+    title="DARE + Task Arithmetic",
+    formula="scale * sum of all tau, a share drop_rate of each dropped, the rest / (1 - drop_rate)",
+    source="arXiv 2311.03099",
+    settings=DareTaskArithmeticSettings,
+    needs=lambda settings: frozenset(),
+    prepare=_prepare,
+    merge=merge_block,
+)
+DARE_TIES = Method(
+    name="dare-ties",
+    title="DARE + TIES",
+    formula="TIES of the tau, a share drop_rate of each dropped, the rest / (1 - drop_rate)",
+    source="arXiv 2311.03099 with arXiv 2306.01708",
+    settings=DareTiesSettings,
+    needs=lambda settings: frozenset({Need.MAGNITUDES}),
+    prepare=_prepare,
+    merge=merge_block,
+)

@@ -1,0 +1,86 @@
+"""Trimming: the threshold that keeps the share ``density`` of a task vector, largest first.
+
+The k-th largest |tau|, k = floor(density * elements), is looked up in a histogram of |tau| whose
+bins are 1/128 of an octave wide (``ladder``), so that the sketch has it ready and no pass sorts
+anything. Kept is every |tau| above the lower edge of the bin that holds the k-th largest one.
+
+- The kept share is never below density, and exceeds it by at most the rest of that one bin: equal
+  magnitudes are all kept, as in the authors' code (its mask is |tau| >= the k-th largest), and so
+  are smaller ones within 0.8 % of the k-th. Where the magnitudes in the bin are equal, as nearly
+  always among bfloat16 checkpoints, that is the authors' definition exactly.
+- Elements with tau = 0 fill up the share but are never "kept": an agent that changed fewer than k
+  elements loses none.
+- |tau| below 2.4e-9 share one bin, and so do those above 10.5.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32, Int64
+from pydantic import Field
+
+from ram_studio.algorithm.ladder import edge_value, float32_threshold
+from ram_studio.algorithm.methods.base import Magnitudes
+
+Density = Annotated[
+    float,
+    Field(
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Share of each task vector that is kept, largest magnitudes first.",
+    ),
+]
+ScopeOfTrimming = Annotated[
+    Literal["global", "tensor"],
+    Field(
+        description="Where the largest magnitudes are looked for: over the whole model (the "
+        "authors' code) or in each tensor on its own (mergekit)."
+    ),
+]
+
+
+def kept_count(density: float, total: int) -> int:
+    """Return k = floor(density * total), at least 1 where there is any element.
+
+    A product within 1e-9 (relative) of a whole number counts as that number: 0.2 * 15 is 3 though
+    the float nearest to 0.2 is not a fifth.
+    """
+    product = density * total
+    nearest = round(product)
+    k = nearest if math.isclose(product, nearest, rel_tol=1e-9) else math.floor(product)
+    return min(max(k, 1), total)
+
+
+class Trim(NamedTuple):
+    """thresholds: float32 (tensors, agents), kept is |tau| > threshold, strictly.
+
+    kept: int64 (agents,), how many elements that keeps.
+    """
+
+    thresholds: Float32[np.ndarray, "tensors agents"]
+    kept: Int64[np.ndarray, " agents"]
+
+
+def trim(magnitudes: Magnitudes, density: float) -> Trim:
+    """Return what to keep of every agent in every tensor.
+
+    density: above 0; more than 1 counts as 1.
+    """
+    groups, agents, _ = magnitudes.bins.shape
+    thresholds = np.zeros((groups, agents), dtype=np.float32)
+    kept = np.zeros(agents, dtype=np.int64)
+    for group in range(groups):
+        k = kept_count(min(density, 1.0), int(magnitudes.totals[group]))
+        for agent in range(agents):
+            # How many elements lie in this bin or a higher one, per bin: it falls from left on.
+            at_least = np.cumsum(magnitudes.bins[group, agent, ::-1])[::-1]
+            reaching = np.flatnonzero(at_least >= k)
+            lowest = int(reaching[-1]) if k and len(reaching) else 0
+            kept[agent] += at_least[lowest]
+            if lowest > 0:
+                thresholds[group, agent] = float32_threshold(edge_value(lowest))
+    return Trim(thresholds[magnitudes.group_of], kept)

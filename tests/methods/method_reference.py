@@ -1,0 +1,78 @@
+"""The baseline methods element by element, in plain Python, from the published equations alone.
+
+Nothing here comes from the package. Numbers are float64; tensors are flat lists. Equations: task
+arithmetic arXiv 2212.04089, TIES arXiv 2306.01708, DARE arXiv 2311.03099.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+Values = Sequence[float]
+
+
+def tau32(base: float, agent: float) -> float:
+    """Return one element of a task vector as float32 holds it."""
+    return float(np.float32(agent) - np.float32(base))
+
+
+def task_arithmetic(base: float, agents: Values, scale: float) -> float:
+    total = 0.0
+    for agent in agents:
+        total += agent - base
+    return base + scale * total
+
+
+def kth_largest(magnitudes: Values, density: float) -> float:
+    """Return the magnitude of rank floor(density * n) from the top, at least the largest."""
+    k = max(1, math.floor(density * len(magnitudes) * (1 + 1e-12)))
+    return sorted(magnitudes, reverse=True)[k - 1]
+
+
+def in_one_bin(a: float, b: float) -> bool:
+    """Whether two magnitudes lie in one bin (edge, next edge] of 128 per octave around 1e-5."""
+
+    def index(x: float) -> int:
+        bits = int(np.float32(x).view(np.uint32)) - int(np.float32(1e-5).view(np.uint32)) - 1
+        return min(max(bits >> 16, -1536), 4096 - 1536 - 1)
+
+    return a != 0 and b != 0 and index(a) == index(b)
+
+
+def kept_by_trimming(magnitudes: Values, density: float) -> list[bool]:
+    """Return what trimming keeps: all from the k-th largest up, and what shares its bin."""
+    limit = kth_largest(magnitudes, density)
+    return [m != 0 and (m >= limit or in_one_bin(m, limit)) for m in magnitudes]
+
+
+def elect(base: float, taus: Values, scale: float) -> float:
+    """Return the TIES element from trimmed task vectors (0 where trimmed)."""
+    mass = 0.0
+    for tau in taus:
+        mass += tau
+    agreeing = [tau for tau in taus if tau != 0 and (tau > 0) == (mass > 0)]
+    if mass == 0 or not agreeing:
+        return base
+    total = 0.0
+    for tau in agreeing:
+        total += tau
+    return base + scale * (total / len(agreeing))
+
+
+def random_word(seed: int, agent: str, tensor: str, index: int) -> int:
+    """Return the 64-bit word of one element: SplitMix64 of a hashed key plus the index."""
+    text = f"{seed}\0dare:{agent}\0{tensor}".encode()
+    key = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+    mask = (1 << 64) - 1
+    z = (key + index * 0x9E3779B97F4A7C15) & mask
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+    return z ^ (z >> 31)
+
+
+def is_dropped(seed: int, agent: str, tensor: str, index: int, drop_rate: float) -> bool:
+    return (random_word(seed, agent, tensor, index) >> 11) * 2.0**-53 < drop_rate

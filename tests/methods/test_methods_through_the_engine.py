@@ -1,0 +1,170 @@
+"""Every method through the streaming engine: same bytes whatever the blocks, threads or path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from random_zoo import SHAPES, flat, write_zoo
+
+from ram_studio.algorithm.methods import METHODS
+from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.checkpoints.sketch_file import load_sketch, save_sketch
+from ram_studio.engine import job
+from ram_studio.engine.analyse import analyze
+from ram_studio.engine.blocks import GROUP_ELEMENTS
+from ram_studio.engine.merge import merge
+from ram_studio.engine.verify import verify
+from ram_studio.errors import SettingsError, SketchError
+
+BASELINES = ("task-arithmetic", "ties", "dare-ta", "dare-ties")
+LARGE = {
+    "model.embed_tokens.weight": (410, 500),
+    "model.layers.0.mlp.up_proj.weight": (300, 300),
+    "model.norm.weight": (500,),
+}
+
+
+def recipe_for(base: Path, agents: dict[str, Path], method: str, **fields):
+    return make_recipe(
+        {
+            "base": str(base),
+            "agents": {name: str(path) for name, path in agents.items()},
+            "method": method,
+            **fields,
+        }
+    )
+
+
+def merged_bytes(recipe, out: Path, **options) -> bytes:
+    merge(recipe, out, **options)
+    return (out / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def large_zoo(tmp_path_factory):
+    return write_zoo(tmp_path_factory.mktemp("large"), 5, shapes=LARGE, tied_twice=True)
+
+
+@pytest.mark.parametrize("method", BASELINES)
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_bytes_do_not_depend_on_blocks_threads_or_path(
+    method, rounding, large_zoo, tmp_path, monkeypatch
+) -> None:
+    recipe = recipe_for(*large_zoo, method, rounding=rounding, seed=3)
+    once = merged_bytes(recipe, tmp_path / "a", threads=1)
+    small = merged_bytes(recipe, tmp_path / "b", threads=3, block_elements=GROUP_ELEMENTS)
+    monkeypatch.setattr(job, "is_fused", lambda plan: False)
+    torch_path = merged_bytes(recipe, tmp_path / "c", threads=2, block_elements=GROUP_ELEMENTS)
+    assert once == small
+    assert once == torch_path
+    stored = flat(tmp_path / "a")
+    assert torch.equal(stored["lm_head.weight"], stored["model.embed_tokens.weight"])
+
+
+@pytest.mark.parametrize("method", ["ties", "dare-ties"])
+@pytest.mark.parametrize("scope", ["global", "tensor"])
+def test_a_sketch_gives_the_same_bytes(method, scope, large_zoo, tmp_path) -> None:
+    base, agents = large_zoo
+    save_sketch(analyze(base, agents, threads=2), tmp_path / "zoo.safetensors")
+    sketch = load_sketch(tmp_path / "zoo.safetensors")
+    recipe = recipe_for(base, agents, method, settings={"scope": scope})
+    with_pass = merge(recipe, tmp_path / "a")
+    with_sketch = merge(recipe, tmp_path / "b", sketch=sketch)
+    one, two = ((tmp_path / x / "model.safetensors").read_bytes() for x in "ab")
+    assert one == two
+    # The global threshold is in the sketch: one pass instead of two.
+    ratio = with_sketch.bytes_read / with_pass.bytes_read
+    assert ratio < 0.7 if scope == "global" else ratio == 1
+
+
+@pytest.mark.parametrize("method", BASELINES)
+def test_a_passport_reproduces_the_bytes(method, tmp_path) -> None:
+    base, agents = write_zoo(tmp_path / "zoo", 1)
+    merge(recipe_for(base, agents, method, seed=11, rounding="stochastic"), tmp_path / "out")
+    assert verify(tmp_path / "out", full=True, with_sources=True).compared_bytes > 0
+
+
+def test_asked_and_effective_factors_are_reported(tmp_path) -> None:
+    base, agents = write_zoo(tmp_path / "zoo", 2, dtype=torch.float32)
+    for method, values, asked in (
+        ("task-arithmetic", {}, 1 / 3),
+        ("ties", {"scale": 0.6}, 0.6),
+        ("dare-ta", {"scale": 0.5, "drop_rate": 0.75}, 2.0),
+    ):
+        result = merge(
+            recipe_for(base, agents, method, settings=values), tmp_path / f"{method}-out"
+        )
+        for agent in result.agents.values():
+            assert agent.scaling_factor == pytest.approx(asked)
+            assert agent.effective_scaling_factor == pytest.approx(asked, rel=1e-3)
+
+
+def test_tensor_scope_trims_each_tensor_on_its_own(tmp_path) -> None:
+    base, agents = write_zoo(tmp_path / "zoo", 4, agents=("only",))
+    settings = {"scope": "tensor", "density": 0.25, "scale": 1.0}
+    merge(recipe_for(base, agents, "ties", settings=settings), tmp_path / "out")
+    stored, x, y = flat(tmp_path / "out"), flat(base), flat(agents["only"])
+    for name in SHAPES:
+        tau = (y[name].float() - x[name].float()).abs().flatten()
+        k = int(tau.numel() * 0.25)
+        limit = tau.sort(descending=True).values[k - 1]
+        kept = (tau >= limit) & (tau > 0)
+        moved = (stored[name] != x[name]).flatten()
+        # On the bfloat16 grid a bin holds one magnitude nearly always: this is the exact k-th.
+        assert torch.equal(moved, kept), name
+
+
+def test_a_sketch_of_other_magnitudes_is_refused(tmp_path) -> None:
+    base, agents = write_zoo(tmp_path / "zoo", 6)
+    sketch = analyze(base, agents)
+    sketch.magnitudes[:] = np.roll(sketch.magnitudes, 300, axis=1)
+    recipe = recipe_for(base, agents, "ties")
+    with pytest.raises(SketchError, match="counts differ"):
+        merge(recipe, tmp_path / "out", sketch=sketch)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "said"),
+    [
+        ("ties", {"density": 0}, "density is 0"),
+        ("ties", {"density": 1.1}, "density is 1.1"),
+        ("ties", {"scale": float("nan")}, "scale is nan"),
+        ("ties", {"scope": "layer"}, "scope is 'layer'"),
+        ("dare-ta", {"drop_rate": 1}, "drop_rate is 1"),
+        ("dare-ta", {"drop_rate": -0.1}, "drop_rate is -0.1"),
+        ("dare-ties", {"density": "nan"}, "density is 'nan'"),
+        ("task-arithmetic", {"scale": "much"}, "scale is 'much'"),
+        ("task-arithmetic", {"density": 0.2}, "no setting 'density'"),
+        ("tie", {}, "must be one of"),
+    ],
+)
+def test_bad_settings_are_refused_before_any_work(method, values, said, tmp_path) -> None:
+    from ram_studio.algorithm.methods import make_settings
+
+    with pytest.raises(SettingsError) as caught:
+        make_settings(method, values)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_setting_has_a_description_and_every_default_is_valid() -> None:
+    for method in METHODS.values():
+        settings = method.settings()
+        assert method.settings.model_validate(settings.model_dump()) == settings
+        for name, field in method.settings.model_fields.items():
+            assert field.description, f"{method.name}: {name}"
+
+
+def test_dare_gives_the_same_bytes_for_any_agent_order(tmp_path) -> None:
+    base, agents = write_zoo(tmp_path / "zoo", 8)
+    turned = dict(reversed(agents.items()))
+    one = recipe_for(base, agents, "dare-ties", seed=2)
+    two = recipe_for(base, turned, "dare-ties", seed=2)
+    merged_bytes(one, tmp_path / "a"), merged_bytes(two, tmp_path / "b")
+    for name, tensor in flat(tmp_path / "a").items():
+        other = flat(tmp_path / "b")[name]
+        np.testing.assert_array_equal(tensor.float().numpy(), other.float().numpy())
