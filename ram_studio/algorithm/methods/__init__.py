@@ -21,6 +21,7 @@ from ram_studio.algorithm.methods.dare import DARE_TASK_ARITHMETIC, DARE_TIES
 from ram_studio.algorithm.methods.ram import PRESETS, RAM, RAM_PLUS, RAM_PLUS_SOFT, RegionRule
 from ram_studio.algorithm.methods.task_arithmetic import TASK_ARITHMETIC
 from ram_studio.algorithm.methods.ties import TIES
+from ram_studio.algorithm.methods.wudi import WUDI
 from ram_studio.errors import SettingsError
 
 __all__ = [
@@ -49,6 +50,7 @@ METHODS: dict[str, Method] = {
         TIES,
         DARE_TASK_ARITHMETIC,
         DARE_TIES,
+        WUDI,
     )
 }
 

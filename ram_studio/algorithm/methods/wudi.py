@@ -1,0 +1,178 @@
+"""WUDI: minimise interference between task vectors without data (Cheng et al., arXiv 2503.08099).
+
+Per linear layer with weights (out, in), task vectors T_t and merged task vector M:
+
+    loss(M) = sum_t || (M - T_t) T_t^T ||_F^2 / || T_t ||_F^2
+    M_0     = sum_t T_t,  then ``iterations`` steps of Adam at ``learning_rate`` (300 and 1e-5)
+    merged  = base + M
+
+The rows of T_t lie near the span of the inputs that agent t met while it was trained, so
+(M - T_t) T_t^T stands for how much M disturbs agent t's outputs.
+
+The loss is quadratic: with A = sum_t T_t^T T_t / ||T_t||^2 and B = sum_t T_t T_t^T T_t / ||T_t||^2
+its gradient is 2 (M A - B). Solver "closed" goes to the minimum at once, M = M_0 + (B - M_0 A) A^+;
+directions whose eigenvalue in A is below 1e-9 of the largest, where the minimum is ill-conditioned
+or anything is a minimum, keep M_0. Adam as published is stopped early and seldom gets that far.
+
+Linear layers are two-dimensional weights other than embedding and head. For all other tensors the
+authors' scripts differ (their vision script leaves them at the base); here they are averaged unless
+``others`` says sum or base. An agent that left a layer alone has no term in its loss (the
+authors' code divides by zero there).
+
+A linear layer needs its whole matrix, in float64: about 8 (2 agents + 6) bytes per element and
+8 in^2 more, for each thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from ram_studio.algorithm.methods.base import (
+    BlockInput,
+    BlockOutput,
+    Facts,
+    Method,
+    MethodSettings,
+)
+from ram_studio.algorithm.methods.task_arithmetic import sum_kept
+from ram_studio.algorithm.naming import EMBEDDING, HEAD, layer_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
+    from torch import Tensor
+
+EIGENVALUE_CUTOFF = 1e-9
+_BETA1, _BETA2, _TINY = 0.9, 0.999, 1e-8
+"""Adam's usual constants, which the authors keep."""
+
+
+class WudiSettings(MethodSettings):
+    """Settings of WUDI; the defaults are the authors'."""
+
+    solver: Annotated[
+        Literal["adam", "closed"],
+        Field(description="Adam as published, or the minimum in closed form."),
+    ] = "adam"
+    iterations: Annotated[int, Field(ge=0, le=100_000, description="Steps of Adam.")] = 300
+    learning_rate: Annotated[
+        float, Field(gt=0, le=1, allow_inf_nan=False, description="Step size of Adam.")
+    ] = 1e-5
+    others: Annotated[
+        Literal["mean", "sum", "base"],
+        Field(description="What tensors become that are no linear layers."),
+    ] = "mean"
+
+
+@dataclass(frozen=True)
+class Interference:
+    """WUDI made ready for one merge; other_factor: on the sum of tau in other tensors."""
+
+    settings: WudiSettings
+    other_factor: float
+
+
+def is_linear(settings: WudiSettings, name: str, shape: tuple[int, ...]) -> bool:
+    """Say whether a tensor holds a linear layer's weights (and is therefore needed whole)."""
+    return len(shape) == 2 and layer_of(name) not in (EMBEDDING, HEAD)
+
+
+def _prepare(settings: WudiSettings, facts: Facts) -> Interference:
+    factor = {"mean": 1.0 / len(facts.agents), "sum": 1.0, "base": 0.0}[settings.others]
+    return Interference(settings, factor)
+
+
+def quadratic_form(
+    taus: Float64[Tensor, "agents out in"],
+) -> tuple[Float64[Tensor, "in in"], Float64[Tensor, "out in"]]:
+    """Return A and B of the loss, whose gradient is 2 (M A - B)."""
+    import torch
+
+    _, rows, columns = taus.shape
+    a = torch.zeros(columns, columns, dtype=taus.dtype, device=taus.device)
+    b = torch.zeros(rows, columns, dtype=taus.dtype, device=taus.device)
+    for tau in taus:
+        norm = (tau * tau).sum()
+        if norm > 0:
+            gram = tau.T @ tau / norm
+            a += gram
+            b += tau @ gram
+    return a, b
+
+
+def descend(
+    start: Float64[Tensor, "out in"],
+    a: Float64[Tensor, "in in"],
+    b: Float64[Tensor, "out in"],
+    iterations: int,
+    learning_rate: float,
+) -> Float64[Tensor, "out in"]:
+    """Return the merged task vector after steps of Adam (Kingma and Ba, arXiv 1412.6980)."""
+    import torch
+
+    merged = start.clone()
+    first, second = torch.zeros_like(start), torch.zeros_like(start)
+    for step in range(1, iterations + 1):
+        gradient = 2 * (merged @ a - b)
+        first.mul_(_BETA1).add_(gradient, alpha=1 - _BETA1)
+        second.mul_(_BETA2).addcmul_(gradient, gradient, value=1 - _BETA2)
+        size = (second / (1 - _BETA2**step)).sqrt_().add_(_TINY)
+        merged.addcdiv_(first, size, value=-learning_rate / (1 - _BETA1**step))
+    return merged
+
+
+def minimum(
+    start: Float64[Tensor, "out in"],
+    a: Float64[Tensor, "in in"],
+    b: Float64[Tensor, "out in"],
+) -> Float64[Tensor, "out in"]:
+    """Return the minimum of the loss nearest to ``start``."""
+    import torch
+
+    values, vectors = torch.linalg.eigh(a)
+    kept = values > EIGENVALUE_CUTOFF * values.max().clamp(min=0)
+    vectors = vectors[:, kept]
+    return start + (b - start @ a) @ vectors / values[kept] @ vectors.T
+
+
+def merge_block(block: BlockInput, rule: Interference) -> BlockOutput:
+    """Merge a linear layer, or a block of another tensor.
+
+    An element that no agent changed but the optimisation moved counts as active in all agents.
+    """
+    import torch
+
+    settings = rule.settings
+    if not is_linear(settings, block.name, block.shape):
+        changed = block.agents != block.base
+        return sum_kept(block, changed & (rule.other_factor != 0), rule.other_factor)
+    x = block.base.double()
+    taus = (block.agents.double() - x).view(-1, *block.shape)
+    merged = taus.sum(0)
+    a, b = quadratic_form(taus)
+    if settings.solver == "closed":
+        merged = minimum(merged, a, b)
+    else:
+        merged = descend(merged, a, b, settings.iterations, settings.learning_rate)
+    merged = merged.flatten()
+    active = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
+    for t, tau in enumerate(taus):
+        active |= (tau.flatten() != 0).long() << t
+    everyone = (1 << len(taus)) - 1
+    active = torch.where((active == 0) & (merged != 0), everyone, active)
+    return BlockOutput(torch.where(merged != 0, x + merged, x), active)
+
+
+WUDI = Method(
+    name="wudi",
+    title="WUDI",
+    formula="linear layers: the tau that least disturbs every agent's own; others: mean of tau",
+    source="arXiv 2503.08099",
+    settings=WudiSettings,
+    needs=lambda settings: frozenset(),
+    prepare=_prepare,
+    merge=merge_block,
+    whole=is_linear,
+)
