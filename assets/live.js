@@ -118,6 +118,14 @@
       const button = event.target.closest("[data-grouping]");
       if (button) setGrouping(button.dataset.grouping);
     });
+    part("bars").addEventListener("keydown", (event) => {
+      const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!move || !profile) return;
+      event.preventDefault();
+      const last = groups().labels.length - 1;
+      pointed = pointed === null ? (move > 0 ? 0 : last) : Math.min(last, Math.max(0, pointed + move));
+      drawBars();
+    });
     if (props.value) RAM.setProfile(props.value);
     if (window.ResizeObserver) new ResizeObserver(() => RAM.redraw()).observe(element);
   };
@@ -177,7 +185,9 @@
       const own = put(bar, "i", { class: "own" });
       put(bar, "i", { class: "rest" });
       const legend = put(card, "p", { class: "split-legend" });
-      return { card, density, value, note, rho, lambda, bar, own, legend };
+      // Only when the agents are stored in another number format than the base.
+      const stored = profile.as_base_dtype_overlap ? put(card, "p", { class: "split-legend" }) : null;
+      return { card, density, value, note, rho, lambda, bar, own, legend, stored };
     });
   };
 
@@ -226,6 +236,15 @@
     const legend = fill(TEXT.card_split, { own: RAM.percent(own), rest: RAM.percent(1 - own) });
     parts.legend.textContent = agent.active ? legend : TEXT.card_nothing_legend;
     parts.bar.setAttribute("aria-label", parts.legend.textContent);
+    if (parts.stored) {
+      const t = profile.agents.indexOf(agent.name);
+      const [unique, ...rest] = profile.as_base_dtype_overlap[state.point][t];
+      const shared = rest.reduce((a, b) => a + b, 0);
+      parts.stored.textContent = fill(TEXT.card_stored, {
+        share: RAM.percent(profile.total ? (unique + shared) / profile.total : 0),
+        rho: RAM.ratio(unique ? shared / unique : shared ? Infinity : 0),
+      });
+    }
   };
 
   const nice = (top) => {

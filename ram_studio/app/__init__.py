@@ -7,6 +7,9 @@ phone home.
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from ram_studio.app.settings import Settings
@@ -40,4 +43,8 @@ def launch(settings: Settings | None = None, **options: Any) -> Any:
     app = build(settings)
     from ram_studio.app.page import launch_options
 
+    if threading.current_thread() is threading.main_thread():
+        # A container is stopped with SIGTERM: leave as after Ctrl-C, so that exit handlers run and
+        # the sessions' files go.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     return app.launch(**{**launch_options(app, settings), **options})

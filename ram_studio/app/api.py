@@ -18,7 +18,6 @@ from ram_studio.app.examples import load_example
 from ram_studio.app.jobs import Job
 from ram_studio.app.sources import MAX_AGENTS, read_sources
 from ram_studio.app.workspace import Loaded, Merged, Session, Workspace
-from ram_studio.checkpoints.recipe import recipe_yaml
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge as merge_checkpoints
 from ram_studio.errors import RamStudioError, SettingsError
@@ -120,11 +119,14 @@ class Endpoints:
             def work(report: Callable[[Any], None], cancel: CancelToken) -> Any:
                 return loading.analyze(sources, options, self._settings, report, cancel)
 
-            sketch, _ = await _finish(Job(work), session)
+            found = await _finish(Job(work), session)
         except RamStudioError as error:
             raise error_message(error) from error
         title = "+".join(sources.agents)
-        session.load(Loaded(title, None, sources.base, sources.agents, sketch, options))
+        sketch = found.sketch
+        session.load(
+            Loaded(title, None, sources.base, sources.agents, sketch, options, found.read_rate)
+        )
         return {
             "analysis": title,
             "agents": list(sketch.agents),
@@ -219,7 +221,7 @@ class Endpoints:
             result = (await _finish(Job(work), session)).to_dict()
         except RamStudioError as error:
             raise error_message(error) from error
-        text = recipe_yaml(recipe)
+        text = merging.recipe_text(recipe, loaded, self._settings)
         session.merges[name] = Merged(name, out, method, result, text)
         shown = out.name if self._settings.is_space else str(out)
         return {"merge": name, **result, "out": shown, "recipe": text}

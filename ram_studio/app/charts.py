@@ -24,6 +24,7 @@ from ram_studio.app.palette import (
 )
 
 MAX_PATTERNS = 12
+_ROOMY_BARS = 7
 _SIDE_BY_SIDE_LAYERS = 12
 _SIDE_BY_SIDE_AGENTS = 4
 _FINE_PER_BAR = 128
@@ -175,10 +176,7 @@ def patterns(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure | No
         ],
         hovertemplate="%{customdata[0]}: %{y:,} weights, %{customdata[1]} of the changed"
         "<extra></extra>",
-        text=[
-            "" if narrow and counts[m] < 0.02 * changed else _percent(int(counts[m]) / changed)
-            for m in masks
-        ],
+        text=[_bar_text(int(counts[m]) / changed, narrow, len(masks)) for m in masks],
         textposition="outside",
         textfont={"size": 9 if narrow else 11},
         constraintext="none",
@@ -231,6 +229,13 @@ def patterns(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure | No
     return _finish(
         figure, 250 + 22 * n, showlegend=False, margin={"l": 8, "r": 12, "t": 24, "b": 8}
     )
+
+
+def _bar_text(share: float, narrow: bool, bars: int) -> str:
+    """Return as much of a bar's share as fits above it."""
+    if narrow and share < 0.02:
+        return ""
+    return f"{100 * share:.0f} %" if bars > _ROOMY_BARS and share >= 0.01 else _percent(share)
 
 
 def magnitude(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure:

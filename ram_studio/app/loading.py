@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from html import escape
+from typing import NamedTuple
 
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app import markup, wording
@@ -23,6 +24,14 @@ from ram_studio.engine.events import CancelToken, Progress
 from ram_studio.errors import HubError
 
 BASE = "base"
+
+
+class Analysis(NamedTuple):
+    """What an analysis found, how the checkpoints fit, and the bytes it read a second."""
+
+    sketch: Sketch
+    fit: CompatibilityReport
+    read_rate: float | None
 
 
 def inspect(
@@ -61,7 +70,7 @@ def analyze(
     settings: Settings,
     report: Report,
     cancel: CancelToken,
-) -> tuple[Sketch, CompatibilityReport]:
+) -> Analysis:
     """Check the fit, download what is missing, count: the whole Load step.
 
     report: takes DownloadProgress and Progress events.
@@ -80,7 +89,14 @@ def analyze(
             for name, source in {BASE: sources.base, **sources.agents}.items()
         }
         fit = check_compatibility(opened[BASE], [opened[n] for n in sources.agents], **options)
-    return analyze_report(fit, on_progress=report, cancel=cancel), fit
+    last: list[Progress] = []
+
+    def tell(event: Progress) -> None:
+        last[:] = [event]
+        report(event)
+
+    sketch = analyze_report(fit, on_progress=tell, cancel=cancel)
+    return Analysis(sketch, fit, last[0].rate if last else None)
 
 
 def progress_html(event: Progress | DownloadProgress | None) -> str:

@@ -26,6 +26,10 @@ _STORED_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 _LOST = 0.1
 """Share of the asked rescaling that may get lost in rounding before the page says so."""
 
+_START_SECONDS = 0.2
+_USUAL_RATE = 300e6
+"""Bytes a second where nothing was measured: two cores of a small machine."""
+
 RESCALING = ("ram+", "ram+s")
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "ram": ("epsilon", "shared"),
@@ -154,7 +158,10 @@ def plan_html(loaded: Loaded | None, form: MergeForm, folder: Path) -> str:
     needed = loaded.sketch.total * ELEMENT_BYTES[dtype]
     free = shutil.disk_usage(_existing(folder)).free
     note = wording.METHOD_NOTES.get(form.method, "")
-    size = f"Writes about {markup.size_text(needed)} ({dtype}); {markup.size_text(free)} are free."
+    size = (
+        f"Writes about {markup.size_text(needed)} ({dtype}) in about "
+        f"{markup.duration_text(_seconds(loaded, needed))}; {markup.size_text(free)} are free."
+    )
     lines = [f'<p class="plan">{escape(note)} <span class="muted">{escape(size)}</span></p>']
     if needed > free:
         lines.append(markup.callout("The disk is too small for this merge.", "bad"))
@@ -162,6 +169,13 @@ def plan_html(loaded: Loaded | None, form: MergeForm, folder: Path) -> str:
     if trapped and form.r > 0:
         lines.append(f'<p class="fine">{escape(wording.ROUNDING_TRAP.format(dtype=dtype))}</p>')
     return "".join(lines)
+
+
+def _seconds(loaded: Loaded, written: float) -> float:
+    """Return how long a merge should take: everything read once, as fast as the analysis was."""
+    stored = ELEMENT_BYTES[output_dtype(loaded, None)]
+    read = loaded.sketch.total * stored * (1 + len(loaded.agents))
+    return _START_SECONDS + (read + written) / (loaded.read_rate or _USUAL_RATE)
 
 
 def _existing(folder: Path) -> Path:
@@ -208,9 +222,18 @@ def run_merge(
     except RamStudioError as error:
         yield markup.callout(hide_paths(str(error), session, settings), "bad"), None
         return
-    merged = Merged(name, out, form.method, result.to_dict(), recipe_yaml(recipe))
+    text = recipe_text(recipe, loaded, settings)
+    merged = Merged(name, out, form.method, result.to_dict(), text)
     session.merges[name] = merged
     yield "", merged
+
+
+def recipe_text(recipe: Recipe, loaded: Loaded, settings: Settings) -> str:
+    """Return a recipe as YAML; on a Space the example's folders are named as in the repository."""
+    text = recipe_yaml(recipe)
+    if settings.is_space and loaded.example is not None:
+        text = text.replace(str(Path(loaded.base).parents[1]), "assets")
+    return text
 
 
 def hide_paths(text: str, session: Session, settings: Settings) -> str:

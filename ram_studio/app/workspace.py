@@ -33,6 +33,7 @@ class Loaded:
 
     title: for people. example: the shipped set's link name ("1", "dense"), or None.
     base, agents: folders or Hub ids. options: missing, extra, rows as given to the analysis.
+    read_rate: bytes a second that the analysis read; None when it was not run here.
     """
 
     title: str
@@ -41,6 +42,7 @@ class Loaded:
     agents: Mapping[str, str]
     sketch: Sketch
     options: Mapping[str, str] = field(default_factory=dict)
+    read_rate: float | None = None
 
     @property
     def identity(self) -> str:

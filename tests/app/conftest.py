@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -26,10 +27,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture(scope="session")
-def app_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Start ``python app.py`` on a free port, wait until it answers, end it afterwards."""
-    folder = tmp_path_factory.mktemp("app")
+@contextlib.contextmanager
+def running_app(folder: Path, **more: str) -> Iterator[str]:
+    """Run ``python app.py`` on a free port, with more environment; yield its address."""
     port = free_port()
     environment = {
         **os.environ,
@@ -37,8 +37,8 @@ def app_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "GRADIO_TEMP_DIR": str(folder / "gradio"),
         "HF_HUB_OFFLINE": "1",
         "PYTHONPATH": str(ROOT),
+        **more,
     }
-    environment.pop("SPACE_ID", None)
     log = folder / "app.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -67,6 +67,22 @@ def app_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@pytest.fixture(scope="session")
+def app_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the app on one's own machine; it leaves no session folder behind."""
+    folder = tmp_path_factory.mktemp("app")
+    with running_app(folder) as url:
+        yield url
+    assert list((folder / "ram-studio").glob("app-*")) == []
+
+
+@pytest.fixture(scope="session")
+def space_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the app as it runs on a public Space."""
+    with running_app(tmp_path_factory.mktemp("space"), SPACE_ID="owner/ram-studio") as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -84,7 +84,7 @@ def analyze_models(
     for event in job.updates():
         yield loading.progress_html(event), None
     try:
-        sketch, fit = job.result()
+        analysis = job.result()
     except Stopped:
         yield markup.callout(wording.STOPPED, "plain"), None
         return
@@ -96,11 +96,12 @@ def analyze_models(
         example=None,
         base=sources.base,
         agents=sources.agents,
-        sketch=sketch,
+        sketch=analysis.sketch,
         options=options,
+        read_rate=analysis.read_rate,
     )
     session.load(loaded)
-    yield loading.fit_html(fit, is_space=settings.is_space), loaded
+    yield loading.fit_html(analysis.fit, is_space=settings.is_space), loaded
 
 
 def _hero() -> str:

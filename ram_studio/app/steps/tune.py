@@ -38,7 +38,7 @@ class TuneStep:
 def _template() -> str:
     head = "".join(f"<th scope='col'>{escape(c)}</th>" for c in wording.DIALECTS_COLUMNS)
     return f"""
-<div class="live">
+<div class="live"><h2 class="unseen">{escape(wording.TUNE_HEADING)}</h2>
   <p class="callout" data-part="verdict" role="status" hidden>
     <span data-part="verdict-text"></span></p>
   <div class="cards" data-part="cards"></div>
@@ -48,8 +48,8 @@ def _template() -> str:
         <button type="button" data-grouping="layer">{wording.BY_LAYER}</button>
         <button type="button" data-grouping="module">{wording.BY_MODULE}</button>
       </div></div>
-    <p class="readout" data-part="readout"></p>
-    <div class="bars" data-part="bars"></div>
+    <p class="readout" data-part="readout" role="status"></p>
+    <div class="bars" data-part="bars" tabindex="0"></div>
   </section>
   <section class="box">
     <div class="figure-head"><h3>{escape(wording.OVERLAP_HEADING)}</h3>

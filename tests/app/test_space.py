@@ -1,0 +1,59 @@
+"""On a public Space: Hub ids only, and no place of this machine is shown or served."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+
+import pytest
+
+from ram_studio.resources import asset_path
+
+gradio_client = pytest.importorskip("gradio_client")
+
+
+@pytest.fixture(scope="module")
+def client(space_url: str):
+    client = gradio_client.Client(space_url, verbose=False)
+    yield client
+    client.close()
+
+
+@pytest.mark.parametrize("base", ["/etc", "assets/example/base", "../x/y", "~/models"])
+def test_folders_are_refused(client, base: str) -> None:
+    with pytest.raises(Exception, match="not a Hub id"):
+        client.predict(base, {"a": "owner/name"}, api_name="/analyze")
+
+
+def test_answers_name_no_folder(client) -> None:
+    merged = client.predict(method="ram", api_name="/merge")
+    scores = client.predict(models=["coding", merged["merge"]], limit=2, api_name="/evaluate")
+    assert "/" not in merged["out"]
+    for text in (json.dumps(merged), json.dumps(scores)):
+        assert str(asset_path("example").parent) not in text
+        assert "/tmp" not in text
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["gradio_api/file=/etc/passwd", "gradio_api/file=app.log", "monitoring/summary"],
+)
+def test_files_and_statistics_of_the_machine_are_not_served(space_url: str, path: str) -> None:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(space_url + path, timeout=10)
+    assert caught.value.code in (401, 403, 404)
+    caught.value.close()
+
+
+@pytest.mark.browser
+def test_the_form_asks_for_hub_ids(browser, space_url: str) -> None:
+    page = browser.new_page()
+    page.goto(space_url)
+    page.click("#own-models > button")
+    page.fill("#base input, #base textarea", "/etc")
+    page.fill("#agent-source-1 input, #agent-source-1 textarea", "owner/name")
+    page.click("#analyze")
+    page.wait_for_selector("#load-status .callout[data-tone=bad]")
+    assert "not a Hub id" in page.text_content("#load-status")
+    page.close()
