@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -51,7 +52,8 @@ def save_sketch(sketch: Sketch, path: str | Path) -> Path:
         temporary.write_bytes(data)
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise OutputError(
             f"The sketch {printable(path)} cannot be written: {error.strerror}. Choose another "
             "place."
@@ -113,9 +115,13 @@ def _build(header: dict, arrays: dict[str, np.ndarray]) -> Sketch:
             patterns = arrays[f"{prefix}.patterns"]
             if patterns.shape != (*shape, 1 << n_agents):
                 raise ValueError(prefix)
+            if (patterns < 0).any() or (patterns.sum(-1) != numel[:, None]).any():
+                raise ValueError(prefix)
             return OverlapCounts.from_patterns(numel, patterns)
         shared = arrays[f"{prefix}.shared"]
         if shared.shape != (*shape, n_agents, n_agents):
+            raise ValueError(prefix)
+        if (shared < 0).any() or (shared.sum(-1) > numel[:, None, None]).any():
             raise ValueError(prefix)
         return OverlapCounts(numel, None, shared)
 

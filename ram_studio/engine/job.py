@@ -26,6 +26,7 @@ from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, BlockReader, Sources
 from ram_studio.engine.devices import choose_device
 from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
 from ram_studio.engine.finite import non_finite_error
+from ram_studio.engine.fisher_files import FisherFiles
 from ram_studio.engine.magnitudes import count_magnitudes
 from ram_studio.engine.merging import (
     BlockMerger,
@@ -75,9 +76,9 @@ class MergeJob:
         threads: int | None = None,
         block_elements: int = BLOCK_ELEMENTS,
     ) -> None:
-        """Check the recipe's method, settings and the device; read nothing.
+        """Check the recipe's method, settings and the device; read no tensors.
 
-        Raises: SettingsError.
+        Raises: SettingsError; CheckpointError for damaged Fisher files.
         """
         self.report = report
         self.recipe = recipe
@@ -91,6 +92,9 @@ class MergeJob:
         self.counted = [t for t in self.merged if t.is_counted]
         self.names = tuple(agent.name for agent in report.agents)
         self.bytes_read = 0
+        self.fisher: FisherFiles | None = None
+        if Need.FISHER in self.method.needs(self.settings):
+            self.fisher = FisherFiles(report, self.settings.files, self.merged)
 
     @property
     def elements(self) -> int:
@@ -115,11 +119,12 @@ class MergeJob:
 
         Raises: SketchError when the sketch is not of these files.
         """
+        if sketch is not None:  # also where nothing is taken from it: it was given for these files
+            self._check_sketch(sketch)
         if Need.RATIOS not in self.method.needs(self.settings):
             return None
         epsilon = self.settings.epsilon
         if sketch is not None:
-            self._check_sketch(sketch)
             point = ladder_index(epsilon)
             if point is not None:
                 counts = sketch.counts
@@ -255,7 +260,11 @@ class MergeJob:
         blocks = [b for b in every if keep(b)]
         total = sum(b.nbytes for b in blocks)
         meter = Meter("merge", total, len(self.merged))
-        with Sources(self.report) as sources, _one_torch_thread(self.device):
+        with (
+            Sources(self.report) as sources,
+            self.fisher or contextlib.nullcontext() as fisher,
+            _one_torch_thread(self.device),
+        ):
             self._copy_integers(sources, sink)
 
             def make_worker() -> Callable[[Block], None]:
@@ -271,7 +280,8 @@ class MergeJob:
                         base, agents = read_whole(reader, block, self.block_elements)
                     else:
                         base, agents = reader.read(block)
-                    stored = merger.merge(block, base, agents)
+                    weights = None if fisher is None else fisher.read(block)
+                    stored = merger.merge(block, base, agents, weights)
                     if stored is None:
                         raise non_finite_error(self.report, sources, block)
                     sink.write(block.tensor.name, block.start * stored.itemsize, memoryview(stored))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
-from ram_studio.algorithm import kernels, rounding
+from ram_studio.algorithm import kernels, measured_kernels, rounding
 from ram_studio.algorithm.methods import BlockInput, Facts, KernelInput, Method
 from ram_studio.checkpoints.compatibility import MergeTensor
 from ram_studio.engine.blocks import GROUP_ELEMENTS, Block
@@ -149,6 +151,12 @@ class FusedMerger:
         is_direct = plan.rounding == "nearest" and dtype != "F16"
         target = rounding.STORAGE[dtype] if is_direct else np.dtype(np.float64)
         merged = self._output(target, block.n)
+        if (
+            is_direct
+            and kernel is kernels.merge_mean
+            and measured_kernels.can_measure(base, dtype, *arguments)
+        ):
+            return self._merge_measured(block, base, agents, merged, arguments)
         if not kernel(base, agents, merged, active, *arguments):
             return None
         stored = merged
@@ -157,11 +165,40 @@ class FusedMerger:
             stored = rounding.store(merged, dtype, plan.rounding, active, key, block.start)
         _refuse_overflow(stored, dtype, block)
         if tensor.is_counted:
-            self._count(base, agents, stored, active, dtype)
+            self._count(block.start, base, agents, stored, active, dtype)
         return stored
+
+    def _merge_measured(
+        self,
+        block: Block,
+        base: np.ndarray,
+        agents: tuple[np.ndarray, ...],
+        merged: np.ndarray,
+        arguments: tuple,
+    ) -> np.ndarray | None:
+        if kernels.is_unchanged(base, agents):
+            return base if kernels.is_finite(base) else None
+        cuts = [0, *(part.stop for part in _groups(block.start, block.n))]
+        measured = measured_kernels.merge_measured(base, agents, merged, *arguments, cuts)
+        if not measured.is_finite:
+            return None
+        if not measured.is_in_range:
+            raise _overflow_error("BF16", block)
+        if block.tensor.is_counted:
+            self._tally.add(
+                measured.changed,
+                measured.unique,
+                [
+                    (t, *sums)
+                    for t in np.flatnonzero(measured.unique).tolist()
+                    for sums in measured.sums[:, :, t].tolist()
+                ],
+            )
+        return merged
 
     def _count(
         self,
+        start: int,
         base: np.ndarray,
         agents: tuple[np.ndarray, ...],
         stored: np.ndarray,
@@ -177,8 +214,7 @@ class FusedMerger:
             comparable = stored.astype(np.float32)
         sums = []
         for t, (_, unique) in enumerate(counts):
-            for start in range(0, len(active) if unique else 0, GROUP_ELEMENTS):
-                part = slice(start, start + GROUP_ELEMENTS)
+            for part in _groups(start, len(active)) if unique else ():
                 sums.append(
                     (
                         t,
@@ -191,21 +227,31 @@ class FusedMerger:
         self._tally.add(changed, unique, sums)
 
 
+def _groups(start: int, n: int) -> Iterator[slice]:
+    """Return a block's groups: parts cut where the tensor's elements are a multiple of the group.
+
+    start: of the block in its tensor. Where an agent's rows end a block begins inside a group.
+    """
+    cuts = (0, *range(-start % GROUP_ELEMENTS or GROUP_ELEMENTS, n, GROUP_ELEMENTS), n)
+    return itertools.starmap(slice, itertools.pairwise(cuts))
+
+
 def _as_float32(stored: np.ndarray) -> np.ndarray:
     return rounding.decode(stored, "BF16") if stored.dtype == np.uint16 else stored
 
 
 def _refuse_overflow(stored: np.ndarray, dtype: str, block: Block) -> None:
     """Raise SettingsError when a merged element became infinite in the output dtype."""
-    if dtype == "BF16":
-        is_finite = not bool(((stored & np.uint16(0x7F80)) == 0x7F80).any())
-    else:
-        is_finite = bool(np.isfinite(stored).all())
+    is_finite = bool(np.isfinite(stored).all()) if dtype == "F16" else kernels.is_finite(stored)
     if not is_finite:
-        raise SettingsError(
-            f"Tensor `{block.tensor.name}`: a merged element lies beyond the range of the output "
-            f"dtype ({dtype}). Choose float32 or bfloat16 for the output, or a smaller scale."
-        )
+        raise _overflow_error(dtype, block)
+
+
+def _overflow_error(dtype: str, block: Block) -> SettingsError:
+    return SettingsError(
+        f"Tensor `{block.tensor.name}`: a merged element lies beyond the range of the output "
+        f"dtype ({dtype}). Choose float32 or bfloat16 for the output, or a smaller scale."
+    )
 
 
 class TorchMerger:
@@ -242,14 +288,14 @@ class TorchMerger:
         key = int(plan.key(tensor)) if plan.rounding == "stochastic" else None
         stored = torch_kernels.store(values, dtype, active != 0, key, block.start)
         if tensor.is_counted:
-            self._count(x, y, stored.float(), active)
+            self._count(block.start, x, y, stored.float(), active)
         bits = stored.view(torch.int16) if dtype == "BF16" else stored
         out = bits.cpu().numpy()
         out = out.view(np.uint16) if dtype == "BF16" else out
         _refuse_overflow(out, dtype, block)
         return out
 
-    def _count(self, x: Any, y: Any, stored: Any, active: Any) -> None:
+    def _count(self, start: int, x: Any, y: Any, stored: Any, active: Any) -> None:
         from ram_studio.algorithm import torch_kernels
 
         changed, unique, sums = [], [], []
@@ -257,8 +303,7 @@ class TorchMerger:
             mine = active == 1 << t
             changed.append(int((active >> t & 1).sum()))
             unique.append(int(mine.sum()))
-            for start in range(0, len(active) if unique[-1] else 0, GROUP_ELEMENTS):
-                part = slice(start, start + GROUP_ELEMENTS)
+            for part in _groups(start, len(active)) if unique[-1] else ():
                 sums.append(
                     (t, *torch_kernels.stored_change(x[part], y[t][part], stored[part], mine[part]))
                 )

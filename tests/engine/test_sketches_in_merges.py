@@ -1,0 +1,187 @@
+"""Saved sketches: whole or refused, and only ever used with the files they were made from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_zoo import Zoo, assert_leaves_nothing, contents, make_zoo, write_folder
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from test_analyze_counts import assert_same_sketch
+
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.checkpoints.sketch_file import load_sketch, save_sketch
+from ram_studio.engine.analyse import analyze
+from ram_studio.engine.merge import merge
+from ram_studio.errors import OutputError, SketchError
+
+
+def sketch_of(zoo: Zoo) -> Sketch:
+    return analyze(zoo.base_path, zoo.agent_paths)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"agents": 3},
+        {"agents": 7},
+        {"agents": 2, "agent_dtypes": ("F32", "BF16")},
+    ],
+    ids=str,
+)
+def test_a_sketch_comes_back_from_disk_as_it_was(tmp_path, options):
+    sketch = sketch_of(make_zoo(tmp_path / "zoo", **options))
+    path = save_sketch(sketch, tmp_path / "new" / "folder" / "my.sketch")
+    assert [p.name for p in path.parent.iterdir()] == ["my.sketch"]
+    assert_same_sketch(load_sketch(path), sketch)
+    again = save_sketch(load_sketch(path), tmp_path / "again.sketch")
+    assert again.read_bytes() == path.read_bytes()
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return save_sketch(sketch_of(make_zoo(tmp_path / "zoo", 2)), tmp_path / "a.sketch")
+
+
+@pytest.mark.parametrize("keep", [0, 7, 200, -1])
+def test_a_sketch_that_was_cut_short_is_refused(saved, keep):
+    data = saved.read_bytes()
+    saved.write_bytes(data[:keep])
+    with pytest.raises(SketchError, match=r"a\.sketch.*damaged"):
+        load_sketch(saved)
+
+
+@pytest.mark.parametrize("data", [b"", b"not a sketch at all", bytes(100), b"\xff" * 5000])
+def test_a_file_that_is_no_sketch_is_refused(tmp_path, data):
+    path = tmp_path / "other.sketch"
+    path.write_bytes(data)
+    with pytest.raises(SketchError, match=r"other\.sketch"):
+        load_sketch(path)
+
+
+def test_a_model_is_no_sketch_and_neither_is_a_folder_or_nothing(tmp_path):
+    zoo = make_zoo(tmp_path / "zoo", 1)
+    for path in (
+        zoo.base_path / "model.safetensors",
+        zoo.base_path,
+        tmp_path / "nowhere.sketch",
+    ):
+        with pytest.raises(SketchError, match=path.name):
+            load_sketch(path)
+
+
+def rewritten(path: Path, change) -> None:
+    """Write the sketch again after ``change(header, arrays)``."""
+    with safe_open(path, framework="np") as file:
+        metadata = file.metadata()
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    ((key, text),) = metadata.items()
+    header = json.loads(text)
+    change(header, arrays)
+    save_file(arrays, path, {key: json.dumps(header)})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda h, a: h.update(format=99), "format 99"),
+        (lambda h, a: h["ladder"].__setitem__(3, 1.0), "ladder"),
+        (lambda h, a: h.pop("agents"), "damaged"),
+        (lambda h, a: h["agents"].append("third"), "damaged"),
+        (lambda h, a: h["tensors"].pop(), "damaged"),
+        (lambda h, a: a.pop("counts.patterns"), "damaged"),
+        (
+            lambda h, a: a.update({"counts.patterns": a["counts.patterns"][:, :-1].copy()}),
+            "damaged",
+        ),
+        (lambda h, a: a.update(magnitudes=a["magnitudes"][:, :-1].copy()), "damaged"),
+    ],
+)
+def test_a_sketch_whose_parts_do_not_fit_is_refused(saved, change, said):
+    rewritten(saved, change)
+    with pytest.raises(SketchError, match=said):
+        load_sketch(saved)
+
+
+def negative(header, arrays):
+    arrays["counts.patterns"][2, 5, 1] = -1
+
+
+def off_by_one(header, arrays):
+    arrays["counts.patterns"][0, 30, 2] += 1
+
+
+def as_shared(header, arrays):
+    """As for more than six agents, with more shared elements than there are."""
+    arrays["counts.shared"] = np.zeros((*arrays.pop("counts.patterns").shape[:2], 2, 2), np.int64)
+    arrays["counts.shared"][1, 4, 1] = arrays["numel"][1]
+
+
+@pytest.mark.parametrize("change", [negative, off_by_one, as_shared])
+def test_a_sketch_whose_counts_cannot_be_is_refused(saved, change):
+    rewritten(saved, change)
+    with pytest.raises(SketchError, match="damaged"):
+        load_sketch(saved)
+
+
+def test_a_sketch_that_cannot_be_written_leaves_nothing(saved, tmp_path):
+    (tmp_path / "file").write_text("")
+    before = contents(tmp_path)
+    with pytest.raises(OutputError, match=r"b\.sketch"):
+        save_sketch(load_sketch(saved), tmp_path / "file" / "b.sketch")
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("method", ["ram", "ram+"])
+@pytest.mark.parametrize("case", ["other files", "other order", "fewer agents", "another base"])
+def test_a_sketch_of_something_else_is_refused_before_any_work(tmp_path, case, method):
+    zoo = make_zoo(tmp_path / "zoo", 2, seed=1)
+    paths = {n: str(p) for n, p in zoo.agent_paths.items()}
+    recipe = zoo.recipe(method=method)
+    if case == "other files":
+        sketch = sketch_of(make_zoo(tmp_path / "other", 2, seed=2))
+    elif case == "other order":
+        sketch = analyze(zoo.base_path, dict(reversed(paths.items())))
+    elif case == "fewer agents":
+        sketch = sketch_of(zoo).select(["agent0"])
+    else:
+        write_folder(tmp_path / "another", zoo.agents["agent1"])
+        sketch = analyze(tmp_path / "another", paths)
+    before = set(tmp_path.iterdir())
+    with pytest.raises(SketchError, match="Analyze"):
+        merge(recipe, tmp_path / "out", sketch=sketch)
+    assert_leaves_nothing(tmp_path / "out", before)
+
+
+def test_a_sketch_is_stale_once_an_agent_was_trained_on(tmp_path):
+    zoo = make_zoo(tmp_path / "zoo", 2, seed=3)
+    sketch = sketch_of(zoo)
+    shard = zoo.agent_paths["agent1"] / "model.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[-40] ^= 1
+    shard.write_bytes(data)
+    before = set(tmp_path.iterdir())
+    with pytest.raises(SketchError, match="agent1"):
+        merge(zoo.recipe(), tmp_path / "out", sketch=sketch)
+    assert_leaves_nothing(tmp_path / "out", before)
+
+
+def test_a_sketch_with_the_right_fingerprints_and_wrong_counts_is_found_out(tmp_path):
+    """As a large checkpoint's fingerprint reads only part of it, the merge counts anew."""
+    zoo = make_zoo(tmp_path / "zoo", 2, seed=4)
+    sketch = sketch_of(zoo)
+    patterns = sketch.counts.patterns.copy()
+    patterns[0, :, 0] -= 1
+    patterns[0, :, 1] += 1
+    wrong = dataclasses.replace(
+        sketch, counts=type(sketch.counts).from_patterns(sketch.counts.numel, patterns)
+    )
+    before = set(tmp_path.iterdir())
+    with pytest.raises(SketchError, match="counts differ"):
+        merge(zoo.recipe(), tmp_path / "out", sketch=wrong)
+    assert_leaves_nothing(tmp_path / "out", before)
+    assert np.array_equal(patterns.sum(-1), sketch.counts.patterns.sum(-1))
