@@ -20,11 +20,18 @@ from numba import njit, types
 from numba.extending import intrinsic, overload
 
 from ram_studio.algorithm.ladder import BIN_COUNT, BIN_SHIFT, LOWEST_BIN
+from ram_studio.algorithm.lane_kernels import (
+    HAS_FAST_LANES,
+    LANES,
+    leaving_slots,
+)
 
 TILE = 2048
 """Elements whose bins are held at a time: a few tens of kilobytes, so they stay in the L1 cache."""
 
 # Without the Python error model's zero-division branches LLVM can turn every `if` into a select.
+INFINITY_BITS = np.int32(0x7F800000)
+
 KERNEL_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "cache": True}
 
 
@@ -109,8 +116,8 @@ def _bins_of(base, agent, bins, edge_bits):
 
 
 @njit(**KERNEL_OPTIONS)
-def _count_leaving(agent, agents, bins, slots, chain, length):
-    """Add one tile's elements at which ``agent`` leaves the active set to the chain histogram."""
+def _find_leaving(agent, agents, bins, slots, length):
+    """Write the chain histogram's index of each element of a tile for the leaving ``agent``."""
     n_agents = len(agents)  # a constant to the compiler, unlike a number passed in
     own = bins[agent]
     for i in range(length):
@@ -121,9 +128,34 @@ def _count_leaving(agent, agents, bins, slots, chain, length):
             still_active |= np.int32(np.int32(stays) << np.int32(other))
         slot = np.int32((still_active * n_agents + agent) * BIN_COUNT + own[i])
         # Unchanged elements hit scratch slots, spread so that they do not wait on each other.
-        slots[i] = slot if own[i] >= 0 else np.int32(i & 1023)
-    for i in range(length):
-        chain[slots[i]] += 1
+        slots[i] = np.uint32(slot if own[i] >= 0 else np.int32(i & 1023))
+
+
+@njit(**KERNEL_OPTIONS)
+def _count_slots(slots, length, chain):
+    """Add 1 to the histogram at each index."""
+    # Unsigned indices are not tested for counting from the end.
+    whole = np.uint64(length) // np.uint64(4) * np.uint64(4)
+    for i in range(np.uint64(0), whole, np.uint64(4)):
+        chain[np.uint64(slots[i])] += np.int32(1)
+        chain[np.uint64(slots[i + np.uint64(1)])] += np.int32(1)
+        chain[np.uint64(slots[i + np.uint64(2)])] += np.int32(1)
+        chain[np.uint64(slots[i + np.uint64(3)])] += np.int32(1)
+    for i in range(whole, np.uint64(length)):
+        chain[np.uint64(slots[i])] += np.int32(1)
+
+
+@njit(**KERNEL_OPTIONS)
+def _fill_chain_by_lanes(base, agents, chain, edge_bits, length):
+    """Do ``fill_chain`` for the first ``length`` elements, a multiple of LANES."""
+    slots = np.empty(len(agents) * TILE + LANES, dtype=np.uint32)
+    largest = np.zeros(LANES, dtype=np.int32)
+    for tile in range(0, length, TILE):
+        end = 0
+        for start in range(tile, min(tile + TILE, length), LANES):
+            end = leaving_slots(base, agents, start, edge_bits, slots, end, largest)
+        _count_slots(slots, end, chain)
+    return largest.max() < INFINITY_BITS
 
 
 @njit(**KERNEL_OPTIONS)
@@ -138,10 +170,17 @@ def fill_chain(base, agents, chain, edge_bits):
     """
     n_agents = len(agents)
     n = base.shape[0]
+    is_finite = True
+    first = 0
+    if HAS_FAST_LANES:
+        first = n // LANES * LANES
+        is_finite = _fill_chain_by_lanes(base, agents, chain, edge_bits, first)
+        if first == n:
+            return is_finite
     bins = np.empty((n_agents, TILE), dtype=np.int32)
-    slots = np.empty(TILE, dtype=np.int32)
+    slots = np.empty(TILE, dtype=np.uint32)
     poison = np.float32(0)
-    for start in range(0, n, TILE):
+    for start in range(first, n, TILE):
         stop = min(start + TILE, n)
         length = stop - start
         for agent in range(n_agents):
@@ -149,8 +188,9 @@ def fill_chain(base, agents, chain, edge_bits):
                 base[start:stop], agents[agent][start:stop], bins[agent][:length], edge_bits
             )
         for agent in range(n_agents):
-            _count_leaving(agent, agents, bins, slots, chain, length)
-    return poison == 0
+            _find_leaving(agent, agents, bins, slots, length)
+            _count_slots(slots, length, chain)
+    return is_finite and poison == 0
 
 
 @njit(**KERNEL_OPTIONS)
@@ -310,6 +350,31 @@ def stored_change(base, agent, stored, active, index):
         numerator = _add_in_any_order(numerator, change * tau)
         denominator = _add_in_any_order(denominator, tau * tau)
     return numerator, denominator
+
+
+@njit(**KERNEL_OPTIONS)
+def is_unchanged(base, agents):
+    """Whether every agent's stored elements of a block are the base's, bit for bit or 0 and -0."""
+    n = base.shape[0]
+    for start in range(0, n, TILE):
+        length = min(start + TILE, n) - start
+        for t in range(len(agents)):
+            x, y = base[start : start + length], agents[t][start : start + length]
+            different = 0
+            for i in range(length):
+                different += np.int64(x[i] != y[i])
+            if different > 0:
+                return False
+    return True
+
+
+@njit(**KERNEL_OPTIONS)
+def is_finite(stored):
+    """Whether every stored element of a block is finite."""
+    poison = np.float32(0)
+    for i in range(stored.shape[0]):
+        poison = _add_in_any_order(poison, _decode(stored[i]) * np.float32(0))
+    return poison == 0
 
 
 @njit(**KERNEL_OPTIONS)

@@ -115,6 +115,8 @@ class CpuCounter:
 
     def add(self, tensor: int, base: np.ndarray, agents: tuple[np.ndarray, ...]) -> bool:
         """Count a block, see Counter."""
+        if kernels.is_unchanged(base, agents):
+            return kernels.is_finite(base)
         if tensor != self._tensor or self._held + len(base) > _FOLD_ELEMENTS:
             self.close()
             self._tensor = tensor

@@ -1,0 +1,117 @@
+"""RAM's region rule for bfloat16 in one fast loop: merge a block, and measure what was stored.
+
+Does for whole blocks what ``merge_mean``, ``count_active`` and ``stored_change`` do one by one,
+with the same bits and counts, where the processor and the numbers allow it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64, Int64, UInt16
+from numba import njit
+
+from ram_studio.algorithm.kernels import INFINITY_BITS, KERNEL_OPTIONS
+from ram_studio.algorithm.lane_kernels import HAS_FAST_LANES, LANES, MARGIN, merge_mean_lanes
+
+_SHORT = 16.0
+"""Up to here a float32 factor times a total, plus the base, is exact in float64."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one block's merge counted.
+
+    changed, unique: elements that each agent changed, and changed alone; sums: per group of
+    elements (stored - base) * tau and tau**2 over the latter; is_finite: all task vectors are;
+    is_in_range: and so is every stored element.
+    """
+
+    changed: Int64[np.ndarray, " agents"]
+    unique: Int64[np.ndarray, " agents"]
+    sums: Float64[np.ndarray, "groups 2 agents"]
+    is_finite: bool
+    is_in_range: bool
+
+
+def can_measure(base: np.ndarray, dtype: str, epsilon: float, factors: tuple[float, ...]) -> bool:
+    """Whether ``merge_measured`` is fast and exact: bfloat16 in and out, numbers not extreme."""
+    return (
+        HAS_FAST_LANES
+        and base.dtype == np.uint16
+        and dtype == "BF16"
+        and float(epsilon) >= 2.0**-100
+        and all(0.125 <= factor <= 2.0**16 for factor in factors)
+    )
+
+
+def merge_measured(
+    base: UInt16[np.ndarray, " n"],
+    agents: tuple[UInt16[np.ndarray, " n"], ...],
+    merged: UInt16[np.ndarray, " n"],
+    epsilon: np.float32,
+    factors: tuple[float, ...],
+    cuts: list[int],
+) -> Measured:
+    """Merge a block (Eq. 7, see ``kernels.merge_mean``), rounded to nearest, into ``merged``.
+
+    cuts: where groups of elements begin and end in the block, ascending from 0 to its length.
+    Requires ``can_measure``.
+    """
+    n_agents = len(agents)
+    numbers = (epsilon, factors, _bounds(factors, -1), _bounds(factors, 1))
+    counts = np.zeros((2, n_agents), dtype=np.int64)
+    sums = np.zeros((len(cuts) - 1, 2, n_agents), dtype=np.float64)
+    largest = np.zeros((2, LANES), dtype=np.int32)
+    whole = np.array(cuts, dtype=np.int64)
+    if any(cut % LANES for cut in cuts):
+        for row, (start, stop) in enumerate(itertools.pairwise(cuts)):
+            end = stop - (stop - start) % LANES
+            parts = tuple(a[start:end] for a in (base, *agents, merged))
+            into = (counts, sums[row : row + 1], largest)
+            _merge_groups(
+                parts[0], parts[1:-1], parts[-1], np.array([0, end - start]), *numbers, *into
+            )
+            if end < stop:
+                # Filled up with zeros, which nobody changed.
+                rest = np.zeros((n_agents + 2, LANES), dtype=np.uint16)
+                for lanes, array in zip(rest, (base, *agents), strict=False):
+                    lanes[: stop - end] = array[end:stop]
+                _merge_groups(
+                    rest[0], tuple(rest[1:-1]), rest[-1], np.array([0, LANES]), *numbers, *into
+                )
+                merged[end:stop] = rest[-1][: stop - end]
+    else:
+        _merge_groups(base, agents, merged, whole, *numbers, counts, sums, largest)
+    is_finite, is_in_range = (largest.max(axis=1) < INFINITY_BITS).tolist()
+    return Measured(counts[0], counts[1], sums, is_finite, is_in_range)
+
+
+def _bounds(factors: tuple[float, ...], side: int) -> tuple[float, ...]:
+    """Return a float32 bound of each factor, as ``merge_mean_lanes`` needs them."""
+    near = [float(np.float32(factor)) for factor in factors]
+    return tuple(
+        n if n == factor <= _SHORT else n * (1 + side * MARGIN)
+        for n, factor in zip(near, factors, strict=True)
+    )
+
+
+@njit(**KERNEL_OPTIONS)
+def _merge_groups(base, agents, merged, cuts, epsilon, factors, low, high, counts, sums, largest):
+    for row in range(sums.shape[0]):
+        merge_mean_lanes(
+            base,
+            agents,
+            merged,
+            cuts[row],
+            (cuts[row + 1] - cuts[row]) // LANES,
+            epsilon,
+            factors,
+            low,
+            high,
+            counts,
+            sums[row],
+            largest,
+        )

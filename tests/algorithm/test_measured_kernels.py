@@ -1,0 +1,148 @@
+"""Merging and measuring in one loop: the same bits, counts and sums as the plain kernels."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from element_blocks import KINDS, ElementBlock, examples, make_block, stored_as
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ram_studio.algorithm import kernels, measured_kernels
+from ram_studio.algorithm.lane_kernels import HAS_FAST_LANES, LANES
+from ram_studio.algorithm.measured_kernels import can_measure, merge_measured
+
+pytestmark = pytest.mark.skipif(not HAS_FAST_LANES, reason="the processor lacks AVX-512")
+
+FACTORS = (1.0, 1.2, 1.5, 1.0823, 2.0, 7.3, 0.5, 1 + 2.0**-30)
+EPSILONS = (2.0**-100, 1e-5, 0.0123)
+
+blocks = st.builds(
+    make_block,
+    seed=st.integers(0, 2**32),
+    agents=st.integers(1, 8),
+    size=st.sampled_from((0, 1, 15, 16, 17, 64, 333)),
+    dtype=st.just("BF16"),
+    kind=st.sampled_from(KINDS),
+)
+
+
+def assert_like_plain_kernels(
+    block: ElementBlock, epsilon: float, factors: tuple[float, ...], cuts: list[int]
+) -> np.ndarray:
+    threshold = np.float32(epsilon)
+    n = len(block.base)
+    expected, active = np.empty(n, np.uint16), np.empty(n, np.uint8)
+    merged = np.empty(n, np.uint16)
+    assert can_measure(block.base, "BF16", threshold, factors)
+    is_finite = kernels.merge_mean(block.base, block.agents, expected, active, threshold, factors)
+    measured = merge_measured(block.base, block.agents, merged, threshold, factors, cuts)
+    assert measured.is_finite == is_finite
+    if not is_finite:
+        return merged
+    np.testing.assert_array_equal(merged, expected)
+    assert measured.is_in_range == kernels.is_finite(expected)
+    for t, agent in enumerate(block.agents):
+        counted = kernels.count_active(active, t)
+        assert (measured.changed[t], measured.unique[t]) == counted
+        for row, (start, stop) in enumerate(itertools.pairwise(cuts)):
+            part = slice(start, stop)
+            sums = kernels.stored_change(
+                block.base[part], agent[part], expected[part], active[part], t
+            )
+            if measured.is_in_range:
+                np.testing.assert_allclose(measured.sums[row, :, t], sums, rtol=1e-6)
+    return merged
+
+
+@examples(150)
+@given(
+    block=blocks,
+    epsilon=st.sampled_from(EPSILONS),
+    seed=st.integers(0, 99),
+    pieces=st.integers(1, 4),
+)
+def test_measured_merge_equals_the_plain_kernels(block, epsilon, seed, pieces):
+    rng = np.random.default_rng(seed)
+    factors = tuple(rng.choice(FACTORS, len(block.agents)).tolist())
+    n = len(block.base)
+    cuts = [0, *sorted(rng.integers(0, n + 1, pieces - 1).tolist()), n]
+    assert_like_plain_kernels(block, epsilon, factors, cuts)
+
+
+def test_ties_and_near_ties_are_decided_as_in_float64():
+    """Every pair and triple of small steps beside a power of two, where the spacing changes."""
+    one = 0x3F80
+    steps = np.arange(-5, 6)
+    grid = np.stack(np.meshgrid(steps, steps, steps, indexing="ij")).reshape(3, -1)
+    for start in (one, one + 1, one + 127, one - 1, 0x3C23):
+        base = np.full(grid.shape[1], start, np.uint16)
+        agents = tuple((start + row).astype(np.uint16) for row in grid)
+        block = ElementBlock(base, agents)
+        for factors in ((1.0, 1.5, 1.25), (1.2, 1.5 + 2.0**-24, 0.5), (1.0, 1.0, 1.0)):
+            assert_like_plain_kernels(block, 1e-9, factors, [0, len(base)])
+
+
+def test_every_step_and_factor_of_one_agent():
+    base = np.arange(0x3F00, 0x4000, dtype=np.uint16)
+    for step in range(-40, 41):
+        agent = (base.astype(np.int64) + step).astype(np.uint16)
+        for factor in (1.0, 1.1, 1.2, 1 + 1 / 3, 1.5, 1.75, 4.0, 16.5):
+            assert_like_plain_kernels(ElementBlock(base, (agent,)), 1e-9, (factor,), [0, len(base)])
+
+
+@pytest.mark.parametrize("spread", [0, 5, 9, 10, 11, 20, 40, 90])
+def test_numbers_many_octaves_apart(spread):
+    rng = np.random.default_rng(spread)
+    base = rng.integers(0x3F00, 0x4000, 4096).astype(np.uint16)
+    agents = tuple(
+        (base - (rng.integers(0, spread + 1, 4096) << 7) + rng.integers(0, 128, 4096)).astype(
+            np.uint16
+        )
+        for _ in range(3)
+    )
+    assert_like_plain_kernels(ElementBlock(base, agents), 1e-5, (1.1, 1.2, 1.5), [0, 4096])
+
+
+@pytest.mark.parametrize("bits", [0x7F80, 0xFF80, 0x7FC1])
+@pytest.mark.parametrize("place", [0, LANES - 1, LANES, 2 * LANES + 3])
+def test_numbers_that_are_not_finite_are_noticed(bits, place):
+    for row in range(3):
+        arrays = [np.full(2 * LANES + 5, 0x3F80 + t, np.uint16) for t in range(3)]
+        arrays[row][place] = bits
+        merged = np.empty_like(arrays[0])
+        measured = merge_measured(
+            arrays[0],
+            tuple(arrays[1:]),
+            merged,
+            np.float32(1e-5),
+            (1.0, 1.0),
+            [0, len(merged)],
+        )
+        assert not measured.is_finite
+
+
+def test_a_result_out_of_range_is_noticed():
+    base, agent = (stored_as([2.0**126], "BF16") for _ in range(2))
+    agent = agent + np.uint16(128)
+    merged = np.empty(1, np.uint16)
+    measured = merge_measured(base, (agent,), merged, np.float32(1e-5), (8.0,), [0, 1])
+    assert measured.is_finite
+    assert not measured.is_in_range
+
+
+def test_extreme_numbers_are_left_to_the_plain_kernels():
+    base = np.zeros(16, np.uint16)
+    assert not can_measure(base, "BF16", np.float32(0), (1.0,))
+    assert not can_measure(base, "BF16", np.float32(1e-5), (1.0, 1e9))
+    assert not can_measure(base, "BF16", np.float32(1e-5), (0.0,))
+    assert not can_measure(base, "F32", np.float32(1e-5), (1.0,))
+    assert not can_measure(base.astype(np.float32), "BF16", np.float32(1e-5), (1.0,))
+
+
+def test_bounds_enclose_a_factor_and_are_it_when_it_is_short():
+    low, high = (measured_kernels._bounds((1.2, 1.5, 1.0), side) for side in (-1, 1))
+    assert low[0] < 1.2 < high[0]
+    assert low[1:] == high[1:] == (1.5, 1.0)
