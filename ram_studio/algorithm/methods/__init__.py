@@ -18,6 +18,7 @@ from ram_studio.algorithm.methods.base import (
     Need,
 )
 from ram_studio.algorithm.methods.dare import DARE_TASK_ARITHMETIC, DARE_TIES
+from ram_studio.algorithm.methods.fisher import FISHER
 from ram_studio.algorithm.methods.ram import PRESETS, RAM, RAM_PLUS, RAM_PLUS_SOFT, RegionRule
 from ram_studio.algorithm.methods.task_arithmetic import TASK_ARITHMETIC
 from ram_studio.algorithm.methods.ties import TIES
@@ -50,6 +51,7 @@ METHODS: dict[str, Method] = {
         TIES,
         DARE_TASK_ARITHMETIC,
         DARE_TIES,
+        FISHER,
         WUDI,
     )
 }

@@ -1,0 +1,88 @@
+"""Fisher merging: average weighted by what each element matters (Matena and Raffel, 2111.09832).
+
+    merged = base + scale * sum_t F_t tau_t / sum_t F_t          element by element
+
+F_t is the diagonal of agent t's Fisher information at its own weights, the mean over prompts of
+the squared gradient of the log-probability of an answer that the agent itself samples. With
+scale = 1 this is the published weighted mean of the agents. Where no agent's F is above 0 (an
+element without a gradient on any prompt) the plain mean is taken.
+
+An agent that left an element at the base pulls the mean back to it if its F there is large: Fisher
+merging knows importance, not change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from ram_studio.algorithm.methods.base import (
+    BlockInput,
+    BlockOutput,
+    Facts,
+    Method,
+    MethodSettings,
+    Need,
+)
+from ram_studio.algorithm.methods.task_arithmetic import Scale
+
+
+class FisherSettings(MethodSettings):
+    """Settings of Fisher merging."""
+
+    scale: Scale = Field(default=1.0, description="Factor on the weighted mean of tau.")
+    files: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=4096,
+            description="Folder with one Fisher file per agent, NAME.safetensors.",
+        ),
+    ] = None
+    examples: Annotated[
+        int, Field(ge=1, le=100_000, description="Prompts per agent when files are estimated.")
+    ] = 64
+
+
+@dataclass(frozen=True)
+class WeightedMean:
+    """Fisher merging made ready for one merge."""
+
+    scale: float
+
+
+def _prepare(settings: FisherSettings, facts: Facts) -> WeightedMean:
+    return WeightedMean(settings.scale)
+
+
+def merge_block(block: BlockInput, rule: WeightedMean) -> BlockOutput:
+    """Merge one block; every element that some agent changed counts as active."""
+    import torch
+
+    assert block.fisher is not None, "the engine provides what the method declared"
+    x = block.base.double()
+    total, plain, weight = torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x)
+    active = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
+    for t, agent in enumerate(block.agents):
+        tau = agent.double() - x
+        importance = block.fisher[t].double()
+        total += importance * tau
+        weight += importance
+        plain += tau
+        active |= (tau != 0).long() << t
+    mean = torch.where(weight > 0, total / weight, plain / len(block.agents))
+    return BlockOutput(torch.where(active != 0, x + rule.scale * mean, x), active)
+
+
+FISHER = Method(
+    name="fisher",
+    title="Fisher",
+    formula="scale * mean of all tau, weighted by each agent's Fisher information",
+    source="arXiv 2111.09832",
+    settings=FisherSettings,
+    needs=lambda settings: frozenset({Need.FISHER}),
+    prepare=_prepare,
+    merge=merge_block,
+)

@@ -1,0 +1,133 @@
+"""Fisher files: which element of an agent matters, stored beside it and read block by block.
+
+A Fisher file is safetensors with float32 tensors of the agent's names and shapes, each at least 0,
+and this metadata: `format` = FORMAT; `fingerprint` of the agent's checkpoint, so that the files of
+another model are refused; `aliases`, JSON {name: stored name} of matrices that are stored once
+(tied heads); `examples`, `seed` and `prompts` (a digest) say what was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ram_studio.checkpoints.checkpoint import Checkpoint
+from ram_studio.checkpoints.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.checkpoints.describe import printable, quoted, shown_shape
+from ram_studio.checkpoints.header import TensorInfo, read_header
+from ram_studio.engine.blocks import Block
+from ram_studio.errors import CheckpointError, SettingsError
+
+FORMAT = "ram-studio fisher 1"
+
+
+def fisher_path(folder: str | Path, agent: str) -> Path:
+    """Return where an agent's Fisher file lies in a folder of them."""
+    return Path(folder).expanduser() / f"{agent}.safetensors"
+
+
+class FisherFiles:
+    """The Fisher files of a merge's agents, checked against them."""
+
+    def __init__(
+        self, report: CompatibilityReport, folder: str | None, tensors: Sequence[MergeTensor]
+    ) -> None:
+        """Read and check all headers.
+
+        Raises: SettingsError without a folder or file, or for files of another model;
+        CheckpointError for damaged ones.
+        """
+        if folder is None:
+            raise SettingsError(
+                "Fisher merging needs a Fisher file of each agent, and no folder of them was "
+                "given. Estimate them with `ram-studio fisher`, then set files to that folder."
+            )
+        self._paths = [fisher_path(folder, agent.name) for agent in report.agents]
+        self._sources = [
+            _open(path, agent, tensors, position)
+            for position, (path, agent) in enumerate(zip(self._paths, report.agents, strict=True))
+        ]
+        self._states = [_state(path) for path in self._paths]
+        self._handles: list[int] = []
+
+    def __enter__(self) -> FisherFiles:
+        for path in self._paths:
+            self._handles.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            os.close(handle)
+        self._handles.clear()
+
+    def read(self, block: Block) -> np.ndarray:
+        """Return the block's Fisher information, float32 (agents, n); 0 where an agent has none.
+
+        Raises: CheckpointError for negative, NaN or infinite values, or when a file changed.
+        """
+        out = np.zeros((len(self._sources), block.n), dtype=np.float32)
+        for t, (path, sources) in enumerate(zip(self._paths, self._sources, strict=True)):
+            source = sources.get(block.tensor.name)
+            if source is None or block.start >= block.tensor.common_numel[t]:
+                continue
+            data = os.pread(self._handles[t], 4 * block.n, source.offset + 4 * block.start)
+            if len(data) != 4 * block.n or _state(path) != self._states[t]:
+                raise CheckpointError(
+                    f"Fisher file {printable(path)} changed while it was read; run again."
+                )
+            out[t] = np.frombuffer(data, dtype=np.float32)
+            if not np.isfinite(out[t]).all() or (out[t] < 0).any():
+                raise CheckpointError(
+                    f"Fisher file {printable(path)}: tensor {quoted(source.name)} holds negative "
+                    "or non-finite values; Fisher information is at least 0. Estimate it again."
+                )
+        return out
+
+
+def _state(path: Path) -> tuple[int, int]:
+    state = os.stat(path)
+    return state.st_size, state.st_mtime_ns
+
+
+def _open(
+    path: Path, agent: Checkpoint, tensors: Sequence[MergeTensor], position: int
+) -> dict[str, TensorInfo]:
+    """Return where each merged tensor's Fisher information lies, for tensors the agent has."""
+    if not path.is_file():
+        raise SettingsError(
+            f'Agent "{agent.name}" has no Fisher file: expected {printable(path)}. Estimate it '
+            "with `ram-studio fisher`."
+        )
+    stored, metadata = read_header(path, agent=agent.name)
+    if metadata.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{printable(path)} is no Fisher file: its format is "
+            f"{printable(metadata.get('format'), 60)!r}, expected {FORMAT!r}."
+        )
+    if metadata.get("fingerprint") != agent.fingerprint:
+        raise SettingsError(
+            f'{printable(path)} is the Fisher file of another model than agent "{agent.name}" '
+            f"(fingerprint {printable(metadata.get('fingerprint'), 16)}..., expected "
+            f"{agent.fingerprint[:16]}...). Estimate it for this agent."
+        )
+    aliases = json.loads(metadata.get("aliases", "{}"))
+    found = {}
+    for tensor in tensors:
+        own = tensor.agents[position]
+        if own.path not in agent.shards:  # the base stands in: the agent has no such tensor
+            continue
+        names = [tensor.name, tensor.tied_to, own.name]
+        names += [aliases.get(name) for name in names if name]
+        info = next((stored[name] for name in names if name in stored), None)
+        if info is None or info.dtype != "F32" or info.shape != own.shape:
+            what = "is missing" if info is None else f"is {info.dtype} {shown_shape(info.shape)}"
+            raise CheckpointError(
+                f"Fisher file {printable(path)}: tensor {quoted(tensor.name)} {what}; expected "
+                f"F32 {shown_shape(own.shape)}. Estimate it again."
+            )
+        found[tensor.name] = info
+    return found

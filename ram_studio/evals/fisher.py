@@ -1,0 +1,241 @@
+"""Estimate the diagonal Fisher information of a model from gradients on prompts.
+
+    F_i = mean over prompts x of (d log p(y | x) / d theta_i)^2,   y sampled from p(. | x)
+
+y is a continuation that the model itself samples at temperature 1 (up to MAX_NEW_TOKENS tokens, the
+end token included), which makes this the Fisher information and not the "empirical" one of given
+answers. Gradients are taken in float32, one prompt at a time; the accumulators need as much memory
+as the model in float32.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ram_studio.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from ram_studio.checkpoints.header import read_header
+from ram_studio.checkpoints.recipe import Recipe
+from ram_studio.engine.fisher_files import FORMAT, fisher_path
+from ram_studio.errors import CheckpointError, EvaluationError, Stopped
+from ram_studio.evals.generation import _end_ids, _pad_id, decode, load_model
+from ram_studio.evals.tasks import DOMAINS, make_items
+
+DEFAULT_EXAMPLES = 64
+MAX_NEW_TOKENS = 48
+_BATCH = 64
+
+Progress = Callable[[str, int, int], None]
+
+
+def training_prompts(examples: int, seed: int) -> tuple[str, ...]:
+    """Return prompts spread evenly over the example suite's domains.
+
+    They come from the part of the prompt space that evaluations never use, the same for every
+    agent: which skill an agent has is not told to the merge.
+    """
+    share = -(-examples // len(DOMAINS))
+    domains = [make_items(domain, share, seed, split="train") for domain in DOMAINS]
+    rows = zip(*domains, strict=True)
+    return tuple(item.prompt for row in rows for item in row)[:examples]
+
+
+def estimate_fisher(
+    source: str | Path,
+    out: Path,
+    *,
+    name: str = "model",
+    prompts: Sequence[str] | None = None,
+    examples: int = DEFAULT_EXAMPLES,
+    seed: int = 0,
+    device: str = "auto",
+    on_progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Path:
+    """Estimate a model's Fisher information and write it to ``out``, whole or not at all.
+
+    Args:
+        source: model folder or Hub id; name: for messages.
+        prompts: at least one; default `training_prompts(examples, seed)`.
+        seed: of the sampled answers (and of the default prompts).
+        on_progress: called with (name, done, total) after each prompt.
+        should_stop: polled before each prompt.
+
+    Raises:
+        EvaluationError: no prompt, or a model that does not load; CheckpointError; Stopped.
+    """
+    chosen = training_prompts(examples, seed) if prompts is None else tuple(prompts)
+    if not chosen:
+        raise EvaluationError("No prompt to estimate Fisher information on; give at least one.")
+    checkpoint = open_checkpoint(source, name=name)
+    model, tokenizer = load_model(checkpoint.folder, device)
+    model = model.float()
+    answers = _sample(model, tokenizer, chosen, seed, should_stop)
+    totals: dict[str, Any] = {}
+    for done, (prompt, answer) in enumerate(answers, start=1):
+        if should_stop and should_stop():
+            raise Stopped("The estimation was stopped before it was complete; nothing was kept.")
+        _add_squared_gradient(model, prompt, answer, totals)
+        if on_progress:
+            on_progress(name, done, len(answers))
+    _write(out, checkpoint, model, totals, chosen, seed)
+    return out
+
+
+def _sample(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[str],
+    seed: int,
+    should_stop: Callable[[], bool] | None,
+) -> list[tuple[list[int], list[int]]]:
+    """Return (prompt ids, sampled answer ids) per prompt, in order."""
+    import torch
+
+    encoded = [tokenizer.encode(prompt) for prompt in prompts]
+    pairs = []
+    for start in range(0, len(encoded), _BATCH):
+        batch = encoded[start : start + _BATCH]
+        generator = torch.Generator(model.device).manual_seed((seed + start) % 2**63)
+        rows = decode(
+            model,
+            batch,
+            pad_id=_pad_id(tokenizer),
+            end_ids=_end_ids(model, tokenizer),
+            max_new_tokens=MAX_NEW_TOKENS,
+            temperature=1.0,
+            generator=generator,
+            should_stop=should_stop,
+        )
+        pairs += zip(batch, rows, strict=True)
+    return pairs
+
+
+def _add_squared_gradient(
+    model: Any, prompt: list[int], answer: list[int], totals: dict[str, Any]
+) -> None:
+    """Add (d log p(answer | prompt) / d theta)^2 to the totals, by parameter name."""
+    import torch
+
+    ids = torch.tensor([prompt + answer], device=model.device)
+    with torch.enable_grad():
+        logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
+        chosen = torch.tensor(answer, device=model.device)[:, None]
+        log_probability = logits.log_softmax(-1).gather(1, chosen).sum()
+        model.zero_grad(set_to_none=True)
+        log_probability.backward()
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if parameter.grad is None:
+                continue
+            if key not in totals:
+                totals[key] = torch.zeros_like(parameter, dtype=torch.float32)
+            totals[key].addcmul_(parameter.grad.float(), parameter.grad.float())
+    model.zero_grad(set_to_none=True)
+
+
+def _write(
+    out: Path,
+    checkpoint: Checkpoint,
+    model: Any,
+    totals: Mapping[str, Any],
+    prompts: Sequence[str],
+    seed: int,
+) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    tensors = {
+        name: (
+            totals[name] / len(prompts)
+            if name in totals
+            else torch.zeros_like(parameter, dtype=torch.float32)
+        )
+        .detach()
+        .cpu()
+        .contiguous()
+        for name, parameter in model.named_parameters()
+    }
+    first = {id(parameter): name for name, parameter in model.named_parameters()}
+    aliases = {
+        name: first[id(parameter)]
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if name not in tensors
+    }
+    lost = [
+        name
+        for name, info in checkpoint.tensors.items()
+        if name not in tensors and name not in aliases and info.dtype in ("BF16", "F16", "F32")
+    ]
+    if lost:
+        raise CheckpointError(
+            f"{checkpoint.folder}: transformers loads it under other names than it is stored "
+            f"under ({lost[0]} and {len(lost) - 1} more are not among the loaded parameters), so "
+            "its Fisher information cannot be matched to its tensors."
+        )
+    metadata = {
+        "format": FORMAT,
+        "fingerprint": checkpoint.fingerprint,
+        "aliases": json.dumps(aliases),
+        "examples": str(len(prompts)),
+        "seed": str(seed),
+        "prompts": prompts_digest(prompts),
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
+    try:
+        save_file(tensors, partial, metadata)
+        os.replace(partial, out)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def prompts_digest(prompts: Sequence[str]) -> str:
+    """Return a digest of prompts in their order."""
+    return hashlib.blake2b("\0".join(prompts).encode(), digest_size=16).hexdigest()
+
+
+def with_fisher_files(
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    device: str = "auto",
+    on_progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Recipe:
+    """Return a Fisher recipe whose ``files`` are there: in ``folder``, estimated where needed.
+
+    A recipe that names its files, or that is of another method, comes back as it is. Files of the
+    same model, prompts and seed are used again.
+    """
+    from ram_studio.algorithm.methods import make_settings
+
+    if recipe.method != "fisher" or recipe.settings.get("files") is not None:
+        return recipe
+    settings = make_settings(recipe.method, recipe.settings)
+    prompts = training_prompts(settings.examples, recipe.seed)
+    for name, source in recipe.agents.items():
+        path = fisher_path(folder, name)
+        fingerprint = open_checkpoint(source, name=name).fingerprint
+        wanted = (FORMAT, fingerprint, str(recipe.seed), prompts_digest(prompts))
+        if path.is_file():
+            _, found = read_header(path, agent=name)
+            keys = ("format", "fingerprint", "seed", "prompts")
+            if tuple(found.get(key) for key in keys) == wanted:
+                continue
+        estimate_fisher(
+            source,
+            path,
+            name=name,
+            prompts=prompts,
+            seed=recipe.seed,
+            device=device,
+            on_progress=on_progress,
+            should_stop=should_stop,
+        )
+    values = {**settings.model_dump(mode="json"), "files": str(folder)}
+    return recipe.model_copy(update={"settings": values})

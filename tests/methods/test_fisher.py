@@ -1,0 +1,181 @@
+"""Fisher merging: its mean, its files, and the estimate from real gradients."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_zoo import AGENTS, flat, random_elements, write_zoo
+from safetensors.torch import load_file, save_file
+
+from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
+from ram_studio.checkpoints.checkpoint import open_checkpoint
+from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.engine.fisher_files import FORMAT, fisher_path
+from ram_studio.engine.merge import merge
+from ram_studio.errors import CheckpointError, SettingsError
+from ram_studio.resources import asset_path
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_agents=st.integers(1, 3),
+    scale=st.sampled_from([1.0, 0.3]),
+    bfloat16=st.booleans(),
+)
+def test_every_element_is_the_weighted_mean(seed, n_agents, scale, bfloat16) -> None:
+    base, agents = random_elements(seed, 60, n_agents, bfloat16)
+    rng = np.random.default_rng(seed)
+    fisher = (rng.random(agents.shape) ** 8 * (rng.random(agents.shape) < 0.6)).astype(np.float32)
+    rule = METHODS["fisher"].prepare(
+        make_settings("fisher", {"scale": scale}), Facts(AGENTS[:n_agents], 0, ("w",))
+    )
+    x, y, f = (torch.from_numpy(a) for a in (base, agents, fisher))
+    got = METHODS["fisher"].merge(BlockInput(x, y, 0, "w", 0, (60,), f), rule).values
+    for i in range(60):
+        taus = [float(agent[i]) - float(base[i]) for agent in agents]
+        weights = [float(row[i]) for row in fisher]
+        if not sum(weights):
+            weights = [1.0] * n_agents
+        mean = sum(w * t for w, t in zip(weights, taus, strict=True)) / sum(weights)
+        assert got[i].item() == pytest.approx(base[i] + scale * mean, rel=1e-12, abs=1e-15)
+
+
+def write_files(folder: Path, agents: dict[str, Path], seed: int = 0) -> dict[str, dict]:
+    """Write a random Fisher file for every agent."""
+    written = {}
+    for number, (name, source) in enumerate(agents.items()):
+        generator = torch.Generator().manual_seed(seed + number)
+        tensors = {
+            key: torch.rand(value.shape, generator=generator)
+            for key, value in flat(source).items()
+            if key != "lm_head.weight"
+        }
+        folder.mkdir(exist_ok=True)
+        fingerprint = open_checkpoint(source, name=name).fingerprint
+        aliases = json.dumps({"lm_head.weight": "model.embed_tokens.weight"})
+        metadata = {"format": FORMAT, "fingerprint": fingerprint, "aliases": aliases}
+        save_file(tensors, fisher_path(folder, name), metadata)
+        written[name] = tensors
+    return written
+
+
+def fisher_recipe(base: Path, agents: dict[str, Path], files: Path | None, **fields):
+    values = {} if files is None else {"files": str(files)}
+    return make_recipe(
+        {
+            "base": str(base),
+            "agents": {name: str(path) for name, path in agents.items()},
+            "method": "fisher",
+            "settings": values,
+            **fields,
+        }
+    )
+
+
+def test_files_weigh_the_merge_whatever_the_blocks_and_threads(tmp_path) -> None:
+    shapes = {"model.embed_tokens.weight": (500, 300), "model.norm.weight": (300,)}
+    base, agents = write_zoo(tmp_path / "zoo", 1, shapes=shapes, tied_twice=True)
+    files = write_files(tmp_path / "fisher", agents)
+    recipe = fisher_recipe(base, agents, tmp_path / "fisher", dtype="float32")
+    merge(recipe, tmp_path / "a", threads=1)
+    merge(recipe, tmp_path / "b", threads=3, block_elements=1 << 16)
+    stored, again, x = flat(tmp_path / "a"), flat(tmp_path / "b"), flat(base)
+    for name in shapes:
+        taus = torch.stack([flat(y)[name].double() - x[name].double() for y in agents.values()])
+        weights = torch.stack([f[name].double() for f in files.values()])
+        want = x[name].double() + (weights * taus).sum(0) / weights.sum(0)
+        torch.testing.assert_close(stored[name].double(), want, rtol=2**-23, atol=1e-12)
+        assert torch.equal(stored[name], again[name])
+    assert torch.equal(stored["lm_head.weight"], stored["model.embed_tokens.weight"])
+
+
+def damage(folder: Path, agent: str, change) -> None:
+    path = fisher_path(folder, agent)
+    tensors = load_file(path)
+    from ram_studio.checkpoints.header import read_header
+
+    _, metadata = read_header(path)
+    change(tensors, metadata)
+    save_file(tensors, path, metadata)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (lambda t, m: m.update(fingerprint="0" * 64), SettingsError, "another model"),
+        (lambda t, m: m.update(format="x"), CheckpointError, "no Fisher file"),
+        (lambda t, m: t.pop("model.norm.weight"), CheckpointError, "is missing"),
+        (
+            lambda t, m: t.update({"model.norm.weight": torch.ones(7)}),
+            CheckpointError,
+            r"is F32 \(7,\)",
+        ),
+        (lambda t, m: t["model.norm.weight"].neg_(), CheckpointError, "negative"),
+    ],
+)
+def test_wrong_files_are_refused(change, error, said, tmp_path) -> None:
+    base, agents = write_zoo(tmp_path / "zoo", 2)
+    write_files(tmp_path / "fisher", agents)
+    damage(tmp_path / "fisher", "tool", change)
+    with pytest.raises(error, match=said):
+        merge(fisher_recipe(base, agents, tmp_path / "fisher"), tmp_path / "out")
+    assert {p.name for p in tmp_path.iterdir()} == {"zoo", "fisher"}
+
+
+def test_missing_files_are_named(tmp_path) -> None:
+    base, agents = write_zoo(tmp_path / "zoo", 2)
+    with pytest.raises(SettingsError, match="no folder of them was given"):
+        merge(fisher_recipe(base, agents, None), tmp_path / "out")
+    with pytest.raises(SettingsError, match=r"expected .*coding\.safetensors"):
+        merge(fisher_recipe(base, agents, tmp_path / "none"), tmp_path / "out")
+
+
+def test_the_estimate_is_the_mean_squared_gradient(tmp_path) -> None:
+    from ram_studio.evals import fisher
+    from ram_studio.evals.generation import load_model
+
+    source = asset_path("example") / "coding"
+    prompts = fisher.training_prompts(3, seed=5)
+    assert len(set(prompts)) == 3
+    out = fisher.estimate_fisher(source, tmp_path / "f.safetensors", prompts=prompts, seed=5)
+    again = fisher.estimate_fisher(source, tmp_path / "g.safetensors", prompts=prompts, seed=5)
+    found = load_file(out)
+    model, tokenizer = load_model(source, "cpu")
+    totals = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for prompt, answer in fisher._sample(model, tokenizer, prompts, 5, None):
+        assert answer
+        ids = torch.tensor([prompt + answer])
+        labels = ids.clone()
+        labels[0, : len(prompt)] = -100
+        model.zero_grad()
+        # The library's own loss is the mean over the answer's tokens.
+        (model(input_ids=ids, labels=labels).loss * len(answer)).backward()
+        for name, parameter in model.named_parameters():
+            totals[name] += parameter.grad**2 / len(prompts)
+    for name, want in totals.items():
+        torch.testing.assert_close(found[name], want, rtol=1e-3, atol=1e-9)
+        assert torch.equal(found[name], load_file(again)[name])
+
+
+def test_files_are_estimated_once_and_reproduce_the_merge(tmp_path) -> None:
+    from ram_studio.evals.fisher import with_fisher_files
+
+    example = asset_path("example")
+    agents = {name: example / name for name in ("coding", "tool")}
+    recipe = fisher_recipe(example / "base", agents, None)
+    recipe = recipe.model_copy(update={"settings": {"examples": 4}})
+    ready = with_fisher_files(recipe, tmp_path / "fisher")
+    assert ready.settings["files"] == str(tmp_path / "fisher")
+    times = [p.stat().st_mtime_ns for p in sorted((tmp_path / "fisher").iterdir())]
+    assert len(times) == 2
+    assert with_fisher_files(recipe, tmp_path / "fisher") == ready
+    assert times == [p.stat().st_mtime_ns for p in sorted((tmp_path / "fisher").iterdir())]
+    result = merge(ready, tmp_path / "out")
+    assert result.agents["coding"].changed > 0
