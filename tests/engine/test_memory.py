@@ -1,0 +1,63 @@
+"""Memory: a pass holds blocks, never a tensor."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+MEASURE = """
+import sys
+from pathlib import Path
+from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.engine.analyse import analyze
+from ram_studio.engine.merge import merge
+
+folder = Path(sys.argv[1])
+agents = {"a": str(folder / "a"), "b": str(folder / "b")}
+recipe = make_recipe({"base": str(folder / "base"), "agents": agents, "rounding": sys.argv[2]})
+analyze(folder / "base", agents, threads=2)
+result = merge(recipe, folder / ("out-" + sys.argv[2]), threads=2)
+assert "torch" not in sys.modules, "the CPU path needs no torch"
+print(result.peak_rss_bytes)
+"""
+
+
+def peak_bytes(folder: Path, elements: int, rounding: str) -> int:
+    """Return the peak memory of a process that analyzes and merges one tensor of that size."""
+    if not (folder / "base").exists():
+        base = torch.linspace(0, 1, 1000).bfloat16().repeat(elements // 1000)
+        for name in ("base", "a", "b"):
+            (folder / name).mkdir(parents=True)
+            tensor = base.clone()
+            if name != "base":
+                tensor[:: 3 if name == "a" else 7] *= 1.5
+            save_file({"w": tensor}, folder / name / "model.safetensors", {"format": "pt"})
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(folder), rounding],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_memory_does_not_grow_with_the_tensor(tmp_path, rounding):
+    small = peak_bytes(tmp_path / "small", 4_000_000, rounding)
+    large = peak_bytes(tmp_path / "large", 100_000_000, rounding)
+    # 8 MB and 200 MB in each of three checkpoints and the output.
+    assert large - small < 30_000_000
+    assert large < 400_000_000
+
+
+def test_the_peak_of_a_merge_is_its_own_and_not_that_of_whoever_started_it(tmp_path):
+    held = bytearray(b"x") * 600_000_000
+    assert peak_bytes(tmp_path, 1000, "nearest") < len(held)

@@ -1,0 +1,165 @@
+"""Progress that adds up, and stopping that is quick and leaves nothing."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from engine_zoo import EMBEDDING, Zoo, assert_leaves_nothing, contents, make_zoo
+from test_source_faults import at_block
+
+from ram_studio.engine.analyse import analyze
+from ram_studio.engine.blocks import GROUP_ELEMENTS, BlockReader
+from ram_studio.engine.events import CancelToken, Meter, Progress
+from ram_studio.engine.merge import merge
+from ram_studio.errors import Stopped
+
+SHAPES = {EMBEDDING: (8 * GROUP_ELEMENTS,), "model.layers.0.w": (3 * GROUP_ELEMENTS + 5,)}
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
+    return make_zoo(tmp_path_factory.mktemp("zoo"), 2, shapes=SHAPES, seed=1)
+
+
+@pytest.fixture
+def slow_reads(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Make every block take 50 ms more, as a slow disk would; returns when blocks were read."""
+    original = BlockReader.read
+    times: list[float] = []
+
+    def read(self, block):
+        time.sleep(0.05)
+        times.append(time.monotonic())
+        return original(self, block)
+
+    monkeypatch.setattr(BlockReader, "read", read)
+    return times
+
+
+def test_progress_rises_to_all_bytes_of_every_pass(zoo, tmp_path, slow_reads):
+    seen: list[Progress] = []
+    here = threading.get_ident()
+
+    def watch(progress: Progress) -> None:
+        assert threading.get_ident() == here
+        seen.append(progress)
+
+    merge(
+        zoo.recipe(), tmp_path / "out", threads=2, block_elements=GROUP_ELEMENTS, on_progress=watch
+    )
+    stages = list(dict.fromkeys(p.stage for p in seen))
+    assert stages == ["count", "merge"]
+    nbytes = 2 * 3 * sum(zoo.base[n].numel() for n in zoo.counted)
+    for stage in stages:
+        own = [p for p in seen if p.stage == stage]
+        assert len(own) > 2
+        for before, after in itertools.pairwise(own):
+            assert before.done_bytes <= after.done_bytes
+            assert before.tensor_index <= after.tensor_index
+            assert before.seconds <= after.seconds
+        assert {p.total_bytes for p in own} == {nbytes}
+        last = own[-1]
+        assert (last.fraction, last.done_bytes, last.eta_seconds) == (1.0, nbytes, 0.0)
+        assert (last.tensor_index, last.tensor_count) == (2, 2)
+        assert last.tensor == "model.layers.0.w"
+        assert last.rate == pytest.approx(nbytes / last.seconds)
+
+
+def test_analysis_reports_its_end_too(zoo):
+    seen: list[Progress] = []
+    analyze(zoo.base_path, zoo.agent_paths, on_progress=seen.append)
+    assert (seen[-1].stage, seen[-1].fraction) == ("analyze", 1.0)
+
+
+def test_progress_before_the_first_byte_knows_no_end():
+    start = Meter("merge", 100, 1).read()
+    assert (start.fraction, start.eta_seconds) == (0.0, None)
+    assert replace(start, total_bytes=0).fraction == 1.0
+    assert replace(start, seconds=0.0).rate == 0.0
+
+
+@pytest.mark.parametrize("stage", ["count", "merge"])
+def test_stopping_from_the_progress_callback_ends_soon_and_leaves_nothing(
+    zoo, tmp_path, slow_reads, stage
+):
+    cancel = CancelToken()
+    asked: list[float] = []
+
+    def stop(progress: Progress) -> None:
+        if progress.stage == stage and progress.done_bytes:
+            asked.append(time.monotonic())
+            cancel.cancel()
+
+    before = set(tmp_path.iterdir())
+    with pytest.raises(Stopped):
+        merge(
+            zoo.recipe(),
+            tmp_path / "out",
+            threads=2,
+            block_elements=GROUP_ELEMENTS,
+            on_progress=stop,
+            cancel=cancel,
+        )
+    # Each of two threads may finish the block it has.
+    assert len([t for t in slow_reads if t > asked[0]]) <= 2
+    assert_leaves_nothing(tmp_path / "out", before)
+    merge(zoo.recipe(), tmp_path / "out")
+
+
+def test_stopping_an_analysis_ends_it(zoo, slow_reads):
+    cancel = CancelToken()
+    with pytest.raises(Stopped):
+        analyze(
+            zoo.base_path, zoo.agent_paths, cancel=cancel, on_progress=lambda _: cancel.cancel()
+        )
+
+
+def test_stopping_before_the_start_or_at_the_very_end_leaves_nothing(zoo, tmp_path):
+    early, late = CancelToken(), CancelToken()
+    early.cancel()
+    before = set(tmp_path.iterdir())
+
+    def at_the_end(progress: Progress) -> None:
+        if progress.stage == "merge" and progress.fraction == 1.0:
+            late.cancel()
+
+    for cancel, watch in ((early, None), (late, at_the_end)):
+        with pytest.raises(Stopped):
+            merge(zoo.recipe(), tmp_path / "out", cancel=cancel, on_progress=watch)
+        assert_leaves_nothing(tmp_path / "out", before)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_error_in_the_progress_callback_stops_the_job_and_leaves_nothing(
+    zoo, tmp_path, slow_reads, error
+):
+    def fail(progress: Progress) -> None:
+        raise error("from the callback")
+
+    before = set(tmp_path.iterdir())
+    threads = threading.active_count()
+    with pytest.raises(error):
+        merge(zoo.recipe(), tmp_path / "out", block_elements=GROUP_ELEMENTS, on_progress=fail)
+    assert threading.active_count() == threads
+    assert_leaves_nothing(tmp_path / "out", before)
+
+
+def test_a_failing_disk_in_the_middle_leaves_nothing_and_a_second_run_completes(
+    zoo, tmp_path, monkeypatch
+):
+    def fail() -> None:
+        raise OSError(5, "Input/output error")
+
+    merge(zoo.recipe(), tmp_path / "good")
+    before = set(tmp_path.iterdir())
+    with monkeypatch.context() as patch:
+        at_block(patch, 5, fail)
+        with pytest.raises(OSError, match="Input/output"):
+            merge(zoo.recipe(), tmp_path / "out", threads=1, block_elements=GROUP_ELEMENTS)
+    assert_leaves_nothing(tmp_path / "out", before)
+    merge(zoo.recipe(), tmp_path / "out")
+    assert contents(tmp_path / "out") == contents(tmp_path / "good")
