@@ -1,0 +1,303 @@
+"""Merges in place: into a loaded torch model of the base, and back to the base, bit for bit.
+
+For sweeps and checks, which look at a merge once and throw it away: no checkpoint is written, the
+model is loaded once, and the counting pass is made once for all settings. The merged bytes are
+those that `merge` would have written: it is the same job with another sink. Agents are streamed
+from their files each time (a sweep finds them in the page cache), so that memory stays at one model
+whatever the number of agents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ram_studio.algorithm.methods import Need, get_method, make_settings
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.checkpoints.compatibility import (
+    CompatibilityReport,
+    MergeTensor,
+    check_compatibility,
+)
+from ram_studio.checkpoints.describe import quoted, shown_list, shown_shape
+from ram_studio.checkpoints.recipe import Recipe
+from ram_studio.engine.analyse import analyze_report
+from ram_studio.engine.blocks import BLOCK_ELEMENTS, Sources
+from ram_studio.engine.events import CancelToken, ProgressCallback
+from ram_studio.engine.job import AgentResult, MergeJob
+from ram_studio.errors import CompatibilityError, SettingsError
+
+# Older checkpoints store these; transformers computes them when it loads a model.
+_COMPUTED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|(self_attn|attention|attn)\.(masked_)?bias)$")
+
+_ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4}
+
+
+@dataclass(frozen=True)
+class AppliedMerge:
+    """A merge that is now in the model: what was asked, each agent's numbers, and how long it took.
+
+    seconds: of this merge alone; counting passes that later merges use again are included in the
+    first one that needed them.
+    """
+
+    recipe: Recipe
+    agents: dict[str, AgentResult]
+    seconds: float
+
+
+class InMemoryMerger:
+    """Puts merges into a loaded model of the base, and takes them out again.
+
+    Args:
+        model: a torch module of the base in the base's dtype or a wider one, on any device; its
+            state dict has the checkpoint's names (tied heads may share storage).
+        report: of the base and all agents that recipes will name, see `engine.analyse.load`.
+        sketch: of the same files; else one is counted when a recipe first needs it.
+        device, threads: of the merging, as for `merge`.
+
+    Raises: CompatibilityError when the model does not hold the base's weights.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        report: CompatibilityReport,
+        *,
+        sketch: Sketch | None = None,
+        device: str = "auto",
+        threads: int | None = None,
+        cancel: CancelToken | None = None,
+    ) -> None:
+        self._report = report
+        self._sketch = sketch
+        self._device = device
+        self._threads = threads
+        self._targets = _targets(model, report.tensors)
+        self._reports: dict[tuple, CompatibilityReport] = {}
+        self.current: Recipe | None = None
+        self._pour_base(compare=True, cancel=cancel)
+
+    def apply(
+        self,
+        recipe: Recipe,
+        *,
+        on_progress: ProgressCallback | None = None,
+        cancel: CancelToken | None = None,
+    ) -> AppliedMerge:
+        """Put the merge of a recipe into the model, whatever was in it before.
+
+        The recipe's agents are found by name among the report's; its base is the model's.
+
+        Raises: as `merge`; SettingsError when the model's dtype cannot hold the output's. A merge
+        that fails or is stopped leaves the base in the model.
+        """
+        start = time.monotonic()
+        settings = make_settings(recipe.method, recipe.settings)
+        recipe = recipe.model_copy(update={"settings": settings.model_dump(mode="json")})
+        report = self._report_for(recipe)
+        job = MergeJob(report, recipe, device=self._device, threads=self._threads)
+        for tensor in report.tensors:
+            _check_fits(tensor.name, job.dtype_of(tensor), self._targets.get(tensor.name))
+        sketch = self._sketch_for(recipe, on_progress, cancel)
+        try:
+            counts = job.counts(sketch, on_progress=on_progress, cancel=cancel)
+            plan = job.plan(counts, sketch, on_progress=on_progress, cancel=cancel)
+            dtypes = {tensor.name: job.dtype_of(tensor) for tensor in report.tensors}
+            self.current = recipe
+            tally = job.run(
+                plan, _ModelSink(self._targets, dtypes), on_progress=on_progress, cancel=cancel
+            )
+            if counts is not None:
+                job.check_counts(counts, tally, is_from_sketch=sketch is not None)
+            job.check_expected(plan, tally, is_from_sketch=sketch is not None)
+        except BaseException:
+            self.restore()
+            raise
+        return AppliedMerge(recipe, job.results(plan, counts, tally), time.monotonic() - start)
+
+    def apply_agent(self, name: str) -> None:
+        """Put one agent's own weights into the model (the base's where it has none)."""
+        position = [agent.name for agent in self._report.agents].index(name)
+        self.current = None
+        self._pour(
+            [
+                (t, t.agents[position] if t.common_numel[position] == t.numel else t.base)
+                for t in self._report.tensors
+            ]
+        )
+
+    def restore(self) -> None:
+        """Put the base back: every element is bit-equal to what the model was loaded with."""
+        self._pour_base()
+        self.current = None
+
+    @contextlib.contextmanager
+    def merged(self, recipe: Recipe, **options: Any) -> Iterator[AppliedMerge]:
+        """Hold the merge of a recipe inside a with-block, and the base after it."""
+        applied = self.apply(recipe, **options)
+        try:
+            yield applied
+        finally:
+            self.restore()
+
+    def _report_for(self, recipe: Recipe) -> CompatibilityReport:
+        known = {agent.name: agent for agent in self._report.agents}
+        unknown = [name for name in recipe.agents if name not in known]
+        if unknown:
+            raise SettingsError(
+                f"The recipe names {shown_list([quoted(n) for n in unknown])}; the agents loaded "
+                f"are {', '.join(known)}."
+            )
+        key = (*recipe.agents, recipe.missing, recipe.extra, recipe.rows)
+        if key not in self._reports:
+            self._reports[key] = check_compatibility(
+                self._report.base,
+                [known[name] for name in recipe.agents],
+                missing=recipe.missing,
+                extra=recipe.extra,
+                rows=recipe.rows,
+            )
+        return self._reports[key]
+
+    def _sketch_for(
+        self,
+        recipe: Recipe,
+        on_progress: ProgressCallback | None,
+        cancel: CancelToken | None,
+    ) -> Sketch | None:
+        """Return the sketch of a recipe's agents where its method asks for counts."""
+        needs = get_method(recipe.method).needs(make_settings(recipe.method, recipe.settings))
+        if not needs & {Need.RATIOS, Need.MAGNITUDES}:
+            return None
+        if self._sketch is None:
+            self._sketch = analyze_report(
+                self._report,
+                device=self._device,
+                threads=self._threads,
+                on_progress=on_progress,
+                cancel=cancel,
+            )
+        names = tuple(recipe.agents)
+        if names != self._sketch.agents and self._sketch.counts.patterns is None:
+            return None  # too many agents to take some out of the counts: counted by a pass
+        return self._sketch.select(names)
+
+    def _pour_base(self, *, compare: bool = False, cancel: CancelToken | None = None) -> None:
+        self._pour([(t, t.base) for t in self._report.tensors], compare=compare, cancel=cancel)
+
+    def _pour(
+        self,
+        sources: Sequence[tuple[MergeTensor, Any]],
+        *,
+        compare: bool = False,
+        cancel: CancelToken | None = None,
+    ) -> None:
+        """Copy stored tensors into the model, or compare them with what it holds."""
+        dtypes = {tensor.name: source.dtype for tensor, source in sources}
+        sink = (_ModelComparison if compare else _ModelSink)(self._targets, dtypes)
+        with Sources(self._report) as files:
+            for tensor, source in sources:
+                step = BLOCK_ELEMENTS * 4
+                for start in range(0, source.nbytes, step):
+                    if cancel:
+                        cancel.raise_if_cancelled()
+                    piece = np.empty(min(step, source.nbytes - start), dtype=np.uint8)
+                    files.read_into(source, start, memoryview(piece))
+                    sink.write(tensor.name, start, memoryview(piece))
+
+
+def _targets(model: Any, tensors: Sequence[MergeTensor]) -> dict[str, Any]:
+    """Return the model's tensor for each of the checkpoint's, flat views that share storage."""
+    state = model.state_dict()
+    missing = [t.name for t in tensors if t.name not in state and not _COMPUTED.search(t.name)]
+    if missing:
+        raise CompatibilityError(
+            f"The loaded model has no {shown_list([quoted(n) for n in missing], separator=', ')}, "
+            "which the base stores; its library names or packs them differently. Write the merge "
+            "to a folder and load that instead."
+        )
+    targets = {}
+    for tensor in tensors:
+        own = state.get(tensor.name)
+        if own is None:
+            continue
+        if tuple(own.shape) != tensor.shape or not own.is_contiguous():
+            raise CompatibilityError(
+                f"The loaded model's tensor {quoted(tensor.name)} has shape "
+                f"{shown_shape(tuple(own.shape))}, the base stores {shown_shape(tensor.shape)} "
+                "(rows in order). Load the model from the base's folder."
+            )
+        targets[tensor.name] = own.detach().view(-1)
+    return targets
+
+
+def _check_fits(name: str, dtype: str, target: Any) -> None:
+    """Raise SettingsError when the model's dtype would round the merged tensor a second time."""
+    import torch
+
+    if target is None or dtype not in _ITEM_BYTES:
+        return
+    if target.dtype in (torch.float32, torch.float64) or target.dtype == _torch_dtype(dtype):
+        return
+    raise SettingsError(
+        f"Tensor {quoted(name)}: the merge gives {dtype}, the loaded model holds "
+        f"{str(target.dtype).removeprefix('torch.')}, which cannot hold that exactly. Load the "
+        "model in float32, or leave the output dtype at the base's."
+    )
+
+
+def _torch_dtype(dtype: str) -> Any:
+    import torch
+
+    names: Mapping[str, str] = {
+        "BF16": "bfloat16",
+        "F16": "float16",
+        "F32": "float32",
+        "F64": "float64",
+        "BOOL": "bool",
+        "U8": "uint8",
+    }
+    return getattr(torch, names.get(dtype, dtype.replace("I", "int").replace("U", "uint")))
+
+
+class _ModelSink:
+    """Takes pieces of stored tensors and puts them into the model's."""
+
+    def __init__(self, targets: dict[str, Any], dtypes: dict[str, str]) -> None:
+        self._targets = targets
+        self._dtypes = {name: _torch_dtype(dtype) for name, dtype in dtypes.items()}
+
+    def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
+        """Put a piece of a tensor's data where it belongs."""
+        import torch
+
+        if name not in self._targets or memoryview(buffer).nbytes == 0:
+            return
+        values = torch.frombuffer(buffer, dtype=self._dtypes[name])
+        start = byte_offset // values.element_size()
+        with torch.no_grad():
+            self._put(name, self._targets[name][start : start + len(values)], values)
+
+    def _put(self, name: str, target: Any, values: Any) -> None:
+        target.copy_(values)
+
+
+class _ModelComparison(_ModelSink):
+    """Raises where the model holds something else than what is stored."""
+
+    def _put(self, name: str, target: Any, values: Any) -> None:
+        import torch
+
+        if not torch.equal(values.to(target.device, target.dtype), target):
+            raise CompatibilityError(
+                f"The loaded model is not the base: its tensor {quoted(name)} differs from the "
+                "base's file. Load the model from the base's folder, unchanged and at least in "
+                "the dtype it is stored in."
+            )

@@ -1,0 +1,167 @@
+"""Merging into a loaded model: the bytes of the written checkpoint, and the base back exactly."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from random_zoo import flat, write_zoo
+
+from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.engine.analyse import load
+from ram_studio.engine.events import CancelToken
+from ram_studio.engine.in_memory import InMemoryMerger
+from ram_studio.engine.merge import merge
+from ram_studio.errors import CompatibilityError, SettingsError, Stopped
+from ram_studio.evals.generation import load_model
+from ram_studio.resources import asset_path
+
+EXAMPLE = asset_path("example")
+AGENTS = {name: str(EXAMPLE / name) for name in ("coding", "tool", "memory")}
+SETTINGS = [
+    ("ram", {}),
+    ("ram+", {"epsilon": 2e-5, "r": 0.2}),
+    ("ram+s", {"epsilon": 1.234e-5}),
+    ("task-arithmetic", {"scale": 1.0}),
+    ("ties", {}),
+    ("ties", {"scope": "tensor"}),
+    ("dare-ta", {"scale": 1.0}),
+    ("dare-ties", {}),
+    ("wudi", {"iterations": 2}),
+]
+
+
+def recipe_for(method: str = "ram+", agents: dict[str, str] | None = None, **fields):
+    return make_recipe(
+        {"base": str(EXAMPLE / "base"), "agents": agents or AGENTS, "method": method, **fields}
+    )
+
+
+@pytest.fixture(scope="module")
+def example():
+    model, _ = load_model(EXAMPLE / "base", "cpu")
+    return model, InMemoryMerger(model, load(EXAMPLE / "base", AGENTS))
+
+
+def snapshot(model) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize(("method", "values"), SETTINGS)
+def test_the_model_holds_what_would_have_been_written(method, values, example, tmp_path) -> None:
+    model, merger = example
+    before = snapshot(model)
+    recipe = recipe_for(method, settings=values, seed=4)
+    written = merge(recipe, tmp_path / "out")
+    with merger.merged(recipe) as applied:
+        for name, tensor in flat(tmp_path / "out").items():
+            assert torch.equal(model.state_dict()[name], tensor.float()), name
+        assert applied.agents == written.agents
+    after = model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_stochastic_and_other_dtypes_too(example, tmp_path) -> None:
+    model, merger = example
+    for number, fields in enumerate(
+        ({"rounding": "stochastic", "seed": 9}, {"dtype": "float32"}, {"dtype": "float16"})
+    ):
+        recipe = recipe_for("ram+", **fields)
+        merge(recipe, tmp_path / str(number))
+        merger.apply(recipe)
+        for name, tensor in flat(tmp_path / str(number)).items():
+            assert torch.equal(model.state_dict()[name], tensor.float()), (fields, name)
+    merger.restore()
+
+
+def test_some_of_the_agents_in_another_order(example, tmp_path) -> None:
+    model, merger = example
+    agents = {name: AGENTS[name] for name in ("memory", "coding")}
+    for method in ("ram+", "ties"):
+        recipe = recipe_for(method, agents)
+        merge(recipe, tmp_path / method)
+        merger.apply(recipe)
+        for name, tensor in flat(tmp_path / method).items():
+            assert torch.equal(model.state_dict()[name], tensor.float()), name
+    merger.restore()
+
+
+def test_an_agents_own_weights(example) -> None:
+    model, merger = example
+    merger.apply_agent("tool")
+    for name, tensor in flat(EXAMPLE / "tool").items():
+        assert torch.equal(model.state_dict()[name], tensor.float())
+    merger.restore()
+
+
+def test_a_stopped_merge_leaves_the_base(example) -> None:
+    model, merger = example
+    before = snapshot(model)
+    merger.apply(recipe_for("task-arithmetic", settings={"scale": 1.0}))
+    assert not torch.equal(
+        before["model.embed_tokens.weight"], model.state_dict()["model.embed_tokens.weight"]
+    )
+    token = CancelToken()
+    token.cancel()
+    with pytest.raises(Stopped):
+        merger.apply(recipe_for("ram+"), cancel=token)
+    assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
+    assert merger.current is None
+
+
+def test_a_model_of_its_own_dtype_must_hold_the_output(tmp_path) -> None:
+    base, agents = write_zoo(tmp_path, 3)
+    model = module_of(flat(base))
+    merger = InMemoryMerger(model, load(base, agents))
+    names = {name: str(path) for name, path in agents.items()}
+    merger.apply(recipe_for("ram+", names))
+    with pytest.raises(SettingsError, match="Load the model in float32"):
+        merger.apply(recipe_for("ram+", names, dtype="float32"))
+
+
+def test_a_tied_head_follows(tmp_path) -> None:
+    base, agents = write_zoo(tmp_path, 3, tied_twice=True)
+    tensors = flat(base)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+    model = module_of(tensors)
+    merger = InMemoryMerger(model, load(base, agents))
+    names = {name: str(path) for name, path in agents.items()}
+    recipe = recipe_for("dare-ties", names, base=str(base), rounding="stochastic")
+    merge(recipe, tmp_path / "out")
+    merger.apply(recipe)
+    for name, tensor in flat(tmp_path / "out").items():
+        assert torch.equal(model.state_dict()[name], tensor), name
+
+
+def test_a_model_that_is_not_the_base_is_refused(tmp_path) -> None:
+    base, agents = write_zoo(tmp_path, 3)
+    report = load(base, agents)
+    with pytest.raises(CompatibilityError, match="is not the base"):
+        InMemoryMerger(module_of(flat(agents["tool"])), report)
+    some = dict(list(flat(base).items())[1:])
+    with pytest.raises(CompatibilityError, match="has no `"):
+        InMemoryMerger(module_of(some), report)
+    reshaped = {name: tensor.reshape(-1, 4) for name, tensor in flat(base).items()}
+    with pytest.raises(CompatibilityError, match="has shape"):
+        InMemoryMerger(module_of(reshaped), report)
+
+
+def test_unknown_agents_are_named(example) -> None:
+    _, merger = example
+    with pytest.raises(SettingsError, match="the agents loaded are coding, tool, memory"):
+        merger.apply(recipe_for("ram+", {"search": "somewhere"}))
+
+
+def module_of(tensors: dict[str, torch.Tensor]) -> torch.nn.Module:
+    """Return a module tree whose state dict has these names."""
+    root = torch.nn.Module()
+    made: dict[int, torch.nn.Parameter] = {}
+    for name, tensor in tensors.items():
+        *path, leaf = name.split(".")
+        module = root
+        for part in path:
+            if not hasattr(module, part):
+                module.add_module(part, torch.nn.Module())
+            module = getattr(module, part)
+        parameter = made.setdefault(id(tensor), torch.nn.Parameter(tensor))
+        module.register_parameter(leaf, parameter)
+    return root
