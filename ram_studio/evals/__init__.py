@@ -18,6 +18,7 @@ from ram_studio.evals.report import (
     PairedCounts,
     compare,
 )
+from ram_studio.evals.statistics import Comparison, compare_all, items_needed
 from ram_studio.evals.tasks import (
     DOMAINS,
     RETENTION_DOMAIN,
@@ -36,14 +37,17 @@ __all__ = [
     "SKILL_DOMAINS",
     "SUITES",
     "Answer",
+    "Comparison",
     "DomainScore",
     "EvalReport",
     "Item",
     "ModelResult",
     "PairedCounts",
     "compare",
+    "compare_all",
     "evaluate",
     "evaluate_loaded",
+    "items_needed",
     "make_items",
     "score",
     "suite_items",

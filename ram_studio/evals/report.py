@@ -4,7 +4,8 @@ Pure bookkeeping: no model, no file, no torch.
 """
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ram_studio.errors import EvaluationError
@@ -46,28 +47,41 @@ class DomainScore:
         return {
             "n": self.n,
             "correct": self.correct,
-            "score": self.score,
-            "stderr": self.stderr,
+            "score": _number(self.score),
+            "stderr": _number(self.stderr),
             "ci95": list(self.ci95),
         }
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One model output with its verdict."""
+    """One model output with its verdict.
+
+    note: why it is wrong or remarkable, in words ("cut off after 48 tokens"); often empty. facts:
+    what the checker counted, e.g. single constraints. seconds: the item's share of its batch.
+    """
 
     text: str
     is_correct: bool
+    note: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
 class ModelResult:
-    """One model's row: `answers[domain][i]` belongs to `EvalReport.items[domain][i]`."""
+    """One model's row: `answers[domain][i]` belongs to `EvalReport.items[domain][i]`.
+
+    skills: the domains that `average` is the mean of; the others are not averaged. health: numbers
+    that need no right answer (see `health`), when they were asked for.
+    """
 
     name: str
     path: str | None
     answers: dict[str, tuple[Answer, ...]]
     seconds: float
+    skills: tuple[str, ...] = SKILL_DOMAINS
+    health: Mapping[str, Any] | None = None
 
     @property
     def domains(self) -> dict[str, DomainScore]:
@@ -79,8 +93,8 @@ class ModelResult:
 
     @property
     def average(self) -> float:
-        """Mean score of the skill domains (code, tool, memory); retention is not part of it."""
-        scores = [value.score for domain, value in self.domains.items() if domain in SKILL_DOMAINS]
+        """Mean score of the skill domains; the retention domain is not part of it."""
+        scores = [value.score for domain, value in self.domains.items() if domain in self.skills]
         return sum(scores) / len(scores) if scores else math.nan
 
     @property
@@ -90,14 +104,22 @@ class ModelResult:
         return scores[RETENTION_DOMAIN].score if RETENTION_DOMAIN in scores else math.nan
 
     def to_dict(self) -> dict[str, Any]:
-        """Return {"path", "domains", "average", "retention", "seconds"}."""
-        return {
+        """Return {"path", "domains", "average", "retention", "seconds"}, "health" if measured.
+
+        An average over no domain is None (NaN is not JSON).
+        """
+        result = {
             "path": self.path,
             "domains": {domain: value.to_dict() for domain, value in self.domains.items()},
-            "average": self.average,
-            "retention": self.retention,
+            "average": _number(self.average),
+            "retention": _number(self.retention),
             "seconds": self.seconds,
         }
+        return result if self.health is None else {**result, "health": dict(self.health)}
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 @dataclass(frozen=True)
@@ -191,7 +213,7 @@ def compare(report: EvalReport, a: str, b: str) -> dict[str, PairedCounts]:
             )
     first, second = report.models[a].answers, report.models[b].answers
     counts = {domain: _paired(first[domain], second[domain]) for domain in report.items}
-    skills = [counts[domain] for domain in report.items if domain in SKILL_DOMAINS]
+    skills = [counts[domain] for domain in report.items if domain in report.models[a].skills]
     counts["skills"] = PairedCounts(
         sum(pair.wins for pair in skills),
         sum(pair.losses for pair in skills),
