@@ -202,6 +202,8 @@ class Endpoints:
         try:
             session = self._session(request)
             loaded = self._loaded(analysis, session)
+            if self._settings.is_space and "files" in (settings or {}):
+                raise SettingsError("files names a folder, which this public app does not open.")
             recipe = merging.recipe_from(
                 loaded, method, settings or {}, dtype=dtype, rounding=rounding, seed=seed
             )

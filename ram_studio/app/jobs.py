@@ -6,11 +6,15 @@ Stop acts within one piece, and a closed page (which closes the generator) stops
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from ram_studio.engine.events import CancelToken
+from ram_studio.errors import RamStudioError
+
+_LOG = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 Report = Callable[[Any], None]
@@ -73,6 +77,22 @@ class Job(Generic[Result]):
             if not self._done.is_set():
                 self.stop()
                 self._done.wait(10)
+
+    def outcome(self) -> tuple[Result | None, RamStudioError | None]:
+        """Return (result, None), or (None, why there is none). Call after ``updates`` ended.
+
+        A bug in the work is logged and comes back as a plain sentence: the page stays usable, and
+        strangers see no traceback.
+        """
+        if self._error is None:
+            return self._result, None
+        if isinstance(self._error, RamStudioError):
+            return None, self._error
+        _LOG.error("A job failed unexpectedly.", exc_info=self._error)
+        return None, RamStudioError(
+            f"Something unexpected went wrong ({type(self._error).__name__}); the log has the "
+            "details. Nothing half-finished was kept."
+        )
 
     def result(self) -> Result:
         """Return what the work returned, or raise what it raised. Call after ``updates`` ended."""

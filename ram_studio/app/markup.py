@@ -8,6 +8,7 @@ from html import escape
 from typing import Literal
 
 from ram_studio.app.palette import SHAPE_PATHS
+from ram_studio.errors import RamStudioError, Stopped
 
 Tone = Literal["good", "note", "warn", "bad", "plain"]
 
@@ -15,6 +16,13 @@ Tone = Literal["good", "note", "warn", "bad", "plain"]
 def callout(text: str, tone: Tone = "plain") -> str:
     """Return a highlighted sentence."""
     return f'<p class="callout" data-tone="{tone}" role="status"><span>{escape(text)}</span></p>'
+
+
+def failure(error: RamStudioError | None, stopped: str) -> str:
+    """Return why a job has no result; ``stopped`` is said when it was asked to stop."""
+    if isinstance(error, Stopped):
+        return callout(stopped)
+    return callout(str(error), "bad")
 
 
 def empty_state(text: str) -> str:

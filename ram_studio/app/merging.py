@@ -19,7 +19,7 @@ from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Loaded, Merged, Session
 from ram_studio.checkpoints.recipe import Recipe, make_recipe, recipe_yaml
 from ram_studio.engine.merge import merge
-from ram_studio.errors import OutputError, RamStudioError, SettingsError, Stopped
+from ram_studio.errors import OutputError, RamStudioError, SettingsError
 
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 _STORED_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
@@ -214,13 +214,10 @@ def run_merge(
     yield markup.progress(None, "Starting"), None
     for event in job.updates():
         yield loading.progress_html(event), None
-    try:
-        result = job.result()
-    except Stopped:
-        yield markup.callout(wording.STOPPED_MERGE, "plain"), None
-        return
-    except RamStudioError as error:
-        yield markup.callout(hide_paths(str(error), session, settings), "bad"), None
+    result, error = job.outcome()
+    if result is None:
+        message = markup.failure(error, wording.STOPPED_MERGE)
+        yield hide_paths(message, session, settings), None
         return
     text = recipe_text(recipe, loaded, settings)
     merged = Merged(name, out, form.method, result.to_dict(), text)

@@ -15,7 +15,7 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app import api, examples, merging, palette, theme, wording
+from ram_studio.app import api, examples, markup, merging, palette, theme, wording
 from ram_studio.app.deep_link import Link, read_link
 from ram_studio.app.settings import Settings
 from ram_studio.app.steps import check, load, look, merge, tune
@@ -29,6 +29,10 @@ _THEME_ICON = (
 )
 _QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 _HEAVY: dict[str, Any] = {**_QUIET, "concurrency_id": "heavy", "concurrency_limit": 1}
+
+
+# Shown at once by the browser, until the job's first word: heavy work is done one at a time.
+_WAITING = f"() => {json.dumps(markup.progress(None, wording.WAITING))}"
 
 
 def _head() -> str:
@@ -205,6 +209,7 @@ class Page:
                 )
                 yield [status, *buttons, *updates, "look" if loaded is not None else ""]
 
+        step.analyze.click(fn=None, js=_WAITING, outputs=step.status)
         step.analyze.click(
             analyze,
             step.form,
@@ -264,6 +269,7 @@ class Page:
                 added = len(session.merges) > before
                 yield [*updates, check.model_update(session) if added else gr.skip()]
 
+        step.merge.click(fn=None, js=_WAITING, outputs=step.status)
         step.merge.click(run, form, [*step.outputs, self.check.models], **_HEAVY)
         step.stop.click(self._stop, None, None, queue=False, **_QUIET)
 
@@ -276,6 +282,7 @@ class Page:
             session = self.workspace.session(request.session_hash)
             yield from check.run(names, limit, session, self.workspace.shared_scores)
 
+        step.evaluate.click(fn=None, js=_WAITING, outputs=step.status)
         step.evaluate.click(run, [step.models, step.limit], step.outputs, **_HEAVY)
         step.stop.click(self._stop, None, None, queue=False, **_QUIET)
 

@@ -10,7 +10,6 @@ from ram_studio.app import markup, wording
 from ram_studio.app.jobs import Job, Report
 from ram_studio.app.workspace import Session
 from ram_studio.engine.events import CancelToken
-from ram_studio.errors import RamStudioError, Stopped
 from ram_studio.evals import (
     DEFAULT_SEED,
     RETENTION_DOMAIN,
@@ -138,14 +137,11 @@ def run_evaluation(
     yield progress_html(None), None
     for event in job.updates():
         yield progress_html(event), None
-    try:
-        session.report = job.result()
-    except Stopped:
-        yield markup.callout(wording.STOPPED, "plain"), None
+    report, error = job.outcome()
+    if report is None:
+        yield markup.failure(error, wording.STOPPED), None
         return
-    except RamStudioError as error:
-        yield markup.callout(str(error), "bad"), None
-        return
+    session.report = report
     yield "", session.report
 
 

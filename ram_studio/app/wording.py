@@ -196,6 +196,7 @@ DTYPES = [
     ("float32 (twice the size)", "float32"),
 ]
 NAME_PLACEHOLDER = "as the method, if left empty"
+METHODS_OWN = "the method's default"
 DOWNLOAD = "Download as zip"
 RECIPE_LABEL = "YAML"
 RECIPE = "Recipe (repeat this merge from the command line)"
@@ -258,6 +259,7 @@ SUITE_ONLY_EXAMPLE = (
     "models can be run on it, but it will not show what they were trained for."
 )
 
+WAITING = "Waiting for its turn"
 BUSY = "Another job of this session is running. Stop it, or wait until it is done."
 NEED_LOAD = "Nothing is loaded yet. Go back to Load and use the example or your own models."
 EXPIRED = "This page was idle for long, so its files were removed. Load the models again."

@@ -154,6 +154,19 @@ def test_a_job_hands_over_its_error() -> None:
         job.result()
 
 
+def test_a_bug_in_a_job_is_logged_and_becomes_a_sentence(caplog) -> None:
+    def work(report, cancel):
+        raise ZeroDivisionError("secret place")
+
+    job = Job(work)
+    assert list(job.updates(0.005)) == []
+    result, error = job.outcome()
+    assert result is None
+    assert "ZeroDivisionError" in str(error)
+    assert "secret" not in str(error)
+    assert "secret place" in caplog.text
+
+
 def test_leaving_the_updates_stops_the_work() -> None:
     ended = threading.Event()
 

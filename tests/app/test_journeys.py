@@ -196,6 +196,8 @@ def test_own_folders_from_a_wrong_path_to_a_stopped_merge(visit, tmp_path: Path)
     page = it.page
     it.open()
     page.click("#own-models > button")
+    # The form is mounted when it opens; what is typed into a half-mounted box is lost.
+    page.wait_for_timeout(400)
     page.fill("#base input, #base textarea", "/nowhere/at/all")
     page.fill("#agent-source-1 input, #agent-source-1 textarea", str(tmp_path / "one"))
     page.fill("#agent-source-2 input, #agent-source-2 textarea", str(tmp_path / "two"))

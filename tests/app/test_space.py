@@ -26,6 +26,11 @@ def test_folders_are_refused(client, base: str) -> None:
         client.predict(base, {"a": "owner/name"}, api_name="/analyze")
 
 
+def test_settings_that_name_folders_are_refused(client) -> None:
+    with pytest.raises(Exception, match="does not open"):
+        client.predict(method="fisher", settings={"files": "/etc"}, api_name="/merge")
+
+
 def test_answers_name_no_folder(client) -> None:
     merged = client.predict(method="ram", api_name="/merge")
     scores = client.predict(models=["coding", merged["merge"]], limit=2, api_name="/evaluate")
@@ -51,6 +56,8 @@ def test_the_form_asks_for_hub_ids(browser, space_url: str) -> None:
     page = browser.new_page()
     page.goto(space_url)
     page.click("#own-models > button")
+    # The form is mounted when it opens; what is typed into a half-mounted box is lost.
+    page.wait_for_timeout(400)
     page.fill("#base input, #base textarea", "/etc")
     page.fill("#agent-source-1 input, #agent-source-1 textarea", "owner/name")
     page.click("#analyze")

@@ -15,7 +15,7 @@ from ram_studio.app.jobs import Job
 from ram_studio.app.settings import Settings
 from ram_studio.app.sources import MAX_AGENTS, Sources, find_models, presets, read_sources
 from ram_studio.app.workspace import Loaded, Session
-from ram_studio.errors import RamStudioError, Stopped
+from ram_studio.errors import RamStudioError
 
 _FIRST_ROWS = 3
 
@@ -83,13 +83,9 @@ def analyze_models(
     yield loading.progress_html(None), None
     for event in job.updates():
         yield loading.progress_html(event), None
-    try:
-        analysis = job.result()
-    except Stopped:
-        yield markup.callout(wording.STOPPED, "plain"), None
-        return
-    except RamStudioError as error:
-        yield markup.callout(str(error), "bad"), None
+    analysis, error = job.outcome()
+    if analysis is None:
+        yield markup.failure(error, wording.STOPPED), None
         return
     loaded = Loaded(
         title=", ".join(sources.agents),

@@ -15,10 +15,10 @@ from ram_studio.app.steps.tune import TuneStep
 from ram_studio.app.workspace import Merged, Session
 
 _EXTRA = {
-    # name: (label, default shown, minimum, maximum)
-    "scale": ("scale · factor on the changes (empty: the method's own)", 0.0, 10.0),
-    "density": ("density · share of each agent's changes kept", 0.01, 1.0),
-    "drop_rate": ("drop rate · share of changes dropped", 0.0, 0.99),
+    # name: (label, minimum, maximum)
+    "scale": ("Scale · factor on the changes", 0.0, 10.0),
+    "density": ("Density · share of changes kept", 0.01, 1.0),
+    "drop_rate": ("Drop rate · share of changes dropped", 0.0, 0.99),
 }
 
 
@@ -153,6 +153,7 @@ def build(methods: tuple[str, ...], devices: list[tuple[str, str]]) -> MergeStep
                         key: gr.Number(
                             None,
                             label=label,
+                            placeholder=wording.METHODS_OWN,
                             minimum=low,
                             maximum=high,
                             visible=False,
