@@ -155,6 +155,8 @@ def spacing(value: Fraction, dtype: str) -> Fraction:
     exponent = size.numerator.bit_length() - size.denominator.bit_length()
     if size < Fraction(2) ** exponent:
         exponent -= 1
+    if size == 0:
+        exponent = lowest
     return Fraction(2) ** (min(max(exponent, lowest), highest) - digits + 1)
 
 
