@@ -14,6 +14,7 @@ import errno
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Self
 
@@ -42,6 +43,9 @@ __all__ = ["DEFAULT_MAX_SHARD_BYTES", "CheckpointWriter", "plan_shards", "shard_
 DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
 _PARTIAL = ".partial"
 _DIGEST_BYTES = 4 << 20
+
+_EARLY_FLUSH_BYTES = 128 << 20
+"""So much is written before a flush is begun in the background: the disk works during the merge."""
 
 
 class CheckpointWriter:
@@ -97,6 +101,9 @@ class CheckpointWriter:
         }
         self._written = dict.fromkeys(self._place, 0)
         self._count_lock = threading.Lock()
+        self._unflushed = 0
+        self._flusher = ThreadPoolExecutor(1, thread_name_prefix="flush")
+        self._flushes: list[Future[None]] = []
         self._files: dict[str, bytes] = {}
         self._folder: Path | None = None
         self._undo = contextlib.ExitStack()
@@ -109,6 +116,7 @@ class CheckpointWriter:
             check_output(self.out, needed_bytes=self.needed_bytes)
             for shard in self.shards:
                 self._allocate(shard)
+            undo.callback(self._flusher.shutdown, cancel_futures=True)
             self._undo = undo.pop_all()
         return self
 
@@ -142,6 +150,9 @@ class CheckpointWriter:
                 os.close(handle)
         with self._count_lock:
             self._written[name] += len(view)
+            self._unflushed += len(view)
+            if self._unflushed >= _EARLY_FLUSH_BYTES and all(f.done() for f in self._flushes):
+                self._flush_soon(shard)
 
     def add_file(self, name: str, data: bytes) -> None:
         """Add a small file beside the shards; kept in memory until `finish`.
@@ -165,6 +176,8 @@ class CheckpointWriter:
         Raises: OutputError when a shard cannot be read, or a tensor was not written in full.
         """
         self._check_complete()
+        for shard in self.shards:
+            self._flush_soon(shard)
         with plain_words(f"the shards of {printable(self.out)} cannot be read back"):
             return {shard.file_name: shard_digest(self._partial(shard)) for shard in self.shards}
 
@@ -182,6 +195,8 @@ class CheckpointWriter:
         self._check_complete()
         folder = self._require_folder()
         with plain_words(f"{printable(self.out)} cannot be completed"):
+            for flush in self._flushes:
+                flush.result()
             for shard in self.shards:
                 _flush(self._partial(shard))
             for shard in self.shards:
@@ -214,6 +229,10 @@ class CheckpointWriter:
 
     def _partial(self, shard: Shard) -> Path:
         return self._require_folder() / (shard.file_name + _PARTIAL)
+
+    def _flush_soon(self, shard: Shard) -> None:
+        self._unflushed = 0
+        self._flushes.append(self._flusher.submit(_flush, self._partial(shard)))
 
     def _allocate(self, shard: Shard) -> None:
         """Create a shard at its final size with its header, so that a full disk shows now."""
