@@ -21,7 +21,7 @@ from element_blocks import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ram_studio.algorithm import kernels, torch_kernels
+from ram_studio.algorithm import kernels, measured_kernels, torch_kernels
 from ram_studio.algorithm.ladder import LADDER, float32_threshold
 
 KERNELS = {"mean": kernels.merge_mean, "ties": kernels.merge_elected}
@@ -227,6 +227,59 @@ def test_bfloat16_written_by_the_kernel_is_the_nearest(block, shared):
         through = Fraction(reference.float32(value))
         assert Fraction(stored) == reference.nearest(through, "BF16")
         assert math.copysign(1, stored) == math.copysign(1, value)
+
+
+def block_of_one_size(seed: int, agents: int, reach: int, size: int) -> ElementBlock:
+    """Return bfloat16 numbers as in a weight matrix: no zero, few octaves, steps of a few ulps."""
+    rng = np.random.default_rng(seed)
+    octave = rng.integers(0x3C00 >> 7, 0x3C80 >> 7, size) + rng.integers(0, 7, size)
+    base = (octave << 7 | rng.integers(0, 128, size) | rng.integers(0, 2, size) << 15).astype(
+        np.uint16
+    )
+    changed = rng.random((agents, size)) < 0.5
+    steps = rng.integers(-reach, reach + 1, (agents, size)) * changed
+    return ElementBlock(base, tuple((base + row).astype(np.uint16) for row in steps))
+
+
+@examples(60)
+@given(
+    seed=st.integers(0, 2**32),
+    agents=st.sampled_from((1, 3, 7)),
+    reach=st.sampled_from((1, 3, 40)),
+    size=st.sampled_from((16, 33, 160)),
+    factors=st.lists(
+        st.sampled_from((1.0, 1.2, 1.05, 1.5, 1 + 1 / 3, 2.0)), min_size=7, max_size=7
+    ),
+)
+def test_merging_and_measuring_in_one_loop_stores_the_reference(seed, agents, reach, size, factors):
+    block = block_of_one_size(seed, agents, reach, size)
+    lambdas = tuple(factors[:agents])
+    merged = np.empty(size, np.uint16)
+    cuts = [0, size // 3, size]
+    measured = measured_kernels.merge_measured(
+        block.base, block.agents, merged, float32_threshold(1e-5), lambdas, cuts
+    )
+    base, values = block.base_values, block.agent_values
+    expected = [
+        reference.nearest(
+            Fraction(reference.float32(reference.merged(x, ys, 1e-5, lambdas))), "BF16"
+        )
+        for x, ys in zip(base, zip(*values, strict=True), strict=True)
+    ]
+    stored = values_of(merged)
+    assert [Fraction(v) for v in stored] == expected
+    masks = reference.patterns(base, values, 1e-5)
+    assert measured.changed.tolist() == [sum(m >> t & 1 for m in masks) for t in range(agents)]
+    assert measured.unique.tolist() == [sum(m == 1 << t for m in masks) for t in range(agents)]
+    for t in range(agents):
+        effective = reference.effective_scaling(base, values, 1e-5, t, stored)
+        numerator, denominator = measured.sums[:, :, t].sum(0)
+        if effective is None:
+            assert denominator == 0
+        else:
+            assert numerator / denominator == pytest.approx(effective, rel=1e-12)
+    assert measured.is_finite
+    assert measured.is_in_range
 
 
 @examples(15)
