@@ -1,0 +1,75 @@
+"""The records that pass between suites, engines and the store: question, reply, verdict.
+
+Plain data: no model, no file, no torch.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Finish = Literal["end", "length", "empty", "too long", "refused", "failed"]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One thing asked of every model.
+
+    id: unique and stable within a suite, e.g. "parallel-03". domain: the report's column.
+    category: the kind of question within it. prompt: what the user says (tools apart). gold: one
+    right answer, for people to read. spec: what the checker needs, JSON-ready; its form is private
+    to the suite. max_new_tokens: where an answer is cut off. tools: JSON schemas of the functions
+    on offer. is_raw: the model continues the prompt as it stands, without any chat template.
+    """
+
+    id: str
+    domain: str
+    category: str
+    prompt: str
+    gold: str
+    spec: Any = field(repr=False)
+    max_new_tokens: int
+    tools: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    is_raw: bool = False
+    is_hard: bool = False
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits that change when the model would see or may say something else."""
+        seen = [self.domain, self.prompt, list(self.tools), self.max_new_tokens, self.is_raw]
+        return hashlib.blake2b(json.dumps(seen).encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What an engine got for one question.
+
+    text: the answer, possibly empty. prompt: the exact text (or chat messages as JSON) that was
+    sent. finish: "end" the model ended its answer; "length" it was cut off; "empty" it said
+    nothing; "too long" the prompt does not fit the model's context, nothing was asked; "refused"
+    the server turned this question down; "failed" no usable reply came, asking again may help.
+    note: the reason in words. tokens: length of the answer, None when unknown. seconds: this
+    question's share of the time.
+    """
+
+    text: str
+    prompt: str
+    finish: Finish
+    note: str = ""
+    tokens: int | None = None
+    seconds: float = 0.0
+
+    @property
+    def is_final(self) -> bool:
+        """Whether asking again would bring nothing new."""
+        return self.finish != "failed"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an answer is right, why not (in words), and what the checker counted."""
+
+    is_correct: bool
+    note: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,303 @@
+"""Programs that try to get out of the sandbox, and ordinary ones that must not notice it."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals.sandbox import check_code_allowed, protection, run_program
+from ram_studio.evals.sandbox import run as sandbox_run
+
+sealed = pytest.mark.skipif(
+    sys.platform != "linux" or not protection().is_sealed,
+    reason="this kernel has no Landlock or no seccomp",
+)
+
+
+def test_an_ordinary_program_reads_its_input_and_prints():
+    result = run_program("name = input()\nprint('hello', name, __name__)", "wörld\n")
+    assert (result.outcome, result.output) == ("done", "hello wörld __main__\n")
+
+
+def test_threads_classes_and_the_standard_library_work():
+    source = """
+import collections, dataclasses, decimal, fractions, heapq, itertools, json, math, random, re
+import statistics, string, threading, typing
+@dataclasses.dataclass
+class P:
+    x: int
+worker = threading.Thread(target=lambda: print(P(3)))
+worker.start(); worker.join()
+exit(0)
+"""
+    assert run_program(source).output == "P(x=3)\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("def f(:", "SyntaxError"),
+        ("raise SystemExit(3)", ""),
+        ("import numpy", "ModuleNotFoundError"),
+        ("\x00", "SyntaxError"),
+    ],
+)
+def test_a_program_that_fails_says_why(source, error):
+    result = run_program(source)
+    assert result.outcome == "failed"
+    assert error in result.last_line
+
+
+def test_the_environment_and_the_folder_are_empty(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "secret-token")
+    result = run_program("import os; print([k for k in os.environ if k != 'LC_CTYPE'])")
+    assert result.output == "[]\n"
+
+
+def test_sleeping_and_spinning_end_at_the_limit():
+    for source in ("import time; time.sleep(60)", "while True: pass"):
+        start = time.monotonic()
+        assert run_program(source, seconds=0.5).outcome == "timeout"
+        assert time.monotonic() - start < 5
+
+
+def test_ignoring_signals_does_not_help():
+    source = (
+        "import signal, time\nfor s in range(1, 30):\n    try: signal.signal(s, signal.SIG_IGN)"
+    )
+    source += "\n    except (OSError, ValueError): pass\ntime.sleep(60)"
+    assert run_program(source, seconds=0.5).outcome == "timeout"
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_endless_output_is_cut(stream):
+    source = f"import sys\nwhile True: sys.{stream}.write('x' * 1000)"
+    result = run_program(source, output_bytes=10_000)
+    assert result.outcome == "too much output"
+    assert len(result.output) + len(result.errors) <= 20_000
+
+
+def test_a_memory_bomb_dies_alone():
+    result = run_program("x = []\nwhile True: x.append(bytearray(2**24))", seconds=20)
+    assert result.outcome in ("failed", "killed")
+    assert "MemoryError" in result.errors or result.outcome == "killed"
+
+
+@sealed
+def test_a_memory_bomb_cannot_hide_in_shared_memory():
+    source = "import mmap\nx = []\nwhile True: x.append(mmap.mmap(-1, 2**26))"
+    assert run_program(source).outcome == "failed"
+    assert run_program("import os; os.memfd_create('x')").last_line.startswith("PermissionError")
+
+
+@sealed
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nwhile True: os.fork()",
+        "import os; os.posix_spawn('/bin/true', ['true'], {})",
+        "import os; os.execv('/bin/true', ['true'])",
+        "import subprocess; subprocess.run(['/bin/true'])",
+        "import os; assert os.system('true') == 0",
+        "import multiprocessing as m; m.get_context('fork').Process(target=print).start()",
+        # A daemon: fork, new session, fork again.
+        "import os, time\nif os.fork() == 0: os.setsid() or os.fork()\ntime.sleep(60)",
+        "import ctypes; assert ctypes.CDLL(None).fork() >= 0",
+    ],
+)
+def test_no_program_gets_a_second_process(source):
+    start = time.monotonic()
+    assert run_program(source, seconds=5).outcome == "failed"
+    assert time.monotonic() - start < 4
+
+
+@sealed
+def test_thread_bombs_end_with_the_process():
+    source = (
+        "import threading as t, time\nwhile True: t.Thread(target=time.sleep, args=(60,)).start()"
+    )
+    assert run_program(source, seconds=2).outcome in ("failed", "timeout", "killed")
+
+
+@sealed
+@pytest.mark.parametrize("place", ["home", "relative", "symlink", "proc", "native"])
+def test_files_outside_cannot_be_read(place, tmp_path):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("the secret")
+    native = f"import ctypes; c = ctypes.CDLL(None); f = c.open({str(secret).encode()!r}, 0); "
+    source = {
+        "home": f"print(open({str(secret)!r}).read())",
+        "relative": f"print(open('../' * 40 + {str(secret)!r}).read())",
+        "symlink": f"import os; os.symlink({str(secret)!r}, 'link'); print(open('link').read())",
+        "proc": f"print(open('/proc/self/root' + {str(secret)!r}).read())",
+        "native": native + "b = ctypes.create_string_buffer(99); c.read(f, b, 99); print(b.value)",
+    }[place]
+    result = run_program(source)
+    assert "the secret" not in result.output + result.errors
+
+
+@sealed
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os; print(os.listdir(os.path.expanduser('~')))",
+        "import os; print(os.listdir('/'))",
+        "print(open('/etc/passwd').read())",
+        "import os; print(os.listdir('/proc'))",
+        "import os; print(open(f'/proc/{os.getppid()}/environ', 'rb').read())",
+    ],
+)
+def test_home_system_and_other_processes_cannot_be_looked_at(source):
+    result = run_program(source)
+    assert result.outcome == "failed"
+    assert result.output == ""
+    assert "Error" in result.last_line
+
+
+@sealed
+def test_nothing_can_be_written_anywhere(tmp_path):
+    target = tmp_path / "made"
+    for source in (
+        f"open({str(target)!r}, 'w')",
+        f"import os; os.mkdir({str(target)!r})",
+        f"import os; os.symlink('/', {str(target)!r})",
+        "open('here.txt', 'w').write('x' * 10**9)",
+        "open('/dev/shm/x', 'w')",
+        "import tempfile; tempfile.TemporaryFile()",
+    ):
+        assert run_program(source).outcome == "failed"
+    assert not target.exists()
+
+
+@sealed
+def test_a_file_of_ours_cannot_be_changed(tmp_path):
+    kept = tmp_path / "kept"
+    kept.write_text("as it was")
+    for call in ("remove", "truncate", "rename"):
+        more = {"truncate": ", 0", "rename": ", 'x'"}.get(call, "")
+        assert run_program(f"import os; os.{call}({str(kept)!r}{more})").outcome == "failed"
+    assert kept.read_text() == "as it was"
+
+
+@sealed
+@pytest.mark.parametrize(
+    "call",
+    [
+        "socket.create_connection(('127.0.0.1', PORT), 2)",
+        "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', PORT))",
+        "socket.socket(socket.AF_UNIX).connect('/tmp/x')",
+        "socket.socketpair()[0].connect(('127.0.0.1', PORT))",
+        "__import__('urllib.request').request.urlopen('http://127.0.0.1:PORT', timeout=2)",
+    ],
+)
+def test_no_socket_leads_out(call):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.05)
+        call = call.replace("PORT", str(server.getsockname()[1]))
+        result = run_program(f"import socket; {call}")
+        assert result.outcome == "failed"
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+@sealed
+def test_other_processes_get_no_signal():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as victim:
+        result = run_program(f"import os; os.kill({victim.pid}, 9)")
+        assert result.last_line.startswith("PermissionError")
+        assert victim.poll() is None
+        victim.communicate(b"\n")
+    assert victim.returncode == 0
+
+
+def test_nothing_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run_program("import time; time.sleep(9)", seconds=0.2)
+    run_program("print(1)")
+    assert list(tmp_path.iterdir()) == []
+
+
+FALLBACK = """
+import importlib.util, os, sys
+spec = importlib.util.spec_from_file_location("child", sys.argv[1])
+child = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(child)
+child.audit()
+import json, random, textwrap
+print("imports work")
+for attempt in (
+    "__import__('socket').socket()",
+    "open('/etc/passwd')",
+    "open('x', 'w')",
+    "os.listdir('/')",
+    "os.fork()",
+    "os.system('true')",
+    "__import__('subprocess').run(['true'])",
+    "os.remove('x')",
+):
+    try:
+        eval(attempt)
+    except PermissionError:
+        print("refused")
+"""
+
+
+def test_where_the_kernel_cannot_seal_python_code_is_refused_the_same(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", FALLBACK, str(sandbox_run.CHILD)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=True,
+    )
+    assert done.stdout.split("\n") == ["imports work", *["refused"] * 8, ""]
+
+
+def test_code_that_must_be_sealed_does_not_run_unsealed(monkeypatch, tmp_path):
+    broken = tmp_path / "child.py"
+    text = Path(sandbox_run.CHILD).read_text()
+    broken.write_text(text.replace('held["seccomp"] = ', 'held["seccomp"] = False and '))
+    monkeypatch.setattr(sandbox_run, "CHILD", broken)
+    result = run_program("print('ran')")
+    assert (result.outcome, result.output) == ("failed", "")
+    assert "nothing was run" in result.last_line
+    assert run_program("print('ran')", code="on").output == "ran\n"
+
+
+def test_the_switch(monkeypatch):
+    with pytest.raises(EvaluationError, match="switched off"):
+        run_program("print(1)", code="off")
+    with pytest.raises(EvaluationError, match="auto, on or off"):
+        check_code_allowed("maybe")
+    monkeypatch.setenv("SPACE_ID", "someone/space")
+    with pytest.raises(EvaluationError, match="public Space"):
+        check_code_allowed("auto")
+    check_code_allowed("on")
+    monkeypatch.delenv("SPACE_ID")
+    weak = sandbox_run.Protection(True, True, True, False)
+    monkeypatch.setattr(sandbox_run, "protection", lambda: weak)
+    with pytest.raises(EvaluationError, match="cannot lock up"):
+        check_code_allowed("auto")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root to give up")
+@sealed
+def test_an_ordinary_user_is_sealed_as_well():
+    # Root can do more before sealing; nobody must get the same two kernel layers.
+    code = "import os, sys, ctypes, json, resource; sys.path[:0] = [sys.argv[1]]; import child\n"
+    code += "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+    code += "settings = {'memory_bytes': 2**29, 'cpu_seconds': 5, 'file_bytes': 4096}\n"
+    code += "print(child.seal({**settings, 'open_files': 32}))\n"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-B", "-c", code, str(sandbox_run.CHILD.parent)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "'landlock': True, 'seccomp': True" in done.stdout

@@ -1,0 +1,188 @@
+"""The store: commits, resuming keys, several processes, damage."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals.question import Question, Reply, Verdict
+from ram_studio.evals.store import AnswerStore, RunKey, default_store_path
+
+KEY = RunKey("f" * 64, "math", 1, {"chat": "none", "seed": 0})
+
+
+def row(number: int, *, finish: str = "end", correct: bool = True):
+    question = Question(f"q-{number:02d}", "math", "easy", f"{number}?", "4", None, 8)
+    reply = Reply(f"it's {number} \x00 ☃", f"<{number}?>", finish, "", 3, 0.25)
+    return question, reply, Verdict(correct, "why" * correct, {"parts": [1, number]})
+
+
+def test_what_was_recorded_comes_back_from_a_store_opened_anew(tmp_path):
+    with AnswerStore(tmp_path / "deep" / "s.sqlite3") as store:
+        run = store.open_run(KEY, model="one", path="/models/one")
+        store.record(run, [row(1), row(2, correct=False)])
+    with AnswerStore(tmp_path / "deep" / "s.sqlite3") as store:
+        first, second = store.answers(run)
+        assert (first.item, first.asked, first.gold) == ("q-01", "1?", "4")
+        assert first.reply.text == "it's 1 \x00 ☃"
+        assert first.reply.prompt == "<1?>"
+        assert first.verdict.facts == {"parts": [1, 1]}
+        assert second.verdict.is_correct is False
+        (known,) = store.runs()
+        assert (known.model, known.answered, known.correct, known.seconds) == ("one", 2, 1, 0.5)
+        assert known.settings == {"chat": "none", "seed": 0}
+
+
+def test_equal_keys_share_a_run_and_any_difference_makes_another(tmp_path):
+    with AnswerStore(tmp_path / "s") as store:
+        run = store.open_run(KEY, model="one")
+        assert store.open_run(KEY, model="renamed") == run
+        assert store.runs()[0].model == "renamed"
+        others = [
+            RunKey("e" * 64, "math", 1, KEY.settings),
+            RunKey("f" * 64, "tool", 1, KEY.settings),
+            RunKey("f" * 64, "math", 2, KEY.settings),
+            RunKey("f" * 64, "math", 1, {**KEY.settings, "seed": 1}),
+        ]
+        assert len({run, *(store.open_run(key, model="x") for key in others)}) == 5
+
+
+def test_a_failed_attempt_is_kept_but_not_counted_and_a_later_answer_replaces_it(tmp_path):
+    with AnswerStore(tmp_path / "s") as store:
+        run = store.open_run(KEY, model="one")
+        store.record(run, [row(1, finish="failed", correct=False)])
+        assert store.runs()[0].answered == 0
+        assert len(store.answers(run)) == 1
+        store.record(run, [row(1)])
+        assert store.runs()[0].correct == 1
+        assert len(store.answers(run)) == 1
+
+
+def test_forgetting_a_run_leaves_the_others(tmp_path):
+    with AnswerStore(tmp_path / "s") as store:
+        runs = [store.open_run(RunKey(x, "math", 1, {}), model=x) for x in ("a", "b")]
+        for run in runs:
+            store.record(run, [row(1)])
+        store.forget(runs[0])
+        assert [len(store.answers(run)) for run in runs] == [0, 1]
+
+
+def test_a_batch_that_fails_midway_leaves_nothing_of_itself(tmp_path):
+    with AnswerStore(tmp_path / "s") as store:
+        run = store.open_run(KEY, model="one")
+        bad = Verdict(True, "", {"not json": object()})
+        with pytest.raises(TypeError):
+            store.record(run, [row(1), (*row(2)[:2], bad)])
+        assert store.answers(run) == []
+        store.record(run, [row(1)])
+        assert len(store.answers(run)) == 1
+
+
+def test_text_with_lone_surrogates_is_kept_readable(tmp_path):
+    with AnswerStore(tmp_path / "s") as store:
+        run = store.open_run(KEY, model="one")
+        question, _, verdict = row(1)
+        store.record(run, [(question, Reply("a\ud800b", "p", "end"), verdict)])
+        assert store.answers(run)[0].reply.text == "a?b"
+
+
+WRITER = """
+import sys, time
+from ram_studio.evals.question import Question, Reply, Verdict
+from ram_studio.evals.store import AnswerStore, RunKey
+with AnswerStore(sys.argv[1]) as store:
+    run = store.open_run(RunKey(sys.argv[2], "math", 1, {}), model="m")
+    for i in range(int(sys.argv[3])):
+        question = Question(f"q-{i:04d}", "math", "c", "p" * 2000, "g", None, 8)
+        store.record(run, [(question, Reply("x" * 2000, "p", "end"), Verdict(True))])
+        print(i, flush=True)
+"""
+
+
+def writer(path: Path, fingerprint: str, count: int) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), fingerprint, str(count)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+
+
+def test_a_killed_writer_loses_nothing_that_was_recorded(tmp_path):
+    with writer(tmp_path / "s", "a", 10**6) as process:
+        for line in process.stdout:
+            if int(line) >= 40:
+                break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.read()
+    with AnswerStore(tmp_path / "s") as store:
+        run = store.open_run(RunKey("a", "math", 1, {}), model="m")
+        items = [answer.item for answer in store.answers(run)]
+    assert len(items) >= 41
+    assert items == [f"q-{i:04d}" for i in range(len(items))]
+
+
+def test_two_processes_write_into_one_new_store(tmp_path):
+    processes = [writer(tmp_path / "s", name, 30) for name in ("a", "b")]
+    for process in processes:
+        process.communicate()
+        assert process.returncode == 0
+    with AnswerStore(tmp_path / "s") as store:
+        assert [run.answered for run in store.runs()] == [30, 30]
+
+
+def test_a_file_of_noise_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "s"
+    path.write_bytes(b"noise" * 1000)
+    with pytest.raises(EvaluationError, match=r"is damaged.*Move the file away"):
+        AnswerStore(path)
+    assert path.read_bytes() == b"noise" * 1000
+
+
+def test_a_store_with_overwritten_pages_is_refused(tmp_path):
+    path = tmp_path / "s"
+    with AnswerStore(path) as store:
+        run = store.open_run(KEY, model="one")
+        for number in range(60):
+            store.record(run, [row(number)])
+    content = bytearray(path.read_bytes())
+    content[4096:-4096] = b"\xff" * (len(content) - 8192)
+    path.write_bytes(content)
+    with pytest.raises(EvaluationError, match="is damaged"):
+        AnswerStore(path)
+
+
+def test_databases_of_others_and_newer_formats_are_refused(tmp_path):
+    with sqlite3.connect(tmp_path / "other") as connection:
+        connection.execute("CREATE TABLE notes (text)")
+    connection.close()
+    with pytest.raises(EvaluationError, match="another program"):
+        AnswerStore(tmp_path / "other")
+    AnswerStore(tmp_path / "s").close()
+    connection = sqlite3.connect(tmp_path / "s")
+    connection.execute("PRAGMA user_version = 7")
+    connection.close()
+    with pytest.raises(EvaluationError, match=r"format 7.*reads format 1"):
+        AnswerStore(tmp_path / "s")
+
+
+def test_an_unusable_path_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EvaluationError, match="cannot be used"):
+        AnswerStore(tmp_path / "file" / "s")
+    with pytest.raises(EvaluationError, match="cannot be used"):
+        AnswerStore(tmp_path)
+
+
+def test_the_default_path_lies_in_the_users_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("RAM_STUDIO_HOME", str(tmp_path))
+    assert default_store_path() == tmp_path / "answers.sqlite3"
+    monkeypatch.delenv("RAM_STUDIO_HOME")
+    assert default_store_path().name == "answers.sqlite3"
+    assert "ram-studio" in default_store_path().parts
