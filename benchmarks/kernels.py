@@ -1,0 +1,139 @@
+"""The CPU kernels against a plain copy of the same elements, in memory, at equal threads.
+
+Arrays are far larger than the caches, as checkpoints are. Kernels take turns; a figure is the
+processor time of all threads per element and thread (so other programs on the machine disturb it
+little), as a median over rounds, and ratios are medians of those within a round.
+
+    python benchmarks/kernels.py [--agents 3] [--threads 1 2] [--rounds 7] [--elements 16000000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+from measuring import machine_facts, table
+from zoo import CHUNK, _chunk
+
+from ram_studio.algorithm import kernels, ladder, measured_kernels
+from ram_studio.engine.blocks import BLOCK_ELEMENTS, GROUP_ELEMENTS
+
+EPSILON = np.float32(ladder.float32_threshold(1e-5))
+
+Work = Callable[[slice], None]
+
+
+def arrays(elements: int, agents: int) -> list[np.ndarray]:
+    """Return bfloat16 bits of a base and agents, as ``zoo`` makes them."""
+    random = np.random.default_rng(0)
+    chunks = [_chunk(random, CHUNK, agents, "weight") for _ in range(elements // CHUNK)]
+    return [np.concatenate(parts) for parts in zip(*chunks, strict=True)]
+
+
+def kernels_on(models: list[np.ndarray]) -> dict[str, Callable[[], Work]]:
+    """Return by name what makes, for each thread, a function that works on a slice."""
+    base, agents = models[0], models[1:]
+    n_agents = len(agents)
+    factors = tuple(1.1 + 0.01 * t for t in range(n_agents))
+    out = np.empty_like(base)
+    pattern = np.empty(len(base), dtype=np.uint8)
+
+    def copy() -> Work:
+        return lambda part: np.copyto(out[part], base[part])
+
+    def sketch() -> Work:
+        chain = np.zeros((1 << n_agents) * n_agents * ladder.BIN_COUNT, dtype=np.int32)
+        edge = np.int32(ladder.EDGE_BITS)
+
+        def work(part: slice) -> None:
+            kernels.fill_chain(base[part], tuple(a[part] for a in agents), chain, edge)
+
+        return work
+
+    def merge() -> Work:
+        def work(part: slice) -> None:
+            cuts = [*range(0, part.stop - part.start, GROUP_ELEMENTS), part.stop - part.start]
+            blocks = base[part], tuple(a[part] for a in agents), out[part]
+            measured_kernels.merge_measured(*blocks, EPSILON, factors, cuts)
+
+        return work
+
+    def plain(kernel: Callable) -> Callable[[], Work]:
+        def work(part: slice) -> None:
+            blocks = base[part], tuple(a[part] for a in agents), out[part], pattern[part]
+            kernel(*blocks, EPSILON, factors)
+
+        return lambda: work
+
+    found = {"copy of one tensor": copy, "sketch": sketch}
+    if measured_kernels.can_measure(base, "BF16", EPSILON, factors):
+        found["merge, counted and measured"] = merge
+    return found | {
+        "merge, plain loop": plain(kernels.merge_mean),
+        "merge with elected sign": plain(kernels.merge_elected),
+    }
+
+
+def processor_seconds(make: Callable[[], Work], elements: int, threads: int) -> float:
+    """Return the processor seconds of one pass over all elements by some threads."""
+    used = [0.0] * threads
+    bounds = [elements * k // threads // BLOCK_ELEMENTS * BLOCK_ELEMENTS for k in range(threads)]
+    ready = threading.Barrier(threads)
+
+    def run(number: int, start: int, stop: int) -> None:
+        work = make()
+        ready.wait()
+        before = time.thread_time()
+        for first in range(start, stop, BLOCK_ELEMENTS):
+            work(slice(first, min(first + BLOCK_ELEMENTS, stop)))
+        used[number] = time.thread_time() - before
+
+    workers = [
+        threading.Thread(target=run, args=(number, *ends))
+        for number, ends in enumerate(itertools.pairwise([*bounds, elements]))
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return sum(used)
+
+
+def main() -> None:
+    """Read the command line, measure, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--agents", type=int, default=3)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--elements", type=int, default=16 << 20)
+    options = parser.parse_args()
+    models = arrays(options.elements, options.agents)
+    elements = len(models[0])
+    rows = []
+    for threads in options.threads:
+        makers = kernels_on(models)
+        seconds: dict[str, list[float]] = {name: [] for name in makers}
+        for number in range(options.rounds + 1):
+            for name, make in makers.items():
+                used = processor_seconds(make, elements, threads)
+                if number:  # the first round loads or compiles the kernels
+                    seconds[name].append(used)
+        copies = seconds["copy of one tensor"]
+        for name, found in seconds.items():
+            each = statistics.median(found) / elements / threads * 1e9
+            ratio = statistics.median(a / b for a, b in zip(found, copies, strict=True))
+            rows.append([name, threads, f"{each:.3f}", f"{ratio:.1f}"])
+    print(f"{options.agents} agents, {elements} bfloat16 elements, {options.rounds} rounds")
+    print()
+    print(table(("kernel", "threads", "ns / element", "x copy"), rows))
+    print()
+    print(machine_facts())
+
+
+if __name__ == "__main__":
+    main()
