@@ -26,6 +26,7 @@ from ram_studio.checkpoints.compatibility import (
     check_compatibility,
 )
 from ram_studio.checkpoints.describe import quoted, shown_list, shown_shape
+from ram_studio.checkpoints.header import MERGED_DTYPES, TensorInfo
 from ram_studio.checkpoints.recipe import Recipe
 from ram_studio.engine.analyse import analyze_report
 from ram_studio.engine.blocks import BLOCK_ELEMENTS, Sources
@@ -36,7 +37,7 @@ from ram_studio.errors import CompatibilityError, SettingsError
 # Older checkpoints store these; transformers computes them when it loads a model.
 _COMPUTED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|(self_attn|attention|attn)\.(masked_)?bias)$")
 
-_ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4}
+_PIECE_BYTES = 4 * BLOCK_ELEMENTS
 
 
 @dataclass(frozen=True)
@@ -123,13 +124,24 @@ class InMemoryMerger:
         return AppliedMerge(recipe, job.results(plan, counts, tally), time.monotonic() - start)
 
     def apply_agent(self, name: str) -> None:
-        """Put one agent's own weights into the model (the base's where it has none)."""
-        position = [agent.name for agent in self._report.agents].index(name)
+        """Put one agent's own weights into the model; the base's where it has none.
+
+        Raises: SettingsError for an unknown agent, or when the model's dtype cannot hold it.
+        """
+        names = [agent.name for agent in self._report.agents]
+        if name not in names:
+            raise SettingsError(f"There is no agent {quoted(name)}; there are {', '.join(names)}.")
+        position = names.index(name)
+        for tensor in self._report.tensors:
+            own = tensor.agents[position]
+            _check_fits(tensor.name, own.dtype, self._targets.get(tensor.name))
+        self._pour_base()
         self.current = None
         self._pour(
             [
-                (t, t.agents[position] if t.common_numel[position] == t.numel else t.base)
+                (t, t.agents[position], t.common_numel[position])
                 for t in self._report.tensors
+                if t.agents[position] is not t.base
             ]
         )
 
@@ -190,25 +202,26 @@ class InMemoryMerger:
         return self._sketch.select(names)
 
     def _pour_base(self, *, compare: bool = False, cancel: CancelToken | None = None) -> None:
-        self._pour([(t, t.base) for t in self._report.tensors], compare=compare, cancel=cancel)
+        everything = [(t, t.base, t.numel) for t in self._report.tensors]
+        self._pour(everything, compare=compare, cancel=cancel)
 
     def _pour(
         self,
-        sources: Sequence[tuple[MergeTensor, Any]],
+        sources: Sequence[tuple[MergeTensor, TensorInfo, int]],
         *,
         compare: bool = False,
         cancel: CancelToken | None = None,
     ) -> None:
-        """Copy stored tensors into the model, or compare them with what it holds."""
-        dtypes = {tensor.name: source.dtype for tensor, source in sources}
+        """Copy the first elements of stored tensors into the model, or compare them with it."""
+        dtypes = {tensor.name: source.dtype for tensor, source, _ in sources}
         sink = (_ModelComparison if compare else _ModelSink)(self._targets, dtypes)
         with Sources(self._report) as files:
-            for tensor, source in sources:
-                step = BLOCK_ELEMENTS * 4
-                for start in range(0, source.nbytes, step):
+            for tensor, source, numel in sources:
+                nbytes = source.nbytes // max(source.numel, 1) * numel
+                for start in range(0, nbytes, _PIECE_BYTES):
                     if cancel:
                         cancel.raise_if_cancelled()
-                    piece = np.empty(min(step, source.nbytes - start), dtype=np.uint8)
+                    piece = np.empty(min(_PIECE_BYTES, nbytes - start), dtype=np.uint8)
                     files.read_into(source, start, memoryview(piece))
                     sink.write(tensor.name, start, memoryview(piece))
 
@@ -242,7 +255,7 @@ def _check_fits(name: str, dtype: str, target: Any) -> None:
     """Raise SettingsError when the model's dtype would round the merged tensor a second time."""
     import torch
 
-    if target is None or dtype not in _ITEM_BYTES:
+    if target is None or dtype not in MERGED_DTYPES:
         return
     if target.dtype in (torch.float32, torch.float64) or target.dtype == _torch_dtype(dtype):
         return

@@ -20,6 +20,7 @@ from ram_studio.algorithm.methods.base import (
 from ram_studio.algorithm.methods.dare import DARE_TASK_ARITHMETIC, DARE_TIES
 from ram_studio.algorithm.methods.fisher import FISHER
 from ram_studio.algorithm.methods.ram import PRESETS, RAM, RAM_PLUS, RAM_PLUS_SOFT, RegionRule
+from ram_studio.algorithm.methods.region import REGION
 from ram_studio.algorithm.methods.task_arithmetic import TASK_ARITHMETIC
 from ram_studio.algorithm.methods.ties import TIES
 from ram_studio.algorithm.methods.wudi import WUDI
@@ -53,6 +54,7 @@ METHODS: dict[str, Method] = {
         DARE_TIES,
         FISHER,
         WUDI,
+        REGION,
     )
 }
 

@@ -1,0 +1,97 @@
+"""One agent's region alone: the probe behind Fig. 3 of arXiv 2601.13572.
+
+    merged = base + scale * tau_t     in the chosen region of agent t
+             base                     elsewhere
+
+The regions are RAM's at the same epsilon: unique (only agent t changed the element), shared (others
+too) and whole (both). The others are looked at and left out. At full strength the unique region
+shows what an agent's own elements carry; at scale 1/N what plain averaging leaves of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from ram_studio.algorithm.ladder import DEFAULT_EPSILON, float32_threshold
+from ram_studio.algorithm.methods.base import (
+    BlockInput,
+    BlockOutput,
+    Epsilon,
+    Facts,
+    Method,
+    MethodSettings,
+)
+from ram_studio.algorithm.methods.task_arithmetic import Scale
+from ram_studio.errors import SettingsError
+
+
+class RegionSettings(MethodSettings):
+    """Settings of the probe."""
+
+    agent: Annotated[
+        str | None, Field(description="Whose region; the first agent's when left out.")
+    ] = None
+    part: Annotated[
+        Literal["unique", "shared", "whole"],
+        Field(
+            description="Elements that only this agent changed, that others changed too, or all."
+        ),
+    ] = "unique"
+    scale: Scale = Field(default=1.0, description="Factor on tau in the region.")
+    epsilon: Epsilon = DEFAULT_EPSILON
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The probe made ready: whose region (position among the agents), which part, what factor."""
+
+    agent: int
+    part: str
+    scale: float
+    epsilon: np.float32
+    factors: np.ndarray
+
+
+def _prepare(settings: RegionSettings, facts: Facts) -> Probe:
+    if settings.agent is not None and settings.agent not in facts.agents:
+        raise SettingsError(
+            f"The region asked for is of agent {settings.agent!r}; the agents are "
+            f"{', '.join(facts.agents)}."
+        )
+    agent = 0 if settings.agent is None else facts.agents.index(settings.agent)
+    factors = facts.uniform_factors(0.0)
+    factors[:, agent] = settings.scale
+    epsilon = float32_threshold(settings.epsilon)
+    return Probe(agent, settings.part, settings.scale, epsilon, factors)
+
+
+def merge_block(block: BlockInput, probe: Probe) -> BlockOutput:
+    """Return one block; the region counts as active, in this agent alone."""
+    import torch
+
+    changed = (block.agents - block.base).abs() > float(probe.epsilon)
+    kept = changed[probe.agent]
+    if probe.part != "whole":
+        is_alone = changed.sum(0) == 1
+        kept = kept & (is_alone if probe.part == "unique" else ~is_alone)
+    x, y = block.base.double(), block.agents[probe.agent].double()
+    # Exactly the agent's element at full strength: base + tau could round away from it.
+    scaled = y if probe.scale == 1.0 else x + probe.scale * (y - x)
+    return BlockOutput(torch.where(kept, scaled, x), kept.long() << probe.agent)
+
+
+REGION = Method(
+    name="region",
+    title="One agent's region",
+    formula="scale * tau_t in agent t's unique, shared or whole region; base elsewhere",
+    source="arXiv 2601.13572, Fig. 3",
+    settings=RegionSettings,
+    needs=lambda settings: frozenset(),
+    prepare=_prepare,
+    merge=merge_block,
+    is_experiment=True,
+)

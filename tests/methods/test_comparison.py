@@ -1,0 +1,240 @@
+"""Experiments as recipes, and the table that scores them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from random_zoo import AGENTS, flat, random_elements, write_zoo
+
+from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
+from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.cli.main import commands
+from ram_studio.engine.experiments import EXPERIMENTS, experiment_recipes, label_of
+from ram_studio.engine.merge import merge
+from ram_studio.errors import EvaluationError, SettingsError, Stopped
+from ram_studio.evals import evaluate
+from ram_studio.evals.comparison import compare_methods
+from ram_studio.resources import asset_path
+
+EXAMPLE = asset_path("example")
+
+
+def example_recipe(*names: str, **fields):
+    agents = {name: str(EXAMPLE / name) for name in names or ("coding", "tool", "memory")}
+    return make_recipe({"base": str(EXAMPLE / "base"), "agents": agents, **fields})
+
+
+@pytest.mark.parametrize("part", ["unique", "shared", "whole"])
+@pytest.mark.parametrize("scale", [1.0, 1 / 3])
+def test_a_region_holds_one_agents_elements_alone(part, scale) -> None:
+    base, agents = random_elements(5, 200)
+    values = {"agent": "tool", "part": part, "scale": scale, "epsilon": 2e-5}
+    facts = Facts(AGENTS, 0, ("w",))
+    rule = METHODS["region"].prepare(make_settings("region", values), facts)
+    block = BlockInput(torch.from_numpy(base), torch.from_numpy(agents), 0, "w", 0)
+    got, active = METHODS["region"].merge(block, rule)
+    for i in range(200):
+        changed = [abs(np.float32(y[i]) - np.float32(base[i])) > np.float32(2e-5) for y in agents]
+        alone = sum(changed) == 1
+        kept = changed[1] and {"unique": alone, "shared": not alone, "whole": True}[part]
+        tau = float(agents[1][i]) - float(base[i])
+        want = float(base[i]) + scale * tau if kept else float(base[i])
+        assert got[i].item() == pytest.approx(want, rel=1e-12, abs=1e-18)
+        assert active[i].item() == (2 if kept else 0)
+
+
+def test_a_region_of_nobody_is_refused(tmp_path) -> None:
+    base, agents = write_zoo(tmp_path / "zoo", 1)
+    recipe = make_recipe(
+        {
+            "base": str(base),
+            "agents": {k: str(v) for k, v in agents.items()},
+            "method": "region",
+            "settings": {"agent": "search"},
+        }
+    )
+    with pytest.raises(SettingsError, match="of agent 'search'"):
+        merge(recipe, tmp_path / "out")
+
+
+def test_unique_and_shared_regions_make_the_whole(tmp_path) -> None:
+    base, agents = write_zoo(tmp_path / "zoo", 1)
+    found = {}
+    for part in ("unique", "shared", "whole"):
+        recipe = make_recipe(
+            {
+                "base": str(base),
+                "agents": {k: str(v) for k, v in agents.items()},
+                "method": "region",
+                "settings": {"agent": "tool", "part": part},
+            }
+        )
+        merge(recipe, tmp_path / part)
+        found[part] = flat(tmp_path / part)
+    for name, x in flat(base).items():
+        moved = {part: (values[name] != x) for part, values in found.items()}
+        assert torch.equal(moved["unique"] | moved["shared"], moved["whole"])
+        assert not (moved["unique"] & moved["shared"]).any()
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+@pytest.mark.parametrize("agents", [("coding", "tool"), ("coding", "tool", "memory")])
+def test_every_experiment_gives_valid_recipes(name, agents) -> None:
+    recipe = example_recipe(*agents, seed=3, dtype="float32")
+    rows = experiment_recipes(name, recipe)
+    assert rows
+    for row in rows.values():
+        make_settings(row.method, row.settings)
+        assert (row.base, row.seed, row.dtype) == (recipe.base, 3, "float32")
+        assert set(row.agents) <= set(agents)
+
+
+def test_how_many_rows_an_experiment_has() -> None:
+    recipe = example_recipe()
+    counts = {name: len(experiment_recipes(name, recipe)) for name in EXPERIMENTS}
+    assert counts["standard"] == 12
+    assert counts["unique-region"] == 9
+    assert counts["leave-one-out"] == 4
+    assert counts["pairwise"] == 3
+    assert counts["task-arithmetic-grid"] == 10
+
+
+def test_experiments_refuse_what_they_cannot_do() -> None:
+    with pytest.raises(SettingsError, match="must be one of standard"):
+        experiment_recipes("sweep", example_recipe())
+    with pytest.raises(SettingsError, match="at least two agents"):
+        experiment_recipes("pairwise", example_recipe("coding"))
+
+
+def test_labels_name_what_differs_from_the_defaults() -> None:
+    assert label_of("ties", {"density": 0.2, "scale": 1 / 3}) == "ties (scale 0.3333)"
+    assert label_of("ram+", {}) == "ram+"
+
+
+@pytest.fixture(scope="module")
+def table():
+    recipe = example_recipe("coding", "tool")
+    rows = {
+        "ram+": recipe,
+        "average": recipe.model_copy(update={"method": "task-arithmetic"}),
+        "sum": recipe.model_copy(update={"method": "task-arithmetic", "settings": {"scale": 1}}),
+    }
+    return rows, compare_methods(rows, limit=40)
+
+
+def test_rows_score_as_written_checkpoints_do(table, tmp_path) -> None:
+    rows, found = table
+    merge(rows["average"], tmp_path / "average")
+    paths = {"average": tmp_path / "average", "coding": EXAMPLE / "coding"}
+    written = evaluate(paths, limit=40)
+    for name in paths:
+        ours, theirs = found.report.models[name], written.models[name]
+        assert ours.answers.keys() == theirs.answers.keys()
+        for domain, answers in theirs.answers.items():
+            texts = [answer.text for answer in ours.answers[domain]]
+            assert texts == [answer.text for answer in answers]
+
+
+def test_the_table_says_what_differs_beyond_noise(table) -> None:
+    _, found = table
+    assert found.reference == "ram+"
+    assert found.versus()["average"].outcome == "worse"
+    assert found.versus()["sum"].outcome == "within noise"
+    said = {sentence.split(" is ")[0]: sentence for sentence in found.statements()}
+    assert set(said) == {"average", "sum"}
+    assert "worse than ram+" in said["average"]
+    assert "within noise of ram+" in said["sum"]
+
+
+def test_the_table_as_json_and_csv(table) -> None:
+    _, found = table
+    described = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert [row["row"] for row in described["rows"]] == [
+        *("base", "coding", "tool"),
+        *("ram+", "average", "sum"),
+    ]
+    kinds = [row["kind"] for row in described["rows"]]
+    assert kinds == ["base", "agent", "agent", "merge", "merge", "merge"]
+    average = described["rows"][4]
+    assert average["agents"]["tool"]["lambda"] == 0.5
+    assert average["agents"]["tool"]["effective_lambda"] == pytest.approx(0.5, abs=0.05)
+    lines = list(csv.DictReader(io.StringIO(found.to_csv())))
+    assert len(lines) == 6
+    assert float(lines[4]["average"]) == pytest.approx(average["average"])
+    assert json.loads(lines[5]["settings"])["scale"] == 1
+    assert lines[3]["versus_reference"] == ""
+    assert lines[5]["versus_reference"] == "within noise"
+
+
+def test_wrong_tables_are_refused_before_any_work() -> None:
+    recipe = example_recipe("coding", "tool")
+    with pytest.raises(EvaluationError, match="No row"):
+        compare_methods({})
+    with pytest.raises(SettingsError, match="reference row is 'ties'"):
+        compare_methods({"ram+": recipe}, reference="ties")
+    with pytest.raises(SettingsError, match="called 'coding'"):
+        compare_methods({"coding": recipe})
+    other = recipe.model_copy(update={"agents": {"coding": "elsewhere"}})
+    with pytest.raises(SettingsError, match="elsewhere as agent 'coding'"):
+        compare_methods({"a": recipe, "b": other})
+    moved = recipe.model_copy(update={"base": "elsewhere"})
+    with pytest.raises(SettingsError, match="has the base elsewhere"):
+        compare_methods({"a": recipe, "b": moved})
+    bad = recipe.model_copy(update={"method": "ties", "settings": {"density": 0}})
+    with pytest.raises(SettingsError, match="density is 0"):
+        compare_methods({"a": bad})
+
+
+def test_a_comparison_can_be_stopped() -> None:
+    with pytest.raises(Stopped):
+        compare_methods({"ram+": example_recipe()}, limit=4, should_stop=lambda: True)
+
+
+def test_the_command_prints_the_table_and_writes_csv(tmp_path) -> None:
+    from typer.testing import CliRunner
+
+    from ram_studio.cli import compare_command
+
+    app = commands.__class__()
+    app.command("compare")(compare_command.compare)
+    app.command("fisher")(compare_command.fisher)
+    agents = [f"--agent={name}={EXAMPLE / name}" for name in ("coding", "tool")]
+    arguments = ["compare", f"--base={EXAMPLE / 'base'}", *agents, "--row", "ram+", "--limit", "4"]
+    arguments += ["--row", "ties:density=0.5,scope=tensor", "--csv", str(tmp_path / "t.csv")]
+    done = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
+    described = json.loads(done.stdout)
+    assert [row["row"] for row in described["rows"]][-2:] == [
+        "ram+",
+        "ties (density 0.5, scope tensor)",
+    ]
+    assert (tmp_path / "t.csv").read_text().startswith("row,kind,method,settings,code,")
+    shown = CliRunner().invoke(app, [*arguments, "--no-sources"], catch_exceptions=False)
+    assert "vs reference" in shown.stdout
+    assert "within noise of ram+" in shown.stdout
+    with pytest.raises(SettingsError, match="density is '2'"):
+        CliRunner().invoke(app, [*arguments, "--row", "ties:density=2"], catch_exceptions=False)
+
+
+def test_the_fisher_command_makes_what_merge_takes(tmp_path) -> None:
+    from typer.testing import CliRunner
+
+    from ram_studio.cli import compare_command
+
+    app = commands.__class__()
+    app.command("compare")(compare_command.compare)
+    app.command("fisher")(compare_command.fisher)
+    (tmp_path / "prompts.txt").write_text("say hi .\n\nsay fig and kiwi .\n")
+    arguments = ["fisher", f"--agent=coding={EXAMPLE / 'coding'}", "--out", str(tmp_path / "f")]
+    arguments += ["--prompts", str(tmp_path / "prompts.txt")]
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == 0
+    recipe = example_recipe("coding", method="fisher", settings={"files": str(tmp_path / "f")})
+    merge(recipe, tmp_path / "out")
+    # One agent's weighted mean is that agent.
+    for name, tensor in flat(tmp_path / "out").items():
+        assert torch.equal(tensor, flat(EXAMPLE / "coding")[name])
