@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.algorithm.methods import make_settings
@@ -308,14 +309,17 @@ def zip_of(merged: Merged, session: Session, settings: Settings) -> Path | None:
     return target
 
 
-def files_html(merged: Merged, folder_url: str) -> str:
-    """Return links to the single files of a merge (they are served from the session's folder)."""
+def files_html(merged: Merged) -> str:
+    """Return links to the files of a merge that is too large for one zip.
+
+    They are served from the session's folder, whose name only its visitor knows.
+    """
     items = []
     for file in sorted(merged.folder.iterdir()):
         if file.is_file():
             size = markup.size_text(file.stat().st_size)
             items.append(
-                f'<li><a href="{escape(folder_url)}{escape(str(file))}" download>'
+                f'<li><a class="link" href="gradio_api/file={escape(quote(str(file)))}" download>'
                 f'{escape(file.name)}</a> <span class="muted">{size}</span></li>'
             )
     return f'<ul class="files">{"".join(items)}</ul>'

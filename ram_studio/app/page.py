@@ -333,5 +333,6 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
         "enable_monitoring": False,
         "max_file_size": "1mb",
         "footer_links": ["api", "gradio"],
-        "allowed_paths": [],
+        # The sessions' folders, whose names cannot be guessed.
+        "allowed_paths": [str(app.ram_page.workspace.root)],
     }

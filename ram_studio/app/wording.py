@@ -214,12 +214,12 @@ METHOD_NOTES = {
 }
 SCOPE_LABEL = "ρ counted in"
 SCOPES = [
-    ("the whole model (paper)", "global"),
-    ("each layer", "layer"),
-    ("each tensor", "tensor"),
+    ("Whole model", "global"),
+    ("Layer by layer", "layer"),
+    ("Tensor by tensor", "tensor"),
 ]
 SHARED_LABEL = "Shared changes"
-SHARED = [("Mean (paper)", "mean"), ("Mean of those that agree in sign", "ties")]
+SHARED = [("Mean (paper)", "mean"), ("Mean of the agreeing sign", "ties")]
 DTYPE_LABEL = "Stored as"
 ROUNDING_LABEL = "Rounding"
 ROUNDINGS = [("To nearest", "nearest"), ("Stochastic (seeded)", "stochastic")]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -56,7 +58,7 @@ def test_wrong_arguments_come_back_as_one_sentence(client, arguments: dict, text
         client.predict(**arguments, api_name="/preview")
 
 
-def test_own_folders_go_from_analysis_to_merge_to_scores(client) -> None:
+def test_own_folders_go_from_analysis_to_merge_to_scores(client, app_url: str) -> None:
     example = asset_path("example")
     agents = {"coder": str(example / "coding"), "tooler": str(example / "tool")}
     answer = client.predict(str(example / "base"), agents, api_name="/analyze")
@@ -69,6 +71,13 @@ def test_own_folders_go_from_analysis_to_merge_to_scores(client) -> None:
     )
     assert {"out", "method", "agents", "bytes_read", "bytes_written", "seconds"} <= set(merged)
     assert (Path(merged["out"]) / "model.safetensors").is_file()
+    # What a page links to when a merge is too large for a zip; its neighbours stay closed.
+    link = f"{app_url}gradio_api/file={merged['out']}/config.json"
+    with urllib.request.urlopen(link, timeout=10) as served:
+        assert b"qwen2" in served.read()
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(link.replace("/config.json", "/../../../../../etc/passwd"))
+    caught.value.close()
     scores = client.predict(
         analysis=answer["analysis"],
         models=["coder", merged["merge"]],

@@ -293,6 +293,18 @@ def test_a_result_says_how_much_rounding_took_and_hides_paths_on_a_space(tmp_pat
     assert "secret" in merging.result_html(merged, _loaded(), LOCAL)
 
 
+def test_a_merge_too_large_for_a_zip_is_offered_file_by_file(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"12345")
+    merged = Merged("m", folder, "ram", {}, "")
+    session = Workspace(Settings(work_dir=tmp_path / "work")).session("t")
+    assert merging.zip_of(merged, session, Settings(max_zip_bytes=4)) is None
+    html = merging.files_html(merged)
+    assert "a%20folder/model.safetensors" in html
+    assert merging.zip_of(merged, session, LOCAL).stat().st_size > 5
+
+
 # ---------------------------------------------------------------------------- texts
 
 

@@ -89,8 +89,9 @@ def show_result(merged: Merged | None, session: Session, settings: Settings) -> 
             gr.update(visible=False),
         ]
     archive = merging.zip_of(merged, session, settings)
+    files = "" if archive else merging.files_html(merged)
     return [
-        merging.result_html(merged, session.loaded, settings),
+        merging.result_html(merged, session.loaded, settings) + files,
         gr.update(visible=archive is not None, value=str(archive) if archive else None),
         merged.recipe,
         gr.update(visible=True),
