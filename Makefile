@@ -6,6 +6,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 
+SIZE ?= 0.1b
+ROUNDS ?= 3
+
 # A plain assignment, so that an exported HOST (some shells and compilers set it) is ignored.
 HOST = $(or $(GRADIO_SERVER_NAME),127.0.0.1)
 PORT ?= $(or $(GRADIO_SERVER_PORT),7860)
@@ -20,10 +23,10 @@ export PLAYWRIGHT_BROWSERS_PATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test lint format wheel clean
+.PHONY: help app test lint format wheel bench bench-kernels bench-ui clean
 
 help: ## list the tasks
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "Variables"
 	@echo "  PYTHON=python3.12       the Python 3.11 or newer to build $(VENV) with (now: $(PYTHON))"
@@ -31,6 +34,9 @@ help: ## list the tasks
 	@echo "                          GRADIO_SERVER_PORT work too (now: $(HOST):$(PORT))"
 	@echo "  APP_ARGS='...'          further options of ram-studio app, such as --models-dir DIR"
 	@echo "  PYTEST_ARGS='...'       options of pytest, such as '-k merge -x'"
+	@echo "  SIZE=0.5b ROUNDS=5      model size (tiny, 0.1b, 0.5b, 1.5b) and rounds of make bench"
+	@echo "  MERGEKIT=PATH           an installed mergekit-yaml to run in turns with make bench"
+	@echo "  BENCH_ARGS='...'        options of the benchmark, such as '--growth'"
 	@echo "  PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, PIP_PROXY, PIP_CERT, ..."
 	@echo "                          pip's own settings apply to the set-up. On Linux a plain"
 	@echo "                          install of torch brings CUDA along (several GB): without an"
@@ -53,6 +59,16 @@ format: $(VENV)/.test-stamp ## rewrite the code in the house's format
 
 wheel: $(VENV)/.test-stamp ## build dist/ram_studio-*.whl with the assets inside
 	$(BIN)/python -m build --wheel --no-isolation
+
+bench: $(VENV)/.app-stamp ## time whole merges against the I/O floor (and mergekit, with MERGEKIT=...)
+	$(BIN)/python benchmarks/merges.py --size $(SIZE) --rounds $(ROUNDS) \
+	  $(if $(MERGEKIT),--mergekit "$(MERGEKIT)") $(BENCH_ARGS)
+
+bench-kernels: $(VENV)/.app-stamp ## time the kernels against a copy of the same elements
+	$(BIN)/python benchmarks/kernels.py $(BENCH_ARGS)
+
+bench-ui: $(VENV)/.test-stamp $(VENV)/.browser-stamp ## time a slider's move until the browser has painted it
+	$(BIN)/python benchmarks/preview.py --browser "$$(cat $(VENV)/.browser-stamp)" $(BENCH_ARGS)
 
 clean: ## remove what the set-up and the builds made
 	rm -rf $(VENV) .browser dist build

@@ -1,0 +1,180 @@
+"""Live preview: from a key press on the epsilon slider to the painted cards, in a real browser.
+
+The app runs in a process of its own; a headless Chromium opens Tune and presses arrow keys on the
+slider, 60 times a profile. A move is timed in the page, from the key event's own time stamp to the
+first task after the frame in which an agent's card shows the new epsilon. An empty page that only
+writes one number is measured beside it: no page can be faster on that machine.
+
+    python benchmarks/preview.py [--moves 60] [--browser PATH]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from measuring import ROOT, machine_facts, table
+
+START_SECONDS = 120.0
+LAYERS, AGENTS = 28, 5
+EMPTY = "an empty page"
+
+WATCH = """() => {
+  const slider = document.querySelector("#epsilon input[type=range]");
+  const card = document.querySelector("[data-agent]");
+  slider.addEventListener("keydown", (event) => {
+    window.painted = new Promise((done) => {
+      const channel = new MessageChannel();
+      channel.port1.onmessage = () => done(performance.now() - event.timeStamp);
+      // The card changes while a frame is prepared; a message sent there arrives after its paint.
+      const observer = new MutationObserver(() => {
+        observer.disconnect();
+        channel.port2.postMessage(0);
+      });
+      observer.observe(card, { attributes: true, attributeFilter: ["data-epsilon"] });
+    });
+  });
+  slider.focus();
+}"""
+
+EMPTY_PAGE = """<div id="epsilon"><input type="range" max="60" value="30"></div>
+<p data-agent="none" data-epsilon="30">0</p><script>
+  const card = document.querySelector("[data-agent]");
+  document.querySelector("input").addEventListener("input", (event) => {
+    requestAnimationFrame(() => { card.dataset.epsilon = card.textContent = event.target.value; });
+  });
+</script>"""
+"""What any page takes here: one number changes in the next frame."""
+
+
+def large_profile() -> dict:
+    """Return the client profile of a made-up sketch of 28 layers and 5 agents."""
+    from ram_studio.algorithm.ladder import BIN_COUNT, LADDER
+    from ram_studio.algorithm.overlap import OverlapCounts
+    from ram_studio.algorithm.sketch import Sketch, TensorEntry
+    from ram_studio.app.profile import build_profile
+
+    random = np.random.default_rng(0)
+    modules = ("self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj", "mlp.down_proj")
+    names = [f"model.layers.{k}.{m}.weight" for k in range(LAYERS) for m in modules]
+    numel = np.full(len(names), 1 << 22)
+    # Each pattern's count falls along the ladder; what is left changed in no agent.
+    falling = np.exp(-np.linspace(0, 6, len(LADDER)))[:, None]
+    share = random.uniform(0, 1 / 31, (len(names), 1, 31))
+    changed = np.floor(numel[:, None, None] * share * falling).astype(np.int64)
+    unchanged = numel[:, None, None] - changed.sum(-1, keepdims=True)
+    sketch = Sketch(
+        agents=tuple(f"agent {t + 1}" for t in range(AGENTS)),
+        tensors=tuple(TensorEntry(n, int(k)) for n, k in zip(names, numel, strict=True)),
+        counts=OverlapCounts.from_patterns(numel, np.concatenate([unchanged, changed], axis=-1)),
+        magnitudes=np.zeros((AGENTS, BIN_COUNT), dtype=np.int64),
+        dtypes={"base": "BF16"},
+    )
+    return build_profile(sketch)
+
+
+@contextlib.contextmanager
+def running_app() -> Iterator[str]:
+    """Run the app on a free port and yield its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/"
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "TMPDIR": folder, "PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / "app.py"), "--port", str(port)],
+            env=environment,
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            deadline = time.monotonic() + START_SECONDS
+            while True:
+                try:
+                    urllib.request.urlopen(url, timeout=5).close()
+                    break
+                except (urllib.error.URLError, OSError):
+                    if process.poll() is not None or time.monotonic() > deadline:
+                        raise RuntimeError("the app did not start") from None
+                    time.sleep(0.2)
+            yield url
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def find_browser() -> str:
+    """Return the browser that scripts/chromium.py finds."""
+    found = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "chromium.py")],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return found.stdout.strip()
+
+
+def time_moves(page, moves: int) -> list[float]:
+    """Press the arrow keys on the slider and return the milliseconds of each move."""
+    page.evaluate(WATCH)
+    found = []
+    for number in range(moves + 2):
+        key = "ArrowRight" if number % 30 < 15 else "ArrowLeft"
+        page.keyboard.press(key)
+        found.append(page.evaluate("() => window.painted"))
+        page.wait_for_timeout(30)
+    return found[2:]  # the first moves compile the page's code
+
+
+def main() -> None:
+    """Read the command line, measure both profiles, and print the table."""
+    from playwright.sync_api import sync_playwright
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--moves", type=int, default=60)
+    parser.add_argument("--browser", type=Path, help="Chromium; found or fetched by default")
+    options = parser.parse_args()
+    browser_path = str(options.browser or find_browser())
+    profiles = {EMPTY: None, "example": None, f"{LAYERS} layers, {AGENTS} agents": large_profile()}
+    rows = []
+    with running_app() as url, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        for name, profile in profiles.items():
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            if name == EMPTY:
+                page.set_content(EMPTY_PAGE)
+            else:
+                page.goto(url + "?example=1")
+                page.wait_for_selector("[data-agent]", state="visible", timeout=60_000)
+            if profile is not None:
+                page.evaluate("(text) => RAM.setProfile(text)", json.dumps(profile))
+                wanted = f"document.querySelectorAll('[data-agent]').length === {AGENTS}"
+                page.wait_for_function(wanted)
+            found = sorted(time_moves(page, options.moves))
+            p95 = found[max(0, -(-95 * len(found) // 100) - 1)]
+            rows.append([name, len(found), f"{statistics.median(found):.0f}", f"{p95:.0f}"])
+            page.close()
+        version = browser.version
+        browser.close()
+    print(table(("profile", "moves", "p50 ms", "p95 ms"), rows))
+    print()
+    print(f"Chromium {version}, headless. {machine_facts()}")
+
+
+if __name__ == "__main__":
+    main()

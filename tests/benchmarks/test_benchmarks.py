@@ -1,0 +1,110 @@
+"""Benchmarks measure what they say: the zoo's make-up, the floor's bytes, whole processes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import floor
+import measuring
+import merges
+import numpy as np
+import pytest
+import zoo
+from safetensors import safe_open
+
+from ram_studio.engine.analyse import analyze
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return zoo.make_zoo(tmp_path_factory.mktemp("zoo"), "tiny", 3)
+
+
+def shard_bytes(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(folder.glob("*.safetensors")))
+
+
+def test_zoo_is_a_checkpoint_of_its_size(tiny):
+    with safe_open(tiny / "base" / "model.safetensors", "np") as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    assert shapes == dict(zoo.SIZES["tiny"].tensors())
+    assert zoo.elements("tiny") == sum(int(np.prod(s)) for s in shapes.values())
+    assert json.loads((tiny / "base" / "config.json").read_text())["hidden_size"] == 64
+
+
+def test_the_same_arguments_give_the_same_bytes_and_others_do_not(tiny, tmp_path):
+    again = zoo.make_zoo(tmp_path / "again", "tiny", 3)
+    other = zoo.make_zoo(tmp_path / "other", "tiny", 3, seed=1)
+    for name in ("base", *zoo.agent_names(3)):
+        assert shard_bytes(again / name) == shard_bytes(tiny / name)
+        assert shard_bytes(other / name) != shard_bytes(tiny / name)
+
+
+def test_shards_of_a_zoo_are_indexed(tmp_path, monkeypatch):
+    monkeypatch.setattr(zoo, "SHARD_BYTES", 60_000)
+    folder = zoo.make_zoo(tmp_path, "tiny", 1)
+    index = json.loads((folder / "base" / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"]) == {name for name, _ in zoo.SIZES["tiny"].tensors()}
+    files = {path.name for path in (folder / "agent_1").glob("*.safetensors")}
+    assert files == set(index["weight_map"].values())
+    assert len(files) > 1
+
+
+def test_agents_change_their_share_of_the_base(tiny):
+    agents = {name: tiny / name for name in zoo.agent_names(3)}
+    sketch = analyze(tiny / "base", agents, threads=1)
+    changed = sketch.model.active[0, 0] / sketch.total
+    assert changed == pytest.approx(zoo.DENSITIES[:3], abs=0.01)
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_the_floor_reads_every_pass_and_writes_the_first_model(tiny, tmp_path, passes):
+    models = [tiny / "base", tiny / "agent_1"]
+    read, written = floor.run_floor(tmp_path, models, passes)
+    assert read == passes * sum(len(shard_bytes(model)) for model in models)
+    assert written == len(shard_bytes(models[0]))
+    assert shard_bytes(tmp_path) == shard_bytes(models[0])
+
+
+def test_a_process_is_measured_and_its_failure_reported():
+    run = measuring.run_process([sys.executable, "-c", "sum(range(10**6)); bytearray(30 << 20)"])
+    assert run.wall > 0
+    assert run.cpu > 0
+    assert run.peak_bytes > 30 << 20
+    with pytest.raises(RuntimeError, match="wrong"):
+        measuring.run_process([sys.executable, "-c", "raise SystemExit('wrong')"])
+
+
+def test_the_command_that_is_timed_merges(tiny, tmp_path):
+    runs = measuring.run_in_turns({"ram+": merges.merge_command(tiny, 2, "ram+")}, 1, tmp_path)
+    assert len(runs["ram+"]) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_ratios_are_medians_within_rounds():
+    def runs(*walls: float) -> list[measuring.Run]:
+        return [measuring.Run(wall, 0, 0) for wall in walls]
+
+    assert measuring.median_ratio(runs(2, 30, 9), runs(1, 10, 3)) == 3
+
+
+def test_tables_are_markdown():
+    assert measuring.table(("a", "b"), [[1, "x"]]) == "| a | b |\n| --- | --- |\n| 1 | x |"
+
+
+def test_kernels_are_timed_on_slices_that_cover_everything():
+    import kernels as kernel_benchmark
+
+    models = kernel_benchmark.arrays(1 << 20, 2)
+    for make in kernel_benchmark.kernels_on(models).values():
+        assert kernel_benchmark.processor_seconds(make, len(models[0]), 2) > 0
+
+
+def test_the_large_profile_has_its_layers_and_agents():
+    import preview
+
+    profile = preview.large_profile()
+    assert len(profile["agents"]) == preview.AGENTS
+    assert len(profile["layers"]) == preview.LAYERS
