@@ -333,3 +333,27 @@ def test_the_sum_of_changes_that_underflow_still_has_a_sign(shared):
     out, active = merge(block, shared, 0.0, (1.0, 1.0))
     assert out.tolist() == [tiny]
     assert active.tolist() == [3]
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F32"])
+@pytest.mark.parametrize("size", [0, 1, 2048, 2049, 4100])
+def test_one_changed_element_is_enough_to_be_changed(dtype, size):
+    block = make_block(size, 3, size, dtype, "none")
+    assert kernels.is_unchanged(block.base, block.agents)
+    for place in {0, size // 2, size - 1} if size else ():
+        agents = tuple(agent.copy() for agent in block.agents)
+        agents[2][place] = stored_as([0.75], dtype)[0]
+        assert not kernels.is_unchanged(block.base, agents)
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F32"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_one_number_that_is_not_finite_makes_a_block_so(dtype, bad):
+    numbers = make_block(1, 1, 77, "BF16", "wild").base
+    numbers = numbers if dtype == "BF16" else float32_of(numbers).copy()
+    assert kernels.is_finite(numbers)
+    for place in (0, 40, 76):
+        spoilt = numbers.copy()
+        high = (np.array([bad], np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        spoilt[place] = high[0] if dtype == "BF16" else bad
+        assert not kernels.is_finite(spoilt)

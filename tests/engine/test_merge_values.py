@@ -161,9 +161,11 @@ def test_each_rule_scales_unique_elements_by_its_lambda(
     assert_merged_like_reference(zoo, merged, factors, shared=shared)
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 3.3e-5, 1e-3, 0.0123])
-def test_any_epsilon_is_honoured_exactly(tmp_path, epsilon):
-    zoo = make_zoo(tmp_path / "zoo", 2, seed=4)
+@pytest.mark.parametrize(
+    ("agents", "epsilon"), [(2, 0.0), (2, 3.3e-5), (2, 1e-3), (2, 0.0123), (7, 3.3e-5)]
+)
+def test_any_epsilon_is_honoured_exactly(tmp_path, agents, epsilon):
+    zoo = make_zoo(tmp_path / "zoo", agents, seed=4)
     result, merged = merge_zoo(zoo, tmp_path / "out", settings={"epsilon": epsilon})
     factors = zoo.factors(epsilon=epsilon)
     assert [a.scaling_factor for a in result.agents.values()] == pytest.approx(factors, rel=1e-12)
