@@ -31,8 +31,6 @@ _FINE_PER_BAR = 128
 """Bins of |tau| drawn as one: all of an octave. Changes stored in bfloat16 are whole steps of it,
 so finer bars would show the number format rather than the training."""
 
-_GAP = {"line": {"width": 0.5, "color": "rgba(127,138,153,.6)"}}
-
 
 def _finish(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
     figure.update_layout(

@@ -176,10 +176,10 @@ def build(settings: Settings) -> LoadStep:
                     )
                     removers.append(
                         gr.Button(
-                            "×",
+                            wording.REMOVE_AGENT,
                             size="sm",
                             scale=0,
-                            min_width=40,
+                            min_width=90,
                             elem_classes="remove-agent",
                             elem_id=f"remove-agent-{i + 1}",
                         )
@@ -215,12 +215,6 @@ def build(settings: Settings) -> LoadStep:
     )
     _wire_rows(step, add, removers, preset)
     return step
-
-
-def shown_rows(sources: Sequence[str | None], names: Sequence[str | None], extra: int = 0) -> int:
-    """Return how many rows to show: the filled ones plus ``extra``, at least one."""
-    filled = [i for i, (s, n) in enumerate(zip(sources, names, strict=True)) if s or n]
-    return min(MAX_AGENTS, max(1, (filled[-1] + 1 if filled else 0) + extra))
 
 
 def _wire_rows(

@@ -70,7 +70,10 @@ def draw(
     if wanted == drawn:
         return [gr.skip()] * (2 + len(charts.FIGURES))
     figures = [figure(loaded.sketch, index, narrow) for figure in charts.FIGURES.values()]
-    return [wanted, head_html(loaded, index), *figures]
+    heading = head_html(loaded, index)
+    if None in figures:
+        heading += markup.callout(wording.NO_PATTERNS)
+    return [wanted, heading, *figures]
 
 
 def _figure(name: str) -> gr.Plot:
