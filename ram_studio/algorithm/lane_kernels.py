@@ -25,6 +25,7 @@ LANES = 16
 _INT1, _INT16, _INT32, _INT64 = (ir.IntType(bits) for bits in (1, 16, 32, 64))
 _FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
 _BITS = ir.VectorType(_INT32, LANES)
+_SHORTS = ir.VectorType(_INT16, LANES)
 _FLOATS = ir.VectorType(_FLOAT, LANES)
 _DOUBLES = ir.VectorType(_DOUBLE, LANES)
 _MASK = ir.VectorType(_INT1, LANES)
@@ -75,8 +76,7 @@ def _elements(builder: ir.IRBuilder, kind: types.Array, data: ir.Value, start: i
     pointer = builder.gep(data, [start])
     if kind.dtype != types.uint16:
         return _load(builder, pointer, _FLOATS, 4)
-    stored = _load(builder, pointer, ir.VectorType(_INT16, LANES), 2)
-    return builder.bitcast(builder.shl(builder.zext(stored, _BITS), _splat(_BITS, 16)), _FLOATS)
+    return _as_floats(builder, builder.zext(_load(builder, pointer, _SHORTS, 2), _BITS))
 
 
 def _call(builder: ir.IRBuilder, name: str, result: ir.Type, *args: ir.Value) -> ir.Value:
@@ -168,16 +168,20 @@ EXPONENT_SPREAD = 10
 MARGIN = 2.0**-20
 """How far apart the bounds of a factor lie, relative to it."""
 
-_LARGEST_BITS = (127 + 100) << 23
+RUN = 16
+"""Groups of 16 elements whose products are added up in float32 before they go to float64."""
+
+_LARGEST_BITS = (127 + 55) << 7
 
 
-def _rounded_bits(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """Round finite float32 lanes to bfloat16, ties to even; return the bits as 32-bit numbers."""
-    bits = builder.bitcast(value, _BITS)
-    high = builder.lshr(bits, _splat(_BITS, 16))
-    odd = builder.and_(high, _splat(_BITS, 1))
-    half = builder.add(builder.add(bits, _splat(_BITS, 0x7FFF)), odd)
-    return builder.lshr(half, _splat(_BITS, 16))
+def _half(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
+    """Return what to add to float32 bits so that cutting off rounds to bfloat16, ties to even."""
+    odd = builder.and_(_upper(builder, bits), _splat(_BITS, 1))
+    return builder.add(odd, _splat(_BITS, 0x7FFF))
+
+
+def _upper(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
+    return builder.lshr(bits, _splat(_BITS, 16))
 
 
 def _as_floats(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
@@ -283,101 +287,120 @@ def merge_mean_lanes(
             for side in (low, high)
         ]
         threshold = _broadcast(builder, epsilon)
-        # LLVM keeps these in registers.
-        totals = [
-            [cgutils.alloca_once_value(builder, _splat(_DOUBLES, 0.0)) for _ in range(n_agents)]
-            for _ in range(2)
-        ]
-        changed, unique = (
-            [cgutils.alloca_once_value(builder, _INT64(0)) for _ in range(n_agents)]
-            for _ in range(2)
-        )
-        stored = cgutils.alloca_once(builder, _BITS)
-        wide_kept, wide_total = (cgutils.alloca_once(builder, _DOUBLES) for _ in range(2))
 
-        with cgutils.for_range(builder, groups) as loop:
-            start = builder.add(first, builder.mul(loop.index, _INT64(LANES)))
-            x = _elements(builder, kinds[0], base, start)
-            x_bits = builder.bitcast(x, _BITS)
-            least = most = _without_sign(builder, x)
+        def running(zero: ir.Constant) -> list[ir.Value]:
+            # LLVM keeps these in registers.
+            return [cgutils.alloca_once_value(builder, zero) for _ in range(n_agents)]
+
+        changed, unique = running(_INT64(0)), running(_INT64(0))
+        totals = [running(_splat(_DOUBLES, 0.0)) for _ in range(2)]
+        partial = [running(_splat(_FLOATS, 0.0)) for _ in range(2)]
+        stored = cgutils.alloca_once(builder, _BITS)
+        measured = [cgutils.alloca_once(builder, _FLOATS) for _ in range(2)]
+
+        def merge_16(start: ir.Value) -> None:
+            raw = [_load(builder, builder.gep(a, [start]), _SHORTS, 2) for a in (base, *agents)]
+            as_base, *_ = wide = [builder.zext(bits, _BITS) for bits in raw]
+            x, *ys = (_as_floats(builder, bits) for bits in wide)
+            sizes = [builder.and_(bits, _splat(_SHORTS, 0x7FFF)) for bits in raw]
+            least, most = sizes[0], sizes[0]
+            for size in sizes[1:]:
+                least, most = _smaller(builder, least, size), _larger(builder, most, size)
             total = _splat(_FLOATS, 0.0)
             factor = [_splat(_FLOATS, 0.0)] * 2
-            count = _splat(_BITS, 0)
-            ys, active = [], []
-            for t in range(n_agents):
-                y = _elements(builder, kinds[1].dtype, agents[t], start)
-                size = _without_sign(builder, y)
-                least, most = _smaller(builder, least, size), _larger(builder, most, size)
+            active: list[ir.Value] = []
+            at_least = [ir.Constant(_MASK, [True] * LANES)]  # [c]: changed by c agents or more
+            for t, y in enumerate(ys):
                 tau = builder.fsub(y, x)
                 change = builder.bitcast(_without_sign(builder, tau), _FLOATS)
                 is_active = builder.fcmp_ordered(">", change, threshold)
                 total = builder.select(is_active, builder.fadd(total, tau), total)
-                count = builder.select(is_active, builder.add(count, _splat(_BITS, 1)), count)
                 factor = [
                     builder.select(is_active, side[t], chosen)
                     for side, chosen in zip(bounds, factor, strict=True)
                 ]
-                ys.append(y)
+                at_least.append(ir.Constant(_MASK, [False] * LANES))
+                for c in range(t + 1, 0, -1):
+                    one_more = builder.and_(at_least[c - 1], is_active)
+                    at_least[c] = builder.or_(at_least[c], one_more)
                 active.append(is_active)
             for c in range(2, n_agents + 1):
-                has_count = builder.icmp_signed("==", count, _splat(_BITS, c))
                 factor = [
-                    builder.select(has_count, _splat(_FLOATS, share), chosen)
+                    builder.select(at_least[c], _splat(_FLOATS, share), chosen)
                     for share, chosen in zip(_shared_bounds(c), factor, strict=True)
                 ]
+            is_idle = builder.not_(at_least[1])
+            is_alone = at_least[1]
+            if n_agents > 1:
+                is_alone = builder.and_(is_alone, builder.not_(at_least[2]))
+            mine = [builder.and_(mask, is_alone) for mask in active]
             sides = [
-                _rounded_bits(builder, _call(builder, "llvm.fma.v16f32", _FLOATS, f, total, x))
+                builder.bitcast(_call(builder, "llvm.fma.v16f32", _FLOATS, f, total, x), _BITS)
                 for f in factor
             ]
-            is_idle = builder.icmp_signed("==", count, _splat(_BITS, 0))
-            as_base = builder.lshr(x_bits, _splat(_BITS, 16))
-            result = builder.select(is_idle, as_base, sides[0])
+            rounded = [builder.add(bits, _half(builder, bits)) for bits in sides]
+            result = builder.select(is_idle, as_base, _upper(builder, rounded[0]))
             builder.store(result, stored)
-            kept = builder.fsub(_as_floats(builder, result), x)
-            builder.store(builder.fpext(kept, _DOUBLES), wide_kept)
-            builder.store(builder.fpext(total, _DOUBLES), wide_total)
-            spread = builder.sub(most, least)
+            builder.store(builder.fsub(_as_floats(builder, result), x), measured[0])
+            builder.store(total, measured[1])
             unsure = builder.or_(
-                builder.icmp_signed("!=", *sides),
+                builder.icmp_unsigned(">", builder.xor(*rounded), _splat(_BITS, 0xFFFF)),
                 builder.or_(
-                    builder.icmp_signed(">", spread, _splat(_BITS, EXPONENT_SPREAD << 23)),
-                    builder.icmp_signed(">", most, _splat(_BITS, _LARGEST_BITS)),
+                    builder.icmp_signed(
+                        ">", builder.sub(most, least), _splat(_SHORTS, EXPONENT_SPREAD << 7)
+                    ),
+                    builder.icmp_signed(">", most, _splat(_SHORTS, _LARGEST_BITS)),
                 ),
             )
             is_unsure = builder.icmp_signed("!=", builder.bitcast(unsure, _INT16), _INT16(0))
             with builder.if_then(is_unsure, likely=False):
+                count = _splat(_BITS, 0)
+                for mask in active:
+                    count = builder.add(count, builder.zext(mask, _BITS))
                 value, exact_total = _mean_in_double(builder, x, ys, active, count, factors)
-                rounded = _rounded_bits(builder, builder.fptrunc(value, _FLOATS))
-                exact = builder.select(is_idle, as_base, rounded)
+                bits = builder.bitcast(builder.fptrunc(value, _FLOATS), _BITS)
+                nearest = _upper(builder, builder.add(bits, _half(builder, bits)))
+                exact = builder.select(is_idle, as_base, nearest)
                 builder.store(exact, stored)
-                change = builder.fsub(
-                    builder.fpext(_as_floats(builder, exact), _DOUBLES),
-                    builder.fpext(x, _DOUBLES),
-                )
-                builder.store(change, wide_kept)
-                builder.store(exact_total, wide_total)
-                sizes = [_without_sign(builder, builder.fsub(y, x)) for y in ys]
-                _raise_to(builder, largest, 0, sizes)
-                kept_bits = _without_sign(builder, _as_floats(builder, exact))
-                _raise_to(builder, largest, LANES, [kept_bits])
-            result = builder.load(stored)
+                as_float = _as_floats(builder, exact)
+                kept = builder.fsub(builder.fpext(as_float, _DOUBLES), builder.fpext(x, _DOUBLES))
+                for place in measured:
+                    builder.store(_splat(_FLOATS, 0.0), place)
+                for place, factor in zip(totals, (kept, exact_total), strict=True):
+                    product = builder.fmul(factor, exact_total)
+                    for t in range(n_agents):
+                        _add_where(builder, mine[t], place[t], product)
+                _raise_to(builder, largest, 0, [builder.fsub(y, x) for y in ys])
+                _raise_to(builder, largest, LANES, [as_float])
             _store(
                 builder,
-                builder.trunc(result, ir.VectorType(_INT16, LANES)),
+                builder.trunc(builder.load(stored), _SHORTS),
                 builder.gep(merged, [start]),
                 2,
             )
-            kept, tau = builder.load(wide_kept), builder.load(wide_total)
-            products = (builder.fmul(kept, tau), builder.fmul(tau, tau))
-            is_alone = builder.icmp_signed("==", count, _splat(_BITS, 1))
+            kept, tau = (builder.load(place) for place in measured)
             for t in range(n_agents):
-                mine = builder.and_(active[t], is_alone)
                 _add(builder, changed[t], _lanes_set(builder, active[t]))
-                _add(builder, unique[t], _lanes_set(builder, mine))
-                for product, place in zip(products, totals, strict=True):
-                    before = builder.load(place[t])
-                    after = builder.select(mine, builder.fadd(before, product), before)
-                    builder.store(after, place[t])
+                _add(builder, unique[t], _lanes_set(builder, mine[t]))
+            for place, factor in zip(partial, (kept, tau), strict=True):
+                product = builder.fmul(factor, tau)
+                for t in range(n_agents):
+                    _add_where(builder, mine[t], place[t], product)
+
+        # Products are added up in float32 for a few elements a lane only.
+        runs = builder.udiv(builder.add(groups, _INT64(RUN - 1)), _INT64(RUN))
+        with cgutils.for_range(builder, runs) as outer:
+            done = builder.mul(outer.index, _INT64(RUN))
+            left = builder.sub(groups, done)
+            is_last = builder.icmp_signed("<", left, _INT64(RUN))
+            with cgutils.for_range(builder, builder.select(is_last, left, _INT64(RUN))) as inner:
+                group = builder.add(done, inner.index)
+                merge_16(builder.add(first, builder.mul(group, _INT64(LANES))))
+            for place, few in zip(totals, partial, strict=True):
+                for t in range(n_agents):
+                    part = builder.fpext(builder.load(few[t]), _DOUBLES)
+                    builder.store(builder.fadd(builder.load(place[t]), part), place[t])
+                    builder.store(_splat(_FLOATS, 0.0), few[t])
 
         for t in range(n_agents):
             for row, place in enumerate((changed, unique)):
@@ -402,9 +425,14 @@ def _add(builder: ir.IRBuilder, pointer: ir.Value, value: ir.Value) -> None:
     builder.store(builder.add(builder.load(pointer), value), pointer)
 
 
-def _raise_to(builder: ir.IRBuilder, data: ir.Value, offset: int, bits: list[ir.Value]) -> None:
+def _add_where(builder: ir.IRBuilder, mask: ir.Value, pointer: ir.Value, value: ir.Value) -> None:
+    before = builder.load(pointer)
+    builder.store(builder.select(mask, builder.fadd(before, value), before), pointer)
+
+
+def _raise_to(builder: ir.IRBuilder, data: ir.Value, offset: int, values: list[ir.Value]) -> None:
     pointer = builder.gep(data, [_INT64(offset)])
     most = _load(builder, pointer, _BITS, 4)
-    for lanes in bits:
-        most = _larger(builder, most, lanes)
+    for value in values:
+        most = _larger(builder, most, _without_sign(builder, value))
     _store(builder, most, pointer, 4)
