@@ -1,0 +1,201 @@
+"""mergekit's YAML in and out: what means the same passes, traps are told, the rest is refused."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from ram_studio.checkpoints.mergekit_yaml import export_mergekit, import_mergekit
+from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.errors import SettingsError
+
+HEAD = """
+base_model: org/base
+models:
+  - model: org/base
+  - model: org/coder@main
+    parameters: {weight: 0.5}
+  - model: ./agents/tool
+    parameters: {weight: 0.5}
+dtype: float32
+out_dtype: bfloat16
+"""
+
+
+def imported(text: str):
+    return import_mergekit(HEAD + text)
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "settings"),
+    [
+        ("merge_method: ram", "ram", {"epsilon": 1e-5, "shared": "mean"}),
+        (
+            "merge_method: ramplus_tl\nparameters: {r: 0.2, alpha: 2.0, epsilon: 1e-6}",
+            "ram+",
+            {"epsilon": 1e-6, "r": 0.2, "alpha": 2.0, "scope": "tensor", "shared": "mean"},
+        ),
+        ("merge_method: task_arithmetic", "task-arithmetic", {"scale": 0.5}),
+        (
+            "merge_method: task_arithmetic\nparameters: {normalize: true, lambda: 0.6}",
+            "task-arithmetic",
+            {"scale": 0.3},
+        ),
+        (
+            "merge_method: ties\nparameters: {density: 0.3, lambda: 0.7}",
+            "ties",
+            {"density": 0.3, "scale": 0.7, "scope": "tensor"},
+        ),
+        (
+            "merge_method: dare_linear\nparameters: {density: 0.25}",
+            "dare-ta",
+            {"drop_rate": 0.75, "scale": 0.5},
+        ),
+        (
+            "merge_method: dare_linear\nparameters: {density: 0.25, rescale: false}",
+            "dare-ta",
+            {"drop_rate": 0.75, "scale": 0.125},
+        ),
+        (
+            "merge_method: dare_ties\nparameters: {density: 0.5, normalize: true}",
+            "dare-ties",
+            {"drop_rate": 0.5, "scale": 1.0, "density": 1.0, "scope": "global"},
+        ),
+    ],
+)
+def test_what_both_have_is_imported(text, method, settings) -> None:
+    recipe = imported(text).recipe
+    assert recipe.method == method
+    assert recipe.settings == settings
+    assert recipe.base == "org/base"
+    assert recipe.agents == {"coder": "org/coder@main", "tool": "./agents/tool"}
+    assert recipe.dtype == "bfloat16"
+
+
+def test_the_traps_are_told() -> None:
+    said = imported("merge_method: ramplus_tl").warnings
+    assert any("alpha is not given" in s and "0.2" in s for s in said)
+    assert any("in each tensor" in s for s in said)
+    assert imported("merge_method: ramplus_tl").recipe.settings["alpha"] == 0.2
+    half = HEAD.replace("dtype: float32\nout_dtype: bfloat16", "dtype: bfloat16")
+    found = import_mergekit(half + "merge_method: ram")
+    assert any("computes in bfloat16" in s for s in found.warnings)
+    assert found.recipe.dtype == "bfloat16"
+    assert not imported("merge_method: ram").warnings
+    assert any("trims nothing" in s for s in imported("merge_method: ties").warnings)
+
+
+def test_equal_names_are_told_apart() -> None:
+    text = """
+base_model: org/base
+models: [{model: one/agent}, {model: two/agent}, {model: three/base}]
+merge_method: ram
+"""
+    assert list(import_mergekit(text).recipe.agents) == ["agent", "agent-2", "base-2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("merge_method: slerp", "merge_method is 'slerp'"),
+        ("merge_method: ram\nslices: [{}]", "`slices` is given"),
+        ("merge_method: ties\nparameters: {density: [0.1, 0.9]}", "density varies over layers"),
+        ("merge_method: ties\nparameters: {normalize: false}", "normalize: true"),
+        ("merge_method: dare_ties", "normalize: true"),
+        ("merge_method: ties\nparameters: {density: much}", "density is 'much'"),
+        ("merge_method: ties\nparameters: {density: 0}", "density is 0.0"),
+        ("merge_method: ties\nparameters: [1]", "expected names and values"),
+        ("merge_method: ties\nparameters: {rescale: true}", "rescale"),
+        ("merge_method: dare_linear\nparameters: {density: 0}", "more than 0"),
+        ("merge_method: ram\ntokenizer_source: union", "tokenizer_source is 'union'"),
+        ("merge_method: ramplus_tl\nparameters: {r: -1}", "r is -1.0"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused_in_one_line(text, said) -> None:
+    with pytest.raises(SettingsError) as caught:
+        imported(text)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("models: [{model: a}]\nmerge_method: ram", "base_model is 'None'"),
+        ("base_model: b\nmerge_method: ram", "no model besides the base"),
+        ("base_model: b\nmodels: 3\nmerge_method: ram", "expected a list"),
+        ("base_model: b\nmodels: [{model: a+lora}]\nmerge_method: ram", "LoRA"),
+        ("base_model: b\nmodels: [{model: {path: a}}]\nmerge_method: ram", "a model is"),
+        (
+            "base_model: b\nmerge_method: task_arithmetic\nmodels:\n"
+            "  - {model: a, parameters: {weight: 0.4}}\n  - {model: c, parameters: {weight: 0.6}}",
+            "weight differs from model to model",
+        ),
+        ("base_model: b\nmodels: [{model: a}]\nmerge_method: task_arithmetic", "weight is missing"),
+        ("base_model: b\nmodels: [{model: a}]\nmerge_method: ram\ndtype: int8", "dtype is 'int8'"),
+    ],
+)
+def test_incomplete_configurations_are_refused(text, said) -> None:
+    with pytest.raises(SettingsError, match=said):
+        import_mergekit(text)
+
+
+ROUND_TRIPS = [
+    ("ram", {"epsilon": 1e-6}),
+    ("ram+", {"epsilon": 1e-5, "r": 0.2, "alpha": 1.5, "scope": "tensor"}),
+    ("task-arithmetic", {"scale": 0.7}),
+    ("ties", {"density": 0.3, "scale": 0.8, "scope": "tensor"}),
+    ("dare-ta", {"drop_rate": 0.25, "scale": 0.5}),
+    ("dare-ties", {"drop_rate": 0.75, "scale": 0.5, "density": 1.0}),
+]
+
+
+@pytest.mark.parametrize(("method", "settings"), ROUND_TRIPS)
+def test_what_is_exported_comes_back(method, settings) -> None:
+    recipe = make_recipe(
+        {
+            "base": "org/base",
+            "agents": {"coder": "org/coder", "tool": "org/tool"},
+            "method": method,
+            "settings": settings,
+            "dtype": "bfloat16",
+            "tokenizer": "tool",
+        }
+    )
+    back = import_mergekit(export_mergekit(recipe).text).recipe
+    assert back.method == method
+    assert {k: back.settings[k] for k in settings} == pytest.approx(settings)
+    assert (back.base, back.agents) == (recipe.base, recipe.agents)
+    assert (back.dtype, back.tokenizer) == ("bfloat16", "tool")
+
+
+def test_exports_say_what_is_lost() -> None:
+    values = {"base": "b", "agents": {"one": "x"}, "method": "ram+", "rounding": "stochastic"}
+    exported = export_mergekit(make_recipe(values))
+    said = " ".join(exported.warnings)
+    assert "scope is global" in said
+    assert "stochastic rounding is lost" in said
+    assert "will write float32" in said
+    config = yaml.safe_load(exported.text)
+    assert config["parameters"]["alpha"] == 2.0
+    assert config["dtype"] == "float32"
+    assert "out_dtype" not in config
+    known = export_mergekit(make_recipe(values), base_dtype="bfloat16")
+    assert yaml.safe_load(known.text)["out_dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "said"),
+    [
+        ("ram+s", {}, "no counterpart of ram\\+s"),
+        ("wudi", {}, "no counterpart of wudi"),
+        ("ram", {"shared": "ties"}, "shared must be mean"),
+        ("dare-ties", {}, "density must be 1"),
+    ],
+)
+def test_what_mergekit_cannot_do_is_refused(method, settings, said) -> None:
+    recipe = make_recipe(
+        {"base": "b", "agents": {"one": "x"}, "method": method, "settings": settings}
+    )
+    with pytest.raises(SettingsError, match=said):
+        export_mergekit(recipe)
