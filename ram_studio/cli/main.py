@@ -10,7 +10,13 @@ from typing import Annotated, NoReturn
 import typer
 
 from ram_studio._version import __version__
-from ram_studio.cli import app_command, checkpoints_commands, evaluate_command, sketch_commands
+from ram_studio.cli import (
+    app_command,
+    checkpoints_commands,
+    compare_command,
+    evaluate_command,
+    sketch_commands,
+)
 from ram_studio.errors import RamStudioError, Stopped
 
 EXIT_FAILED = 1
@@ -31,6 +37,8 @@ commands.command("inspect")(checkpoints_commands.inspect)
 commands.command("merge")(checkpoints_commands.merge)
 commands.command("verify")(checkpoints_commands.verify)
 commands.command("evaluate")(evaluate_command.evaluate)
+commands.command("compare")(compare_command.compare)
+commands.command("fisher")(compare_command.fisher)
 
 
 def _print_version(wanted: bool) -> None:
