@@ -28,6 +28,7 @@ _BITS = ir.VectorType(_INT32, LANES)
 _SHORTS = ir.VectorType(_INT16, LANES)
 _FLOATS = ir.VectorType(_FLOAT, LANES)
 _DOUBLES = ir.VectorType(_DOUBLE, LANES)
+_HALF_DOUBLES = ir.VectorType(_DOUBLE, LANES // 2)
 _MASK = ir.VectorType(_INT1, LANES)
 _SIGN_OFF = 0x7FFFFFFF
 
@@ -168,9 +169,6 @@ EXPONENT_SPREAD = 10
 MARGIN = 2.0**-20
 """How far apart the bounds of a factor lie, relative to it."""
 
-RUN = 16
-"""Groups of 16 elements whose products are added up in float32 before they go to float64."""
-
 _LARGEST_BITS = (127 + 55) << 7
 
 
@@ -293,8 +291,7 @@ def merge_mean_lanes(
             return [cgutils.alloca_once_value(builder, zero) for _ in range(n_agents)]
 
         changed, unique = running(_INT64(0)), running(_INT64(0))
-        totals = [running(_splat(_DOUBLES, 0.0)) for _ in range(2)]
-        partial = [running(_splat(_FLOATS, 0.0)) for _ in range(2)]
+        totals = [running(ir.Constant(_HALF_DOUBLES, [0.0] * (LANES // 2))) for _ in range(2)]
         stored = cgutils.alloca_once(builder, _BITS)
         measured = [cgutils.alloca_once(builder, _FLOATS) for _ in range(2)]
 
@@ -378,30 +375,17 @@ def merge_mean_lanes(
                 builder.gep(merged, [start]),
                 2,
             )
-            kept, tau = (builder.load(place) for place in measured)
+            kept, tau = (builder.fpext(builder.load(place), _DOUBLES) for place in measured)
             for t in range(n_agents):
                 _add(builder, changed[t], _lanes_set(builder, active[t]))
                 _add(builder, unique[t], _lanes_set(builder, mine[t]))
-            for place, factor in zip(partial, (kept, tau), strict=True):
+            for place, factor in zip(totals, (kept, tau), strict=True):
                 product = builder.fmul(factor, tau)
                 for t in range(n_agents):
                     _add_where(builder, mine[t], place[t], product)
 
-        # Products are added up in float32 for a few elements a lane only.
-        runs = builder.udiv(builder.add(groups, _INT64(RUN - 1)), _INT64(RUN))
-        with cgutils.for_range(builder, runs) as outer:
-            done = builder.mul(outer.index, _INT64(RUN))
-            left = builder.sub(groups, done)
-            is_last = builder.icmp_signed("<", left, _INT64(RUN))
-            with cgutils.for_range(builder, builder.select(is_last, left, _INT64(RUN))) as inner:
-                group = builder.add(done, inner.index)
-                merge_16(builder.add(first, builder.mul(group, _INT64(LANES))))
-            for place, few in zip(totals, partial, strict=True):
-                for t in range(n_agents):
-                    part = builder.fpext(builder.load(few[t]), _DOUBLES)
-                    builder.store(builder.fadd(builder.load(place[t]), part), place[t])
-                    builder.store(_splat(_FLOATS, 0.0), few[t])
-
+        with cgutils.for_range(builder, groups) as loop:
+            merge_16(builder.add(first, builder.mul(loop.index, _INT64(LANES))))
         for t in range(n_agents):
             for row, place in enumerate((changed, unique)):
                 pointer = builder.gep(counts, [_INT64(row * n_agents + t)])
@@ -410,7 +394,7 @@ def merge_mean_lanes(
                 pointer = builder.gep(sums, [_INT64(row * n_agents + t)])
                 lanes = _call(
                     builder,
-                    "llvm.vector.reduce.fadd.v16f64",
+                    "llvm.vector.reduce.fadd.v8f64",
                     _DOUBLE,
                     _DOUBLE(0.0),
                     builder.load(place[t]),
@@ -426,8 +410,15 @@ def _add(builder: ir.IRBuilder, pointer: ir.Value, value: ir.Value) -> None:
 
 
 def _add_where(builder: ir.IRBuilder, mask: ir.Value, pointer: ir.Value, value: ir.Value) -> None:
-    before = builder.load(pointer)
-    builder.store(builder.select(mask, builder.fadd(before, value), before), pointer)
+    """Add the lanes where the mask is set to half as many running sums."""
+    for first in (0, LANES // 2):
+        lanes = ir.Constant(
+            ir.VectorType(_INT32, LANES // 2), list(range(first, first + LANES // 2))
+        )
+        before = builder.load(pointer)
+        here = builder.shuffle_vector(mask, mask, lanes)
+        after = builder.fadd(before, builder.shuffle_vector(value, value, lanes))
+        builder.store(builder.select(here, after, before), pointer)
 
 
 def _raise_to(builder: ir.IRBuilder, data: ir.Value, offset: int, values: list[ir.Value]) -> None:
