@@ -9,14 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from ram_studio.algorithm.kernels import (
-    KERNEL_OPTIONS,
-    _add_in_any_order,
-    _decode,
-    _encode,
-    float_bits,
-)
-from ram_studio.algorithm.ladder import BIN_COUNT, BIN_SHIFT, LOWEST_BIN
+from ram_studio.algorithm.kernels import KERNEL_OPTIONS, _add_in_any_order, _decode, _encode
 
 
 @njit(**KERNEL_OPTIONS)
@@ -93,21 +86,4 @@ def merge_trimmed(base, agents, merged, active, thresholds, factor, keys, cut, s
         mean = elected / np.float64(max(voters, np.int32(1)))
         merged[i] = _encode(x + factor * mean if total != 0.0 else x, merged)
         active[i] = pattern
-    return poison == 0
-
-
-@njit(**KERNEL_OPTIONS)
-def count_magnitudes(base, agent, histogram, edge_bits):
-    """Add one agent's |tau| to a histogram (int64, one entry per bin of ``ladder``) in place.
-
-    Returns False when some task vector element is not finite.
-    """
-    poison = np.float32(0)
-    for i in range(base.shape[0]):
-        tau = _decode(agent[i]) - _decode(base[i])
-        poison = _add_in_any_order(poison, tau * np.float32(0))
-        bits = np.int64(float_bits(tau) & np.uint32(0x7FFFFFFF))
-        if bits != 0:
-            k = ((bits - edge_bits - 1) >> BIN_SHIFT) - LOWEST_BIN
-            histogram[min(max(k, 0), BIN_COUNT - 1)] += 1
     return poison == 0

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
 import numpy as np
 
 from ram_studio.algorithm import ladder
@@ -12,8 +9,11 @@ from ram_studio.checkpoints.compatibility import CompatibilityReport, MergeTenso
 from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, BlockReader, Sources, blocks_of
 from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
 from ram_studio.engine.finite import non_finite_error
-from ram_studio.engine.tally import to_device
+from ram_studio.engine.tally import Counter, CpuCounter, Grid, Tally, TorchCounter
 from ram_studio.engine.workers import run_blocks
+
+_GROUP_AGENTS = 4
+"""Agents counted together by the sketch's fast kernel, whose tables grow with 2**agents."""
 
 
 def count_magnitudes(
@@ -35,23 +35,19 @@ def count_magnitudes(
     """
     n_agents = len(report.agents)
     table = np.zeros((len(counted) if per_tensor else 1, n_agents, ladder.BIN_COUNT), np.int64)
-    lock = threading.Lock()
+    groups = [slice(first, first + _GROUP_AGENTS) for first in range(0, n_agents, _GROUP_AGENTS)]
+    tallies = [_MagnitudeTally(table[:, group], per_tensor) for group in groups]
     blocks = list(blocks_of(counted, block_elements))
     meter = Meter("count", sum(b.nbytes for b in blocks), len(counted))
     with Sources(report) as sources:
 
-        def make_worker() -> Callable[[Block], None]:
+        def make_worker() -> _Worker:
             reader = BlockReader(sources, n_agents, block_elements)
-
-            def work(block: Block) -> None:
-                base, agents = reader.read(block)
-                counts = _histogram(base, agents, device)
-                if counts is None:
-                    raise non_finite_error(report, sources, block)
-                with lock:
-                    table[block.tensor_index if per_tensor else 0] += counts
-
-            return work
+            counters = [
+                CpuCounter(tally) if device == "cpu" else TorchCounter(tally, device)
+                for tally in tallies
+            ]
+            return _Worker(report, sources, reader, list(zip(groups, counters, strict=True)))
 
         run_blocks(
             blocks,
@@ -60,6 +56,7 @@ def count_magnitudes(
             meter=meter,
             on_progress=on_progress,
             cancel=cancel,
+            finish=_Worker.close,
         )
         sources.check_unchanged()
     if on_progress:
@@ -67,25 +64,42 @@ def count_magnitudes(
     return table
 
 
-def _histogram(base: np.ndarray, agents: tuple[np.ndarray, ...], device: str) -> np.ndarray | None:
-    """Return one block's counts (agents, bins), None when some tau is not finite."""
-    if device == "cpu":
-        from ram_studio.algorithm import sum_kernels
+class _MagnitudeTally(Tally):
+    """Keeps the magnitudes that a counter hands over, and none of its overlaps."""
 
-        counts = np.zeros((len(agents), ladder.BIN_COUNT), dtype=np.int64)
-        edge = np.int64(ladder.EDGE_BITS)
-        is_finite = [
-            sum_kernels.count_magnitudes(base, agent, row, edge)
-            for agent, row in zip(agents, counts, strict=True)
-        ]
-        return counts if all(is_finite) else None
-    import torch
+    def __init__(self, out: np.ndarray, per_tensor: bool) -> None:
+        """out: int64 (groups, agents, bins), added to in place."""
+        every_bin = np.ones(ladder.BIN_COUNT, dtype=np.int64)
+        grid = Grid(ladder.EDGE_BITS, np.zeros(1, dtype=np.int64), every_bin)
+        super().__init__(0, out.shape[1], grid)
+        self._out = out
+        self._per_tensor = per_tensor
 
-    from ram_studio.algorithm.torch_kernels import bins_of
+    def add(self, tensor: int, table: np.ndarray, magnitudes: np.ndarray) -> None:
+        """Add a folded histogram of one tensor."""
+        with self._lock:
+            self._out[tensor if self._per_tensor else 0] += magnitudes
 
-    tau = torch.stack([to_device(a, device) for a in agents]) - to_device(base, device)
-    if not bool(torch.isfinite(tau).all()):
-        return None
-    rows = bins_of(tau, ladder.EDGE_BITS)
-    counts = [torch.bincount(r[r >= 0], minlength=ladder.BIN_COUNT) for r in rows]
-    return torch.stack(counts).cpu().numpy()
+
+class _Worker:
+    def __init__(
+        self,
+        report: CompatibilityReport,
+        sources: Sources,
+        reader: BlockReader,
+        counters: list[tuple[slice, Counter]],
+    ) -> None:
+        self._report = report
+        self._sources = sources
+        self._reader = reader
+        self._counters = counters
+
+    def __call__(self, block: Block) -> None:
+        base, agents = self._reader.read(block)
+        for group, counter in self._counters:
+            if not counter.add(block.tensor_index, base, agents[group]):
+                raise non_finite_error(self._report, self._sources, block)
+
+    def close(self) -> None:
+        for _, counter in self._counters:
+            counter.close()

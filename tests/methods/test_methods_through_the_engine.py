@@ -9,12 +9,14 @@ import pytest
 import torch
 from random_zoo import SHAPES, flat, write_zoo
 
+from ram_studio.algorithm import ladder
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.recipe import make_recipe
 from ram_studio.checkpoints.sketch_file import load_sketch, save_sketch
 from ram_studio.engine import job
-from ram_studio.engine.analyse import analyze
+from ram_studio.engine.analyse import analyze, load
 from ram_studio.engine.blocks import GROUP_ELEMENTS
+from ram_studio.engine.magnitudes import count_magnitudes
 from ram_studio.engine.merge import merge
 from ram_studio.engine.verify import verify
 from ram_studio.errors import SettingsError, SketchError
@@ -168,3 +170,23 @@ def test_dare_gives_the_same_bytes_for_any_agent_order(tmp_path) -> None:
     for name, tensor in flat(tmp_path / "a").items():
         other = flat(tmp_path / "b")[name]
         np.testing.assert_array_equal(tensor.float().numpy(), other.float().numpy())
+
+
+@pytest.mark.parametrize("n_agents", [1, 3, 5, 7])
+def test_magnitudes_are_counted_for_any_number_of_agents(n_agents, tmp_path) -> None:
+    names = tuple(f"agent{i}" for i in range(n_agents))
+    base, agents = write_zoo(tmp_path / "zoo", 3, agents=names)
+    report = load(base, agents)
+    counted = [t for t in report.tensors if t.is_counted]
+    x, ys = flat(base), [flat(folder) for folder in agents.values()]
+    per_tensor = count_magnitudes(report, counted, per_tensor=True, threads=2)
+    for row, tensor in zip(per_tensor, counted, strict=True):
+        for counts, y in zip(row, ys, strict=True):
+            tau = (y[tensor.name].float() - x[tensor.name].float()).flatten().numpy()
+            keys = ladder.key_of(tau)
+            want = np.bincount(keys[keys >= 0], minlength=ladder.BIN_COUNT)
+            np.testing.assert_array_equal(counts, want)
+    whole = count_magnitudes(report, counted, per_tensor=False)
+    np.testing.assert_array_equal(whole[0], per_tensor.sum(0))
+    on_torch = count_magnitudes(report, counted, per_tensor=True, device="cpu:0")
+    np.testing.assert_array_equal(on_torch, per_tensor)
