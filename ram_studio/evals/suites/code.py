@@ -1,0 +1,142 @@
+"""Suite `code`: write functions, programs and unit tests; what was written is run in the sandbox.
+
+- `function`: a function must pass every test (the share of such questions is the accuracy, ACC);
+- `program`: a program must turn each input into the expected output, compared line by line without
+  trailing white space (ACC as well);
+- `unit tests`: tests written for a described function must accept a right version of it and reject
+  every faulty one (UT).
+
+Tests run after the code they test, in the same process. The last one prints a word drawn for each
+run, which keeps `exit(0)` and swallowed errors from passing; code that is out to cheat could still
+look for it. Code under test is not `__main__`, so that a script part does not run.
+"""
+
+import re
+import secrets
+
+from ram_studio.evals.question import Question, Verdict
+from ram_studio.evals.sandbox import CodeSwitch, ProgramResult, run_program
+from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced, load_data
+
+MAX_NEW_TOKENS = 512
+MAX_CODE_CHARS = 50_000
+
+_FENCED = re.compile(r"```[ \t]*([\w+-]*)[ \t]*\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
+_START = re.compile(r"^(?:def |class |import |from |@|async def |assert )", re.MULTILINE)
+_PROMPTS = {
+    "function": "{task}\n\nReply with the complete Python function in one code block.",
+    "program": (
+        "{task}\n\nThe program reads standard input and writes standard output. Reply with the "
+        "complete Python program in one code block."
+    ),
+    "unit tests": (
+        "{task}\n\nDo not write the function itself. Reply with one code block of 3 to 8 Python "
+        "`assert` statements that call `{entry}` and would uncover faulty versions of it. Use "
+        "nothing else."
+    ),
+}
+_UNIT_TESTS = "unit tests"
+
+
+def make(settings: SuiteSettings) -> tuple[Question, ...]:
+    """Return the questions; they are the same whatever the seed."""
+    questions = [
+        Question(
+            id=row["id"],
+            domain="code",
+            category=row["category"],
+            prompt=_PROMPTS[row["category"]].format(task=row["task"], entry=row.get("entry")),
+            gold=row["tests"] if row["category"] == _UNIT_TESTS else row["reference"],
+            spec=row,
+            max_new_tokens=MAX_NEW_TOKENS,
+        )
+        for row in load_data("code")[1]
+    ]
+    return balanced(questions, settings.limit)
+
+
+def find_code(text: str) -> str:
+    """Return the Python code of an answer: its code blocks, else all from the first line of code.
+
+    Blocks marked as another language are left out; several blocks are joined, as models like to
+    split what belongs together.
+    """
+    blocks = [
+        body
+        for language, body in _FENCED.findall(text)
+        if language.lower() in ("", "python", "py", "python3")
+    ]
+    if blocks:
+        return "\n\n".join(blocks)[:MAX_CODE_CHARS]
+    start = _START.search(text)
+    return text[start.start() if start else 0 :][:MAX_CODE_CHARS]
+
+
+def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
+    """Run the answer's code and return whether it does what was asked.
+
+    Raises:
+        EvaluationError: code may not run here, see `sandbox.check_code_allowed`.
+    """
+    if not text.strip():
+        return Verdict(False, "empty answer")
+    source = find_code(text)
+    if question.category == "function":
+        return _verdict(_run_tests(source, question.spec["tests"], code))
+    if question.category == "program":
+        return _judge_program(source, question.spec["cases"], code)
+    return _judge_tests(source, question.spec, code)
+
+
+def _run_tests(source: str, tests: str, code: CodeSwitch) -> tuple[bool, ProgramResult]:
+    """Return whether source and then tests run to the very end."""
+    word = secrets.token_hex(16)
+    # A future import must stay the first statement.
+    head = "" if "from __future__" in source else "__name__ = 'solution'\n"
+    program = f"{head}{source}\n\n\n{tests}\n\nprint({word!r})\n"
+    result = run_program(program, code=code)
+    return result.outcome == "done" and result.output.rstrip().endswith(word), result
+
+
+def _verdict(outcome: tuple[bool, ProgramResult]) -> Verdict:
+    passed, result = outcome
+    return Verdict(passed, "" if passed else _why(result))
+
+
+def _why(result: ProgramResult) -> str:
+    if result.outcome == "done":
+        return "ended before the tests did"
+    return result.last_line or result.outcome if result.outcome == "failed" else result.outcome
+
+
+def _judge_program(source: str, cases: list[list[str]], code: CodeSwitch) -> Verdict:
+    for given, expected in cases:
+        result = run_program(source, given, code=code)
+        if result.outcome != "done":
+            return Verdict(False, f"for input {given!r:.60}: {_why(result)}")
+        if _lines(result.output) != _lines(expected):
+            return Verdict(False, f"for input {given!r:.60}: wrote {result.output!r:.60}")
+    return Verdict(True)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+def _judge_tests(source: str, spec: dict, code: CodeSwitch) -> Verdict:  # type: ignore[type-arg]
+    if spec["entry"] not in source or "assert" not in source:
+        return Verdict(False, f"no assert that calls {spec['entry']}")
+    if re.search(rf"\bdef\s+{re.escape(spec['entry'])}\b", source):
+        return Verdict(False, "defines the function itself")
+    passed, result = _run_tests(spec["reference"], source, code)
+    if not passed:
+        return Verdict(False, f"rejects a right version: {_why(result)}", {"mutants_rejected": 0})
+    rejected = 0
+    for mutant in spec["mutants"]:
+        rejected += not _run_tests(mutant, source, code)[0]
+    total = len(spec["mutants"])
+    note = "" if rejected == total else f"rejects {rejected} of {total} faulty versions"
+    return Verdict(rejected == total, note, {"mutants_rejected": rejected, "mutants": total})
+
+
+SUITE = Suite("code", 1, "Code", make, judge, runs_code=True)

@@ -1,0 +1,83 @@
+"""Suite `math`: word problems with one number as the answer, compared exactly.
+
+The prompt asks for a last line `Answer: <number>`. Without one, a boxed number, "the answer is" or
+else the last number of the answer counts.
+"""
+
+import re
+from fractions import Fraction
+
+from ram_studio.evals.question import Question, Verdict
+from ram_studio.evals.sandbox import CodeSwitch
+from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced, load_data
+
+MAX_NEW_TOKENS = 400
+PROMPT = '{question}\n\nThink step by step. End with a line of the form "Answer: <number>".'
+
+# Digits, with commas only where they part thousands; a dot only before a digit.
+_NUMBER = r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+|/\d+)?"
+_LEAD = r"[\s*_$€£:=\\(\[{]*"
+# In order of trust. The first "Answer:" counts: a model without a chat format may run on and invent
+# further questions with answers of their own.
+_MARKED = (
+    re.compile(rf"\bfinal answer(?: is)?{_LEAD}({_NUMBER})", re.IGNORECASE),
+    re.compile(rf"\banswer\s*:{_LEAD}({_NUMBER})", re.IGNORECASE),
+    re.compile(rf"\\boxed{{{_LEAD}({_NUMBER})"),
+    re.compile(rf"####{_LEAD}({_NUMBER})"),
+    re.compile(rf"\banswer is{_LEAD}({_NUMBER})", re.IGNORECASE),
+)
+_ANY = re.compile(rf"(?<![\w.]){_NUMBER}")
+
+
+def make(settings: SuiteSettings) -> tuple[Question, ...]:
+    """Return the questions; they are the same whatever the seed."""
+    questions = [
+        Question(
+            id=row["id"],
+            domain="math",
+            category=row["category"],
+            prompt=PROMPT.format(question=row["question"]),
+            gold=row["answer"],
+            spec=row["answer"],
+            max_new_tokens=MAX_NEW_TOKENS,
+        )
+        for row in load_data("math")[1]
+    ]
+    return balanced(questions, settings.limit)
+
+
+def find_number(text: str) -> Fraction | None:
+    """Return the number that an answer ends up with, None if it holds none."""
+    for pattern in _MARKED:
+        if match := pattern.search(text):
+            return _value(match.group(1))
+    found = _ANY.findall(text)
+    return _value(found[-1]) if found else None
+
+
+def _value(text: str) -> Fraction | None:
+    # Longer numbers are no answer to any question here, and slow to read.
+    if len(text) > 40:
+        return None
+    try:
+        return Fraction(text.replace(",", ""))
+    except ZeroDivisionError:
+        return None
+
+
+def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
+    """Return whether the answer's number equals the right one exactly."""
+    if not text.strip():
+        return Verdict(False, "empty answer")
+    found = find_number(text)
+    if found is None:
+        return Verdict(False, "no number in the answer")
+    is_correct = found == Fraction(question.spec)
+    return Verdict(is_correct, "" if is_correct else f"found {_written(found)}")
+
+
+def _written(value: Fraction) -> str:
+    return str(value) if value.denominator == 1 else f"{float(value):g}"
+
+
+SUITE = Suite("math", 1, "Math word problems", make, judge)

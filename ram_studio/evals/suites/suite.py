@@ -1,0 +1,93 @@
+"""What a suite is: questions made for given settings, and a judge for the answers."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals.question import Question, Verdict
+from ram_studio.evals.sandbox import CodeSwitch
+
+DATA = Path(__file__).with_name("data")
+DEFAULT_LENGTHS = (1000, 4000)
+
+
+@dataclass(frozen=True)
+class SuiteSettings:
+    """What shapes a suite's questions.
+
+    limit: most questions per suite, None for all. seed: for suites that are generated. lengths:
+    prompt lengths in tokens, for the memory suite. count_tokens: text -> length in the model's own
+    tokens. code: whether code a model wrote may run, see `sandbox.check_code_allowed`.
+    """
+
+    count_tokens: Callable[[str], int]
+    limit: int | None = None
+    seed: int = 0
+    lengths: tuple[int, ...] = DEFAULT_LENGTHS
+    code: CodeSwitch = "auto"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A named set of questions with its judge.
+
+    version: raised whenever a question or the judging changes, so that old answers are not reused.
+    make: settings -> questions, the same ones for the same settings. judge: (question, visible
+    answer, code switch) -> verdict; never raises, whatever the answer holds.
+    runs_code: judging executes what the model wrote.
+    """
+
+    name: str
+    version: int
+    title: str
+    make: Callable[[SuiteSettings], Sequence[Question]]
+    judge: Callable[[Question, str, CodeSwitch], Verdict]
+    runs_code: bool = False
+
+
+@lru_cache(maxsize=16)
+def load_data(name: str) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
+    """Return (header, rows) of a shipped JSONL file; the header states version and licence.
+
+    Raises:
+        EvaluationError: the file is missing from this installation or damaged.
+    """
+    path = DATA / f"{name}.jsonl"
+    try:
+        header, *rows = (json.loads(line) for line in path.read_text("utf-8").splitlines())
+    except (OSError, ValueError) as error:
+        raise EvaluationError(
+            f"The shipped suite {name!r} cannot be read: {error}. Install the package again."
+        ) from error
+    return header, tuple(rows)
+
+
+def balanced(questions: Sequence[Question], limit: int | None) -> tuple[Question, ...]:
+    """Return at most `limit` questions, evenly over the categories, in their usual order.
+
+    A smaller limit gives a part of what a larger one gives.
+    """
+    if limit is None or limit >= len(questions):
+        return tuple(questions)
+    rank: dict[str, int] = {}
+    ranked = []
+    for position, question in enumerate(questions):
+        rank[question.category] = rank.get(question.category, 0) + 1
+        ranked.append((rank[question.category], position))
+    chosen = sorted(position for _, position in sorted(ranked)[:limit])
+    return tuple(questions[position] for position in chosen)
+
+
+def visible(text: str) -> str:
+    """Return an answer without its thinking: what follows the last `</think>`.
+
+    Thinking that was cut off before its end leaves no answer at all.
+    """
+    if "</think>" in text:
+        return text.rsplit("</think>", 1)[1].strip()
+    return "" if re.match(r"\s*<think>", text) else text

@@ -1,0 +1,144 @@
+"""Suite `tool`: call the right functions with the right arguments, or none when none fits.
+
+Five categories of twelve questions: one function on offer (simple), several (multiple), several
+calls of one (parallel), several calls of several (parallel-multiple), and requests that no function
+on offer can serve (irrelevance). Calls are read by `tool_calls` and compared as values: names,
+types and values must be right, unknown arguments are wrong, optional ones may be left out, the
+order of calls is free. Text is compared without regard to case, spaces and punctuation.
+
+Irrelevance is passed by saying anything that is not a call, so a model that calls nothing at all
+passes it too: read it beside the other four. An empty answer is wrong everywhere.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ram_studio.evals.question import Question, Verdict
+from ram_studio.evals.sandbox import CodeSwitch
+from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced, load_data
+from ram_studio.evals.suites.tool_calls import Call, parse_calls
+
+MAX_NEW_TOKENS = 320
+IRRELEVANCE = "irrelevance"
+
+_IGNORED = re.compile(r"[\s,./\-_*^'\"]+")
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+}
+
+
+def make(settings: SuiteSettings) -> tuple[Question, ...]:
+    """Return the questions; they are the same whatever the seed."""
+    header, rows = load_data("tool")
+    functions = header["functions"]
+    questions = [
+        Question(
+            id=row["id"],
+            domain="tool",
+            category=row["category"],
+            prompt=row["request"],
+            gold="; ".join(_written(call) for call in row["calls"]) or "(no call)",
+            spec=row["calls"],
+            max_new_tokens=MAX_NEW_TOKENS,
+            tools=tuple(
+                {"type": "function", "function": {"name": name, **functions[name]}}
+                for name in row["tools"]
+            ),
+        )
+        for row in rows
+    ]
+    return balanced(questions, settings.limit)
+
+
+def _written(call: Mapping[str, Any]) -> str:
+    arguments = {key: values[0] for key, values in call["arguments"].items() if None not in values}
+    return f"{call['name']}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
+def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
+    """Return whether the answer makes exactly the wanted calls."""
+    if not text.strip():
+        return Verdict(False, "empty answer")
+    calls = parse_calls(text)
+    if question.category == IRRELEVANCE:
+        note = "" if not calls else f"calls {calls[0].name}, though no function fits"
+        return Verdict(not calls, note)
+    if not calls:
+        return Verdict(False, "no call found in the answer")
+    if len(calls) != len(question.spec):
+        return Verdict(False, f"{len(calls)} calls instead of {len(question.spec)}")
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in question.tools}
+    faults = [[_fault(call, wanted, schemas) for wanted in question.spec] for call in calls]
+    if _pairs_up(faults):
+        return Verdict(True)
+    # The first call that fits nowhere, held against the wanted one of its name if there is one.
+    row = next((row for row in faults if all(row)), faults[0])
+    call = calls[faults.index(row)]
+    named = [i for i, wanted in enumerate(question.spec) if wanted["name"] == call.name]
+    return Verdict(False, (row[named[0]] if named else row[0]) or "the same call twice")
+
+
+def _pairs_up(faults: Sequence[Sequence[str]], used: frozenset[int] = frozenset()) -> bool:
+    """Return whether every call can be given a wanted call of its own without a fault."""
+    if len(used) == len(faults):
+        return True
+    return any(
+        not fault and column not in used and _pairs_up(faults, used | {column})
+        for column, fault in enumerate(faults[len(used)])
+    )
+
+
+def _fault(call: Call, wanted: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
+    """Return what is wrong with a call, "" if nothing."""
+    if call.name != wanted["name"]:
+        return f"calls {call.name} instead of {wanted['name']}"
+    properties = schemas[call.name]["properties"]
+    for key, value in call.arguments.items():
+        if key not in properties:
+            return f"{call.name} has no argument {key}"
+        if value is None and None in wanted["arguments"].get(key, [None]):
+            continue
+        if key not in wanted["arguments"]:
+            return f"{call.name}: {key} was not asked for"
+        if not _has_type(value, properties[key]):
+            return f"{call.name}: {key} is {value!r:.60}, not of type {properties[key]['type']}"
+        if not any(_equal(value, good) for good in wanted["arguments"][key]):
+            return f"{call.name}: {key} is {value!r:.60}"
+    missing = [
+        key
+        for key, values in wanted["arguments"].items()
+        if key not in call.arguments and None not in values
+    ]
+    return f"{call.name}: {missing[0]} is missing" if missing else ""
+
+
+def _has_type(value: Any, schema: Mapping[str, Any]) -> bool:
+    # bool is an int to Python, but not to a schema.
+    if isinstance(value, bool) != (schema["type"] == "boolean"):
+        return False
+    if not isinstance(value, _TYPES[schema["type"]]):
+        return False
+    if schema["type"] == "array":
+        return all(_has_type(part, schema["items"]) for part in value)
+    return True
+
+
+def _equal(value: Any, good: Any) -> bool:
+    if isinstance(value, str) and isinstance(good, str):
+        return _IGNORED.sub("", value).lower() == _IGNORED.sub("", good).lower()
+    if isinstance(value, list) and isinstance(good, list):
+        return len(value) == len(good) and all(map(_equal, value, good))
+    if isinstance(value, dict) and isinstance(good, dict):
+        return value.keys() == good.keys() and all(
+            any(_equal(value[key], one) for one in good[key]) for key in good
+        )
+    return bool(value == good) and isinstance(value, str) == isinstance(good, str)
+
+
+SUITE = Suite("tool", 1, "Tool use", make, judge)

@@ -1,0 +1,149 @@
+"""Read function calls out of a model's answer, in the formats that models are trained to write.
+
+- `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, once per call; also with
+  `<function=name><parameter=key>value</parameter></function>` inside;
+- `[TOOL_CALLS] [...]` and `<|python_tag|>...`;
+- JSON: a call, a list of calls, several calls one after the other, alone or inside prose or a
+  fenced block, arguments under "arguments", "parameters" or "args", also as a JSON text;
+- Python: `[f(a=1), g(b="x")]` or one call per line, values literal, arguments by keyword.
+
+Nothing is ever executed.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+MAX_ANSWER_CHARS = 20_000
+MAX_CALLS = 32
+# Brackets that turned out not to open JSON. Each costs up to the rest of the text.
+MAX_FRUITLESS_BRACKETS = 300
+
+_TAGGED = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
+_FUNCTION = re.compile(r"<function=([\w.\-]+)>(.*?)</function>", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=([\w\-]+)>\s*(.*?)\s*</parameter>", re.DOTALL)
+_FENCED = re.compile(r"```[\w+-]*[ \t]*\n(.*?)(?:```|$)", re.DOTALL)
+_MARKERS = re.compile(r"\[TOOL_CALLS\]|<\|python_tag\|>|<\|eom_id\|>|<\|tool_call\|>")
+_BRACKET = re.compile(r"[\[{]")
+_ARGUMENT_KEYS = ("arguments", "parameters", "args")
+# How other languages write the constants, for calls in Python syntax.
+_CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function's name and its arguments as Python values."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+def parse_calls(text: str) -> list[Call]:
+    """Return the calls that an answer makes, in their order; none for prose or broken syntax."""
+    text = _MARKERS.sub(" ", text[:MAX_ANSWER_CHARS]).strip()
+    tagged = [match.group(1) for match in _TAGGED.finditer(text)]
+    if tagged:
+        return [call for part in tagged for call in _part(part)][:MAX_CALLS]
+    fenced = [match.group(1).strip() for match in _FENCED.finditer(text)]
+    for part in (text, *fenced, "\n".join(fenced)):
+        calls = _part(part)
+        if calls:
+            return calls[:MAX_CALLS]
+    return []
+
+
+def _part(text: str) -> list[Call]:
+    return _functions(text) or _json_calls(text) or _python_calls(text)
+
+
+def _functions(text: str) -> list[Call]:
+    return [
+        Call(name, {key: _loose(value) for key, value in _PARAMETER.findall(body)})
+        for name, body in _FUNCTION.findall(text)
+    ]
+
+
+def _loose(value: str) -> Any:
+    """Return a tag's content: JSON if it is JSON, else the text itself."""
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _json_calls(text: str) -> list[Call]:
+    return [call for value in _json_values(text) for call in _calls_in(value)]
+
+
+def _json_values(text: str) -> Iterator[Any]:
+    """Yield every outermost JSON object or list in a text."""
+    decoder = json.JSONDecoder()
+    position = fruitless = 0
+    while fruitless < MAX_FRUITLESS_BRACKETS and (found := _BRACKET.search(text, position)):
+        try:
+            value, position = decoder.raw_decode(text, found.start())
+        except (ValueError, RecursionError):
+            position = found.start() + 1
+            fruitless += 1
+        else:
+            yield value
+
+
+def _calls_in(value: Any) -> list[Call]:
+    if isinstance(value, list):
+        return [call for part in value if isinstance(part, dict) for call in _calls_in(part)]
+    if not isinstance(value, dict):
+        return []
+    if isinstance(value.get("tool_calls"), list):
+        return _calls_in(value["tool_calls"])
+    if isinstance(value.get("function"), dict):
+        return _calls_in(value["function"])
+    name = value.get("name", value.get("function"))
+    if not isinstance(name, str) or not name:
+        return []
+    arguments = next((value[key] for key in _ARGUMENT_KEYS if key in value), {})
+    if isinstance(arguments, str):
+        arguments = _loose(arguments)
+    return [Call(name, arguments)] if isinstance(arguments, dict) else []
+
+
+def _python_calls(text: str) -> list[Call]:
+    try:
+        body = ast.parse(text.strip()).body
+        if not body or not all(isinstance(line, ast.Expr) for line in body):
+            return []
+        nodes: list[ast.expr] = []
+        for line in body:
+            value = line.value  # type: ignore[attr-defined]
+            nodes += value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
+        return [_python_call(node) for node in nodes]
+    # SyntaxWarning: odd literals in the model's text, where warnings are errors.
+    except (SyntaxError, SyntaxWarning, ValueError, MemoryError, RecursionError):
+        return []
+
+
+def _python_call(node: ast.expr) -> Call:
+    """Return a call written in Python; ValueError unless it is one with literal keywords."""
+    if not isinstance(node, ast.Call) or node.args:
+        raise ValueError("not a call with keyword arguments")
+    name = node.func
+    while isinstance(name, ast.Attribute):
+        name = name.value
+    if not isinstance(name, ast.Name) or any(keyword.arg is None for keyword in node.keywords):
+        raise ValueError("not a call of a named function")
+    values = {keyword.arg: _literal(keyword.value) for keyword in node.keywords}
+    return Call(ast.unparse(node.func), {key: value for key, value in values.items() if key})
+
+
+def _literal(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name) and node.id in _CONSTANTS:
+        return _CONSTANTS[node.id]
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_literal(part) for part in node.elts]
+    if isinstance(node, ast.Dict):
+        keys = [ast.literal_eval(key) for key in node.keys if key is not None]
+        return dict(zip(keys, (_literal(value) for value in node.values), strict=True))
+    return ast.literal_eval(node)

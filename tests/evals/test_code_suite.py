@@ -1,0 +1,99 @@
+"""Code: the shipped references and mutants, and judging what models write."""
+
+import pytest
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals.sandbox import protection
+from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
+from ram_studio.evals.suites.code import find_code, judge
+
+QUESTIONS = GENERAL_SUITES["code"].make(SuiteSettings(len))
+BY_ID = {question.id: question for question in QUESTIONS}
+FUNCTION, PROGRAM, TESTS = BY_ID["function-01"], BY_ID["program-01"], BY_ID["tests-01"]
+
+pytestmark = pytest.mark.skipif(not protection().is_sealed, reason="code cannot be sealed here")
+
+
+def fenced(code: str) -> str:
+    return f"Here you are:\n```python\n{code}\n```\nIt works."
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.id)
+def test_the_shipped_solution_passes(question):
+    verdict = judge(question, fenced(question.gold))
+    assert verdict.is_correct, verdict.note
+
+
+@pytest.mark.parametrize(
+    "question", [q for q in QUESTIONS if q.category == "function"][:6], ids=lambda q: q.id
+)
+def test_a_function_that_returns_nothing_fails(question):
+    code = f"def {question.spec['entry']}(*_):\n    pass"
+    assert "AssertionError" in judge(question, fenced(code)).note
+
+
+@pytest.mark.parametrize(
+    ("code", "note"),
+    [
+        ("import sys; sys.exit(0)", "ended before"),
+        ("import os; os._exit(0)", "ended before"),
+        ("def count_vowels(text): return 3\ndef f(: pass", "SyntaxError"),
+        ("def count_vowels(text):\n    while True: pass", "timeout"),
+        ("def other(text): return 1", "NameError"),
+        ("import socket; socket.socket()", "PermissionError"),
+        ("while True: print('x' * 999)", "too much output"),
+    ],
+)
+def test_wrong_functions_fail_with_a_reason(code, note):
+    verdict = judge(FUNCTION, fenced(code))
+    assert not verdict.is_correct
+    assert note in verdict.note
+
+
+def test_a_script_part_with_a_guard_or_printed_examples_does_no_harm():
+    code = FUNCTION.gold + "\nprint(count_vowels('x'))\nif __name__ == '__main__':\n    input()"
+    assert judge(FUNCTION, fenced(code)).is_correct
+    assert judge(FUNCTION, fenced("from __future__ import annotations\n" + code)).note == (
+        "EOFError: EOF when reading a line"
+    )
+
+
+def test_programs_are_compared_line_by_line():
+    assert judge(PROGRAM, fenced("a, b = map(int, input().split())\nprint(a + b, ' ')")).is_correct
+    verdict = judge(PROGRAM, fenced("print(7)"))
+    assert verdict.note == "for input '-10 2\\n': wrote '7\\n'"
+    assert "ValueError" in judge(PROGRAM, fenced("print(int(input()))")).note
+
+
+def test_unit_tests_must_accept_the_right_version_and_reject_every_faulty_one():
+    weak = judge(TESTS, fenced("assert clamp(5, 0, 10) == 5"))
+    assert weak.note == "rejects 1 of 3 faulty versions"
+    assert weak.facts == {"mutants_rejected": 1, "mutants": 3}
+    wrong = judge(TESTS, fenced("assert clamp(5, 0, 10) == 6"))
+    assert "rejects a right version" in wrong.note
+    assert judge(TESTS, fenced("assert True")).note == "no assert that calls clamp"
+    own = fenced("def clamp(v, a, b): return v\nassert clamp(1, 0, 2) == 1")
+    assert judge(TESTS, own).note == "defines the function itself"
+    assert not judge(TESTS, fenced("assert clamp(5, 0, 10) == 5\nexit(0)")).is_correct
+
+
+def test_every_faulty_version_differs_from_the_right_one_by_a_test_and_runs():
+    from ram_studio.evals.suites.code import _run_tests
+
+    for question in QUESTIONS:
+        for mutant in question.spec.get("mutants", ()):
+            assert _run_tests(mutant, "", "auto")[0], question.id
+
+
+def test_code_is_found_in_blocks_or_prose():
+    assert find_code("Text\n```python\na = 1\n```\nmore\n```py\nb = 2\n```") == "a = 1\n\nb = 2"
+    assert find_code("```\nx = 1\n```") == "x = 1"
+    assert find_code("```bash\nls\n```\ndef f():\n    pass") == "def f():\n    pass"
+    assert find_code("Sure.\ndef f():\n    return 1") == "def f():\n    return 1"
+    assert find_code("```python\nx = 1") == "x = 1"
+    assert find_code("x = 1") == "x = 1"
+
+
+def test_with_code_off_nothing_is_judged():
+    with pytest.raises(EvaluationError, match="switched off"):
+        judge(FUNCTION, fenced("x = 1"), "off")

@@ -1,0 +1,48 @@
+"""Math word problems: the shipped answers, and finding the number in an answer."""
+
+import pytest
+
+from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
+from ram_studio.evals.suites.mathematics import find_number, judge
+from ram_studio.evals.suites.suite import load_data
+
+QUESTIONS = GENERAL_SUITES["math"].make(SuiteSettings(len))
+
+
+def test_the_shipped_answers_are_what_their_working_gives():
+    for row in load_data("math")[1]:
+        assert set(row["working"]) <= set("0123456789+-*/() ")
+        assert eval(row["working"]) == float(row["answer"]), row["id"]
+
+
+def test_right_answers_pass_and_near_ones_do_not():
+    for question in QUESTIONS:
+        assert judge(question, f"We get it.\nAnswer: {question.gold}").is_correct
+        assert not judge(question, f"Answer: {question.gold}1").is_correct
+        assert not judge(question, f"Answer: -{question.gold}").is_correct
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("Answer: 42", 42),
+        ("Answer: $1,250.50", 1250.5),
+        ("**Answer:** 7 apples", 7),
+        ("**Answer: 7**", 7),
+        ("so 3 + 4 = 7\n#### 7", 7),
+        (r"\[ \boxed{12} \]", 12),
+        (r"Answer: \boxed{12}", 12),
+        ("The answer is 1,000.", 1000),
+        ("5 apples and 6 pears make 11.", 11),
+        ("Answer: 3/4", 0.75),
+        ("Answer: -8", -8),
+        ("Answer: 5\n\nQuestion: another one. Answer: 9", 5),
+        ("No number here", None),
+        ("x2 and v1.", None),
+        ("Answer: 1/0", None),
+        ("9" * 5000, None),
+        ("1,2,3", 3),
+    ],
+)
+def test_the_number_of_an_answer_is_found(text, number):
+    assert find_number(text) == number

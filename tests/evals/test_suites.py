@@ -1,0 +1,80 @@
+"""The shipped suites themselves: licence, sizes, and that right answers pass and others do not."""
+
+import json
+
+import pytest
+
+from ram_studio.evals.question import Question
+from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES, SuiteSettings, visible
+from ram_studio.evals.suites.suite import balanced, load_data
+
+SETTINGS = SuiteSettings(count_tokens=lambda text: len(text) // 4, limit=None)
+
+
+def test_every_file_of_questions_states_licence_and_version_of_its_suite():
+    for name in ("tool", "code", "math", "instructions"):
+        header, rows = load_data(name)
+        assert header["license"] == "Written for RAM Studio; Apache-2.0"
+        assert (header["suite"], header["version"]) == (name, GENERAL_SUITES[name].version)
+        assert len({row["id"] for row in rows}) == len(rows)
+
+
+@pytest.mark.parametrize("name", list(GENERAL_SUITES))
+def test_a_suite_has_at_most_64_different_questions_with_unique_names(name):
+    questions = GENERAL_SUITES[name].make(SETTINGS)
+    assert 24 <= len(questions) <= 64
+    assert len({question.id for question in questions}) == len(questions)
+    assert len({question.digest for question in questions}) == len(questions)
+    assert {question.domain for question in questions} == {name}
+    assert questions == GENERAL_SUITES[name].make(SETTINGS)
+    json.dumps([question.spec for question in questions])
+
+
+@pytest.mark.parametrize("name", list(GENERAL_SUITES))
+def test_an_empty_or_garbled_answer_is_wrong_with_a_reason(name):
+    suite = GENERAL_SUITES[name]
+    nonsense = ("", "  \n ", "\x00\ufffd" * 50, "<<<<[[[[{{{{" * 500, "zz" * 9000)
+    for question in suite.make(SuiteSettings(SETTINGS.count_tokens, limit=8)):
+        for text in nonsense:
+            verdict = suite.judge(question, text, "auto")
+            # Saying anything passes a request that no function fits.
+            if question.category == "irrelevance" and text.strip():
+                continue
+            # One constraint alone may hold for nonsense (no comma, no word x).
+            if name == "instructions" and text.strip():
+                continue
+            assert not verdict.is_correct, (question.id, text[:20])
+            assert verdict.note
+
+
+def test_a_limit_takes_evenly_from_the_categories_and_nests():
+    questions = GENERAL_SUITES["tool"].make(SETTINGS)
+    ten = balanced(questions, 10)
+    counts = [sum(q.category == c for q in ten) for c in dict.fromkeys(q.category for q in ten)]
+    assert counts == [2] * 5
+    assert {q.id for q in balanced(questions, 4)} < {q.id for q in ten}
+    assert balanced(questions, 999) == questions
+
+
+def test_thinking_is_no_part_of_the_answer():
+    assert visible("<think>maybe 4?</think>\nAnswer: 5") == "Answer: 5"
+    assert visible("maybe</think>5") == "5"
+    assert visible("<think>it goes on and on") == ""
+    assert visible("plain") == "plain"
+
+
+def test_questions_differ_in_digest_when_the_model_sees_something_else():
+    question = Question("a", "d", "c", "p", "g", None, 8)
+    other = Question("a", "d", "c", "p!", "g", None, 8)
+    assert question.digest != other.digest
+    assert question.digest != Question("a", "d", "c", "p", "g", None, 9).digest
+    assert question.digest == Question("b", "d", "c2", "p", "other", 1, 8).digest
+
+
+def test_the_demo_suite_asks_and_judges_as_the_example_record_was_made():
+    from ram_studio.evals import make_items
+
+    questions = ALL_SUITES["demo"].make(SuiteSettings(len, limit=5, seed=2026))
+    assert [q.prompt for q in questions[:5]] == [i.prompt for i in make_items("code", 5, 2026)]
+    assert all(q.is_raw for q in questions)
+    assert all(ALL_SUITES["demo"].judge(q, q.gold, "off").is_correct for q in questions)

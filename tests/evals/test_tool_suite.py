@@ -1,0 +1,214 @@
+"""Tool use: reading calls in every format, and comparing them as values."""
+
+import json
+import time
+
+import pytest
+
+from ram_studio.evals.question import Question
+from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
+from ram_studio.evals.suites.tool import judge
+from ram_studio.evals.suites.tool_calls import Call, parse_calls
+
+QUESTIONS = GENERAL_SUITES["tool"].make(SuiteSettings(len))
+CALL = {"name": "get_weather", "arguments": {"city": "Rome", "days": 2}}
+PARSED = [Call("get_weather", {"city": "Rome", "days": 2})]
+TEXT = json.dumps(CALL)
+
+
+def calls_of(question: Question) -> list[dict]:
+    """A right answer's calls: the first acceptable value of each argument that is needed."""
+
+    def value(one: object) -> object:
+        return {k: v[0] for k, v in one.items()} if isinstance(one, dict) else one
+
+    return [
+        {
+            "name": call["name"],
+            "arguments": {k: value(v[0]) for k, v in call["arguments"].items() if None not in v},
+        }
+        for call in question.spec
+    ]
+
+
+FORMATS = {
+    "hermes": lambda calls: "\n".join(
+        f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls
+    ),
+    "json list": json.dumps,
+    "fenced": lambda calls: f"Sure!\n```json\n{json.dumps(calls, indent=2)}\n```\nDone.",
+    "json in a row": lambda calls: "; ".join(map(json.dumps, calls)),
+    "parameters": lambda calls: (
+        "<|python_tag|>"
+        + "\n".join(json.dumps({"name": c["name"], "parameters": c["arguments"]}) for c in calls)
+    ),
+    "openai": lambda calls: json.dumps(
+        {
+            "tool_calls": [
+                {
+                    "id": "x",
+                    "type": "function",
+                    "function": {"name": c["name"], "arguments": json.dumps(c["arguments"])},
+                }
+                for c in calls
+            ]
+        }
+    ),
+    "mistral": lambda calls: "[TOOL_CALLS] " + json.dumps(calls),
+    "python": lambda calls: (
+        "["
+        + ", ".join(
+            f"{c['name']}({', '.join(f'{k}={v!r}' for k, v in c['arguments'].items())})"
+            for c in calls
+        )
+        + "]"
+    ),
+    "python fence": lambda calls: (
+        "```python\n"
+        + "\n".join(
+            f"{c['name']}({', '.join(f'{k}={v!r}' for k, v in c['arguments'].items())})"
+            for c in calls
+        )
+        + "\n```"
+    ),
+}
+
+
+@pytest.mark.parametrize("form", list(FORMATS))
+def test_right_calls_pass_in_every_format_and_any_order(form):
+    for question in QUESTIONS:
+        calls = calls_of(question)
+        if not calls:
+            continue
+        for order in (calls, calls[::-1]):
+            verdict = judge(question, FORMATS[form](order))
+            assert verdict.is_correct, (question.id, verdict.note)
+
+
+def test_a_missing_an_extra_or_a_changed_call_fails():
+    for question in QUESTIONS:
+        calls = calls_of(question)
+        if not calls:
+            assert judge(question, "I cannot look that up, but I guess so.").is_correct
+            assert judge(question, "[]").is_correct
+            first = question.tools[0]["function"]["name"]
+            assert not judge(question, json.dumps([{"name": first, "arguments": {}}])).is_correct
+            continue
+        assert not judge(question, json.dumps(calls[1:])).is_correct
+        assert not judge(question, json.dumps([*calls, calls[0]])).is_correct
+        # The same call twice in place of two different ones.
+        if len(calls) > 1:
+            assert not judge(question, json.dumps([calls[0]] * len(calls))).is_correct
+        wrong = json.loads(json.dumps(calls))
+        key = next(iter(wrong[-1]["arguments"]))
+        wrong[-1]["arguments"][key] = "something else"
+        assert not judge(question, json.dumps(wrong)).is_correct
+        unknown = json.loads(json.dumps(calls))
+        unknown[0]["arguments"]["mood"] = "good"
+        assert "no argument mood" in judge(question, json.dumps(unknown)).note
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TEXT,
+        f"[{TEXT}]",
+        f"Let me see. {TEXT} That is it.",
+        f"<tool_call>{TEXT}",
+        "<tool_call><function=get_weather><parameter=city>\nRome\n</parameter>"
+        "<parameter=days>2</parameter></function></tool_call>",
+        "get_weather(city='Rome', days=2)",
+        "[get_weather(city='Rome', days=2)]",
+        f"```\n{TEXT}\n```",
+        '{"name": "get_weather", "args": {"city": "Rome", "days": 2}}',
+        '{"type": "function", "name": "get_weather", "parameters": {"city": "Rome", "days": 2}}',
+    ],
+)
+def test_one_call_is_read_from_every_spelling(text):
+    assert parse_calls(text) == PARSED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "I would call get_weather for Rome.",
+        "get_weather('Rome', 2)",
+        "get_weather(city=Rome)",
+        "get_weather(city=open('x'))",
+        "get_weather(**{'city': 'Rome'})",
+        "get_weather(city='Rome'",
+        '{"name": 5, "arguments": {}}',
+        '{"name": "f", "arguments": [1]}',
+        '{"city": "Rome"}',
+        "[1, 2, 3]",
+        "import os",
+        "(lambda: 0)(x=1)",
+        "f(x='\\d')(y=1)",
+    ],
+)
+def test_what_is_no_call_gives_none(text):
+    assert parse_calls(text) == []
+
+
+def test_constants_of_other_languages_and_nested_values_are_read():
+    (call,) = parse_calls("f(a=true, b=null, c=[1, -2.5], d={'k': [False]})")
+    assert call.arguments == {"a": True, "b": None, "c": [1, -2.5], "d": {"k": [False]}}
+    assert parse_calls("city.population(city='Lima')")[0].name == "city.population"
+
+
+@pytest.mark.parametrize("text", ["[" * 20_000, '{"a":' * 5000, "(" * 9000, "f(" * 5000])
+def test_hostile_nesting_is_read_quickly(text):
+    start = time.perf_counter()
+    assert parse_calls(text) == []
+    assert time.perf_counter() - start < 5
+
+
+def question(kind: str, good: list, needed: bool = True) -> Question:
+    schema = {"type": kind, **({"items": {"type": "number"}} if kind == "array" else {})}
+    tool = {"function": {"name": "f", "parameters": {"properties": {"x": schema}}}}
+    spec = [{"name": "f", "arguments": {"x": good if needed else [*good, None]}}]
+    return Question("q", "tool", "simple", "?", "", spec, 9, (tool,))
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "value", "is_right"),
+    [
+        ("integer", [3], 3, True),
+        ("integer", [3], 3.0, False),
+        ("integer", [1], True, False),
+        ("integer", [3], "3", False),
+        ("number", [3], 3.0, True),
+        ("number", [2.5], 2.5, True),
+        ("number", [2.5], "2.5", False),
+        ("boolean", [True], True, True),
+        ("boolean", [True], 1, False),
+        ("boolean", [True], "true", False),
+        ("string", ["New York"], "new york", True),
+        ("string", ["10:30"], "10:30", True),
+        ("string", ["10:30"], "1030", False),
+        ("string", ["a", "b"], "B", True),
+        ("string", ["5"], 5, False),
+        ("array", [[1, 2]], [1, 2.0], True),
+        ("array", [[1, 2]], [2, 1], False),
+        ("array", [[1, 2]], ["1", "2"], False),
+    ],
+)
+def test_types_and_values(kind, good, value, is_right):
+    text = json.dumps({"name": "f", "arguments": {"x": value}})
+    assert judge(question(kind, good), text).is_correct is is_right
+
+
+def test_an_optional_argument_may_be_left_out_null_or_right_but_not_wrong():
+    optional = question("string", ["low"], needed=False)
+    assert judge(optional, '{"name": "f", "arguments": {}}').is_correct
+    assert judge(optional, '{"name": "f", "arguments": {"x": null}}').is_correct
+    assert judge(optional, '{"name": "f", "arguments": {"x": "low"}}').is_correct
+    assert not judge(optional, '{"name": "f", "arguments": {"x": "high"}}').is_correct
+
+
+def test_the_reason_names_the_argument():
+    assert judge(question("integer", [3]), "f(x=4)").note == "f: x is 4"
+    assert judge(question("integer", [3]), "f(x='3')").note == "f: x is '3', not of type integer"
+    assert judge(question("integer", [3]), "g(x=3)").note == "calls g instead of f"
+    assert judge(question("integer", [3]), "f()").note == "f: x is missing"
