@@ -91,6 +91,9 @@ def test_float64_arithmetic_stays_within_rounding_of_the_exact_result(block, sha
     ):
         exact = reference.merged_exactly(x, ys, 1e-5, factors, shared)
         scale = max(abs(v) for v in (x, *ys))
+        active = [Fraction(y) - Fraction(x) for y in ys if abs(reference.tau(x, y)) > 1e-5]
+        if shared == "ties" and abs(sum(active)) < scale * 2.0**-40:
+            continue  # a sum that is 0 but for rounding may elect either sign
         # A difference, up to 8 additions, a product or quotient and a sum, each 2**-53 of at most
         # 2 * 8 times the largest number.
         assert abs(Fraction(got) - exact) <= Fraction(scale) * Fraction(160, 2**53)
