@@ -12,27 +12,19 @@ and it leaves one rounding in the result: the output's).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic, overload
 
 from ram_studio.algorithm.ladder import BIN_COUNT, BIN_SHIFT, LOWEST_BIN
-from ram_studio.algorithm.lane_kernels import (
-    HAS_FAST_LANES,
-    LANES,
-    leaving_slots,
-)
+from ram_studio.algorithm.lane_kernels import HAS_FAST_LANES, LANES, leaving_slots
+from ram_studio.algorithm.numba_kernels import numba_kernel
 
 TILE = 2048
 """Elements whose bins are held at a time: a few tens of kilobytes, so they stay in the L1 cache."""
 
-# Without the Python error model's zero-division branches LLVM can turn every `if` into a select.
 INFINITY_BITS = np.int32(0x7F800000)
-
-KERNEL_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "cache": True}
 
 
 @intrinsic
@@ -49,13 +41,13 @@ def bits_float(typing_context, value):
     return signature, lambda context, builder, sig, args: builder.bitcast(args[0], ir.FloatType())
 
 
-@njit(fastmath={"reassoc"}, **KERNEL_OPTIONS)
+@numba_kernel(fastmath={"reassoc"})
 def _add_in_any_order(total, value):
     """Add so that a sum may be vectorised; only this addition may be reordered."""
     return total + value
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def round_to_bfloat16(value):
     """Round a finite float32 to the nearest bfloat16, ties to even; overflow gives infinity."""
     bits = float_bits(value)
@@ -96,7 +88,7 @@ def _stored_value_by_type(value):
     return lambda value: np.float64(value)
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def _bins_of(base, agent, bins, edge_bits):
     """Write the bin of each |tau| (-1 where tau is 0); return 0, or NaN if some tau is not finite.
 
@@ -115,7 +107,7 @@ def _bins_of(base, agent, bins, edge_bits):
     return poison
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def _find_leaving(agent, agents, bins, slots, length):
     """Write the chain histogram's index of each element of a tile for the leaving ``agent``."""
     n_agents = len(agents)  # a constant to the compiler, unlike a number passed in
@@ -131,7 +123,7 @@ def _find_leaving(agent, agents, bins, slots, length):
         slots[i] = np.uint32(slot if own[i] >= 0 else np.int32(i & 1023))
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def _count_slots(slots, length, chain):
     """Add 1 to the histogram at each index."""
     # Unsigned indices are not tested for counting from the end.
@@ -145,7 +137,7 @@ def _count_slots(slots, length, chain):
         chain[np.uint64(slots[i])] += np.int32(1)
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def _fill_chain_by_lanes(base, agents, chain, edge_bits, length):
     """Do ``fill_chain`` for the first ``length`` elements, a multiple of LANES."""
     slots = np.empty(len(agents) * TILE + LANES, dtype=np.uint32)
@@ -158,7 +150,7 @@ def _fill_chain_by_lanes(base, agents, chain, edge_bits, length):
     return largest.max() < INFINITY_BITS
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def fill_chain(base, agents, chain, edge_bits):
     """Add a block to the chain histogram of ``overlap.patterns_from_chain``.
 
@@ -193,7 +185,7 @@ def fill_chain(base, agents, chain, edge_bits):
     return is_finite and poison == 0
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def fill_steps(base, agents, steps, magnitudes, edge_bits):
     """Add a block to the step histogram of ``overlap.shared_from_steps``, for many agents.
 
@@ -234,7 +226,7 @@ def fill_steps(base, agents, steps, magnitudes, edge_bits):
     return poison == 0
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def merge_mean(base, agents, merged, active, epsilon, factors):
     """Merge a block (Eq. 7): lambda_t * tau_t where only t changed it, else the mean.
 
@@ -275,7 +267,7 @@ def merge_mean(base, agents, merged, active, epsilon, factors):
     return poison == 0
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def merge_elected(base, agents, merged, active, epsilon, factors):
     """Merge a block like ``merge_mean``, electing a sign in the shared region.
 
@@ -320,7 +312,7 @@ def merge_elected(base, agents, merged, active, epsilon, factors):
     return poison == 0
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def count_active(active, agent):
     """Return how many elements of a block agent ``agent`` changed, and how many of them alone."""
     changed = 0
@@ -332,7 +324,7 @@ def count_active(active, agent):
     return changed, unique
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def stored_change(base, agent, stored, active, index):
     """Return a block's sums (stored - base) * tau and tau**2 over agent ``index``'s unique region.
 
@@ -352,7 +344,7 @@ def stored_change(base, agent, stored, active, index):
     return numerator, denominator
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def is_unchanged(base, agents):
     """Whether every agent's stored elements of a block are the base's, bit for bit or 0 and -0."""
     n = base.shape[0]
@@ -368,7 +360,7 @@ def is_unchanged(base, agents):
     return True
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def is_finite(stored):
     """Whether every stored element of a block is finite."""
     poison = np.float32(0)
@@ -377,7 +369,7 @@ def is_finite(stored):
     return poison == 0
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def fold_chain(chain, interval_of_bin, folded, magnitudes):
     """Add a chain histogram to int64 tables at the ladder's resolution, and clear it.
 

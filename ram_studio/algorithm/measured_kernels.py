@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float64, Int64, UInt16
-from numba import njit
 
-from ram_studio.algorithm.kernels import INFINITY_BITS, KERNEL_OPTIONS
+from ram_studio.algorithm.kernels import INFINITY_BITS
 from ram_studio.algorithm.lane_kernels import HAS_FAST_LANES, LANES, MARGIN, merge_mean_lanes
+from ram_studio.algorithm.numba_kernels import numba_kernel
 
 _SHORT = 16.0
 """Up to here a float32 factor times a total, plus the base, is exact in float64."""
@@ -98,7 +98,7 @@ def _bounds(factors: tuple[float, ...], side: int) -> tuple[float, ...]:
     )
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def _merge_groups(base, agents, merged, cuts, epsilon, factors, low, high, counts, sums, largest):
     for row in range(sums.shape[0]):
         merge_mean_lanes(

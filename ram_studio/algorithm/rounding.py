@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float64, UInt
-from numba import njit
 
-from ram_studio.algorithm.kernels import KERNEL_OPTIONS, bits_float, float_bits, round_to_bfloat16
+from ram_studio.algorithm.kernels import bits_float, float_bits, round_to_bfloat16
+from ram_studio.algorithm.numba_kernels import numba_kernel
 
 Rounding = Literal["nearest", "stochastic"]
 ROUNDINGS: tuple[Rounding, ...] = ("nearest", "stochastic")
@@ -33,7 +33,7 @@ def stream_key(seed: int, purpose: str, tensor: str) -> np.uint64:
     return np.uint64(int.from_bytes(digest, "little"))
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def _word(key, index):
     """Return 64 random bits for element ``index``: the finaliser of SplitMix64 over key + index."""
     z = key + index * np.uint64(0x9E3779B97F4A7C15)
@@ -42,14 +42,14 @@ def _word(key, index):
     return z ^ (z >> np.uint64(31))
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def random_words(key, start, out):
     """Fill ``out`` (uint64) with the words of elements start, start + 1, ... of a tensor."""
     for i in range(out.shape[0]):
         out[i] = _word(key, np.uint64(start) + np.uint64(i))
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def _stochastic_bfloat16(values, changed, key, start, out):
     for i in range(values.shape[0]):
         nearest = np.float32(values[i])
@@ -62,7 +62,7 @@ def _stochastic_bfloat16(values, changed, key, start, out):
         out[i] = drawn if changed[i] else round_to_bfloat16(nearest)
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def _stochastic_float32(values, changed, key, start, out):
     largest = np.float64(3.4028234663852886e38)
     for i in range(values.shape[0]):
@@ -81,7 +81,7 @@ def _stochastic_float32(values, changed, key, start, out):
         out[i] = nearest if keep else drawn
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def _stochastic_float16(values, changed, key, start, out):
     """Write the float16 values as float64; the caller's cast to float16 is then exact."""
     for i in range(values.shape[0]):
@@ -135,7 +135,7 @@ def store(
         return values.astype(STORAGE[dtype])
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def _nearest_bfloat16(values, out):
     for i in range(values.shape[0]):
         out[i] = round_to_bfloat16(np.float32(values[i]))

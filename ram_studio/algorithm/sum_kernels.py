@@ -7,12 +7,12 @@ is float64 with one rounding at the end, and the torch formulas of the methods a
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from ram_studio.algorithm.kernels import KERNEL_OPTIONS, _add_in_any_order, _decode, _encode
+from ram_studio.algorithm.kernels import _add_in_any_order, _decode, _encode
+from ram_studio.algorithm.numba_kernels import numba_kernel
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def _survives(key, index, cut):
     """Whether an element outlives the dropping: its 53 random bits are not below ``cut``.
 
@@ -24,7 +24,7 @@ def _survives(key, index, cut):
     return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)) >= cut
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def merge_sum(base, agents, merged, active, factor, keys, cut, start):
     """Merge a block by base + factor * sum of the kept tau; see ``kernels.merge_mean``.
 
@@ -51,7 +51,7 @@ def merge_sum(base, agents, merged, active, factor, keys, cut, start):
     return poison == 0
 
 
-@njit(**KERNEL_OPTIONS)
+@numba_kernel
 def merge_trimmed(base, agents, merged, active, thresholds, factor, keys, cut, start):
     """Merge a block by base + factor * mean of the kept tau that agree with the sign of their sum.
 

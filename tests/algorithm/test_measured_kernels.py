@@ -53,7 +53,7 @@ def assert_like_plain_kernels(
                 block.base[part], agent[part], expected[part], active[part], t
             )
             if measured.is_in_range:
-                np.testing.assert_allclose(measured.sums[row, :, t], sums, rtol=1e-6)
+                np.testing.assert_allclose(measured.sums[row, :, t], sums, rtol=1e-10)
     return merged
 
 
