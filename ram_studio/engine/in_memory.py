@@ -10,9 +10,8 @@ whatever the number of agents.
 from __future__ import annotations
 
 import contextlib
-import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,17 +24,15 @@ from ram_studio.checkpoints.compatibility import (
     MergeTensor,
     check_compatibility,
 )
-from ram_studio.checkpoints.describe import quoted, shown_list, shown_shape
-from ram_studio.checkpoints.header import MERGED_DTYPES, TensorInfo
+from ram_studio.checkpoints.describe import quoted, shown_list
+from ram_studio.checkpoints.header import TensorInfo
 from ram_studio.checkpoints.recipe import Recipe
 from ram_studio.engine.analyse import analyze_report
 from ram_studio.engine.blocks import BLOCK_ELEMENTS, Sources
 from ram_studio.engine.events import CancelToken, ProgressCallback
 from ram_studio.engine.job import AgentResult, MergeJob
-from ram_studio.errors import CompatibilityError, SettingsError
-
-# Older checkpoints store these; transformers computes them when it loads a model.
-_COMPUTED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|(self_attn|attention|attn)\.(masked_)?bias)$")
+from ram_studio.engine.loaded_model import ModelComparison, ModelSink, check_fits, flat_tensors
+from ram_studio.errors import SettingsError
 
 _PIECE_BYTES = 4 * BLOCK_ELEMENTS
 
@@ -80,7 +77,7 @@ class InMemoryMerger:
         self._sketch = sketch
         self._device = device
         self._threads = threads
-        self._targets = _targets(model, report.tensors)
+        self._targets = flat_tensors(model, report.tensors)
         self._reports: dict[tuple, CompatibilityReport] = {}
         self.current: Recipe | None = None
         self._pour_base(compare=True, cancel=cancel)
@@ -105,7 +102,7 @@ class InMemoryMerger:
         report = self._report_for(recipe)
         job = MergeJob(report, recipe, device=self._device, threads=self._threads)
         for tensor in report.tensors:
-            _check_fits(tensor.name, job.dtype_of(tensor), self._targets.get(tensor.name))
+            check_fits(tensor.name, job.dtype_of(tensor), self._targets.get(tensor.name))
         sketch = self._sketch_for(recipe, on_progress, cancel)
         try:
             counts = job.counts(sketch, on_progress=on_progress, cancel=cancel)
@@ -113,7 +110,7 @@ class InMemoryMerger:
             dtypes = {tensor.name: job.dtype_of(tensor) for tensor in report.tensors}
             self.current = recipe
             tally = job.run(
-                plan, _ModelSink(self._targets, dtypes), on_progress=on_progress, cancel=cancel
+                plan, ModelSink(self._targets, dtypes), on_progress=on_progress, cancel=cancel
             )
             if counts is not None:
                 job.check_counts(counts, tally, is_from_sketch=sketch is not None)
@@ -134,7 +131,7 @@ class InMemoryMerger:
         position = names.index(name)
         for tensor in self._report.tensors:
             own = tensor.agents[position]
-            _check_fits(tensor.name, own.dtype, self._targets.get(tensor.name))
+            check_fits(tensor.name, own.dtype, self._targets.get(tensor.name))
         self._pour_base()
         self.current = None
         self._pour(
@@ -214,7 +211,7 @@ class InMemoryMerger:
     ) -> None:
         """Copy the first elements of stored tensors into the model, or compare them with it."""
         dtypes = {tensor.name: source.dtype for tensor, source, _ in sources}
-        sink = (_ModelComparison if compare else _ModelSink)(self._targets, dtypes)
+        sink = (ModelComparison if compare else ModelSink)(self._targets, dtypes)
         with Sources(self._report) as files:
             for tensor, source, numel in sources:
                 nbytes = source.nbytes // max(source.numel, 1) * numel
@@ -224,93 +221,3 @@ class InMemoryMerger:
                     piece = np.empty(min(_PIECE_BYTES, nbytes - start), dtype=np.uint8)
                     files.read_into(source, start, memoryview(piece))
                     sink.write(tensor.name, start, memoryview(piece))
-
-
-def _targets(model: Any, tensors: Sequence[MergeTensor]) -> dict[str, Any]:
-    """Return the model's tensor for each of the checkpoint's, flat views that share storage."""
-    state = model.state_dict()
-    missing = [t.name for t in tensors if t.name not in state and not _COMPUTED.search(t.name)]
-    if missing:
-        raise CompatibilityError(
-            f"The loaded model has no {shown_list([quoted(n) for n in missing], separator=', ')}, "
-            "which the base stores; its library names or packs them differently. Write the merge "
-            "to a folder and load that instead."
-        )
-    targets = {}
-    for tensor in tensors:
-        own = state.get(tensor.name)
-        if own is None:
-            continue
-        if tuple(own.shape) != tensor.shape or not own.is_contiguous():
-            raise CompatibilityError(
-                f"The loaded model's tensor {quoted(tensor.name)} has shape "
-                f"{shown_shape(tuple(own.shape))}, the base stores {shown_shape(tensor.shape)} "
-                "(rows in order). Load the model from the base's folder."
-            )
-        targets[tensor.name] = own.detach().view(-1)
-    return targets
-
-
-def _check_fits(name: str, dtype: str, target: Any) -> None:
-    """Raise SettingsError when the model's dtype would round the merged tensor a second time."""
-    import torch
-
-    if target is None or dtype not in MERGED_DTYPES:
-        return
-    if target.dtype in (torch.float32, torch.float64) or target.dtype == _torch_dtype(dtype):
-        return
-    raise SettingsError(
-        f"Tensor {quoted(name)}: the merge gives {dtype}, the loaded model holds "
-        f"{str(target.dtype).removeprefix('torch.')}, which cannot hold that exactly. Load the "
-        "model in float32, or leave the output dtype at the base's."
-    )
-
-
-def _torch_dtype(dtype: str) -> Any:
-    import torch
-
-    names: Mapping[str, str] = {
-        "BF16": "bfloat16",
-        "F16": "float16",
-        "F32": "float32",
-        "F64": "float64",
-        "BOOL": "bool",
-        "U8": "uint8",
-    }
-    return getattr(torch, names.get(dtype, dtype.replace("I", "int").replace("U", "uint")))
-
-
-class _ModelSink:
-    """Takes pieces of stored tensors and puts them into the model's."""
-
-    def __init__(self, targets: dict[str, Any], dtypes: dict[str, str]) -> None:
-        self._targets = targets
-        self._dtypes = {name: _torch_dtype(dtype) for name, dtype in dtypes.items()}
-
-    def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
-        """Put a piece of a tensor's data where it belongs."""
-        import torch
-
-        if name not in self._targets or memoryview(buffer).nbytes == 0:
-            return
-        values = torch.frombuffer(buffer, dtype=self._dtypes[name])
-        start = byte_offset // values.element_size()
-        with torch.no_grad():
-            self._put(name, self._targets[name][start : start + len(values)], values)
-
-    def _put(self, name: str, target: Any, values: Any) -> None:
-        target.copy_(values)
-
-
-class _ModelComparison(_ModelSink):
-    """Raises where the model holds something else than what is stored."""
-
-    def _put(self, name: str, target: Any, values: Any) -> None:
-        import torch
-
-        if not torch.equal(values.to(target.device, target.dtype), target):
-            raise CompatibilityError(
-                f"The loaded model is not the base: its tensor {quoted(name)} differs from the "
-                "base's file. Load the model from the base's folder, unchanged and at least in "
-                "the dtype it is stored in."
-            )

@@ -27,7 +27,7 @@ from ram_studio.engine.devices import choose_device
 from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
 from ram_studio.engine.finite import non_finite_error
 from ram_studio.engine.fisher_files import FisherFiles
-from ram_studio.engine.magnitudes import count_magnitudes
+from ram_studio.engine.magnitudes import magnitudes_of
 from ram_studio.engine.merging import (
     BlockMerger,
     FusedMerger,
@@ -216,28 +216,22 @@ class MergeJob:
         """
         if Need.MAGNITUDES not in self.method.needs(self.settings):
             return None
-        numel = np.array([t.numel for t in self.counted], dtype=np.int64)
-        per_tensor = self.settings.scope == "tensor"
-        rows = np.array(self._counted_rows(), dtype=np.int64)
-        totals, group_of = (
-            (numel, rows) if per_tensor else (numel.sum(keepdims=True), np.zeros_like(rows))
-        )
         if sketch is not None:
             self._check_sketch(sketch)
-            if not per_tensor:
-                return Magnitudes(sketch.magnitudes[None], totals, group_of)
-        bins = count_magnitudes(
+        found = magnitudes_of(
             self.report,
             self.counted,
-            per_tensor=per_tensor,
+            self._counted_rows(),
+            per_tensor=self.settings.scope == "tensor",
+            sketch=sketch,
             device=self.device,
             threads=self.threads,
             block_elements=self.block_elements,
             on_progress=on_progress,
             cancel=cancel,
         )
-        self.bytes_read += sum(b.nbytes for b in blocks_of(self.counted, self.block_elements))
-        return Magnitudes(bins, totals, group_of)
+        self.bytes_read += found.bytes_read
+        return found.magnitudes
 
     def _is_whole(self, tensor: MergeTensor) -> bool:
         return self.method.whole(self.settings, tensor.tied_to or tensor.name, tensor.shape)

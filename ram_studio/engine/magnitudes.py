@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from ram_studio.algorithm import ladder
+from ram_studio.algorithm.methods import Magnitudes
+from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, BlockReader, Sources, blocks_of
 from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
@@ -62,6 +66,41 @@ def count_magnitudes(
     if on_progress:
         on_progress(meter.read())
     return table
+
+
+class FoundMagnitudes(NamedTuple):
+    """Histograms for a method, and the bytes that were read for them."""
+
+    magnitudes: Magnitudes
+    bytes_read: int
+
+
+def magnitudes_of(
+    report: CompatibilityReport,
+    counted: list[MergeTensor],
+    rows: list[int],
+    *,
+    per_tensor: bool,
+    sketch: Sketch | None,
+    block_elements: int,
+    **options: Any,
+) -> FoundMagnitudes:
+    """Return histograms per tensor or of the whole model, from the sketch where it has them.
+
+    rows: for each merged tensor, the index of its counted one; sketch: of these files, or None;
+    options: as for ``count_magnitudes``.
+    """
+    numel = np.array([t.numel for t in counted], dtype=np.int64)
+    group_of = np.array(rows, dtype=np.int64)
+    if not per_tensor:
+        numel, group_of = numel.sum(keepdims=True), np.zeros_like(group_of)
+    if sketch is not None and not per_tensor:
+        return FoundMagnitudes(Magnitudes(sketch.magnitudes[None], numel, group_of), 0)
+    bins = count_magnitudes(
+        report, counted, per_tensor=per_tensor, block_elements=block_elements, **options
+    )
+    nbytes = sum(block.nbytes for block in blocks_of(counted, block_elements))
+    return FoundMagnitudes(Magnitudes(bins, numel, group_of), nbytes)
 
 
 class _MagnitudeTally(Tally):

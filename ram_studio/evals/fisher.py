@@ -22,7 +22,7 @@ from ram_studio.checkpoints.header import read_header
 from ram_studio.checkpoints.recipe import Recipe
 from ram_studio.engine.fisher_files import FORMAT, fisher_path
 from ram_studio.errors import CheckpointError, EvaluationError, Stopped
-from ram_studio.evals.generation import _end_ids, _pad_id, decode, load_model
+from ram_studio.evals.generation import decode, load_model
 from ram_studio.evals.tasks import DOMAINS, make_items
 
 DEFAULT_EXAMPLES = 64
@@ -97,6 +97,8 @@ def _sample(
     import torch
 
     encoded = [tokenizer.encode(prompt) for prompt in prompts]
+    ends = getattr(model.generation_config, "eos_token_id", None)
+    ends = [*(ends if isinstance(ends, list) else [ends]), tokenizer.eos_token_id]
     pairs = []
     for start in range(0, len(encoded), _BATCH):
         batch = encoded[start : start + _BATCH]
@@ -104,8 +106,8 @@ def _sample(
         rows = decode(
             model,
             batch,
-            pad_id=_pad_id(tokenizer),
-            end_ids=_end_ids(model, tokenizer),
+            pad_id=0,  # masked: any token will do
+            end_ids=frozenset(int(token) for token in ends if token is not None),
             max_new_tokens=MAX_NEW_TOKENS,
             temperature=1.0,
             generator=generator,

@@ -44,7 +44,7 @@ def test_every_element_is_the_weighted_mean(seed, n_agents, scale, bfloat16) -> 
         if not sum(weights):
             weights = [1.0] * n_agents
         mean = sum(w * t for w, t in zip(weights, taus, strict=True)) / sum(weights)
-        assert got[i].item() == pytest.approx(base[i] + scale * mean, rel=1e-12, abs=1e-15)
+        assert got[i].item() == pytest.approx(float(base[i]) + scale * mean, rel=1e-12, abs=1e-15)
 
 
 def write_files(folder: Path, agents: dict[str, Path], seed: int = 0) -> dict[str, dict]:

@@ -165,3 +165,17 @@ def module_of(tensors: dict[str, torch.Tensor]) -> torch.nn.Module:
         parameter = made.setdefault(id(tensor), torch.nn.Parameter(tensor))
         module.register_parameter(leaf, parameter)
     return root
+
+
+def test_more_agents_than_patterns_are_counted_for(tmp_path) -> None:
+    names = tuple(f"agent{i}" for i in range(7))
+    base, agents = write_zoo(tmp_path, 4, agents=names)
+    model = module_of(flat(base))
+    merger = InMemoryMerger(model, load(base, agents))
+    for number, chosen in enumerate((names, names[:3], names[::-1])):
+        sources = {name: str(agents[name]) for name in chosen}
+        recipe = recipe_for("ram+", sources, base=str(base))
+        merge(recipe, tmp_path / f"out{number}")
+        merger.apply(recipe)
+        for name, tensor in flat(tmp_path / f"out{number}").items():
+            assert torch.equal(model.state_dict()[name], tensor), (chosen, name)

@@ -190,3 +190,14 @@ def test_magnitudes_are_counted_for_any_number_of_agents(n_agents, tmp_path) -> 
     np.testing.assert_array_equal(whole[0], per_tensor.sum(0))
     on_torch = count_magnitudes(report, counted, per_tensor=True, device="cpu:0")
     np.testing.assert_array_equal(on_torch, per_tensor)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", [*BASELINES, "ram+", "region"])
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_a_cuda_device_gives_the_same_bytes(method, rounding, large_zoo, tmp_path) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    recipe = recipe_for(*large_zoo, method, rounding=rounding, seed=3)
+    on_cpu = merged_bytes(recipe, tmp_path / "cpu", device="cpu")
+    assert merged_bytes(recipe, tmp_path / "cuda", device="cuda") == on_cpu
