@@ -3,54 +3,253 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ram_studio.cli import options
 from ram_studio.cli.tables import print_table
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ram_studio.evals import Comparison, EvalReport
+
+Store = Annotated[
+    str | None,
+    typer.Option(help="Where answers are kept; in the user's data folder when left out."),
+]
+Export = Annotated[
+    list[str] | None,
+    typer.Option(metavar="FILE", help="Also write a .json, .csv or .html file; repeatable."),
+]
+BaseRow = Annotated[str | None, typer.Option("--base", help="Which of the models is the base.")]
+Specialists = Annotated[
+    list[str] | None,
+    typer.Option("--specialist", metavar="DOMAIN=NAME", help="The agent trained for a domain."),
+]
+
 
 def evaluate(
     models: Annotated[
-        list[str], typer.Argument(metavar="MODEL...", help="Folders, or NAME=FOLDER.")
+        list[str],
+        typer.Argument(metavar="MODEL...", help="Folders, or NAME=FOLDER; names on an endpoint."),
     ],
-    suite: Annotated[str, typer.Option(help="Which suite of prompts.")] = "demo",
-    limit: Annotated[int, typer.Option(help="Prompts per domain.")] = 300,
+    suite: Annotated[
+        str,
+        typer.Option(help="demo, or any of tool,memory,code,math,instructions,health."),
+    ] = "demo",
+    limit: Annotated[
+        int | None, typer.Option(help="Questions per suite (demo: 300 per domain).")
+    ] = None,
+    lengths: Annotated[
+        str, typer.Option(help="Prompt lengths of the memory suite in tokens, such as 1k,4k.")
+    ] = "1k,4k",
+    seed: Annotated[int, typer.Option(help="Chooses the generated questions.")] = 2026,
+    chat: Annotated[str, typer.Option(help="Chat template: auto, template or none.")] = "auto",
+    code: Annotated[
+        str, typer.Option(help="Run code that models write, sealed off: auto, on or off.")
+    ] = "auto",
+    base: BaseRow = None,
+    specialists: Specialists = None,
+    endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="OpenAI-compatible server of the models.")
+    ] = None,
+    token_env: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Environment variable that holds its token."),
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds for one answer of an endpoint.")] = 300.0,
     device: options.Device = "auto",
+    batch_size: Annotated[int, typer.Option(help="Prompts decoded together.")] = 128,
+    store: Store = None,
+    no_store: Annotated[
+        bool, typer.Option("--no-store", help="Keep no answers; a stopped run is lost.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ask again what is stored.")] = False,
+    export: Export = None,
+    print_commands: Annotated[
+        bool,
+        typer.Option("--print-commands", help="Print commands of full benchmarks; run nothing."),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Score models side by side on the same prompts, with 95 % intervals."""
-    from ram_studio.evals.evaluate import evaluate as run
+    from ram_studio.evals import AnswerStore, Endpoint, compare_all, evaluate_suites
 
+    if print_commands:
+        _print_commands(name_models(models), as_json)
+        return
+    if endpoint is None:
+        sources: dict[str, Any] = dict(name_models(models))
+    else:
+        token = _token(token_env)
+        sources = {name: Endpoint(endpoint, name, token, timeout) for name in models}
     is_terminal = sys.stderr.isatty() and not as_json
 
     def on_progress(model: str, domain: str, done: int, total: int) -> None:
         if is_terminal:
             print(f"\r\033[K{model}: {domain} {done}/{total}", end="", file=sys.stderr)
 
-    report = run(
-        name_models(models), suite=suite, limit=limit, device=device, on_progress=on_progress
-    )
-    if is_terminal:
-        print("\r\033[K", end="", file=sys.stderr)
-    result = report.to_dict()
+    answers = None if no_store else AnswerStore(store)
+    try:
+        report = evaluate_suites(
+            sources,
+            suite,
+            limit=limit,
+            seed=seed,
+            lengths=parse_lengths(lengths),
+            chat=_choice(chat, ("auto", "template", "none"), "--chat"),
+            code=_choice(code, ("auto", "on", "off"), "--code"),
+            device=device,
+            batch_size=batch_size,
+            base=base,
+            store=answers,
+            fresh=fresh,
+            on_progress=on_progress,
+        )
+    finally:
+        if answers is not None:
+            answers.close()
+        if is_terminal:
+            print("\r\033[K", end="", file=sys.stderr)
+    chosen = options.parse_pairs(specialists, "specialist=DOMAIN=NAME")
+    comparisons = compare_all(report, base=base, specialists=chosen) if base or chosen else ()
+    show(report, comparisons, export, as_json)
+
+
+def show(
+    report: EvalReport,
+    comparisons: Sequence[Comparison],
+    export: Sequence[str] | None,
+    as_json: bool,
+) -> None:
+    """Write the export files, then print a report as a table or as JSON."""
+    from ram_studio.evals.breakdown import breakdown
+    from ram_studio.evals.export import export_report
+
+    for file in export or ():
+        export_report(report, file, comparisons)
     if as_json:
+        result = report.to_dict()
+        result["breakdown"] = breakdown(report)
+        result["comparisons"] = [comparison.to_dict() for comparison in comparisons]
         print(json.dumps(result))
         return
-    domains = list(next(iter(result["models"].values()))["domains"])
+    domains = list(report.items)
     rows = []
-    for name, row in result["models"].items():
+    for name, model in report.models.items():
         cells = []
         for domain in domains:
-            score = row["domains"][domain]
-            low, high = score["ci95"]
-            cells.append(f"{score['score']:.3f} [{low:.2f}, {high:.2f}]")
-        average = row["average"]
-        rows.append((name, *cells, "-" if average is None else f"{average:.3f}"))
-    print_table(("model", *domains, "average"), rows, title=f"{suite}, n = {limit} per domain")
+            score = model.domains[domain]
+            low, high = score.ci95
+            cells.append(f"{score.score:.3f} [{low:.2f}, {high:.2f}]")
+        average = model.average
+        rows.append((name, *cells, "-" if average != average else f"{average:.3f}"))
+    if domains:
+        sizes = {len(items) for items in report.items.values()}
+        n = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{min(sizes)}"
+        title = f"{report.suite}, n = {n} per domain"
+        print_table(("model", *domains, "average"), rows, title=title)
+        _print_categories(report)
+    _print_health(report)
+    for comparison in comparisons:
+        print(comparison.sentence())
+    if comparisons:
+        print(f"{len(comparisons)} comparisons were made; p-values are adjusted for that (Holm).")
+
+
+def _print_categories(report: EvalReport) -> None:
+    from ram_studio.evals.breakdown import breakdown
+
+    parts = breakdown(report)
+    first = next(iter(parts.values()))
+    rows = [
+        (
+            f"{domain}: {category}",
+            *(_fraction(parts[m]["categories"][domain][category]) for m in parts),
+        )
+        for domain, categories in first["categories"].items()
+        if len(categories) > 1
+        for category in categories
+    ]
+    if "accuracies" in first:
+        rows += [
+            (f"instructions: {key}", *(f"{parts[m]['accuracies'][key]:.3f}" for m in parts))
+            for key in first["accuracies"]
+        ]
+    if rows:
+        print_table(("category", *parts), rows)
+    for name, part in parts.items():
+        if part["unanswered"]:
+            print(
+                f"{name}: {part['unanswered']} questions got no reply and count as wrong; "
+                "run the same again to ask them again."
+            )
+
+
+def _fraction(score: dict[str, Any]) -> str:
+    return f"{score['correct']}/{score['n']}"
+
+
+def _print_health(report: EvalReport) -> None:
+    measured = {name: row.health for name, row in report.models.items() if row.health}
+    if not measured:
+        return
+    keys = [key for key in next(iter(measured.values())) if key != "warnings"]
+    rows = [(key, *(_number(health[key]) for health in measured.values())) for key in keys]
+    print_table(("health", *measured), rows)
+    for name, health in measured.items():
+        for warning in health["warnings"]:
+            print(f"{name}: {warning}.")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _print_commands(models: dict[str, str], as_json: bool) -> None:
+    from ram_studio.evals.full_benchmarks import benchmark_commands
+
+    commands = benchmark_commands(models)
+    if as_json:
+        print(json.dumps([vars(command) for command in commands]))
+        return
+    for command in commands:
+        print(f"# {command.model}: {command.purpose}\n{command.command}\n")
+
+
+def _choice(value: str, allowed: tuple[str, ...], option: str) -> Any:
+    if value not in allowed:
+        raise typer.BadParameter(f"{value!r} is none of {', '.join(allowed)}", param_hint=option)
+    return value
+
+
+def _token(name: str | None) -> str | None:
+    if name is None:
+        return None
+    if not os.environ.get(name):
+        raise typer.BadParameter(f"the variable {name} is not set", param_hint="--token-env")
+    return os.environ[name]
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """Return lengths in tokens: `1k,4k` or `1000,4000`; k is a thousand.
+
+    Raises: typer.BadParameter (exit code 2) for anything else.
+    """
+    lengths = []
+    for part in text.split(","):
+        number, scale = part.strip().lower(), 1
+        if number.endswith("k"):
+            number, scale = number[:-1], 1000
+        if not (number.isascii() and number.isdigit() and len(number) < 9):
+            raise typer.BadParameter(f"{part!r} is no number of tokens", param_hint="--lengths")
+        lengths.append(int(number) * scale)
+    return tuple(lengths)
 
 
 def name_models(models: list[str]) -> dict[str, str]:

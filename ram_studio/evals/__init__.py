@@ -10,6 +10,7 @@ from ram_studio.evals.evaluate import (
     evaluate_loaded,
     suite_items,
 )
+from ram_studio.evals.question import Question
 from ram_studio.evals.report import (
     Answer,
     DomainScore,
@@ -19,6 +20,9 @@ from ram_studio.evals.report import (
     compare,
 )
 from ram_studio.evals.statistics import Comparison, compare_all, items_needed
+from ram_studio.evals.store import AnswerStore, default_store_path
+from ram_studio.evals.suite_run import Endpoint, evaluate_suites
+from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES
 from ram_studio.evals.tasks import (
     DOMAINS,
     RETENTION_DOMAIN,
@@ -30,23 +34,30 @@ from ram_studio.evals.tasks import (
 )
 
 __all__ = [
+    "ALL_SUITES",
     "DEFAULT_LIMIT",
     "DEFAULT_SEED",
     "DOMAINS",
+    "GENERAL_SUITES",
     "RETENTION_DOMAIN",
     "SKILL_DOMAINS",
     "SUITES",
     "Answer",
+    "AnswerStore",
     "Comparison",
     "DomainScore",
+    "Endpoint",
     "EvalReport",
     "Item",
     "ModelResult",
     "PairedCounts",
+    "Question",
     "compare",
     "compare_all",
+    "default_store_path",
     "evaluate",
     "evaluate_loaded",
+    "evaluate_suites",
     "items_needed",
     "make_items",
     "score",

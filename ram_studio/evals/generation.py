@@ -64,22 +64,13 @@ def fitting_threads(model: Any) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
-    """Load a causal language model and its tokenizer from a local folder.
-
-    Args:
-        path: folder with config, safetensors weights and tokenizer files.
-        device: "auto", "cpu", "cuda" or "cuda:N".
-
-    Returns:
-        (model in eval mode, tokenizer). Small models are computed in float32, others as stored.
+def load_tokenizer(path: str | Path) -> Any:
+    """Load the tokenizer of a local model folder; it does not need the weights.
 
     Raises:
-        EvaluationError: the folder is missing, has no tokenizer or no safetensors, or does not
-            load.
+        EvaluationError: the folder has no config or no tokenizer, or the tokenizer does not load.
     """
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     folder = Path(path)
     if not (folder / "config.json").is_file():
@@ -95,6 +86,46 @@ def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
             f"{folder} has no tokenizer (tokenizer.json or tokenizer_config.json). "
             "Copy the base model's tokenizer files into it."
         )
+    with _loading_errors(folder):
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+@contextmanager
+def _loading_errors(folder: Path) -> Iterator[None]:
+    # Broken files surface as many types (OSError, ValueError, RuntimeError, safetensors' own); all
+    # mean one thing.
+    try:
+        with quiet_transformers():
+            yield
+    except Stopped:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise EvaluationError(
+            f"{folder} does not load as a causal language model: {reason} "
+            "Check that its config, tokenizer and safetensors files are complete and match."
+        ) from error
+
+
+def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
+    """Load a causal language model and its tokenizer from a local folder.
+
+    Args:
+        path: folder with config, safetensors weights and tokenizer files.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+
+    Returns:
+        (model in eval mode, tokenizer). Small models are computed in float32, others as stored.
+
+    Raises:
+        EvaluationError: the folder is missing, has no tokenizer or no safetensors, or does not
+            load.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder = Path(path)
+    tokenizer = load_tokenizer(folder)
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
         raise EvaluationError(
@@ -103,26 +134,14 @@ def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
         )
     target = resolve_device(device)
     nbytes = sum(file.stat().st_size for file in weights)
-    try:
-        with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False
-            )
-            model = AutoModelForCausalLM.from_pretrained(
-                folder,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                dtype=torch.float32 if nbytes < FLOAT32_BELOW_BYTES else "auto",
-            )
-    # Broken files surface as many types (OSError, ValueError, RuntimeError, safetensors' own); all
-    # mean one thing.
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise EvaluationError(
-            f"{folder} does not load as a causal language model: {reason} "
-            "Check that its config, tokenizer and safetensors files are complete and match."
-        ) from error
+    with _loading_errors(folder):
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32 if nbytes < FLOAT32_BELOW_BYTES else "auto",
+        )
     return model.to(target).eval(), tokenizer
 
 
@@ -153,8 +172,8 @@ def generate(
         rows = decode(
             model,
             [encoded[index] for index in chosen],
-            pad_id=_pad_id(tokenizer),
-            end_ids=_end_ids(model, tokenizer),
+            pad_id=padding_id(tokenizer),
+            end_ids=ending_ids(model, tokenizer),
             max_new_tokens=max_new_tokens,
             should_stop=should_stop,
         )
@@ -247,13 +266,14 @@ def _cut_at_end(row: list[int], end_ids: frozenset[int]) -> list[int]:
     return row
 
 
-def _pad_id(tokenizer: Any) -> int:
+def padding_id(tokenizer: Any) -> int:
+    """Return the id that fills short rows of a batch."""
     if tokenizer.pad_token_id is not None:
         return int(tokenizer.pad_token_id)
     return int(tokenizer.eos_token_id or 0)
 
 
-def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+def ending_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     """Return every id that ends a text: the generation config may name several of them."""
     configured = getattr(model.generation_config, "eos_token_id", None)
     ids = configured if isinstance(configured, list) else [configured]

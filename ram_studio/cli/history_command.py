@@ -1,0 +1,57 @@
+"""``ram-studio history``: past evaluations, out of the store."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from ram_studio.cli import options
+from ram_studio.cli.evaluate_command import BaseRow, Export, Specialists, Store, show
+from ram_studio.cli.tables import print_table
+
+
+def history(
+    runs: Annotated[
+        list[int] | None,
+        typer.Argument(
+            metavar="[RUN...]", help="Runs to show side by side; all are listed without."
+        ),
+    ] = None,
+    store: Store = None,
+    base: BaseRow = None,
+    specialists: Specialists = None,
+    export: Export = None,
+    as_json: options.Json = False,
+) -> None:
+    """List past evaluations, or show and export some of them side by side."""
+    from ram_studio.evals import AnswerStore, compare_all
+    from ram_studio.evals.history import find_runs, stored_report
+
+    with AnswerStore(store) as answers:
+        if runs:
+            report = stored_report(answers, find_runs(answers, runs))
+            chosen = options.parse_pairs(specialists, "specialist=DOMAIN=NAME")
+            paired = compare_all(report, base=base, specialists=chosen) if base or chosen else ()
+            show(report, paired, export, as_json)
+            return
+        listed = answers.runs()
+    if export:
+        raise typer.BadParameter("name the runs to export", param_hint="RUN")
+    if as_json:
+        print(json.dumps([asdict(run) for run in listed]))
+        return
+    rows = [
+        (
+            str(run.id),
+            run.created[:16].replace("T", " "),
+            run.model,
+            f"{run.suite} v{run.suite_version}",
+            f"{run.correct}/{run.answered}",
+            run.fingerprint[:8],
+        )
+        for run in listed
+    ]
+    print_table(("run", "begun (UTC)", "model", "suite", "right", "fingerprint"), rows)

@@ -1,0 +1,64 @@
+"""The protocol between an evaluation and whatever answers, and how a question becomes text."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from ram_studio.evals.question import Question, Reply
+
+ChatMode = Literal["auto", "template", "none"]
+ShouldStop = Callable[[], bool]
+
+_TOOLS = """You can call these functions (JSON schemas):
+
+{schemas}
+
+Reply with a JSON list of the calls to make, and nothing else:
+[{{"name": "<function>", "arguments": {{"<argument>": <value>}}}}]
+If none of the functions fits the request, reply with [].
+
+Request: {request}"""
+
+
+class Engine(Protocol):
+    """One model that answers questions."""
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What shapes the answers: "fingerprint" and JSON-ready settings; never a secret."""
+
+    def count_tokens(self, text: str) -> int:
+        """Return the length of a text in the model's tokens (an estimate where that is all)."""
+
+    def answer(
+        self, questions: Sequence[Question], should_stop: ShouldStop | None = None
+    ) -> Iterator[list[tuple[Question, Reply]]]:
+        """Yield finished questions with their replies as they come, each question once.
+
+        Raises:
+            Stopped: `should_stop` returned True; what was yielded before stays valid.
+            EvaluationError: the model cannot be asked at all.
+        """
+
+    def close(self) -> None:
+        """Let go of memory and connections."""
+
+
+def request_text(question: Question) -> str:
+    """Return what the user says, with any functions on offer written out in words."""
+    if not question.tools:
+        return question.prompt
+    schemas = "\n".join(json.dumps(tool["function"]) for tool in question.tools)
+    return _TOOLS.format(schemas=schemas, request=question.prompt)
+
+
+def plain_text(question: Question) -> str:
+    """Return the prompt for a model without a chat format: it continues the text."""
+    return question.prompt if question.is_raw else f"{request_text(question)}\n\nAnswer:\n"
+
+
+def finished(text: str, ended: bool, limit: int) -> tuple[Literal["end", "length", "empty"], str]:
+    """Return (finish, note) of an answer that came back."""
+    if not text.strip():
+        return "empty", "the model said nothing"
+    return ("end", "") if ended else ("length", f"cut off after {limit} tokens")

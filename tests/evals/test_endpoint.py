@@ -1,0 +1,299 @@
+"""Endpoints over real HTTP: right answers, bad servers, and a token that leaves no trace."""
+
+import json
+import time
+
+import pytest
+from loopback_endpoint import serve
+
+from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.evals import AnswerStore, Endpoint, evaluate_suites
+from ram_studio.evals.engines import EndpointEngine
+from ram_studio.evals.question import Question
+from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
+
+SETTINGS = SuiteSettings(lambda text: -(-len(text) // 4), lengths=(1000,), seed=2026)
+SUITES = "tool,math,memory,code,instructions"
+
+
+def golds(skip: tuple[str, ...] = ("instructions",)) -> dict[str, str]:
+    """Prompt -> a right answer, for every suite that has one."""
+    found = {}
+    for name, suite in GENERAL_SUITES.items():
+        for question in suite.make(SETTINGS):
+            answer = question.gold
+            if name == "tool":
+                calls = [
+                    {
+                        "name": call["name"],
+                        "arguments": {
+                            k: {key: one[0] for key, one in v[0].items()}
+                            if isinstance(v[0], dict)
+                            else v[0]
+                            for k, v in call["arguments"].items()
+                            if None not in v
+                        },
+                    }
+                    for call in question.spec
+                ]
+                answer = json.dumps(calls)
+            if name == "code":
+                answer = f"```python\n{question.gold}\n```"
+            if name not in skip:
+                found[question.prompt] = answer
+    return found
+
+
+def asked(body: dict) -> str:
+    return body["messages"][0]["content"] if "messages" in body else body["prompt"]
+
+
+def question(text: str = "Say hi.", **more: object) -> Question:
+    return Question("q", "d", "c", text, "hi", None, 16, **more)
+
+
+def ask(engine: EndpointEngine, *questions: Question) -> list:
+    replies = {q.id: r for batch in engine.answer(questions) for q, r in batch}
+    return [replies[q.id] for q in questions]
+
+
+def test_a_server_that_knows_the_answers_scores_full_marks(tmp_path):
+    right = golds()
+
+    def answer(body: dict) -> str:
+        text = asked(body)
+        return next((a for prompt, a in right.items() if prompt in text), "")
+
+    with serve(answer) as server, AnswerStore(tmp_path / "s") as store:
+        one = {"one": Endpoint(server.url)}
+        report = evaluate_suites(one, SUITES, lengths=(1000,), store=store)
+        domains = report.models["one"].domains
+        for name in ("tool", "math", "memory", "code"):
+            assert domains[name].score == 1.0, [
+                (q.id, a.note)
+                for q, a in zip(report.items[name], report.models["one"].answers[name], strict=True)
+                if not a.is_correct
+            ]
+        assert domains["instructions"].score == 0
+        assert report.models["one"].answers["instructions"][0].note.startswith("empty answer")
+        count = len(server.requests)
+        again = evaluate_suites(one, SUITES, lengths=(1000,), store=store)
+        assert len(server.requests) == count
+        assert again.models["one"].answers == report.models["one"].answers
+
+
+def test_chat_and_plain_requests_are_greedy_and_bounded():
+    with serve(lambda body: "hi") as server:
+        chat = EndpointEngine(server.url)
+        assert ask(chat, question())[0].text == "hi"
+        plain = EndpointEngine(server.url, chat="none")
+        assert ask(plain, question())[0].prompt == "Say hi.\n\nAnswer:\n"
+        assert ask(chat, question(is_raw=True))[0].prompt == "Say hi."
+        paths = [path for path, _, _ in server.requests]
+        assert paths == ["/v1/chat/completions", "/v1/completions", "/v1/completions"]
+        for _, _, body in server.requests:
+            assert (body["model"], body["temperature"], body["max_tokens"]) == ("one", 0, 16)
+        chat.close()
+        plain.close()
+
+
+def test_parsed_tool_calls_of_a_server_count_as_calls():
+    call = {"type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    body = {"choices": [{"message": {"content": None, "tool_calls": [call]}}]}
+    with serve(lambda _: body) as server:
+        engine = EndpointEngine(server.url)
+        (reply,) = ask(engine, question())
+        engine.close()
+    assert json.loads(reply.text) == {"tool_calls": [call]}
+    assert reply.finish == "end"
+
+
+GARBAGE = [
+    (b"<html>gateway</html>", "no completion"),
+    (b"", "no completion: nothing"),
+    (b"[" * 100_000, "no completion"),
+    (b'{"choices": []}', "no completion"),
+    (b'{"choices": [{"message": {"content": 5}}]}', "no completion"),
+    (b'{"choices": [null]}', "no completion"),
+    (b"\xff\xfe\x00", "no completion"),
+    ((500, b"CUDA error"), "status 500: CUDA error"),
+    ((429, b"slow down"), "status 429"),
+    (b"x" * (5 * 1024**2), "exceeded"),
+]
+
+
+@pytest.mark.parametrize(("body", "note"), GARBAGE, ids=range(len(GARBAGE)))
+def test_garbage_is_a_failed_reply_that_is_asked_again(body, note, tmp_path):
+    state = {"body": body}
+    with serve(lambda _: state["body"]) as server, AnswerStore(tmp_path / "s") as store:
+        models = {"one": Endpoint(server.url)}
+        report = evaluate_suites(models, "math", limit=2, store=store)
+        answer = report.models["one"].answers["math"][0]
+        assert not answer.is_correct
+        assert answer.note.startswith("failed: ")
+        assert note in answer.note
+        assert answer.facts["failed"]
+        state["body"] = "Answer: 61"
+        mended = evaluate_suites(models, "math", limit=2, store=store)
+        assert [a.is_correct for a in mended.models["one"].answers["math"]].count(True) == 1
+
+
+def test_an_empty_answer_and_a_cut_one_are_verdicts():
+    cut = {"choices": [{"message": {"content": "Well, "}, "finish_reason": "length"}]}
+    with serve(lambda body: cut if "cut" in asked(body) else "") as server:
+        engine = EndpointEngine(server.url)
+        empty, short = ask(engine, question(), question("cut", is_hard=True))[:1] + ask(
+            engine, question("cut")
+        )
+        engine.close()
+    assert (empty.finish, empty.note) == ("empty", "the model said nothing")
+    assert (short.finish, short.note) == ("length", "cut off after 16 tokens")
+
+
+def test_a_prompt_beyond_the_context_is_told_apart_from_other_refusals():
+    too_long = (400, b'{"error": "This model\'s maximum context length is 4096 tokens."}')
+    other = (422, b'{"error": "bad field"}')
+    with serve(lambda body: too_long if "long" in asked(body) else other) as server:
+        engine = EndpointEngine(server.url)
+        (first,), (second,) = ask(engine, question("long")), ask(engine, question("x"))
+        engine.close()
+    assert first.finish == "too long"
+    assert "4096" in first.note
+    assert second.finish == "refused"
+    assert second.is_final
+
+
+def test_an_endless_reply_and_a_silent_server_end_at_the_time_limit():
+    def answer(body: dict) -> str:
+        if "silent" in asked(body):
+            time.sleep(1.5)
+        return "endless"
+
+    with serve(answer) as server:
+        engine = EndpointEngine(server.url, seconds=0.5)
+        start = time.monotonic()
+        (endless,) = ask(engine, question())
+        (silent,) = ask(engine, question("silent"))
+        assert time.monotonic() - start < 4
+        engine.close()
+    assert (endless.finish, silent.finish) == ("failed", "failed")
+    assert "no end after 0.5 s" in endless.note
+    assert "no answer within 0.5 s" in silent.note
+
+
+def test_an_unreachable_endpoint_is_an_error_that_keeps_what_is_stored(tmp_path):
+    count = [0]
+
+    def answer(body: dict) -> str:
+        count[0] += 1
+        return "Answer: 1"
+
+    with AnswerStore(tmp_path / "s") as store:
+        with serve(answer) as server:
+            models = {"one": Endpoint(server.url, "one")}
+            evaluate_suites(models, "math", limit=3, store=store)
+        with pytest.raises(EvaluationError, match=r"cannot be reached.*3 of 10 answers.* stored"):
+            evaluate_suites(models, "math", limit=10, store=store)
+        report = evaluate_suites(models, "math", limit=3, store=store)
+        assert len(report.items["math"]) == 3
+    with pytest.raises(EvaluationError, match="cannot be reached"):
+        EndpointEngine(server.url)
+
+
+def test_stop_between_answers_keeps_the_finished_ones(tmp_path):
+    done = [0]
+
+    def answer(body: dict) -> str:
+        done[0] += 1
+        time.sleep(0.02)
+        return "Answer: 1"
+
+    with serve(answer) as server, AnswerStore(tmp_path / "s") as store:
+        models = {"one": Endpoint(server.url, "one")}
+        with pytest.raises(Stopped, match="are stored"):
+            evaluate_suites(models, "math", store=store, should_stop=lambda: done[0] > 5)
+        kept = store.runs()[0].answered
+        assert 0 < kept < 48
+        before = len(server.requests)
+        done[0] = 0
+        evaluate_suites(models, "math", store=store)
+        # Requests under way at the stop were lost, at most as many as run at a time.
+        assert len(server.requests) - before == 48 - kept
+
+
+def test_the_token_is_sent_and_leaves_no_trace(tmp_path, capfd):
+    secret = "sk-very-secret-token"
+    with serve(lambda _: (401, b"no")) as server:
+        source = Endpoint(server.url, "one", secret)
+        with (
+            AnswerStore(tmp_path / "s") as store,
+            pytest.raises(EvaluationError, match="refused access with status 401") as error,
+        ):
+            evaluate_suites({"one": source}, "math", limit=2, store=store)
+        assert secret not in str(error.value)
+    with serve(lambda _: "Answer: 1") as server, AnswerStore(tmp_path / "s") as store:
+        source = Endpoint(server.url, "one", secret)
+        report = evaluate_suites({"one": source}, "math", limit=2, store=store)
+        assert server.requests[0][1]["Authorization"] == f"Bearer {secret}"
+        shown = json.dumps(report.to_dict()) + repr(source) + str(source) + repr(store.runs())
+    assert secret not in shown
+    for file in tmp_path.iterdir():
+        assert secret.encode() not in file.read_bytes()
+    out, err = capfd.readouterr()
+    assert secret not in out + err
+
+
+def test_without_a_token_no_authorization_is_sent(monkeypatch, tmp_path):
+    # A .netrc in the home folder must not be read for this machine.
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password netrc-secret\n")
+    with serve(lambda _: "hi") as server:
+        engine = EndpointEngine(server.url)
+        ask(engine, question())
+        engine.close()
+        assert "Authorization" not in server.requests[0][1]
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("ftp://host/v1", "http or https"),
+        ("127.0.0.1:8000", "http or https"),
+        ("http://", "http or https"),
+        ("http://host:99999/v1", "http or https"),
+        ("http://host/v1?key=abc", "http or https"),
+        ("http://me:secret@host/v1", "user name or password"),
+    ],
+)
+def test_bad_urls_are_refused_without_repeating_them(url, message):
+    with pytest.raises(EvaluationError, match=message) as error:
+        EndpointEngine(url)
+    assert "secret" not in str(error.value)
+    assert "abc" not in str(error.value)
+
+
+def test_the_model_is_chosen_only_when_there_is_one():
+    with (
+        serve(lambda _: "hi", models=("a", "b")) as server,
+        pytest.raises(EvaluationError, match="serves 2 models: a, b"),
+    ):
+        EndpointEngine(server.url)
+    with (
+        serve(lambda _: (404, b"")) as server,
+        pytest.raises(EvaluationError, match="has no model 'gone'"),
+    ):
+        engine = EndpointEngine(server.url, "gone")
+        try:
+            ask(engine, question())
+        finally:
+            engine.close()
+
+
+def test_health_and_closed_code_are_refused_before_anything_is_asked():
+    with serve(lambda _: "hi") as server:
+        models = {"one": Endpoint(server.url)}
+        with pytest.raises(EvaluationError, match="needs its logits"):
+            evaluate_suites(models, "health")
+        with pytest.raises(EvaluationError, match="switched off"):
+            evaluate_suites(models, "math,code", code="off")
+        assert server.requests == []
