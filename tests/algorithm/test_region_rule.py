@@ -250,32 +250,35 @@ def block_of_one_size(seed: int, agents: int, reach: int, size: int) -> ElementB
     agents=st.sampled_from((1, 3, 7)),
     reach=st.sampled_from((1, 3, 40)),
     size=st.sampled_from((16, 33, 160)),
+    epsilon=st.sampled_from((1e-5, 2.0**-13, 0.01)),  # the second is a step of many elements
     factors=st.lists(
         st.sampled_from((1.0, 1.2, 1.05, 1.5, 1 + 1 / 3, 2.0)), min_size=7, max_size=7
     ),
 )
-def test_merging_and_measuring_in_one_loop_stores_the_reference(seed, agents, reach, size, factors):
+def test_merging_and_measuring_in_one_loop_stores_the_reference(
+    seed, agents, reach, size, epsilon, factors
+):
     block = block_of_one_size(seed, agents, reach, size)
     lambdas = tuple(factors[:agents])
     merged = np.empty(size, np.uint16)
     cuts = [0, size // 3, size]
     measured = measured_kernels.merge_measured(
-        block.base, block.agents, merged, float32_threshold(1e-5), lambdas, cuts
+        block.base, block.agents, merged, float32_threshold(epsilon), lambdas, cuts
     )
     base, values = block.base_values, block.agent_values
     expected = [
         reference.nearest(
-            Fraction(reference.float32(reference.merged(x, ys, 1e-5, lambdas))), "BF16"
+            Fraction(reference.float32(reference.merged(x, ys, epsilon, lambdas))), "BF16"
         )
         for x, ys in zip(base, zip(*values, strict=True), strict=True)
     ]
     stored = values_of(merged)
     assert [Fraction(v) for v in stored] == expected
-    masks = reference.patterns(base, values, 1e-5)
+    masks = reference.patterns(base, values, epsilon)
     assert measured.changed.tolist() == [sum(m >> t & 1 for m in masks) for t in range(agents)]
     assert measured.unique.tolist() == [sum(m == 1 << t for m in masks) for t in range(agents)]
     for t in range(agents):
-        effective = reference.effective_scaling(base, values, 1e-5, t, stored)
+        effective = reference.effective_scaling(base, values, epsilon, t, stored)
         numerator, denominator = measured.sums[:, :, t].sum(0)
         if effective is None:
             assert denominator == 0
