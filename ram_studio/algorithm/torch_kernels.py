@@ -2,6 +2,10 @@
 
 Same values as ``kernels`` and ``rounding`` bit for bit, on any device. Blocks here are float32
 tensors (every storage dtype converts to it exactly); agents are stacked.
+
+What is tested is the values, on the CPU, and on CUDA where there is one. No speed was ever measured
+on a GPU, and none is claimed: these are eager operations with many passes over a block, and blocks
+go over one by one from pageable memory. A merge is bound by the disk, so "auto" is the CPU.
 """
 
 from __future__ import annotations
