@@ -28,6 +28,7 @@ def _survives(key, index, cut):
 def merge_sum(base, agents, merged, active, factor, keys, cut, start):
     """Merge a block by base + factor * sum of the kept tau; see ``kernels.merge_mean``.
 
+    active: receives who changed the element at all, kept or not.
     factor: float64; keys: tuple of uint64 per agent, or () to drop nothing; cut: uint64, see
     ``_survives``; start: uint64 index of the block's first element in its tensor.
     Returns False when some task vector element is not finite.
@@ -41,12 +42,13 @@ def merge_sum(base, agents, merged, active, factor, keys, cut, start):
         for t in range(len(agents)):
             y32 = _decode(agents[t][i])
             poison = _add_in_any_order(poison, (y32 - x32) * np.float32(0))
-            kept = y32 != x32
+            changed = y32 != x32
+            kept = changed
             if len(keys) > 0:
                 kept &= _survives(keys[t], start + np.uint64(i), cut)
             total += np.float64(y32) - x if kept else 0.0
-            pattern |= np.int32(np.int32(kept) << np.int32(t))
-        merged[i] = _encode(x + factor * total if pattern != 0 else x, merged)
+            pattern |= np.int32(np.int32(changed) << np.int32(t))
+        merged[i] = _encode(x + factor * total if total != 0.0 else x, merged)
         active[i] = pattern
     return poison == 0
 
@@ -80,7 +82,7 @@ def merge_trimmed(base, agents, merged, active, thresholds, factor, keys, cut, s
             negative += tau if tau < 0.0 else 0.0
             n_positive += np.int32(tau > 0.0)
             n_negative += np.int32(tau < 0.0)
-            pattern |= np.int32(np.int32(kept) << np.int32(t))
+            pattern |= np.int32(np.int32(tau32 != np.float32(0)) << np.int32(t))
         elected = positive if total > 0.0 else negative
         voters = n_positive if total > 0.0 else n_negative
         mean = elected / np.float64(max(voters, np.int32(1)))

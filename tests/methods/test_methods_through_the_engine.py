@@ -93,8 +93,8 @@ def test_asked_and_effective_factors_are_reported(tmp_path) -> None:
     base, agents = write_zoo(tmp_path / "zoo", 2, dtype=torch.float32)
     for method, values, asked in (
         ("task-arithmetic", {}, 1 / 3),
-        ("ties", {"scale": 0.6}, 0.6),
-        ("dare-ta", {"scale": 0.5, "drop_rate": 0.75}, 2.0),
+        ("ties", {"scale": 0.6, "density": 1.0}, 0.6),
+        ("dare-ta", {"scale": 0.5, "drop_rate": 0.0}, 0.5),
     ):
         result = merge(
             recipe_for(base, agents, method, settings=values), tmp_path / f"{method}-out"
@@ -102,6 +102,21 @@ def test_asked_and_effective_factors_are_reported(tmp_path) -> None:
         for agent in result.agents.values():
             assert agent.scaling_factor == pytest.approx(asked)
             assert agent.effective_scaling_factor == pytest.approx(asked, rel=1e-3)
+
+
+def test_what_trimming_and_dropping_leave_shows_in_the_effective_factor(
+    large_zoo, tmp_path
+) -> None:
+    trimmed = merge(recipe_for(*large_zoo, "ties", dtype="float32"), tmp_path / "ties")
+    assert trimmed.agents["memory"].scaling_factor == 1.0
+    assert 0.05 < trimmed.agents["memory"].effective_scaling_factor < 0.99
+    plain = merge(recipe_for(*large_zoo, "task-arithmetic"), tmp_path / "sum")
+    for name, agent in trimmed.agents.items():
+        assert agent.changed == plain.agents[name].changed
+    settings = {"scale": 1.0, "drop_rate": 0.5}
+    dropped = merge(recipe_for(*large_zoo, "dare-ta", settings=settings), tmp_path / "dare")
+    assert dropped.agents["memory"].scaling_factor == 1.0
+    assert dropped.agents["memory"].effective_scaling_factor == pytest.approx(1.0, abs=0.05)
 
 
 def test_tensor_scope_trims_each_tensor_on_its_own(tmp_path) -> None:
@@ -122,7 +137,7 @@ def test_tensor_scope_trims_each_tensor_on_its_own(tmp_path) -> None:
 def test_a_sketch_of_other_magnitudes_is_refused(tmp_path) -> None:
     base, agents = write_zoo(tmp_path / "zoo", 6)
     sketch = analyze(base, agents)
-    sketch.magnitudes[:] = np.roll(sketch.magnitudes, 300, axis=1)
+    sketch.magnitudes[:, 1900:] //= 2
     recipe = recipe_for(base, agents, "ties")
     with pytest.raises(SketchError, match="counts differ"):
         merge(recipe, tmp_path / "out", sketch=sketch)

@@ -98,8 +98,9 @@ class BlockInput(NamedTuple):
 class BlockOutput(NamedTuple):
     """values: float64 (n,), merged and not yet rounded; active: int64 overlap pattern (n,).
 
-    Bit t of the pattern says that agent t has a part in the element. Elements of pattern 0 keep
-    the base's value, also under stochastic rounding.
+    Bit t of the pattern says that agent t changed the element: by more than epsilon where the
+    method has one, at all where it has none. The engine counts changed and unique elements by it,
+    measures the effective factor where it has one bit, and rounds to nearest where it is 0.
     """
 
     values: Float64[Tensor, " n"]
@@ -140,8 +141,10 @@ class Method:
     name: as on the command line; title and formula: for people; source: where it is published;
     settings: model of its settings; needs: of these settings, see Need;
     prepare: settings and facts -> whatever ``merge`` wants; merge: one block. What prepare returns
-    may offer ``factors``, lambda per (tensor, agent): what multiplies tau where only one agent has
-    a part; and ``kernel``, see Fused.
+    may offer ``factors``, lambda per (tensor, agent): what is asked to multiply tau where only one
+    agent changed the element; ``expected_active``, int64 (agents,): how many elements each agent
+    changed by the facts given, which the engine compares with what it counts; ``kernel``, see
+    Fused.
     whole: whether a tensor of this name and shape must come as one block (a matrix method);
     memory then grows with the largest such tensor.
     is_experiment: a probe of single agents rather than a merge to use.

@@ -36,7 +36,7 @@ from ram_studio.algorithm.methods.base import (
 )
 from ram_studio.algorithm.methods.task_arithmetic import Scale, default_scale, sum_kept
 from ram_studio.algorithm.methods.ties import above, merge_elected
-from ram_studio.algorithm.methods.trimming import Density, ScopeOfTrimming, trim
+from ram_studio.algorithm.methods.trimming import Density, ScopeOfTrimming, keep_thresholds
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,8 +74,9 @@ class DareTiesSettings(MethodSettings):
 class Dropping:
     """DARE made ready for one merge.
 
-    factor: scale / (1 - drop_rate), on the sum or mean of the survivors' tau; thresholds: float32
-    (tensors, agents) for dare-ties, None for dare-ta.
+    factor: scale / (1 - drop_rate), on the sum or mean of the survivors' tau; factors: the scale
+    per tensor and agent, which is what dropping and rescaling leave on average; thresholds: float32
+    (tensors, agents) for dare-ties, None for dare-ta; expected_active: see ties.ElectedMean.
     """
 
     agents: tuple[str, ...]
@@ -84,6 +85,7 @@ class Dropping:
     factor: float
     factors: np.ndarray
     thresholds: np.ndarray | None = None
+    expected_active: np.ndarray | None = None
 
     @cached_property
     def cut(self) -> int:
@@ -109,17 +111,19 @@ class Dropping:
 
 def _prepare(settings: DareTaskArithmeticSettings | DareTiesSettings, facts: Facts) -> Dropping:
     kept = 1.0 - settings.drop_rate
-    factor = default_scale(settings.scale, facts) / kept
-    thresholds = None
+    scale = default_scale(settings.scale, facts)
+    thresholds, expected = None, None
     if isinstance(settings, DareTiesSettings):
-        thresholds = trim(facts.magnitudes, settings.density / kept).thresholds
+        thresholds = keep_thresholds(facts.magnitudes, settings.density / kept)
+        expected = facts.magnitudes.bins.sum((0, 2))
     return Dropping(
         agents=facts.agents,
         seed=facts.seed,
         drop_rate=settings.drop_rate,
-        factor=factor,
-        factors=facts.uniform_factors(factor),
+        factor=scale / kept,
+        factors=facts.uniform_factors(scale),
         thresholds=thresholds,
+        expected_active=expected,
     )
 
 
@@ -137,7 +141,7 @@ def survivors(block: BlockInput, rule: Dropping) -> Tensor:
 
 
 def merge_block(block: BlockInput, rule: Dropping) -> BlockOutput:
-    """Merge one block; the elements that are neither dropped nor trimmed count as active."""
+    """Merge one block."""
     kept = survivors(block, rule)
     if rule.thresholds is None:
         return sum_kept(block, kept & (block.agents != block.base), rule.factor)

@@ -64,7 +64,7 @@ def _prepare(settings: TaskArithmeticSettings, facts: Facts) -> ScaledSum:
 def sum_kept(block: BlockInput, kept: Tensor, factor: float) -> BlockOutput:
     """Return base + factor * sum of the tau that are kept.
 
-    kept: bool (agents, n). Elements without any keep the base's value exactly.
+    kept: bool (agents, n). Where nothing is kept, or it cancels, the base's value stays exactly.
     """
     import torch
 
@@ -73,12 +73,12 @@ def sum_kept(block: BlockInput, kept: Tensor, factor: float) -> BlockOutput:
     active = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
     for t, agent in enumerate(block.agents):
         total += torch.where(kept[t], agent.double() - x, 0.0)
-        active |= kept[t].long() << t
-    return BlockOutput(torch.where(active != 0, x + factor * total, x), active)
+        active |= (agent != block.base).long() << t
+    return BlockOutput(torch.where(total != 0, x + factor * total, x), active)
 
 
 def merge_block(block: BlockInput, rule: ScaledSum) -> BlockOutput:
-    """Merge one block; every element that some agent changed counts as active."""
+    """Merge one block."""
     return sum_kept(block, block.agents != block.base, rule.scale)
 
 

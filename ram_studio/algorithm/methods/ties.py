@@ -29,7 +29,7 @@ from ram_studio.algorithm.methods.base import (
     Need,
 )
 from ram_studio.algorithm.methods.task_arithmetic import Scale
-from ram_studio.algorithm.methods.trimming import Density, ScopeOfTrimming, trim
+from ram_studio.algorithm.methods.trimming import Density, ScopeOfTrimming, keep_thresholds
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,8 +47,8 @@ class TiesSettings(MethodSettings):
 class ElectedMean:
     """TIES made ready for one merge.
 
-    thresholds: float32 (tensors, agents); expected_active: int64 (agents,), how many elements of
-    each agent they keep, for the engine to check the histogram with.
+    thresholds: float32 (tensors, agents); expected_active: int64 (agents,), how many elements
+    each agent changed by the histogram, for the engine to check it with.
     """
 
     thresholds: np.ndarray
@@ -71,9 +71,12 @@ class ElectedMean:
 
 
 def _prepare(settings: TiesSettings, facts: Facts) -> ElectedMean:
-    thresholds, kept = trim(facts.magnitudes, settings.density)
-    factors = facts.uniform_factors(settings.scale)
-    return ElectedMean(thresholds, settings.scale, factors, kept)
+    return ElectedMean(
+        keep_thresholds(facts.magnitudes, settings.density),
+        settings.scale,
+        facts.uniform_factors(settings.scale),
+        facts.magnitudes.bins.sum((0, 2)),
+    )
 
 
 def above(block: BlockInput, thresholds: np.ndarray) -> Tensor:
@@ -103,7 +106,7 @@ def merge_elected(block: BlockInput, kept: Tensor, factor: float) -> BlockOutput
             has_sign = tau.sign() == sign
             mass[sign] += torch.where(has_sign, tau, 0.0)
             voters[sign] += has_sign
-        active |= kept[t].long() << t
+        active |= (agent != block.base).long() << t
     mean = torch.where(
         total > 0,
         mass[1] / voters[1].clamp(min=1),
@@ -113,7 +116,7 @@ def merge_elected(block: BlockInput, kept: Tensor, factor: float) -> BlockOutput
 
 
 def merge_block(block: BlockInput, rule: ElectedMean) -> BlockOutput:
-    """Merge one block; the elements that survive the trimming count as active."""
+    """Merge one block."""
     return merge_elected(block, above(block, rule.thresholds[block.tensor]), rule.scale)
 
 

@@ -16,10 +16,10 @@ anything. Kept is every |tau| above the lower edge of the bin that holds the k-t
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import numpy as np
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32
 from pydantic import Field
 
 from ram_studio.algorithm.ladder import edge_value, float32_threshold
@@ -55,32 +55,21 @@ def kept_count(density: float, total: int) -> int:
     return min(max(k, 1), total)
 
 
-class Trim(NamedTuple):
-    """thresholds: float32 (tensors, agents), kept is |tau| > threshold, strictly.
-
-    kept: int64 (agents,), how many elements that keeps.
-    """
-
-    thresholds: Float32[np.ndarray, "tensors agents"]
-    kept: Int64[np.ndarray, " agents"]
-
-
-def trim(magnitudes: Magnitudes, density: float) -> Trim:
-    """Return what to keep of every agent in every tensor.
+def keep_thresholds(
+    magnitudes: Magnitudes, density: float
+) -> Float32[np.ndarray, "tensors agents"]:
+    """Return the threshold per tensor and agent: kept is |tau| > threshold, strictly.
 
     density: above 0; more than 1 counts as 1.
     """
     groups, agents, _ = magnitudes.bins.shape
     thresholds = np.zeros((groups, agents), dtype=np.float32)
-    kept = np.zeros(agents, dtype=np.int64)
     for group in range(groups):
         k = kept_count(min(density, 1.0), int(magnitudes.totals[group]))
         for agent in range(agents):
             # How many elements lie in this bin or a higher one, per bin: it falls from left on.
             at_least = np.cumsum(magnitudes.bins[group, agent, ::-1])[::-1]
             reaching = np.flatnonzero(at_least >= k)
-            lowest = int(reaching[-1]) if k and len(reaching) else 0
-            kept[agent] += at_least[lowest]
-            if lowest > 0:
-                thresholds[group, agent] = float32_threshold(edge_value(lowest))
-    return Trim(thresholds[magnitudes.group_of], kept)
+            if k and len(reaching) and reaching[-1] > 0:
+                thresholds[group, agent] = float32_threshold(edge_value(int(reaching[-1])))
+    return thresholds[magnitudes.group_of]

@@ -20,7 +20,8 @@ authors' scripts differ (their vision script leaves them at the base); here they
 authors' code divides by zero there).
 
 A linear layer needs its whole matrix, in float64: about 8 (2 agents + 6) bytes per element and
-8 in^2 more, for each thread.
+8 in^2 more, for each thread; a running merge can be stopped between two layers. The optimisation
+also moves elements that no agent changed; they count as changed by nobody.
 """
 
 from __future__ import annotations
@@ -138,10 +139,7 @@ def minimum(
 
 
 def merge_block(block: BlockInput, rule: Interference) -> BlockOutput:
-    """Merge a linear layer, or a block of another tensor.
-
-    An element that no agent changed but the optimisation moved counts as active in all agents.
-    """
+    """Merge a linear layer, or a block of another tensor."""
     import torch
 
     settings = rule.settings
@@ -160,8 +158,6 @@ def merge_block(block: BlockInput, rule: Interference) -> BlockOutput:
     active = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
     for t, tau in enumerate(taus):
         active |= (tau.flatten() != 0).long() << t
-    everyone = (1 << len(taus)) - 1
-    active = torch.where((active == 0) & (merged != 0), everyone, active)
     return BlockOutput(torch.where(merged != 0, x + merged, x), active)
 
 
