@@ -38,7 +38,6 @@ def test_a_function_that_returns_nothing_fails(question):
         ("import sys; sys.exit(0)", "ended before"),
         ("import os; os._exit(0)", "ended before"),
         ("def count_vowels(text): return 3\ndef f(: pass", "SyntaxError"),
-        ("def count_vowels(text):\n    while True: pass", "timeout"),
         ("def other(text): return 1", "NameError"),
         ("import socket; socket.socket()", "PermissionError"),
         ("while True: print('x' * 999)", "too much output"),

@@ -1,0 +1,122 @@
+"""`ram-studio evaluate` and `history` with suites, endpoints, stores and exports."""
+
+import json
+
+import pytest
+import typer
+from loopback_endpoint import serve
+from typer.testing import CliRunner
+
+from ram_studio.cli.evaluate_command import evaluate, parse_lengths
+from ram_studio.cli.history_command import history
+from ram_studio.errors import RamStudioError
+from ram_studio.resources import asset_path
+
+BASE, CODING = str(asset_path("example", "base")), str(asset_path("example", "coding"))
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a command with a store of its own; returns (exit code, output, error)."""
+    monkeypatch.setenv("RAM_STUDIO_HOME", str(tmp_path / "home"))
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command("evaluate")(evaluate)
+    app.command("history")(history)
+
+    def call(*arguments: str):
+        result = CliRunner().invoke(app, list(map(str, arguments)))
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            assert isinstance(result.exception, RamStudioError), result.exception
+        return result.exit_code, result.output, result.exception
+
+    return call
+
+
+def test_evaluate_compares_exports_and_history_shows_it_again(run, tmp_path):
+    files = [tmp_path / f"r{ending}" for ending in (".html", ".csv", ".json")]
+    code, out, error = run(
+        "evaluate", BASE, f"coder={CODING}", "--limit", 20, "--base", "base",
+        "--specialist", "code=coder", *(x for f in files for x in ("--export", f)),
+    )  # fmt: skip
+    assert code == 0, error
+    assert "coder is better than base on code" in out
+    assert "4 comparisons were made" in out
+    assert all(file.stat().st_size for file in files)
+    code, out, _ = run("history", "--json")
+    assert [entry["answered"] for entry in json.loads(out)] == [80, 80]
+    code, out, _ = run("history")
+    assert "demo v1" in out
+    code, out, _ = run("history", 1, 2, "--base", "base", "--json")
+    report = json.loads(out)
+    assert report["models"]["coder"]["domains"]["code"]["n"] == 20
+    assert len(report["comparisons"]) == 4
+    assert run("history", 7)[0] == 1
+    assert run("history", "--export", tmp_path / "x.json")[0] == 2
+
+
+def test_an_endpoint_is_evaluated_by_name_and_categories_are_shown(run, monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", "tok-123")
+    with serve(lambda body: "Answer: 61") as server:
+        options = ("--endpoint", server.url, "--suite", "math", "--limit", "4")
+        code, out, error = run("evaluate", "one", *options, "--token-env", "MY_TOKEN")
+        assert code == 0, error
+        assert "math: one step" in out
+        assert "1/2" in out
+        assert server.requests[0][1]["Authorization"] == "Bearer tok-123"
+        assert "tok-123" not in out
+        code, out, _ = run("evaluate", "one", *options, "--json")
+        assert len(server.requests) == 4
+        assert json.loads(out)["breakdown"]["one"]["unanswered"] == 0
+        run("evaluate", "one", *options, "--fresh")
+        assert len(server.requests) == 8
+        run("evaluate", "one", *options, "--no-store")
+        assert len(server.requests) == 12
+        assert run("evaluate", "one", *options, "--token-env", "NO_SUCH")[0] == 2
+
+
+def test_failed_replies_and_accuracies_are_shown(run):
+    with serve(lambda body: (503, b"busy")) as server:
+        _, out, _ = run(
+            "evaluate", "one", "--endpoint", server.url, "--suite", "math", "--limit", 2
+        )
+        assert "2 questions got no reply" in out
+    with serve(lambda body: "all small letters") as server:
+        _, out, _ = run("evaluate", "one", "--endpoint", server.url, "--suite", "instructions")
+        assert "instructions: prompt_strict" in out
+        assert "instructions: instruction_loose" in out
+
+
+def test_health_is_shown_for_folders(run):
+    code, out, error = run("evaluate", BASE, CODING, "--suite", "health", "--base", "base")
+    assert code == 0, error
+    assert "perplexity" in out
+    assert "kl_to_base" in out
+
+
+def test_commands_of_full_benchmarks_are_printed_and_nothing_is_run(run, tmp_path):
+    folder = tmp_path / "my model"
+    code, out, _ = run("evaluate", f"mine={folder}", "--print-commands")
+    assert code == 0
+    assert f"vllm serve '{folder}' --served-model-name mine" in out
+    assert f"--model_args 'pretrained={folder},dtype=auto'" in out
+    assert "bfcl generate" in out
+    assert "--endpoint http://127.0.0.1:8000/v1" in out
+    assert len(json.loads(run("evaluate", f"mine={folder}", "--print-commands", "--json")[1])) == 6
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--lengths", "many"),
+        ("--chat", "maybe"),
+        ("--code", "perhaps"),
+        ("--specialist", "nonsense"),
+    ],
+)
+def test_bad_options_are_usage_errors(run, options):
+    assert run("evaluate", BASE, "--limit", "1", *options)[0] == 2
+
+
+def test_lengths_are_read_with_or_without_k():
+    assert parse_lengths("1k, 4000,128K") == (1000, 4000, 128000)

@@ -1,0 +1,146 @@
+"""Reports out of the store, and files: nothing a model writes gets out of its place."""
+
+import csv
+import io
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from ram_studio.errors import EvaluationError, OutputError
+from ram_studio.evals import AnswerStore, compare_all, evaluate_suites
+from ram_studio.evals.breakdown import categories, unanswered
+from ram_studio.evals.export import as_csv, as_html, as_json, export_report
+from ram_studio.evals.history import find_runs, stored_report
+from ram_studio.evals.question import Question
+from ram_studio.evals.report import Answer, EvalReport, ModelResult
+from ram_studio.resources import asset_path
+
+HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> & \" ' =1+1 \x00\ud800"
+
+
+def make_report(text: str = HOSTILE, name: str = "m<b>") -> EvalReport:
+    item = Question("q<1>", "tool", "simple<i>", text, text, None, 8)
+    right = Answer(text, True, text)
+    wrong = Answer("=HYPERLINK()", False, "", {"failed": True})
+    models = {
+        label: ModelResult(label, None, {"tool": (answer,)}, 1.0, ("tool",))
+        for label, answer in ((name, right), ("other", wrong))
+    }
+    return EvalReport("tool", 0, 1, {"tool": (item,)}, models)
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+
+    def handle_starttag(self, tag: str, attributes: list) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attributes}
+
+
+def test_the_page_escapes_everything_and_is_self_contained():
+    report = make_report()
+    page = as_html(report, compare_all(report, base="other"))
+    parser = Tags()
+    parser.feed(page)
+    assert not parser.tags & {"script", "img", "b", "i", "link", "iframe", "a"}
+    assert not parser.attributes & {"onerror", "src", "href"}
+    assert "&lt;script&gt;alert(1)" in page
+    assert "default-src 'none'" in page
+    assert "1 comparisons were made" in page
+
+
+def test_csv_has_a_line_per_answer_and_no_formulas():
+    rows = list(csv.reader(io.StringIO(as_csv(make_report(text='plain, "text"\nwith lines')))))
+    assert len(rows) == 3
+    assert rows[1][4] == 'plain, "text"\nwith lines'
+    assert rows[2][6] == "'=HYPERLINK()"
+
+
+def test_json_has_scores_breakdown_and_answers():
+    data = json.loads(as_json(make_report("x")))
+    assert data["models"]["other"]["domains"]["tool"]["score"] == 0
+    assert data["breakdown"]["other"]["unanswered"] == 1
+    assert data["breakdown"]["other"]["categories"]["tool"]["simple<i>"]["n"] == 1
+    assert [row["correct"] for row in data["answers"]] == [True, False]
+    assert unanswered(make_report(), "other") == 1
+
+
+@pytest.mark.parametrize("ending", [".json", ".csv", ".html", ".HTML"])
+def test_files_are_written_whole_and_alone(ending, tmp_path):
+    path = tmp_path / f"report{ending}"
+    export_report(make_report(), path)
+    export_report(make_report(), path)
+    assert path.stat().st_size > 100
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_unknown_formats_and_places_are_refused(tmp_path):
+    with pytest.raises(EvaluationError, match=r"'r\.xlsx'.*\.json, \.csv, \.html"):
+        export_report(make_report(), tmp_path / "r.xlsx")
+    with pytest.raises(OutputError, match="cannot be written"):
+        export_report(make_report(), tmp_path / "gone" / "r.json")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    with AnswerStore(tmp_path_factory.mktemp("history") / "s") as answers:
+        for name, limit in (("base", 6), ("coding", 4)):
+            path = asset_path("example", name)
+            evaluate_suites({name: path}, "demo", limit=limit, store=answers, device="cpu")
+        evaluate_suites(
+            {"base": asset_path("example", "base")}, "health", store=answers, device="cpu"
+        )
+        yield answers
+
+
+def test_stored_runs_become_a_report_of_their_common_questions(store):
+    runs = [run for run in store.runs() if run.suite == "demo"]
+    report = stored_report(store, sorted(runs, key=lambda run: run.model))
+    assert list(report.models) == ["base", "coding"]
+    assert {domain: len(items) for domain, items in report.items.items()} == dict.fromkeys(
+        ("code", "follow", "memory", "tool"), 4
+    )
+    fresh = evaluate_suites(
+        {name: asset_path("example", name) for name in ("base", "coding")},
+        "demo",
+        limit=4,
+        device="cpu",
+    )
+    for name, row in fresh.models.items():
+        assert report.models[name].domains == dict(sorted(row.domains.items()))
+        assert report.models[name].average == row.average
+    assert len(compare_all(report, base="base")) == 4
+    assert categories(report, "base", "code")["code"].n == 4
+
+
+def test_runs_are_found_by_number(store):
+    numbers = [run.id for run in store.runs()]
+    assert [run.id for run in find_runs(store, numbers[::-1])] == numbers[::-1]
+    with pytest.raises(EvaluationError, match=r"no run 99\. It has: 1, 2, 3"):
+        find_runs(store, [99])
+
+
+def test_runs_that_cannot_be_compared_are_refused(store, tmp_path):
+    health = [run for run in store.runs() if run.suite == "health"]
+    with pytest.raises(EvaluationError, match="No stored run with questions"):
+        stored_report(store, health)
+    with AnswerStore(tmp_path / "s") as other:
+        for name, seed in (("base", 1), ("coding", 2)):
+            path = asset_path("example", name)
+            evaluate_suites({name: path}, "demo", limit=1, seed=seed, store=other, device="cpu")
+        with pytest.raises(EvaluationError, match="no question in common"):
+            stored_report(other, other.runs())
+
+
+def test_two_models_of_one_name_are_told_apart(tmp_path):
+    with AnswerStore(tmp_path / "s") as store:
+        for name in ("base", "coding"):
+            path = asset_path("example", name)
+            evaluate_suites({"merged": path}, "demo", limit=1, store=store, device="cpu")
+        report = stored_report(store, store.runs())
+    assert len(report.models) == 2
+    assert all(name.startswith("merged (") for name in report.models)

@@ -1,0 +1,320 @@
+"""Suites on model folders: templates, contexts, batches, stopping, resuming, reusing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from chat_model import TEMPLATE, TOOL_TEMPLATE, make_chat_model
+
+from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.evals import AnswerStore, evaluate, evaluate_suites
+from ram_studio.evals.engines import LocalEngine
+from ram_studio.evals.question import Question
+from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
+from ram_studio.resources import asset_path
+
+BASE, CODING = asset_path("example", "base"), asset_path("example", "coding")
+
+
+@pytest.fixture(scope="module")
+def chat_model(tmp_path_factory) -> Path:
+    return make_chat_model(tmp_path_factory.mktemp("chat") / "model", template=TOOL_TEMPLATE)
+
+
+def question(**more) -> Question:
+    settings = {"prompt": "Say hi.", "max_new_tokens": 8, **more}
+    prompt, limit = settings.pop("prompt"), settings.pop("max_new_tokens")
+    return Question("q", "d", "c", prompt, "hi", None, limit, **settings)
+
+
+def verdicts(report, model: str) -> dict:
+    return {
+        d: [(a.text, a.is_correct, a.note) for a in answers]
+        for d, answers in report.models[model].answers.items()
+    }
+
+
+def test_the_demo_suite_gives_the_known_answers_item_for_item():
+    new = evaluate_suites({"coding": CODING}, "demo", limit=12, device="cpu")
+    old = evaluate({"coding": CODING}, limit=12, device="cpu")
+    for domain in old.items:
+        assert [a.text for a in new.models["coding"].answers[domain]] == [
+            a.text for a in old.models["coding"].answers[domain]
+        ]
+    assert new.models["coding"].domains == old.models["coding"].domains
+    assert new.models["coding"].average == old.models["coding"].average
+
+
+def test_every_suite_runs_to_its_end_on_a_model_that_talks_nonsense(chat_model):
+    report = evaluate_suites(
+        {"model": chat_model},
+        "tool,memory,code,math,instructions,health",
+        limit=3,
+        lengths=(1000,),
+        device="cpu",
+        base="model",
+    )
+    assert {d: len(q) for d, q in report.items.items()} == dict.fromkeys(
+        ("tool", "memory", "code", "math", "instructions"), 3
+    )
+    for domain, answers in report.models["model"].answers.items():
+        assert all(answer.is_correct or answer.note for answer in answers), domain
+        assert not any("too long" in answer.note for answer in answers)
+    health = report.models["model"].health
+    assert health["nonfinite_logits"] == 0
+    assert health["kl_to_base"] == pytest.approx(0, abs=1e-6)
+    assert health["perplexity"] > 1
+    json.dumps(report.to_dict(), allow_nan=False)
+
+
+def test_prompts_go_through_the_models_own_template(chat_model, tmp_path):
+    engine = LocalEngine(chat_model, device="cpu")
+    assert engine.prompt_of(question()) == "<|user|> Say hi. <|assistant|>"
+    assert engine.prompt_of(question(is_raw=True)) == "Say hi."
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    native = engine.prompt_of(question(tools=(tool,)))
+    assert native.startswith('TOOLS [{"type": "function"')
+    assert "You can call" not in native
+    plain = LocalEngine(chat_model, device="cpu", chat="none")
+    assert plain.prompt_of(question()) == "Say hi.\n\nAnswer:\n"
+    assert plain.identity != engine.identity
+    no_tools = LocalEngine(make_chat_model(tmp_path / "m", template=TEMPLATE), device="cpu")
+    text = no_tools.prompt_of(question(tools=(tool,)))
+    assert '{"name": "f", "parameters": {}}' in text
+    assert "If none of the functions fits" in text
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ raise_exception('only systems here') }}", "template .* fails: only systems here"),
+        ("{% for m in messages %}{{ m.content", "template .* fails"),
+        ("Hello, I am a bot.", "leaves out what the user says"),
+        ("{{ messages[0].content | upper }}", "leaves out what the user says"),
+    ],
+)
+def test_a_wrong_chat_template_is_an_error_that_names_it(template, message, tmp_path):
+    folder = make_chat_model(tmp_path / "m", template=template)
+    with pytest.raises(EvaluationError, match=message):
+        evaluate_suites({"m": folder}, "math", limit=1, device="cpu")
+
+
+def test_asking_for_a_template_that_is_not_there_is_refused():
+    with pytest.raises(EvaluationError, match="has no chat template"):
+        evaluate_suites({"base": BASE}, "math", limit=1, chat="template")
+
+
+def test_a_prompt_longer_than_the_context_is_a_verdict_and_the_rest_is_asked(tmp_path):
+    folder = make_chat_model(tmp_path / "m", context=1500)
+    report = evaluate_suites({"m": folder}, "memory", lengths=(1000, 3000), limit=8, device="cpu")
+    for item, answer in zip(
+        report.items["memory"], report.models["m"].answers["memory"], strict=True
+    ):
+        assert answer.note.startswith("too long: ") == item.category.endswith("3000")
+    assert "the model's context is 1500" in report.models["m"].answers["memory"][-1].note
+
+
+def test_an_endless_generation_is_cut_off_and_an_empty_one_told(chat_model, tmp_path):
+    # Without any end token the model never stops; with every token an end it says nothing.
+    folder = make_chat_model(tmp_path / "endless")
+    for name in ("config.json", "generation_config.json"):
+        data = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**data, "eos_token_id": None}))
+    data = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**data, "eos_token": None}))
+    engine = LocalEngine(folder, device="cpu")
+    ((_, reply),) = next(engine.answer([question(max_new_tokens=5)]))
+    assert (reply.finish, reply.note, reply.tokens) == ("length", "cut off after 5 tokens", 5)
+    silent = make_chat_model(tmp_path / "silent")
+    data = json.loads((silent / "generation_config.json").read_text())
+    data["eos_token_id"] = list(range(512))
+    (silent / "generation_config.json").write_text(json.dumps(data))
+    engine = LocalEngine(silent, device="cpu")
+    replies = [r for batch in engine.answer([question(prompt="<|x|>")]) for _, r in batch]
+    assert replies[0].tokens == 1
+    report = evaluate_suites({"m": silent}, "tool", limit=5, device="cpu")
+    for answer in report.models["m"].answers["tool"]:
+        if not answer.text.strip():
+            assert not answer.is_correct
+            assert "empty answer" in answer.note
+
+
+def test_batches_respect_rows_tokens_and_answer_limits(chat_model):
+    engine = LocalEngine(chat_model, device="cpu", batch_size=3, batch_tokens=200)
+    rows = [
+        (question(max_new_tokens=m), "", [1] * n) for m, n in [(10, 90), *[(10, 10)] * 7, (20, 10)]
+    ]
+    batches = list(engine._batches(rows))
+    lengths = [[len(ids) for _, _, ids in batch] for batch in batches]
+    assert lengths == [[10] * 3, [10] * 3, [10, 90], [10]]
+    for batch in batches:
+        assert len({q.max_new_tokens for q, _, _ in batch}) == 1
+        width = max(len(ids) + q.max_new_tokens for q, _, ids in batch)
+        assert len(batch) <= 3
+        assert len(batch) == 1 or len(batch) * width <= 200
+
+
+class StopAfter:
+    """Says stop once so many batches are stored."""
+
+    def __init__(self, store: AnswerStore, answers: int) -> None:
+        self.store, self.answers = store, answers
+
+    def __call__(self) -> bool:
+        return sum(run.answered for run in self.store.runs()) >= self.answers
+
+
+def test_a_run_stopped_and_resumed_equals_an_uninterrupted_one(tmp_path):
+    options = {"limit": 12, "device": "cpu", "batch_size": 10}
+    whole = evaluate_suites({"coding": CODING}, "demo", **options)
+    with AnswerStore(tmp_path / "s") as store:
+        for stop in (10, 30):
+            with pytest.raises(Stopped, match="are stored; run the same again"):
+                evaluate_suites(
+                    {"coding": CODING},
+                    "demo",
+                    store=store,
+                    should_stop=StopAfter(store, stop),
+                    **options,
+                )
+            assert store.runs()[0].answered == stop
+        seen = []
+        resumed = evaluate_suites(
+            {"coding": CODING},
+            "demo",
+            store=store,
+            on_progress=lambda *event: seen.append(event),
+            **options,
+        )
+    assert verdicts(resumed, "coding") == verdicts(whole, "coding")
+    assert resumed.items == whole.items
+    # It starts from the 30 answers that were there.
+    assert sum(done for _, _, done, _ in seen[:4]) == 30
+
+
+def test_nothing_finished_is_asked_again_not_even_the_model_loaded(tmp_path, monkeypatch):
+    with AnswerStore(tmp_path / "s") as store:
+        models, options = {"base": BASE}, {"limit": 6, "device": "cpu", "store": store}
+        first = evaluate_suites(models, "demo", **options)
+        monkeypatch.setattr(
+            "ram_studio.evals.engines.local.load_model",
+            lambda *_: pytest.fail("the model was loaded"),
+        )
+        again = evaluate_suites({"other name": BASE}, "demo", **options)
+        assert verdicts(again, "other name") == verdicts(first, "base")
+        fewer = evaluate_suites(models, "demo", **{**options, "limit": 3})
+        assert verdicts(fewer, "base")["code"] == verdicts(first, "base")["code"][:3]
+
+
+def test_other_weights_templates_or_seeds_are_asked_anew(tmp_path):
+    folder = make_chat_model(tmp_path / "m")
+    engine = LocalEngine(folder, device="cpu")
+    before = engine.identity["fingerprint"]
+    assert LocalEngine(folder, device="cpu").identity["fingerprint"] == before
+    (folder / "chat_template.jinja").write_text(TEMPLATE + " ")
+    assert LocalEngine(folder, device="cpu").identity["fingerprint"] != before
+    other = make_chat_model(tmp_path / "n", agent="coding")
+    assert LocalEngine(other, device="cpu").identity["fingerprint"] != before
+    with AnswerStore(tmp_path / "s") as store:
+        for seed in (1, 2, 1):
+            evaluate_suites({"base": BASE}, "demo", limit=2, seed=seed, store=store, device="cpu")
+        (run,) = store.runs()
+        assert run.answered == 16
+
+
+def test_fresh_forgets_and_asks_again(tmp_path):
+    with AnswerStore(tmp_path / "s") as store:
+        options = {"limit": 2, "device": "cpu", "store": store}
+        evaluate_suites({"base": BASE}, "demo", **options)
+        seen = []
+        evaluate_suites(
+            {"base": BASE},
+            "demo",
+            fresh=True,
+            on_progress=lambda *event: seen.append(event),
+            **options,
+        )
+        assert seen[0] == ("base", "code", 0, 2)
+        assert store.runs()[0].answered == 8
+
+
+KILLED = """
+import sys
+from ram_studio.evals import AnswerStore, evaluate_suites
+def tell(model, domain, done, total):
+    print(domain, done, flush=True)
+with AnswerStore(sys.argv[1]) as store:
+    evaluate_suites({"base": sys.argv[2]}, "demo", limit=200, batch_size=8, device="cpu",
+                    store=store, on_progress=tell)
+"""
+
+
+def test_a_killed_evaluation_is_resumed_to_the_same_result(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path / "s"), str(BASE)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    with process:
+        for line in process.stdout:
+            if int(line.split()[1]) >= 16:
+                break
+        process.send_signal(signal.SIGKILL)
+    options = {"limit": 8, "device": "cpu"}
+    with AnswerStore(tmp_path / "s") as store:
+        kept = store.runs()[0].answered
+        assert kept >= 16
+        resumed = evaluate_suites({"base": BASE}, "demo", store=store, **options)
+    assert verdicts(resumed, "base") == verdicts(
+        evaluate_suites({"base": BASE}, "demo", **options), "base"
+    )
+
+
+@pytest.mark.parametrize(
+    ("models", "suites", "options", "message"),
+    [
+        ({}, "math", {}, "No model"),
+        ({"b": BASE}, "humaneval", {}, "'humaneval'.*Choose from: demo, tool"),
+        ({"b": BASE}, " , ", {}, "No suite"),
+        ({"b": BASE}, "demo,math", {}, "on its own"),
+        ({"b": BASE}, "math", {"limit": 0}, "limit is 0"),
+        ({"b": BASE}, "math", {"batch_size": 0}, "batch size is 0"),
+        ({"b": BASE}, "math", {"base": "x"}, "'x' is none of the models: b"),
+        ({"b": BASE}, "code", {"code": "off"}, "switched off"),
+        ({"b": BASE}, "memory", {"lengths": (50,)}, "too short"),
+        ({"b": "/no/such"}, "math", {}, r"config\.json"),
+    ],
+)
+def test_bad_settings_are_refused(models, suites, options, message):
+    with pytest.raises(EvaluationError, match=message):
+        evaluate_suites(models, suites, **options)
+
+
+def test_tools_are_asked_for_in_the_same_words_of_every_model():
+    questions = GENERAL_SUITES["tool"].make(SuiteSettings(len, limit=5))
+    engines = [LocalEngine(path, device="cpu") for path in (BASE, CODING)]
+    for q in questions:
+        assert engines[0].prompt_of(q) == engines[1].prompt_of(q)
+        for tool in q.tools:
+            assert tool["function"]["name"] in engines[0].prompt_of(q)
+
+
+HEAVY = "import ram_studio.evals, ram_studio.evals.engines, ram_studio.evals.export, sys; "
+HEAVY += "import ram_studio.evals.history; "
+HEAVY += "print([m for m in ('torch', 'transformers', 'scipy', 'statsmodels') if m in sys.modules])"
+
+
+def test_importing_loads_neither_torch_nor_transformers():
+    done = subprocess.run(
+        [sys.executable, "-c", HEAVY],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert done.stdout == "[]\n"
