@@ -14,7 +14,7 @@ from ram_studio.cli import options
 from ram_studio.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from ram_studio.evals import Comparison, EvalReport
 
@@ -88,6 +88,9 @@ def evaluate(
     else:
         token = _token(token_env)
         sources = {name: Endpoint(endpoint, name, token, timeout) for name in models}
+    # Before hours are spent: what is only needed at the end must be right, too.
+    chosen = parse_specialists(specialists, sources)
+    check_exports(export)
     is_terminal = sys.stderr.isatty() and not as_json
 
     def on_progress(model: str, domain: str, done: int, total: int) -> None:
@@ -116,7 +119,6 @@ def evaluate(
             answers.close()
         if is_terminal:
             print("\r\033[K", end="", file=sys.stderr)
-    chosen = options.parse_pairs(specialists, "specialist=DOMAIN=NAME")
     comparisons = compare_all(report, base=base, specialists=chosen) if base or chosen else ()
     show(report, comparisons, export, as_json)
 
@@ -234,6 +236,31 @@ def _token(name: str | None) -> str | None:
     if not os.environ.get(name):
         raise typer.BadParameter(f"the variable {name} is not set", param_hint="--token-env")
     return os.environ[name]
+
+
+def parse_specialists(pairs: list[str] | None, models: Collection[str]) -> dict[str, str]:
+    """Return DOMAIN=NAME texts as a dict.
+
+    Raises: typer.BadParameter (exit code 2) for bad texts or a name that is none of the models.
+    """
+    chosen = options.parse_pairs(pairs, "specialist=DOMAIN=NAME")
+    for name in chosen.values():
+        if name not in models:
+            raise typer.BadParameter(
+                f"{name!r} is none of the models: {', '.join(models)}", param_hint="--specialist"
+            )
+    return chosen
+
+
+def check_exports(files: list[str] | None) -> None:
+    """Raise typer.BadParameter (exit code 2) for a file name that names no known format."""
+    from ram_studio.evals.export import FORMATS
+
+    for file in files or ():
+        if Path(file).suffix.lower() not in FORMATS:
+            raise typer.BadParameter(
+                f"{file!r} does not end in {', '.join(FORMATS)}", param_hint="--export"
+            )
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:

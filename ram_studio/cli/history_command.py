@@ -9,7 +9,15 @@ from typing import Annotated
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.evaluate_command import BaseRow, Export, Specialists, Store, show
+from ram_studio.cli.evaluate_command import (
+    BaseRow,
+    Export,
+    Specialists,
+    Store,
+    check_exports,
+    parse_specialists,
+    show,
+)
 from ram_studio.cli.tables import print_table
 
 
@@ -30,10 +38,11 @@ def history(
     from ram_studio.evals import AnswerStore, compare_all
     from ram_studio.evals.history import find_runs, stored_report
 
+    check_exports(export)
     with AnswerStore(store) as answers:
         if runs:
             report = stored_report(answers, find_runs(answers, runs))
-            chosen = options.parse_pairs(specialists, "specialist=DOMAIN=NAME")
+            chosen = parse_specialists(specialists, report.models)
             paired = compare_all(report, base=base, specialists=chosen) if base or chosen else ()
             show(report, paired, export, as_json)
             return

@@ -112,6 +112,8 @@ def test_commands_of_full_benchmarks_are_printed_and_nothing_is_run(run, tmp_pat
         ("--chat", "maybe"),
         ("--code", "perhaps"),
         ("--specialist", "nonsense"),
+        ("--specialist", "code=nobody"),
+        ("--export", "report.xlsx"),
     ],
 )
 def test_bad_options_are_usage_errors(run, options):
