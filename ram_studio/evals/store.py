@@ -12,9 +12,8 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,9 @@ from typing import Any
 from ram_studio._version import __version__
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question, Reply, Verdict
+from ram_studio.evals.stored import RunKey, StoredAnswer, StoredRun
+
+__all__ = ["AnswerStore", "RunKey", "StoredAnswer", "StoredRun", "default_store_path"]
 
 APPLICATION_ID = 0x52414D53
 SCHEMA_VERSION = 1
@@ -61,58 +63,6 @@ CREATE TABLE answers (
     PRIMARY KEY (run, item, question)
 ) WITHOUT ROWID;
 """
-
-
-@dataclass(frozen=True)
-class RunKey:
-    """What makes two evaluations the same: equal keys share their answers.
-
-    fingerprint: of the weights and of everything else that shapes the answers (tokenizer, chat
-    template). settings: JSON-ready; whatever else may change an answer.
-    """
-
-    fingerprint: str
-    suite: str
-    suite_version: int
-    settings: Mapping[str, Any]
-
-    @property
-    def digest(self) -> str:
-        """32 hex digits."""
-        parts = [self.fingerprint, self.suite, self.suite_version, dict(self.settings)]
-        text = json.dumps(parts, sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-@dataclass(frozen=True)
-class StoredAnswer:
-    """One row: the question as the report needs it, the reply and the verdict."""
-
-    item: str
-    question: str
-    domain: str
-    category: str
-    asked: str
-    gold: str
-    reply: Reply
-    verdict: Verdict
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """A run with its tally. `answered` counts final answers, `correct` the right ones of them."""
-
-    id: int
-    model: str
-    path: str | None
-    fingerprint: str
-    suite: str
-    suite_version: int
-    settings: Mapping[str, Any]
-    created: str
-    answered: int
-    correct: int
-    seconds: float
 
 
 def default_store_path() -> Path:

@@ -1,0 +1,61 @@
+"""The records of the store: what makes a run, a stored answer, and a run with its tally."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ram_studio.evals.question import Reply, Verdict
+
+
+@dataclass(frozen=True)
+class RunKey:
+    """What makes two evaluations the same: equal keys share their answers.
+
+    fingerprint: of the weights and of everything else that shapes the answers (tokenizer, chat
+    template). settings: JSON-ready; whatever else may change an answer.
+    """
+
+    fingerprint: str
+    suite: str
+    suite_version: int
+    settings: Mapping[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits."""
+        parts = [self.fingerprint, self.suite, self.suite_version, dict(self.settings)]
+        text = json.dumps(parts, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True)
+class StoredAnswer:
+    """One row: the question as the report needs it, the reply and the verdict."""
+
+    item: str
+    question: str
+    domain: str
+    category: str
+    asked: str
+    gold: str
+    reply: Reply
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run with its tally. `answered` counts final answers, `correct` the right ones of them."""
+
+    id: int
+    model: str
+    path: str | None
+    fingerprint: str
+    suite: str
+    suite_version: int
+    settings: Mapping[str, Any]
+    created: str
+    answered: int
+    correct: int
+    seconds: float
