@@ -41,7 +41,7 @@ def launch(settings: Settings | None = None, **options: Any) -> Any:
     """
     settings = settings or Settings()
     app = build(settings)
-    from ram_studio.app.page import launch_options
+    from ram_studio.app.shell import launch_options
 
     if threading.current_thread() is threading.main_thread():
         # A container is stopped with SIGTERM: leave as after Ctrl-C, so that exit handlers run and

@@ -13,7 +13,7 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.algorithm.ladder import LADDER, snap
-from ram_studio.app import loading, merging, scoring
+from ram_studio.app import comparing, loading, merging, scoring
 from ram_studio.app.examples import load_example
 from ram_studio.app.jobs import Job
 from ram_studio.app.sources import MAX_AGENTS, read_sources
@@ -60,7 +60,7 @@ async def _finish(job: Job[Any], session: Session) -> Any:
 
 
 class Endpoints:
-    """The four endpoints of one app."""
+    """The endpoints of one app."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -280,12 +280,60 @@ class Endpoints:
                 numbers["folder"] = path
         return report
 
+    async def compare(
+        self,
+        request: gr.Request,
+        analysis: str = "example",
+        rows: list | None = None,
+        preset: str = "",
+        settings: dict | None = None,
+        limit: int = 100,
+    ) -> dict:
+        """Score methods side by side, each merged in memory; no model folder is written.
+
+        Args:
+            analysis: "example", "dense" or what /analyze returned.
+            rows: among "task-arithmetic-mean", "task-arithmetic-sum", "ties", "dare-ta",
+                "dare-ties", "fisher", "wudi", "ram", "ram+", "ram+s"; a usual seven when left out.
+            preset: instead of rows: "r-ablation", "epsilon-ablation", "standard" (every method),
+                "unique-region", "leave-one-out" or "pairwise".
+            settings: epsilon, r and alpha of the RAM rows.
+            limit: prompts per skill, 1 to 300.
+
+        Returns:
+            {"suite", "seed", "n", "reference", "rows": [{"row", "kind", "method", "settings",
+            "domains": {skill: {"score", "ci95", ...}}, "average", "retention", "merge_seconds",
+            "agents": {name: {"rho", "lambda", "effective_lambda"}}, "versus": {"wins", "losses",
+            "p_value", "p_adjusted", "outcome"} against the reference}], "statements"}.
+        """
+        try:
+            session = self._session(request)
+            loaded = self._loaded(analysis, session)
+            if not 1 <= _number("limit", limit) <= _MOST_PROMPTS:
+                raise SettingsError(f"limit is {limit}; it must be from 1 to {_MOST_PROMPTS}.")
+            if preset and preset not in comparing.PRESETS:
+                raise SettingsError(
+                    f"There is no preset {str(preset)[:80]!r}; there are "
+                    f"{', '.join(comparing.PRESETS)}."
+                )
+            chosen = comparing.USUAL if rows is None else [str(row) for row in rows]
+            recipes = comparing.rows_for(loaded, preset, chosen, settings or {})
+
+            def work(report: Callable[[Any], None], cancel: CancelToken) -> Any:
+                return comparing.compare(
+                    recipes, loaded, session, int(limit), report, lambda: cancel.is_cancelled
+                )
+
+            return (await _finish(Job(work), session)).to_dict()
+        except RamStudioError as error:
+            raise error_message(error) from error
+
 
 def build(workspace: Workspace) -> None:
     """Add the endpoints to the open Blocks."""
     endpoints = Endpoints(workspace)
     gr.api(endpoints.preview, api_name="preview", queue=False)
-    for name in ("analyze", "merge", "evaluate"):
+    for name in ("analyze", "merge", "evaluate", "compare"):
         gr.api(
             getattr(endpoints, name),
             api_name=name,

@@ -6,7 +6,7 @@ import re
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from urllib.parse import quote
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.algorithm.methods import make_settings
 from ram_studio.app import loading, markup, wording
+from ram_studio.app.controls import tuned_by
 from ram_studio.app.jobs import Job
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Loaded, Merged, Session
@@ -32,53 +33,34 @@ _USUAL_RATE = 300e6
 """Bytes a second where nothing was measured: two cores of a small machine."""
 
 RESCALING = ("ram+", "ram+s")
-OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "ram": ("epsilon", "shared"),
-    "ram+": ("epsilon", "r", "alpha", "scope", "shared"),
-    "ram+s": ("epsilon", "r", "scope", "shared"),
-    "task-arithmetic": ("scale",),
-    "ties": ("density", "scale"),
-    "dare-ta": ("drop_rate", "scale"),
-    "dare-ties": ("drop_rate", "density", "scale"),
-    "fisher": ("scale", "examples"),
-    "wudi": (),
-}
-"""Settings of each method that the form offers; the method's defaults hold for the rest."""
 
 
 @dataclass(frozen=True)
 class MergeForm:
-    """The Merge step's form. epsilon is a ladder point (from Tune); None leaves the default."""
+    """The Merge step's form.
+
+    point, r, alpha: as in Tune, point on the ladder; own: the method's other settings, by name.
+    """
 
     method: str
     point: int
     r: float
     alpha: float
-    scale: float | None = None
-    density: float | None = None
-    drop_rate: float | None = None
-    scope: str = "global"
-    shared: str = "mean"
+    own: Mapping[str, Any] = field(default_factory=dict)
     dtype: str | None = None
     rounding: str = "nearest"
     seed: int = 0
     device: str = "auto"
     name: str = ""
 
-    def settings(self) -> dict[str, float | str]:
+    def settings(self) -> dict[str, Any]:
         """Return the method's own settings."""
-        values = {
+        tuned = {
             "epsilon": LADDER[min(max(0, int(self.point)), len(LADDER) - 1)],
             "r": self.r,
             "alpha": self.alpha,
-            "scale": self.scale,
-            "density": self.density,
-            "drop_rate": self.drop_rate,
-            "scope": self.scope,
-            "shared": self.shared,
         }
-        wanted = OPTIONS.get(self.method, ())
-        return {k: v for k in wanted if (v := values.get(k)) is not None}
+        return {**{name: tuned[name] for name in tuned_by(self.method)}, **self.own}
 
 
 def recipe_of(form: MergeForm, loaded: Loaded) -> Recipe:
@@ -160,8 +142,8 @@ def plan_html(loaded: Loaded | None, form: MergeForm, folder: Path) -> str:
     free = shutil.disk_usage(_existing(folder)).free
     note = wording.METHOD_NOTES.get(form.method, "")
     size = (
-        f"Writes about {markup.size_text(needed)} ({dtype}) in about "
-        f"{markup.duration_text(_seconds(loaded, needed))}; {markup.size_text(free)} are free."
+        f"Writes about {markup.size_text(needed)} ({dtype}){_time(form.method, loaded, needed)}; "
+        f"{markup.size_text(free)} are free."
     )
     lines = [f'<p class="plan">{escape(note)} <span class="muted">{escape(size)}</span></p>']
     if needed > free:
@@ -170,6 +152,13 @@ def plan_html(loaded: Loaded | None, form: MergeForm, folder: Path) -> str:
     if trapped and form.r > 0:
         lines.append(f'<p class="fine">{escape(wording.ROUNDING_TRAP.format(dtype=dtype))}</p>')
     return "".join(lines)
+
+
+def _time(method: str, loaded: Loaded, written: float) -> str:
+    """Return how long a merge should take, where reading and writing are what takes the time."""
+    if method == "wudi":
+        return ""
+    return f" in about {markup.duration_text(_seconds(loaded, written))}"
 
 
 def _seconds(loaded: Loaded, written: float) -> float:

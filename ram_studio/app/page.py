@@ -6,27 +6,28 @@ shown is the browser's business (live.js); the server never locks one that was r
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Iterator
-from html import escape
 from typing import Any
 
 import gradio as gr
 
-from ram_studio.algorithm.methods import METHODS
-from ram_studio.app import api, examples, markup, merging, palette, theme, wording
+from ram_studio.app import (
+    api,
+    controls,
+    examples,
+    markup,
+    merging,
+    recipes,
+    shell,
+    wording,
+)
 from ram_studio.app.deep_link import Link, read_link
 from ram_studio.app.settings import Settings
-from ram_studio.app.steps import check, load, look, merge, tune
+from ram_studio.app.steps import check, compare, load, look, merge, tune
 from ram_studio.app.workspace import Workspace
 from ram_studio.errors import RamStudioError
-from ram_studio.resources import asset_path
 
-_THEME_ICON = (
-    '<svg viewBox="0 0 20 20" aria-hidden="true"><path d="M10 2a8 8 0 1 0 0 16 8 8 0 0 0 0-16Zm0 '
-    '1.6v12.8a6.4 6.4 0 0 1 0-12.8Z"/></svg>'
-)
 _QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 _HEAVY: dict[str, Any] = {**_QUIET, "concurrency_id": "heavy", "concurrency_limit": 1}
 
@@ -35,32 +36,13 @@ _HEAVY: dict[str, Any] = {**_QUIET, "concurrency_id": "heavy", "concurrency_limi
 _WAITING = f"() => {json.dumps(markup.progress(None, wording.WAITING))}"
 
 
-def _head() -> str:
-    return (
-        f'<div class="head"><h1>{escape(wording.TITLE)}</h1><p>{escape(wording.TAGLINE)}</p>'
-        f'<button id="theme" type="button" title="{wording.THEME}" aria-label="{wording.THEME}">'
-        f"{_THEME_ICON}</button></div>"
-    )
-
-
-def devices() -> list[tuple[str, str]]:
-    """Return the choices of the device box; CUDA only where torch is there and sees a GPU."""
-    choices = [("Automatic", "auto"), ("CPU", "cpu")]
-    if importlib.util.find_spec("torch") is not None:
-        import torch
-
-        if torch.cuda.is_available():
-            choices.append(("GPU (CUDA)", "cuda"))
-    return choices
-
-
 class Page:
     """The components of the page and the handlers that need more than one step."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.workspace = Workspace(settings)
-        gr.HTML(_head(), elem_id="ram-head", apply_default_css=False)
+        gr.HTML(shell.head_html(), elem_id="ram-head", apply_default_css=False)
         with gr.Row(elem_id="stepper"):
             self.steps = {
                 name: gr.Button(label, elem_id=f"to-{name}", interactive=name == "load")
@@ -69,7 +51,7 @@ class Page:
         self.load = load.build(settings)
         self.look = look.build()
         self.tune = tune.build()
-        self.merge = merge.build(tuple(METHODS), devices())
+        self.merge = merge.build(shell.devices())
         self.check = check.build()
         gr.HTML('<div id="ram-strip"></div>', apply_default_css=False)
         # Before the events below: their handlers' names would take the endpoints'.
@@ -99,6 +81,7 @@ class Page:
             self.check.browser,
             self.check.position,
             self.check.item,
+            *self.check.compare.shown,
         ]
 
     def show_loaded(self, session: Any) -> list[Any]:
@@ -113,6 +96,7 @@ class Page:
             check.note_html(session),
             check.model_update(session),
             *check.show_report(session.report, session),
+            *compare.show(session.comparison),
         ]
 
     # ------------------------------------------------------------------ steps
@@ -232,12 +216,14 @@ class Page:
         def plan(request: gr.Request, *values: Any) -> list[Any]:
             session = self.workspace.session(request.session_hash)
             read = merge.read_form(values)
-            wanted = merging.OPTIONS.get(read.method, ())
             return [
                 merging.plan_html(session.loaded, read, self.workspace.root),
-                gr.update(visible="epsilon" in wanted),
-                *(gr.update(visible=name in wanted) for name in step.extras),
+                # Hidden, not taken out: the page writes the sliders' values into it.
+                gr.update(visible=True if controls.tuned_by(read.method) else "hidden"),
+                *controls.visibilities(read.method),
             ]
+
+        shown = [step.plan, step.from_tune, *step.extras]
 
         gr.on(
             [
@@ -248,11 +234,30 @@ class Page:
             ],
             plan,
             form,
-            [step.plan, step.from_tune, *step.extras.values()],
+            shown,
             queue=False,
             trigger_mode="always_last",
             **_QUIET,
         )
+
+        def take_recipe(path: str, request: gr.Request) -> list[Any]:
+            return recipes.take(path, self.workspace.session(request.session_hash))
+
+        step.load_recipe.upload(
+            take_recipe,
+            step.load_recipe,
+            [
+                step.recipe_status,
+                step.method,
+                *self.tune.settings,
+                *step.extras,
+                step.dtype,
+                step.rounding,
+                step.seed,
+            ],
+            queue=False,
+            **_QUIET,
+        ).then(plan, form, shown, queue=False, **_QUIET)
         # The rule chosen in Tune is the method offered here; no request for that.
         gr.on(
             [self.tune.rule.input, self.tune.rule.change],
@@ -285,6 +290,10 @@ class Page:
         step.evaluate.click(fn=None, js=_WAITING, outputs=step.status)
         step.evaluate.click(run, [step.models, step.limit], step.outputs, **_HEAVY)
         step.stop.click(self._stop, None, None, queue=False, **_QUIET)
+        step.compare.stop.click(self._stop, None, None, queue=False, **_QUIET)
+        compare.wire(
+            step.compare, self.tune, self.workspace, waiting=_WAITING, quiet=_QUIET, heavy=_HEAVY
+        )
 
         def browse(domain: str, which: str, position: float, request: gr.Request) -> list[Any]:
             session = self.workspace.session(request.session_hash)
@@ -312,27 +321,3 @@ def build_page(settings: Settings) -> gr.Blocks:
     app.queue(max_size=40, default_concurrency_limit=8)
     app.ram_page = page
     return app
-
-
-def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
-    """Return the arguments of ``gr.Blocks.launch``: looks, script, what strangers may not do."""
-    text = json.dumps(wording.LIVE).replace("</", "<\\/")
-    css = asset_path("app.css").read_text(encoding="utf-8")
-    shapes = json.dumps(palette.SHAPE_PATHS)
-    script = asset_path("live.js").read_text(encoding="utf-8").replace("</script", "<\\/script")
-    return {
-        "server_name": settings.host,
-        "server_port": settings.port,
-        "theme": theme.build_theme(),
-        # In the head as it is: launch(css=) rewrites selectors, those in @media wrongly.
-        "head": f"<style>{palette.css_variables()}\n{css}</style><script>window.RAM_TEXT = {text}; "
-        f"window.RAM_SHAPES = {shapes};\n{script}</script>",
-        "show_error": False,
-        "ssr_mode": False,
-        "run_history": False,
-        "enable_monitoring": False,
-        "max_file_size": "1mb",
-        "footer_links": ["api", "gradio"],
-        # The sessions' folders, whose names cannot be guessed.
-        "allowed_paths": [str(app.ram_page.workspace.root)],
-    }

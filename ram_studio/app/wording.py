@@ -196,7 +196,6 @@ DTYPES = [
     ("float32 (twice the size)", "float32"),
 ]
 NAME_PLACEHOLDER = "as the method, if left empty"
-METHODS_OWN = "the method's default"
 DOWNLOAD = "Download as zip"
 RECIPE_LABEL = "YAML"
 RECIPE = "Recipe (repeat this merge from the command line)"
@@ -210,16 +209,59 @@ METHOD_NOTES = {
     "dare-ta": "Drops changes at random, scales up the rest, then adds them.",
     "dare-ties": "Drops changes at random, scales up the rest, then resolves signs.",
     "fisher": "Averages weighted by how much each agent's outputs depend on a weight.",
-    "wudi": "Finds per-layer changes that disturb each agent's own ones least.",
+    "wudi": "Finds per-layer changes that disturb each agent's own ones least. Needs no data, but "
+    "whole matrices in memory and many times longer than the others.",
 }
-SCOPE_LABEL = "ρ counted in"
-SCOPES = [
-    ("Whole model", "global"),
-    ("Layer by layer", "layer"),
-    ("Tensor by tensor", "tensor"),
-]
-SHARED_LABEL = "Shared changes"
-SHARED = [("Mean (paper)", "mean"), ("Mean of the agreeing sign", "ties")]
+METHOD_NAMES = {
+    "ram": "RAM",
+    "ram+": "RAM+",
+    "ram+s": "RAM+s",
+    "task-arithmetic": "Task arithmetic (plain averaging and sums)",
+    "ties": "TIES",
+    "dare-ta": "DARE + task arithmetic",
+    "dare-ties": "DARE + TIES",
+    "fisher": "Fisher averaging",
+    "wudi": "WUDI",
+}
+LOAD_RECIPE = "Load a recipe"
+RECIPE_LOADED = (
+    "{name} is in the form, for the agents loaded here; the folders or Hub ids it names are not "
+    "opened."
+)
+RECIPE_OTHER_AGENTS = (
+    "{name} merges {theirs}; loaded here: {ours}. Load agents of those names first."
+)
+RECIPE_OTHER_METHOD = (
+    "{name} uses the method {method}, which needs files of its own; run it with the command line."
+)
+RECIPE_NEAREST = "{setting} {asked} is not on the slider; the nearest, {used}, is set."
+RECIPE_LEFT_OUT = "Not taken over: {fields} (they come from Load)."
+SETTINGS = {
+    "scale": "Scale · factor on the changes",
+    "density": "Density · share of changes kept",
+    "drop_rate": "Drop rate · share of changes dropped",
+    "scope": "Counted in",
+    "shared": "Shared changes",
+    "solver": "Solver",
+    "iterations": "Iterations",
+    "learning_rate": "Learning rate",
+    "others": "Other tensors",
+}
+SETTING_CHOICES = {
+    "scope": {
+        "global": "Whole model",
+        "layer": "Layer by layer",
+        "tensor": "Tensor by tensor",
+    },
+    "shared": {"mean": "Mean (paper)", "ties": "Mean of the agreeing sign"},
+    "solver": {"adam": "Adam (as published)", "closed": "Closed form"},
+    "others": {
+        "mean": "Mean of the changes",
+        "sum": "Sum of the changes",
+        "base": "As in the base",
+    },
+}
+LEFT_OUT = {"scale": "1/N"}
 DTYPE_LABEL = "Stored as"
 ROUNDING_LABEL = "Rounding"
 ROUNDINGS = [("To nearest", "nearest"), ("Stochastic (seeded)", "stochastic")]
@@ -258,6 +300,55 @@ SUITE_ONLY_EXAMPLE = (
     "The built-in suite has the example's small tasks (code, tool, memory, follow). Your own "
     "models can be run on it, but it will not show what they were trained for."
 )
+
+COMPARE_HEADING = "Compare methods side by side"
+COMPARE_LEAD = (
+    "Each method merges the same agents in memory and answers the same prompts; no model folder "
+    "is written. The table says where a difference is no more than chance."
+)
+COMPARE_WHAT = "What to compare"
+OWN_COMPARISON = "My choice of methods"
+COMPARE_METHODS = "Methods"
+COMPARE_CHOICES = {
+    "task-arithmetic-mean": "Task arithmetic, mean (1/N)",
+    "task-arithmetic-sum": "Task arithmetic, plain sum",
+    "ties": "TIES",
+    "dare-ta": "DARE + task arithmetic",
+    "dare-ties": "DARE + TIES",
+    "fisher": "Fisher (slow)",
+    "wudi": "WUDI (slow)",
+    "ram": "RAM",
+    "ram+": "RAM+",
+    "ram+s": "RAM+s",
+}
+COMPARE_OWN_NOTE = "RAM rows use your ε, r and α from Tune; the others their defaults."
+COMPARE = "Compare"
+COMPARE_STARTING = "Preparing the models"
+COMPARE_CSV = "Download CSV"
+COMPARE_REPORT = "Download report (HTML)"
+COMPARE_SUMMARY = "Against {reference}, on all skill prompts together"
+COMPARE_NOTE = (
+    "{n} held-out prompts per skill (seed {seed}), greedy answers, strict checkers. Small numbers: "
+    "95 % Wilson interval. Underlined: highest of the column, which may still be chance. Last "
+    "column: prompts gained and lost against the reference, exact McNemar test with Holm's "
+    "correction for all rows; within noise: p of 0.05 or more. Average: of the skills."
+)
+COMPARE_LAMBDAS = "λ asked and stored, by agent"
+COMPARE_LAMBDAS_NOTE = (
+    "Factor on the changes that an agent made alone: what the method asked for, and what is left "
+    "of it after rounding to the stored format."
+)
+COMPARE_FIGURE = "Time to merge against average score"
+COMPARE_FIGURE_NOTE = (
+    "Numbers are the table's rows, orange is the reference; left and up is better. The first use "
+    "of a kind of merge after the app's start includes preparing its code, and the first that "
+    "needs counts the counting."
+)
+COMPARE_AXES = ("Seconds to merge (logarithmic)",)
+NONE_OF_THEM = "none"
+NO_METHOD_CHOSEN = "No method is chosen. Tick at least one."
+REPORT_ABOUT = "RAM Studio {version} · suite {suite} · {n} prompts per skill · seed {seed}"
+SETTING_SIGNS = {"epsilon": "ε", "alpha": "α"}
 
 WAITING = "Waiting for its turn"
 BUSY = "Another job of this session is running. Stop it, or wait until it is done."

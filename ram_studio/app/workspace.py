@@ -61,6 +61,16 @@ class Merged:
     recipe: str
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """A finished comparison of methods: ``MethodTable.to_dict``, and its two files."""
+
+    title: str
+    table: Mapping[str, Any]
+    csv: Path
+    html: Path
+
+
 @dataclass
 class Session:
     """One visitor's work. Changed by one handler at a time: heavy ones check ``job``."""
@@ -71,6 +81,7 @@ class Session:
     merges: dict[str, Merged] = field(default_factory=dict)
     report: EvalReport | None = None
     scores: dict[tuple[str, int], EvalReport] = field(default_factory=dict)
+    comparison: Comparison | None = None
     job: Job[Any] | None = None
     touched: float = field(default_factory=time.monotonic)
 
@@ -87,6 +98,7 @@ class Session:
             self.merges.clear()
             self.scores.clear()
             self.report = None
+            self.comparison = None
         self.loaded = loaded
 
     def free_name(self, wanted: str) -> str:

@@ -24,10 +24,10 @@ def client(app_url: str):
     client.close()
 
 
-def test_the_four_endpoints_are_public_and_documented(client) -> None:
+def test_the_endpoints_are_public_and_documented(client) -> None:
     info = client.view_api(return_format="dict", print_info=False)
     named = info["named_endpoints"]
-    assert set(named) == {"/analyze", "/preview", "/merge", "/evaluate"}
+    assert set(named) == {"/analyze", "/preview", "/merge", "/evaluate", "/compare"}
     names = [p["parameter_name"] for p in named["/preview"]["parameters"]]
     assert names == ["analysis", "epsilon", "rule", "r", "alpha", "agents", "by"]
 
@@ -109,3 +109,37 @@ def test_a_cancelled_evaluation_makes_room_for_the_next(client) -> None:
     assert scores["models"]["base"]["domains"]["code"]["n"] == 5
     # All models with 300 prompts each take many times longer.
     assert time.monotonic() - start < 15
+
+
+def test_methods_are_compared_without_a_folder(client) -> None:
+    table = client.predict(
+        rows=["task-arithmetic-mean", "ties", "ram+"],
+        settings={"r": 0.2},
+        limit=5,
+        api_name="/compare",
+    )
+    assert table["reference"] == "ram+ (r 0.2)"
+    names = [row["row"] for row in table["rows"]]
+    assert names == ["base", "coding", "tool", "memory", "task-arithmetic", "ties", "ram+ (r 0.2)"]
+    last = table["rows"][-1]
+    assert last["settings"]["r"] == 0.2
+    assert last["domains"]["code"]["n"] == 5
+    asked = load_example("1").sketch.preview(r=0.2)["agents"]["coding"]["lambda"]
+    assert last["agents"]["coding"]["lambda"] == pytest.approx(asked)
+    assert table["rows"][0]["versus"]["outcome"] in ("better", "worse", "within noise")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"rows": ["blend"]}, "no row 'blend'"),
+        ({"rows": []}, "No method is chosen"),
+        ({"preset": "everything"}, "no preset 'everything'"),
+        ({"limit": 0}, "limit is 0"),
+        ({"settings": {"r": -1}}, "r is -1"),
+        ({"settings": {"files": "/etc"}}, "files"),
+    ],
+)
+def test_wrong_comparisons_are_refused_before_any_work(client, arguments: dict, text: str) -> None:
+    with pytest.raises(Exception, match=text):
+        client.predict(**arguments, api_name="/compare")

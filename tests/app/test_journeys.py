@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import zipfile
@@ -12,6 +13,8 @@ import pytest
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app.examples import load_example
+from ram_studio.app.merging import recipe_from
+from ram_studio.checkpoints.recipe import recipe_yaml
 from ram_studio.resources import asset_path
 
 pytestmark = pytest.mark.browser
@@ -164,6 +167,89 @@ def test_merge_download_check_and_reload(visit, tmp_path: Path) -> None:
     page.wait_for_selector("#scores table")
     page.click("#to-merge")
     page.wait_for_selector("#merge-result .result")
+
+
+def test_a_downloaded_recipe_fills_the_form_again(visit, tmp_path: Path) -> None:
+    it = visit()
+    page = it.page
+    it.open("?example=1")
+    page.wait_for_selector("[data-agent]", state="visible")
+    page.click("#to-merge")
+    page.click("#method input")
+    page.click("[role=option]:has-text('DARE + TIES')")
+    page.wait_for_selector("#density input")
+    assert page.is_visible("#drop-rate input")
+    assert page.is_hidden("#from-tune")
+    recipe = tmp_path / "mine.yaml"
+    loaded = load_example("1")
+    recipe.write_text(
+        recipe_yaml(recipe_from(loaded, "ram+", {"epsilon": LADDER[20], "r": 0.35}, seed=11))
+    )
+    page.set_input_files("input[type=file]", str(recipe))
+    page.wait_for_selector("#recipe-status .callout[data-tone=good]")
+    page.wait_for_selector("#from-tune", state="visible")
+    assert "r 0.35" in page.text_content("#from-tune")
+    assert page.locator("#density input").count() == 0
+    assert page.input_value("#method input") == "RAM+"
+    assert page.input_value("#seed input") == "11"
+    page.click("#to-tune")
+    expected = loaded.sketch.preview(20, "ram+", 0.35, 2.0)
+    _wait_for_lambda(page, "coding", expected["agents"]["coding"]["lambda"])
+
+
+def test_methods_are_compared_and_the_table_is_taken_home(visit, tmp_path: Path) -> None:
+    it = visit()
+    page = it.page
+    it.open("?example=1")
+    page.wait_for_selector("[data-agent]", state="visible")
+    page.click("#to-check")
+    assert page.is_hidden("#compare")
+    page.click("#compare-methods > button")
+    page.wait_for_selector("#compare", state="visible")
+    page.wait_for_timeout(400)
+    for name in ("task-arithmetic-mean", "ties", "dare-ta", "ram+s"):
+        page.click(f"#compare-choice label:has(input[name='{name}'])")
+    _set_slider(page, "compare-limit", 10)
+    page.click("#compare")
+    page.wait_for_selector("#comparison table", timeout=90_000)
+    heads = page.locator("#comparison table.compared tbody th").all_text_contents()
+    assert len(heads) == 7
+    assert [head[1:].split("ε")[0] for head in heads[-2:]] == ["ram", "ram+"]
+    assert "reference" in page.locator("#comparison table.compared tr").last.text_content()
+    assert "within noise" in page.text_content("#comparison .statement")
+    assert page.locator("#comparison .drawing-900 circle").count() == 3
+    page.wait_for_selector("#compare-csv", state="visible")
+    with page.expect_download() as download:
+        page.click("#compare-csv")
+    download.value.save_as(tmp_path / "table.csv")
+    with open(tmp_path / "table.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["kind"] for row in rows] == ["base", *["agent"] * 3, *["merge"] * 3]
+    with page.expect_download() as download:
+        page.click("#compare-report")
+    download.value.save_as(tmp_path / "report.html")
+    report = it.context.new_page()
+    asked = []
+    report.on("request", lambda request: asked.append(request.url))
+    report.goto((tmp_path / "report.html").as_uri())
+    assert report.locator("table").first.locator("tbody tr").count() == 7
+    assert len(asked) == 1
+    report.close()
+
+    page.reload()
+    page.wait_for_selector("#to-check[aria-current=step]")
+    page.click("#compare-methods > button")
+    page.wait_for_selector("#comparison table", state="visible")
+    page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    assert page.evaluate("() => document.documentElement.scrollWidth - window.innerWidth") <= 0
+    page.click("#compare-preset input")
+    page.click("[role=option]:has-text('How strong')")
+    page.wait_for_selector("#compare-about:has-text('r = 0 to 0.2')")
+    assert page.is_hidden("#compare-choice")
+    page.click("#compare")
+    page.click("#stop-compare")
+    page.wait_for_selector("#compare-status:has-text('Stopped')", timeout=25_000)
+    assert page.is_enabled("#compare")
 
 
 def _write_large_model(folder: Path, elements: int, change: int) -> None:

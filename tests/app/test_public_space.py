@@ -34,8 +34,9 @@ def test_settings_that_name_folders_are_refused(client) -> None:
 def test_answers_name_no_folder(client) -> None:
     merged = client.predict(method="ram", api_name="/merge")
     scores = client.predict(models=["coding", merged["merge"]], limit=2, api_name="/evaluate")
+    table = client.predict(rows=["ram"], limit=1, api_name="/compare")
     assert "/" not in merged["out"]
-    for text in (json.dumps(merged), json.dumps(scores)):
+    for text in (json.dumps(merged), json.dumps(scores), json.dumps(table)):
         assert str(asset_path("example").parent) not in text
         assert "/tmp" not in text
 

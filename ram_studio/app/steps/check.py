@@ -9,6 +9,8 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.app import markup, scoring, wording
+from ram_studio.app.steps import compare
+from ram_studio.app.steps.compare import CompareStep
 from ram_studio.app.workspace import Session
 from ram_studio.evals import SUITES, EvalReport
 
@@ -33,6 +35,7 @@ class CheckStep:
     which: gr.Dropdown
     position: gr.Slider
     item: gr.HTML
+    compare: CompareStep
 
     @property
     def outputs(self) -> list[Any]:
@@ -175,6 +178,7 @@ def build() -> CheckStep:
                     scale=2,
                 )
             item = gr.HTML("", elem_id="item", apply_default_css=False)
+        comparison = compare.build()
     return CheckStep(
         column,
         note,
@@ -189,4 +193,5 @@ def build() -> CheckStep:
         which,
         position,
         item,
+        comparison,
     )

@@ -9,17 +9,13 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.app import markup, merging, wording
+from ram_studio.app.controls import CONTROLS, OFFERED, own_settings
 from ram_studio.app.merging import MergeForm
 from ram_studio.app.settings import Settings
 from ram_studio.app.steps.tune import TuneStep
 from ram_studio.app.workspace import Merged, Session
 
-_EXTRA = {
-    # name: (label, minimum, maximum)
-    "scale": ("Scale · factor on the changes", 0.0, 10.0),
-    "density": ("Density · share of changes kept", 0.01, 1.0),
-    "drop_rate": ("Drop rate · share of changes dropped", 0.0, 0.99),
-}
+DEFAULT_METHOD = "ram+"
 
 
 @dataclass(frozen=True)
@@ -29,7 +25,7 @@ class MergeStep:
     column: gr.Column
     method: gr.Dropdown
     from_tune: gr.HTML
-    extras: dict[str, gr.components.Component]
+    extras: list[gr.components.Component]
     dtype: gr.Dropdown
     rounding: gr.Radio
     seed: gr.Number
@@ -43,6 +39,8 @@ class MergeStep:
     download: gr.DownloadButton
     recipe: gr.Code
     recipe_box: gr.Accordion
+    load_recipe: gr.UploadButton
+    recipe_status: gr.HTML
     next: gr.Button
 
     def form(self, tune: TuneStep) -> list[Any]:
@@ -52,7 +50,7 @@ class MergeStep:
             tune.epsilon,
             tune.r,
             tune.alpha,
-            *self.extras.values(),
+            *self.extras,
             self.dtype,
             self.rounding,
             self.seed,
@@ -76,7 +74,9 @@ class MergeStep:
 
 def read_form(values: tuple[Any, ...]) -> MergeForm:
     """Return the form from the values of ``MergeStep.form``."""
-    return MergeForm(*values)
+    method, point, r, alpha, *rest = values
+    own = own_settings(method, rest[: len(CONTROLS)])
+    return MergeForm(method, point, r, alpha, own, *rest[len(CONTROLS) :])
 
 
 def show_result(merged: Merged | None, session: Session, settings: Settings) -> list[Any]:
@@ -110,23 +110,7 @@ def run(form: MergeForm, session: Session, settings: Settings) -> Iterator[list[
             yield [*state, status, *[gr.skip()] * 4]
 
 
-def method_choices(methods: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Return (label, name) of the methods, RAM's first."""
-    labels = {
-        "ram": "RAM",
-        "ram+": "RAM+",
-        "ram+s": "RAM+s",
-        "task-arithmetic": "Task arithmetic (plain averaging and sums)",
-        "ties": "TIES",
-        "dare-ta": "DARE + task arithmetic",
-        "dare-ties": "DARE + TIES",
-        "fisher": "Fisher averaging",
-        "wudi": "WUDI",
-    }
-    return [(labels.get(m, m), m) for m in methods]
-
-
-def build(methods: tuple[str, ...], devices: list[tuple[str, str]]) -> MergeStep:
+def build(devices: list[tuple[str, str]]) -> MergeStep:
     """Lay the step out inside the open Blocks."""
     with gr.Column(elem_id="step-merge", elem_classes="step") as column:
         gr.HTML(
@@ -135,8 +119,8 @@ def build(methods: tuple[str, ...], devices: list[tuple[str, str]]) -> MergeStep
         with gr.Row(elem_classes="two-sides"):
             with gr.Column(elem_classes="box", scale=5, min_width=300):
                 method = gr.Dropdown(
-                    method_choices(methods),
-                    value="ram+",
+                    [(wording.METHOD_NAMES.get(name, name), name) for name in OFFERED],
+                    value=DEFAULT_METHOD,
                     label=wording.METHOD_LABEL,
                     filterable=False,
                     elem_id="method",
@@ -150,36 +134,7 @@ def build(methods: tuple[str, ...], devices: list[tuple[str, str]]) -> MergeStep
                     apply_default_css=False,
                 )
                 with gr.Row(elem_classes="extras"):
-                    extras = {
-                        key: gr.Number(
-                            None,
-                            label=label,
-                            placeholder=wording.METHODS_OWN,
-                            minimum=low,
-                            maximum=high,
-                            visible=False,
-                            min_width=140,
-                            elem_id=key.replace("_", "-"),
-                        )
-                        for key, (label, low, high) in _EXTRA.items()
-                    }
-                with gr.Row(elem_classes="extras"):
-                    scope = gr.Dropdown(
-                        wording.SCOPES,
-                        value="global",
-                        label=wording.SCOPE_LABEL,
-                        filterable=False,
-                        min_width=140,
-                        elem_id="scope",
-                    )
-                    shared = gr.Dropdown(
-                        wording.SHARED,
-                        value="mean",
-                        label=wording.SHARED_LABEL,
-                        filterable=False,
-                        min_width=140,
-                        elem_id="shared",
-                    )
+                    extras = [c.build(visible=DEFAULT_METHOD in c.methods) for c in CONTROLS]
                 with gr.Row():
                     dtype = gr.Dropdown(
                         wording.DTYPES,
@@ -222,6 +177,14 @@ def build(methods: tuple[str, ...], devices: list[tuple[str, str]]) -> MergeStep
                     max_length=60,
                     elem_id="merge-name",
                 )
+                load_recipe = gr.UploadButton(
+                    wording.LOAD_RECIPE,
+                    file_types=[".yaml", ".yml"],
+                    type="filepath",
+                    size="sm",
+                    elem_id="load-recipe",
+                )
+                recipe_status = gr.HTML("", elem_id="recipe-status", apply_default_css=False)
             with gr.Column(scale=6, min_width=300, elem_classes="side"):
                 plan = gr.HTML("", elem_id="plan", apply_default_css=False)
                 with gr.Row(elem_classes="actions"):
@@ -246,7 +209,7 @@ def build(methods: tuple[str, ...], devices: list[tuple[str, str]]) -> MergeStep
         column,
         method,
         from_tune,
-        {**extras, "scope": scope, "shared": shared},
+        extras,
         dtype,
         rounding,
         seed,
@@ -260,5 +223,7 @@ def build(methods: tuple[str, ...], devices: list[tuple[str, str]]) -> MergeStep
         download,
         recipe,
         recipe_box,
+        load_recipe,
+        recipe_status,
         go_on,
     )

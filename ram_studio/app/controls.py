@@ -1,0 +1,135 @@
+"""Controls of the methods' own settings, drawn from each method's settings model.
+
+Two methods share a control where their setting is the same in name, default, range and help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from ram_studio.algorithm.methods import METHODS
+from ram_studio.app import wording
+
+TUNED = ("epsilon", "r", "alpha")
+"""Settings that have their slider in Tune."""
+
+_NEEDS_FILES = ("fisher",)
+"""Methods that need files beside the checkpoints; only the command line takes those."""
+
+OFFERED = tuple(
+    name for name, m in METHODS.items() if not m.is_experiment and name not in _NEEDS_FILES
+)
+
+
+@dataclass(frozen=True)
+class Control:
+    """One control: the setting, its JSON schema, and the methods it belongs to."""
+
+    name: str
+    schema: Mapping[str, Any]
+    methods: tuple[str, ...]
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether the setting may be left out, with a meaning of its own."""
+        return "anyOf" in self.schema
+
+    @property
+    def range(self) -> Mapping[str, Any]:
+        """Return the part of the schema that has the type and the limits."""
+        return self.schema["anyOf"][0] if self.is_optional else self.schema
+
+    def build(self, *, visible: bool) -> gr.components.Component:
+        """Lay the control out inside the open Blocks."""
+        limits = self.range
+        common: dict[str, Any] = {
+            "label": wording.SETTINGS.get(self.name, self.name.replace("_", " ").capitalize()),
+            "info": self.help,
+            "visible": visible,
+            "min_width": 200,
+            "elem_id": self.name.replace("_", "-"),
+        }
+        default = self.schema.get("default")
+        if "enum" in limits:
+            names = wording.SETTING_CHOICES.get(self.name, {})
+            choices = [(names.get(value, str(value)), value) for value in limits["enum"]]
+            return gr.Dropdown(choices, value=default, filterable=False, **common)
+        low, high = self.limits
+        return gr.Number(
+            default,
+            precision=0 if limits["type"] == "integer" else None,
+            minimum=low,
+            maximum=high,
+            placeholder=wording.LEFT_OUT.get(self.name) if self.is_optional else None,
+            **common,
+        )
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Return the least and the largest value; an open end is that end itself."""
+        limits = self.range
+        low = limits.get("minimum", limits.get("exclusiveMinimum", float("-inf")))
+        return low, limits.get("maximum", limits.get("exclusiveMaximum", float("inf")))
+
+    @property
+    def help(self) -> str:
+        """Return the setting's help, with its range where it has one."""
+        text = self.schema.get("description", "").replace("tau", "changes")
+        if "enum" in self.range:
+            return text
+        low, high = self.limits
+        start = f"More than {low:g}" if "exclusiveMinimum" in self.range else f"From {low:g}"
+        end = f"less than {high:g}" if "exclusiveMaximum" in self.range else f"{high:g}"
+        return f"{text} {start} to {end}.".replace("-", "−")
+
+
+def _controls() -> tuple[Control, ...]:
+    found: list[Control] = []
+    for method in OFFERED:
+        schema = METHODS[method].settings.model_json_schema()["properties"]
+        for name, described in schema.items():
+            if name in TUNED:
+                continue
+            for i, control in enumerate(found):
+                if control.name == name and control.schema == described:
+                    found[i] = Control(name, described, (*control.methods, method))
+                    break
+            else:
+                found.append(Control(name, described, (method,)))
+    return tuple(found)
+
+
+CONTROLS = _controls()
+
+
+def tuned_by(method: str) -> tuple[str, ...]:
+    """Return the settings of a method that are set in Tune."""
+    return tuple(name for name in TUNED if name in METHODS[method].settings.model_fields)
+
+
+def visibilities(method: str) -> list[Any]:
+    """Return an update for each of CONTROLS that shows those of a method."""
+    return [gr.update(visible=method in control.methods) for control in CONTROLS]
+
+
+def own_settings(method: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Return a method's own settings among the values of CONTROLS; empty ones are left out."""
+    return {
+        control.name: value
+        for control, value in zip(CONTROLS, values, strict=True)
+        if method in control.methods and value is not None
+    }
+
+
+def values_for(method: str, settings: Mapping[str, Any]) -> list[Any]:
+    """Return an update for each of CONTROLS that puts these settings of a method there."""
+    return [
+        gr.update(value=settings.get(control.name), visible=True)
+        if method in control.methods
+        else gr.update(visible=False)
+        for control in CONTROLS
+    ]

@@ -1,0 +1,163 @@
+"""The comparison without a server: rows, view and files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ram_studio.app import comparing, comparison_figure, comparison_view, wording
+from ram_studio.app.examples import load_example
+from ram_studio.app.settings import Settings
+from ram_studio.app.workspace import Comparison, Session, Workspace
+from ram_studio.engine.experiments import EXPERIMENTS
+from ram_studio.errors import SettingsError
+
+TUNED = {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    session = Workspace(Settings(work_dir=tmp_path / "work")).session("t")
+    session.load(load_example("1"))
+    return session
+
+
+def _row(name: str, kind: str, score: float, outcome: str | None = None) -> dict:
+    is_merge = kind == "merge"
+    factors = {"<a>": {"rho": None, "lambda": 1.2, "effective_lambda": 1.15}} if is_merge else {}
+    ci = [max(0.0, score - 0.1), min(1.0, score + 0.1)]
+    domain = {"n": 50, "correct": 1, "score": score, "stderr": 0.1, "ci95": ci}
+    versus = {"wins": 1, "losses": 2, "p_value": 0.2, "p_adjusted": 0.4, "outcome": outcome}
+    return {
+        "row": name,
+        "kind": kind,
+        "method": "ties" if is_merge else None,
+        "settings": {"epsilon": 1e-5, "scale": None, "scope": "global"} if is_merge else None,
+        "merged_agents": ["<a>", "b"] if is_merge else None,
+        "domains": dict.fromkeys(("code", "tool", "memory", "follow"), domain),
+        "average": score,
+        "retention": score,
+        "merge_seconds": 0.02 if is_merge else None,
+        "evaluation_seconds": 1.0,
+        "agents": factors,
+        "versus": versus if outcome else None,
+    }
+
+
+def _table() -> dict:
+    return {
+        "suite": "demo",
+        "seed": 1,
+        "n": 50,
+        "reference": "<i>ram+</i>",
+        "rows": [
+            _row("base", "base", 0.2, "worse"),
+            _row("<a>", "agent", 0.4, "worse"),
+            _row("<b>ties</b>", "merge", 0.9, "within noise"),
+            _row("<i>ram+</i>", "merge", 0.9),
+        ],
+        "statements": [],
+    }
+
+
+def test_ram_rows_take_the_sliders_and_the_others_their_defaults() -> None:
+    tuned = {"epsilon": 1e-4, "r": 0.3, "alpha": 1.0}
+    rows = comparing.rows_for(load_example("1"), "", comparing.USUAL, tuned)
+    assert len(rows) == len(comparing.USUAL)
+    assert {r.method for r in rows.values()} >= {"ram", "ram+", "ram+s", "ties", "dare-ta"}
+    plus = next(r for r in rows.values() if r.method == "ram+")
+    assert {k: plus.settings[k] for k in tuned} == tuned
+    assert rows["ties"].settings == {}
+    assert rows["task-arithmetic (scale 1)"].settings == {"scale": 1.0}
+
+
+@pytest.mark.parametrize("preset", comparing.PRESETS)
+def test_every_preset_gives_rows_of_one_base(preset: str) -> None:
+    rows = comparing.rows_for(load_example("1"), preset, (), TUNED)
+    assert len({recipe.base for recipe in rows.values()}) == 1
+    assert comparing.title_of(preset) == EXPERIMENTS[preset].title
+
+
+def test_wrong_choices_are_named() -> None:
+    with pytest.raises(SettingsError, match="No method"):
+        comparing.rows_for(load_example("1"), "", (), TUNED)
+    with pytest.raises(SettingsError, match="blend"):
+        comparing.rows_for(load_example("1"), "", ["blend"], TUNED)
+    with pytest.raises(SettingsError, match="warp"):
+        comparing.rows_for(load_example("1"), "warp", (), TUNED)
+
+
+def test_every_choice_has_a_name() -> None:
+    assert set(comparing.CHOICES) == set(wording.COMPARE_CHOICES)
+    assert set(comparing.USUAL) <= set(comparing.CHOICES)
+
+
+def test_the_page_says_what_is_within_noise_and_escapes_names() -> None:
+    html = comparison_view.page_html(_table())
+    assert "<b>ties</b>" not in html
+    assert "<i>ram+</i>" not in html
+    assert "&lt;b&gt;ties&lt;/b&gt;" in html
+    assert "within noise" in html
+    assert "+1 −2, p 0.400" in html
+    assert "scale 1/2" in html
+    assert "1.200 → <b>1.150</b>" in html
+    assert html.count('<svg class="drawn"') == 2
+
+
+def test_the_report_needs_nothing_else() -> None:
+    html = comparison_view.report_html(_table(), "<My> title")
+    assert html.startswith("<!doctype html>")
+    assert "&lt;My&gt; title" in html
+    assert not re.search(r"(src|href)=|url\(|https?:|<script|@import", html)
+    assert "default-src 'none'" in html
+    assert "prefers-color-scheme: dark" in html
+    variables = set(re.findall(r"var\((--ram-[a-z0-9-]+)\)", html))
+    assert all(f"{name}:" in html for name in variables)
+
+
+def test_labels_of_equal_scores_do_not_cover_each_other() -> None:
+    points = [(str(i), f"m{i}", 0.02, 0.97, i == 1) for i in range(1, 20)]
+    svg = comparison_figure.figure_svg(points, 900)
+    heights = [float(y) for y in re.findall(r'class="name" x="[^"]+" y="([^"]+)"', svg)]
+    assert len(heights) == 19
+    gaps = [b - a for a, b in zip(sorted(heights), sorted(heights)[1:], strict=False)]
+    assert min(gaps) >= 15.9
+    height = float(re.search(r'viewBox="0 0 900 (\d+)"', svg).group(1))
+    assert 0 < min(heights) < max(heights) < height
+    assert "<circle" in comparison_figure.figure_svg(points[:1], 340)
+    assert "<circle" not in comparison_figure.figure_svg([], 340)
+
+
+def test_the_files_lie_in_the_session_s_folder_and_go_with_another_load(session: Session) -> None:
+    table = SimpleNamespace(to_dict=_table, to_csv=lambda: "row\n")
+    kept = comparing.keep(table, "How strong / ../ <x>", session)
+    assert kept.csv.read_text() == "row\n"
+    assert kept.html.parent == session.folder / "downloads"
+    assert kept.html.name == "comparison-how-strong-x.html"
+    session.comparison = kept
+    session.load(load_example("dense"))
+    assert session.comparison is None
+
+
+def test_fisher_rows_name_no_folder(session: Session) -> None:
+    rows = comparing.rows_for(load_example("1"), "", ["fisher"], TUNED)
+    few = {n: r.model_copy(update={"settings": {"examples": 1}}) for n, r in rows.items()}
+    table = comparing.compare(few, session.loaded, session, 1, lambda _: None, lambda: False)
+    assert "files" not in table.merges["fisher"].recipe.settings
+    assert str(session.folder) not in table.to_csv()
+    assert (session.folder / "fisher").is_dir()
+
+
+def test_a_stopped_comparison_keeps_what_was_there(session: Session) -> None:
+    before = Comparison("x", _table(), session.folder, session.folder)
+    session.comparison = before
+    steps = comparing.run_comparison("", ["ram"], 300, TUNED, session)
+    next(steps)
+    session.job.stop()
+    *_, (status, found) = steps
+    assert "Stopped" in status
+    assert found is None
+    assert session.comparison is before
