@@ -33,14 +33,14 @@ def test_every_command_line_of_the_readme_runs_in_order(tmp_path):
         "MEMORIZER": asset_path("example", "memory"),
     }
     lines = _cli_lines()
-    assert len(lines) == 6
+    assert len(lines) == 8
     for line in lines:
         words = [
             re.sub(r"(^|=)(BASE|CODER|MEMORIZER)$", lambda m: f"{m[1]}{places[m[2]]}", word)
             for word in shlex.split(line)
         ]
         assert words[0] == "ram-studio"
-        if words[1] == "evaluate":
+        if words[1] in ("evaluate", "compare"):
             words += ["--limit", "5"]
         done = subprocess.run(
             [sys.executable, "-m", "ram_studio", *words[1:]],

@@ -23,7 +23,18 @@ def test_version_and_help(cli):
     assert cli("--version") == (0, f"ram-studio {__version__}\n", "")
     code, out, _ = cli("--help")
     assert code == 0
-    for command in ("app", "analyze", "preview", "inspect", "merge", "verify", "evaluate"):
+    for command in (
+        "app",
+        "analyze",
+        "preview",
+        "inspect",
+        "merge",
+        "verify",
+        "evaluate",
+        "history",
+        "compare",
+        "fisher",
+    ):
         assert f"\n  {command} " in out
 
 
