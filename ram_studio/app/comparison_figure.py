@@ -41,9 +41,9 @@ def figure_svg(points: Sequence[Point], width: int) -> str:
         at = x(10.0**power)
         parts.append(_line(at, _TOP, at, height - _BOTTOM, "grid"))
         parts.append(_text(at, height - _BOTTOM + 18, f"{10.0**power:g} s", "middle"))
-    tenths = round((ceiling - bottom) * 10)
-    for i in range(0, tenths + 1, 1 if tenths <= 6 else 2):
-        score = bottom + i / 10
+    span = round(100 * (ceiling - bottom))
+    for i in range(0, span + 1, 2 if span <= 10 else 10 if span <= 60 else 20):
+        score = bottom + i / 100
         parts.append(_line(_LEFT, y(score), _LEFT + inner, y(score), "grid"))
         parts.append(_text(_LEFT - 7, y(score) + 4, f"{100 * score:.0f} %", "end"))
     parts.append(
