@@ -67,15 +67,17 @@ def run_in_turns(
                 continue
             shutil.rmtree(out, ignore_errors=True)
             results[name].append(run_process(command(out)))
-            print(f"round {number + 1}: {name}: {results[name][-1].wall:.2f} s", file=sys.stderr)
+            last = results[name][-1]
+            told = f"round {number + 1}: {name}: {last.wall:.2f} s, cpu {last.cpu:.2f} s"
+            print(told, file=sys.stderr)
     shutil.rmtree(out, ignore_errors=True)
     return results
 
 
-def median_ratio(runs: list[Run], against: list[Run]) -> float:
-    """Return the median over rounds of one command's wall time over another's."""
+def median_ratio(runs: list[Run], against: list[Run], figure: str = "wall") -> float:
+    """Return the median over rounds of one command's wall or cpu time over another's."""
     pairs = zip(runs, against, strict=False)
-    return statistics.median(mine.wall / other.wall for mine, other in pairs)
+    return statistics.median(getattr(a, figure) / getattr(b, figure) for a, b in pairs)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

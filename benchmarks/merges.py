@@ -22,6 +22,13 @@ from measuring import Run, machine_facts, median_ratio, run_in_turns, run_proces
 from zoo import SIZES, agent_names, elements, make_zoo
 
 METHODS = ("task-arithmetic", "ties", "dare-ta", "dare-ties")
+RATIOS = (
+    "wall / floor 1",
+    "wall / floor 2",
+    "wall / ram+",
+    "cpu / floor 2",
+    "cpu / ram+",
+)
 MERGEKIT = {
     "ramplus_tl": ({}, {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}),
     "task_arithmetic": ({"weight": 0.33}, {}),
@@ -76,8 +83,10 @@ def mergekit_command(
     return lambda out: [program, str(path), str(out), "--quiet"]
 
 
-def compare(zoo: Path, agents: int, rounds: int, mergekit: str | None, scratch: Path) -> str:
-    """Return the table of all tools on one zoo."""
+def compare(
+    zoo: Path, agents: int, rounds: int, mergekit: str | None, theirs: Sequence[str], scratch: Path
+) -> str:
+    """Return the table of all tools on one zoo; theirs: mergekit's methods."""
     sketch = scratch / "sketch.safetensors"
     analyze = [sys.executable, "-m", "ram_studio", "analyze", *sources(zoo, agents)]
     run_process([*analyze, "--sketch", str(sketch)])
@@ -92,7 +101,7 @@ def compare(zoo: Path, agents: int, rounds: int, mergekit: str | None, scratch: 
         **{method: merge_command(zoo, agents, method) for method in METHODS},
     }
     if mergekit:
-        for method in MERGEKIT:
+        for method in theirs:
             name = f"mergekit {method}"
             commands[name] = mergekit_command(mergekit, zoo, agents, method, scratch)
     results = run_in_turns(commands, rounds, scratch)
@@ -106,10 +115,12 @@ def compare(zoo: Path, agents: int, rounds: int, mergekit: str | None, scratch: 
             f"{median_ratio(runs, one):.2f}",
             f"{median_ratio(runs, two):.2f}",
             f"{median_ratio(runs, ours):.2f}",
+            f"{median_ratio(runs, two, 'cpu'):.2f}",
+            f"{median_ratio(runs, ours, 'cpu'):.2f}",
         ]
         for name, runs in results.items()
     ]
-    header = ("tool", "wall s", "cpu s", "peak MiB", "/ floor 1", "/ floor 2", "/ ram+")
+    header = ("tool", "wall s", "cpu s", "peak MiB", *RATIOS)
     return table(header, rows)
 
 
@@ -147,6 +158,7 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--mergekit", help="mergekit-yaml of an installed mergekit")
+    parser.add_argument("--mergekit-methods", nargs="+", choices=MERGEKIT, default=list(MERGEKIT))
     parser.add_argument("--growth", action="store_true", help="also agents 2 to 6 and larger sizes")
     parser.add_argument("--growth-sizes", default="0.1b,0.5b", help="sizes of the growth table")
     parser.add_argument(
@@ -163,7 +175,8 @@ def main() -> None:
         print(f"{options.size}: {count} elements, {options.agents} agents, {options.rounds} rounds")
         print()
         mergekit = options.mergekit and os.path.abspath(options.mergekit)
-        print(compare(zoo, options.agents, options.rounds, mergekit, Path(scratch)))
+        theirs = options.mergekit_methods
+        print(compare(zoo, options.agents, options.rounds, mergekit, theirs, Path(scratch)))
         if options.growth:
             sizes = options.growth_sizes.split(",")
             print()
