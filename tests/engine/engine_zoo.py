@@ -67,13 +67,16 @@ def base_tensor(shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator
 def changed_by_rank(
     base: torch.Tensor, agents: int, reach: int, rng: torch.Generator
 ) -> list[torch.Tensor]:
-    """Return each agent's tensor: overlap count i mod (agents + 1) at element i, ulps up to reach.
+    """Return each agent's tensor: every overlap count in turn, and 1 more often in some tensors.
 
-    Steps are at least as large as keeps them above 1e-5 about half of the time.
+    Changes are of 1 to ``reach`` units in the last place. Ratios differ by agent and tensor.
     """
     flat = base.flatten()
-    rank = torch.rand((agents, len(flat)), generator=rng).argsort(0).argsort(0)
-    changed = rank < torch.arange(len(flat)) % (agents + 1)
+    counts = [*range(agents + 1), *[1] * int(torch.randint(0, 12, (), generator=rng))]
+    keys = torch.rand((agents, len(flat)), generator=rng)
+    keys *= torch.linspace(0.5, 1.0, agents)[:, None]  # the first agents change more
+    rank = keys.argsort(0).argsort(0)
+    changed = rank < torch.tensor(counts)[torch.arange(len(flat)) % len(counts)]
     result = []
     for t in range(agents):
         sign = torch.randint(0, 2, (len(flat),), generator=rng) * 2 - 1

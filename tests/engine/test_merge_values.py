@@ -183,7 +183,7 @@ def test_any_epsilon_is_honoured_exactly(tmp_path, agents, epsilon):
 def test_rho_may_be_counted_per_layer_or_per_tensor(tmp_path, scope, agents):
     zoo = make_zoo(tmp_path / "zoo", agents, seed=5)
     result, merged = merge_zoo(
-        zoo, tmp_path / "out", settings={"scope": scope, "r": 0.4}, dtype="float32"
+        zoo, tmp_path / "out", settings={"scope": scope, "r": 0.4, "alpha": 9.0}, dtype="float32"
     )
     layers = {
         "embedding": [EMBEDDING],
@@ -194,7 +194,7 @@ def test_rho_may_be_counted_per_layer_or_per_tensor(tmp_path, scope, agents):
     }
     groups = layers.values() if scope == "layer" else [[n] for n in zoo.counted]
     factors = {
-        name: [reference.scaling(rho, "ram+", 0.4, 2.0) for rho in zoo.ratios(1e-5, group)]
+        name: [reference.scaling(rho, "ram+", 0.4, 9.0) for rho in zoo.ratios(1e-5, group)]
         for group in groups
         for name in group
     }
