@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ram_studio.app import comparison_view, markup, merging, wording
@@ -131,7 +130,7 @@ def title_of(preset: str) -> str:
 
 
 def keep(table: Any, title: str, session: Session) -> Comparison:
-    """Write the table's CSV and report into the session's folder and return it for the page.
+    """Write the table's CSV, report and figure into the session's folder; return it for the page.
 
     Raises: OutputError when they cannot be written.
     """
@@ -141,6 +140,7 @@ def keep(table: Any, title: str, session: Session) -> Comparison:
     files = {
         folder / f"{stem}.csv": table.to_csv(),
         folder / f"{stem}.html": comparison_view.report_html(described, title),
+        folder / f"{stem}.svg": comparison_view.figure_file(described),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -148,8 +148,7 @@ def keep(table: Any, title: str, session: Session) -> Comparison:
             path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise OutputError(f"The table could not be written: {error.strerror or error}.") from error
-    csv, html = (Path(path) for path in files)
-    return Comparison(title, described, csv, html)
+    return Comparison(title, described, *files)
 
 
 def progress_html(event: Comparing | None) -> str:

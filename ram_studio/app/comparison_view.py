@@ -145,13 +145,32 @@ def lambda_html(table: Table) -> str:
     )
 
 
-def figure_html(table: Table, widths: Sequence[int]) -> str:
-    """Return the time-versus-score figure, drawn once for each width."""
-    points = [
+def _points(table: Table) -> list[tuple[str, str, float, float, bool]]:
+    return [
         (str(i), row["row"], row["merge_seconds"], row["average"], row["row"] == table["reference"])
         for i, row in enumerate(merge_rows(table), 1)
         if row["average"] is not None
     ]
+
+
+def figure_file(table: Table) -> str:
+    """Return the time-versus-score figure as one SVG file that needs nothing else."""
+    color = {name: pair[0] for name, pair in palette.PAGE.items()}
+    style = (
+        f"text {{ fill: {color['muted']}; font: 12px system-ui, sans-serif; }} "
+        f".grid {{ stroke: {color['line']}; }} .lead {{ stroke: {color['muted']}; }} "
+        f".dot {{ fill: {color['accent']}; }} "
+        f".dot.reference {{ fill: {palette.AGENTS_LIGHT[1]}; }} "
+        f"text.name {{ fill: {color['ink']}; font-weight: 600; }} svg {{ background: #fff; }}"
+    )
+    drawing = figure_svg(_points(table), 900)
+    head, _, body = drawing.partition(">")
+    return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{style}</style>{body}\n'
+
+
+def figure_html(table: Table, widths: Sequence[int]) -> str:
+    """Return the time-versus-score figure, drawn once for each width."""
+    points = _points(table)
     drawings = "".join(
         f'<div class="drawing-{width}">{figure_svg(points, width)}</div>' for width in widths
     )

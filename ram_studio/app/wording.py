@@ -326,6 +326,7 @@ COMPARE = "Compare"
 COMPARE_STARTING = "Preparing the models"
 COMPARE_CSV = "Download CSV"
 COMPARE_REPORT = "Download report (HTML)"
+COMPARE_SVG = "Download figure (SVG)"
 COMPARE_SUMMARY = "Against {reference}, on all skill prompts together"
 COMPARE_NOTE = (
     "{n} held-out prompts per skill (seed {seed}), greedy answers, strict checkers. Small numbers: "

@@ -63,12 +63,13 @@ class Merged:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A finished comparison of methods: ``MethodTable.to_dict``, and its two files."""
+    """A finished comparison of methods: ``MethodTable.to_dict``, and its files."""
 
     title: str
     table: Mapping[str, Any]
     csv: Path
     html: Path
+    svg: Path
 
 
 @dataclass

@@ -16,6 +16,7 @@ from ram_studio.cli import (
     compare_command,
     evaluate_command,
     history_command,
+    recipe_command,
     sketch_commands,
 )
 from ram_studio.errors import RamStudioError, Stopped
@@ -38,6 +39,7 @@ commands.command("inspect")(checkpoints_commands.inspect)
 commands.command("merge")(checkpoints_commands.merge)
 commands.command("verify")(checkpoints_commands.verify)
 commands.command("evaluate")(evaluate_command.evaluate)
+commands.command("recipe")(recipe_command.recipe)
 commands.command("history")(history_command.history)
 commands.command("compare")(compare_command.compare)
 commands.command("fisher")(compare_command.fisher)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 
@@ -137,6 +138,11 @@ def test_the_files_lie_in_the_session_s_folder_and_go_with_another_load(session:
     assert kept.csv.read_text() == "row\n"
     assert kept.html.parent == session.folder / "downloads"
     assert kept.html.name == "comparison-how-strong-x.html"
+    drawing = ElementTree.fromstring(kept.svg.read_text())
+    assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
+    assert len(drawing.findall(".//*[@cx]")) == sum(
+        row["average"] is not None for row in comparison_view.merge_rows(kept.table)
+    )
     session.comparison = kept
     session.load(load_example("dense"))
     assert session.comparison is None
@@ -152,7 +158,7 @@ def test_fisher_rows_name_no_folder(session: Session) -> None:
 
 
 def test_a_stopped_comparison_keeps_what_was_there(session: Session) -> None:
-    before = Comparison("x", _table(), session.folder, session.folder)
+    before = Comparison("x", _table(), session.folder, session.folder, session.folder)
     session.comparison = before
     steps = comparing.run_comparison("", ["ram"], 300, TUNED, session)
     next(steps)

@@ -228,6 +228,10 @@ def test_methods_are_compared_and_the_table_is_taken_home(visit, tmp_path: Path)
     with page.expect_download() as download:
         page.click("#compare-report")
     download.value.save_as(tmp_path / "report.html")
+    with page.expect_download() as download:
+        page.click("#compare-figure")
+    download.value.save_as(tmp_path / "figure.svg")
+    assert (tmp_path / "figure.svg").read_text(encoding="utf-8").count("<circle") == 3
     report = it.context.new_page()
     asked = []
     report.on("request", lambda request: asked.append(request.url))

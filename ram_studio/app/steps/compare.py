@@ -33,11 +33,12 @@ class CompareStep:
     downloads: gr.Row
     csv: gr.DownloadButton
     report: gr.DownloadButton
+    figure: gr.DownloadButton
 
     @property
     def shown(self) -> list[Any]:
         """What ``show`` returns updates of."""
-        return [self.result, self.downloads, self.csv, self.report]
+        return [self.result, self.downloads, self.csv, self.report, self.figure]
 
     @property
     def outputs(self) -> list[Any]:
@@ -49,12 +50,13 @@ def show(comparison: Comparison | None) -> list[Any]:
     """Return updates of ``CompareStep.shown`` for a comparison, or for none yet."""
     if comparison is None:
         empty = gr.update(value=None)
-        return ["", gr.update(visible=False), empty, empty]
+        return ["", gr.update(visible=False), empty, empty, empty]
     return [
         comparison_view.page_html(comparison.table),
         gr.update(visible=True),
         gr.update(value=str(comparison.csv)),
         gr.update(value=str(comparison.html)),
+        gr.update(value=str(comparison.svg)),
     ]
 
 
@@ -75,7 +77,7 @@ def run(values: Sequence[Any], session: Session) -> Iterator[list[Any]]:
         if comparison is not None:
             yield [*idle, "", *show(comparison)]
         else:
-            yield [*(busy if session.is_busy else idle), status, *[gr.skip()] * 4]
+            yield [*(busy if session.is_busy else idle), status, *[gr.skip()] * len(show(None))]
 
 
 def build() -> CompareStep:
@@ -122,8 +124,9 @@ def build() -> CompareStep:
         with gr.Row(elem_classes="actions", visible=False) as downloads:
             csv = gr.DownloadButton(wording.COMPARE_CSV, elem_id="compare-csv")
             report = gr.DownloadButton(wording.COMPARE_REPORT, elem_id="compare-report")
+            figure = gr.DownloadButton(wording.COMPARE_SVG, elem_id="compare-figure")
     return CompareStep(
-        preset, methods, note, limit, compare, stop, status, result, downloads, csv, report
+        preset, methods, note, limit, compare, stop, status, result, downloads, csv, report, figure
     )
 
 

@@ -1,0 +1,64 @@
+"""``ram-studio recipe``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ram_studio.errors import OutputError
+
+
+def recipe(
+    source: Annotated[Path, typer.Argument(help="A recipe, or with --from-mergekit its YAML.")],
+    from_mergekit: Annotated[
+        bool, typer.Option("--from-mergekit", help="Read mergekit's YAML, write a recipe.")
+    ] = False,
+    to_mergekit: Annotated[
+        bool, typer.Option("--to-mergekit", help="Read a recipe, write mergekit's YAML.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="File to write; else it is printed.")] = None,
+) -> None:
+    """Check a recipe and fill in its defaults, or convert it from or to mergekit's YAML."""
+    if from_mergekit and to_mergekit:
+        raise typer.BadParameter("give one of the two", param_hint="--from-mergekit")
+    text, warnings = _converted(source, from_mergekit, to_mergekit)
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    if out is None:
+        print(text, end="")
+        return
+    try:
+        with open(out, "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise OutputError(f"{out} exists; choose another name or remove it first.") from error
+    except OSError as error:
+        raise OutputError(f"{out} cannot be written: {error.strerror or error}.") from error
+
+
+def _converted(source: Path, from_mergekit: bool, to_mergekit: bool) -> tuple[str, tuple[str, ...]]:
+    from ram_studio.algorithm.methods import make_settings
+    from ram_studio.checkpoints.json_files import read_bounded
+    from ram_studio.checkpoints.mergekit_export import export_mergekit
+    from ram_studio.checkpoints.mergekit_yaml import import_mergekit
+    from ram_studio.checkpoints.recipe import MAX_RECIPE_BYTES, load_recipe, recipe_yaml
+    from ram_studio.errors import SettingsError
+
+    if from_mergekit:
+        data = read_bounded(source, "", limit=MAX_RECIPE_BYTES)
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise SettingsError(f"{source} is not UTF-8 text; expected a YAML file.") from error
+        imported = import_mergekit(text, where=str(source))
+        return recipe_yaml(imported.recipe), imported.warnings
+    loaded = load_recipe(
+        source, validate_settings=lambda name, own: make_settings(name, own).model_dump(mode="json")
+    )
+    if to_mergekit:
+        exported = export_mergekit(loaded)
+        return exported.text, exported.warnings
+    return recipe_yaml(loaded), ()

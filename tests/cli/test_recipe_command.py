@@ -1,0 +1,54 @@
+"""Recipes to and from mergekit's YAML on the command line."""
+
+from __future__ import annotations
+
+import yaml
+
+RECIPE = """base: ./base
+agents: {coding: ./coding, memory: ./memory}
+method: ram+
+settings: {scope: tensor, alpha: 0.3}
+dtype: bfloat16
+"""
+
+
+def test_a_recipe_is_completed_with_its_defaults(cli, tmp_path):
+    (tmp_path / "r.yaml").write_text(RECIPE)
+    code, out, err = cli("recipe", tmp_path / "r.yaml")
+    assert (code, err) == (0, "")
+    assert yaml.safe_load(out)["settings"] == {
+        "epsilon": 1e-5,
+        "shared": "mean",
+        "r": 0.1,
+        "scope": "tensor",
+        "alpha": 0.3,
+    }
+
+
+def test_a_recipe_goes_to_mergekit_and_comes_back(cli, tmp_path):
+    (tmp_path / "r.yaml").write_text(RECIPE)
+    there, back = tmp_path / "mergekit.yaml", tmp_path / "back.yaml"
+    assert cli("recipe", tmp_path / "r.yaml", "--to-mergekit", "--out", there)[0] == 0
+    config = yaml.safe_load(there.read_text())
+    assert config["merge_method"] == "ramplus_tl"
+    assert config["parameters"]["alpha"] == 0.3
+    assert cli("recipe", there, "--from-mergekit", "--out", back)[0] == 0
+    returned = yaml.safe_load(back.read_text())
+    assert returned["method"] == "ram+"
+    assert returned["settings"]["scope"] == "tensor"
+    assert returned["settings"]["alpha"] == 0.3
+
+
+def test_refusals_are_one_line_and_write_nothing(cli, tmp_path):
+    (tmp_path / "r.yaml").write_text(RECIPE)
+    (tmp_path / "slerp.yaml").write_text("merge_method: slerp\nbase_model: a\nmodels: []\n")
+    for arguments, text in (
+        (("recipe", tmp_path / "slerp.yaml", "--from-mergekit"), "slerp"),
+        (("recipe", tmp_path / "none.yaml"), "none.yaml"),
+        (("recipe", tmp_path / "r.yaml", "--out", tmp_path / "r.yaml"), "exists"),
+    ):
+        code, out, err = cli(*arguments)
+        assert (code, out) == (1, "")
+        assert text in err
+        assert err.count("\n") == 1
+    assert (tmp_path / "r.yaml").read_text() == RECIPE
