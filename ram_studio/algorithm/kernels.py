@@ -299,7 +299,6 @@ def merge_elected(base, agents, merged, active, epsilon, factors):
         for t in range(len(agents)):
             y32 = _decode(agents[t][i])
             tau = np.float64(y32) - x
-            # The sign, not the product, is compared: a product of tiny numbers can underflow to 0.
             same_sign = ((tau > 0.0) & (total > 0.0)) | ((tau < 0.0) & (total < 0.0))
             agrees = (abs(y32 - x32) > epsilon) & same_sign
             elected += tau if agrees else 0.0

@@ -113,7 +113,7 @@ class InMemoryMerger:
                 plan, ModelSink(self._targets, dtypes), on_progress=on_progress, cancel=cancel
             )
             if counts is not None:
-                job.check_counts(counts, tally, is_from_sketch=sketch is not None)
+                job.check_counts(counts, tally, sketch)
             job.check_expected(plan, tally, is_from_sketch=sketch is not None)
         except BaseException:
             self.restore()

@@ -306,13 +306,15 @@ class MergeJob:
                 sources.read_into(tensor.base, start, memoryview(piece))
                 sink.write(tensor.name, start, piece)
 
-    def check_counts(self, counts: OverlapCounts, tally: MergeTally, is_from_sketch: bool) -> None:
+    def check_counts(self, counts: OverlapCounts, tally: MergeTally, sketch: Sketch | None) -> None:
         """Compare what the merge pass counted with what lambda was computed from."""
         changed = counts.active[:, 0].sum(0)
         unique = counts.shared[:, 0, :, 0].sum(0)
         if np.array_equal(changed, tally.changed) and np.array_equal(unique, tally.unique):
             return
-        self._refuse_counts(is_from_sketch)
+        # Off the ladder the counts came from a pass of their own, sketch or not.
+        is_on_ladder = ladder_index(self.settings.epsilon) is not None
+        self._refuse_counts(is_from_sketch=sketch is not None and is_on_ladder)
 
     def check_expected(self, plan: Plan, tally: MergeTally, is_from_sketch: bool) -> None:
         """Compare what the merge pass counted with what the method's thresholds promised."""

@@ -120,7 +120,7 @@ def merge(
         plan = job.plan(counts, sketch, on_progress=on_progress, cancel=cancel)
         tally = job.run(plan, writer, on_progress=on_progress, cancel=cancel)
         if counts is not None:
-            job.check_counts(counts, tally, is_from_sketch=sketch is not None)
+            job.check_counts(counts, tally, sketch)
         job.check_expected(plan, tally, is_from_sketch=sketch is not None)
         agents = job.results(plan, counts, tally)
         passport = _passport(job, agents, counts, writer)

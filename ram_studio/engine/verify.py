@@ -153,7 +153,7 @@ def _compare_with_sources(
         tally = job.run(plan, comparison, keep=keep, on_progress=on_progress, cancel=cancel)
     if every == 1:
         if counts is not None:
-            job.check_counts(counts, tally, is_from_sketch=False)
+            job.check_counts(counts, tally, None)
         job.check_expected(plan, tally, is_from_sketch=False)
     return comparison.compared_bytes
 
