@@ -15,7 +15,9 @@ DEFAULT_PORT = 7860
 
 
 def _default_work_dir() -> Path:
-    return Path(tempfile.gettempdir()) / "ram-studio"
+    # One folder per user: it is private, and another user's could not be entered.
+    user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""
+    return Path(tempfile.gettempdir()) / f"ram-studio{user}"
 
 
 @dataclass(frozen=True)

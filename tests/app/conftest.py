@@ -75,7 +75,8 @@ def app_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("app")
     with running_app(folder) as url:
         yield url
-    assert list((folder / "ram-studio").glob("app-*")) == []
+    (work_dir,) = folder.glob("ram-studio*")
+    assert list(work_dir.glob("app-*")) == []
 
 
 @pytest.fixture(scope="session")
