@@ -106,7 +106,7 @@ def evaluate_suites(
                     asked = {suite.name: tuple(suite.make(settings)) for suite in chosen}
                 answered: dict[str, list[Answer]] = {}
                 for suite in chosen:
-                    run = _SuiteRun(name, str(models[name]), engine, suite, code, store, fresh)
+                    run = SuiteRun(name, str(models[name]), engine, suite, code, store, fresh)
                     for question, answer in run.answers(
                         asked[suite.name], on_progress, should_stop
                     ):
@@ -187,8 +187,8 @@ def _check(
 
 
 @dataclass
-class _SuiteRun:
-    """One model on one suite."""
+class SuiteRun:
+    """One model on one suite: asks, judges and stores; what is stored already is not asked."""
 
     name: str
     path: str
