@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ram_studio.engine.events import Progress as Progress
     from ram_studio.engine.merge import MergeResult as MergeResult
     from ram_studio.engine.merge import merge as merge
+    from ram_studio.engine.microscope import microscope as microscope
     from ram_studio.engine.verify import verify as verify
     from ram_studio.errors import RamStudioError as RamStudioError
     from ram_studio.evals.evaluate import evaluate as evaluate
@@ -58,6 +59,7 @@ _HOME_OF = {
     "Progress": "engine.events",
     "MergeResult": "engine.merge",
     "merge": "engine.merge",
+    "microscope": "engine.microscope",
     "verify": "engine.verify",
     "RamStudioError": "errors",
     "evaluate": "evals.evaluate",

@@ -16,6 +16,7 @@ from ram_studio.cli import (
     compare_command,
     evaluate_command,
     history_command,
+    microscope_command,
     recipe_command,
     sketch_commands,
 )
@@ -36,6 +37,7 @@ commands.command("app")(app_command.app)
 commands.command("analyze")(sketch_commands.analyze)
 commands.command("preview")(sketch_commands.preview)
 commands.command("inspect")(checkpoints_commands.inspect)
+commands.command("microscope")(microscope_command.microscope)
 commands.command("merge")(checkpoints_commands.merge)
 commands.command("verify")(checkpoints_commands.verify)
 commands.command("evaluate")(evaluate_command.evaluate)

@@ -1,0 +1,178 @@
+"""``ram-studio microscope``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ram_studio.cli import options
+from ram_studio.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from ram_studio.engine.microscope import Seen, View
+
+
+def microscope(
+    base: options.Base = None,
+    agent: options.Agents = None,
+    tensor: Annotated[str | None, typer.Option(help="Which tensor to look at.")] = None,
+    at: Annotated[
+        str, typer.Option(metavar="START|ROW,COLUMN", help="The first element, counted from 0.")
+    ] = "0",
+    count: Annotated[int, typer.Option(help="How many elements in a row.")] = 16,
+    window: Annotated[
+        str | None,
+        typer.Option(metavar="ROWSxCOLUMNS", help="A window of the matrix instead of a run."),
+    ] = None,
+    find: Annotated[
+        str | None,
+        typer.Option(
+            help="Start at the next such element: shared, unique:NAME, or conflict (the strongest "
+            "of the tensor)."
+        ),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METHOD[:KEY=VALUE,...]",
+            help="A method, with settings of its own; repeat for each [default: all].",
+        ),
+    ] = None,
+    epsilon: Annotated[float, typer.Option(help="Threshold of change.")] = 1e-5,
+    dtype: Annotated[
+        str | None, typer.Option(help="bfloat16, float16 or float32 [default: the base's].")
+    ] = None,
+    rounding: Annotated[str, typer.Option(help="nearest or stochastic.")] = "nearest",
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    sketch: Annotated[
+        Path | None,
+        typer.Option(help="Sketch of the same files, for methods that count the whole model."),
+    ] = None,
+    missing: options.Missing = "error",
+    extra: options.Extra = "error",
+    rows: options.Rows = "exact",
+    as_json: options.Json = False,
+) -> None:
+    """Show single elements of base and agents, and what every method would store there."""
+    from ram_studio.checkpoints.sketch_file import load_sketch
+    from ram_studio.engine import microscope as scope
+    from ram_studio.engine.analyse import load
+    from ram_studio.engine.microscope_search import find_element
+
+    if tensor is None:
+        raise typer.BadParameter("no tensor was given", param_hint="--tensor")
+    corner = _numbers(at, ",", "--at", (1, 2))
+    size = None if window is None else _numbers(window.lower(), "x", "--window", (2,))
+    report = load(
+        options.require_base(base),
+        options.parse_agents(agent),
+        missing=missing,
+        extra=extra,
+        rows=rows,
+    )
+    found = scope.find_tensor(report, tensor)
+    width = scope.grid_of(found.shape)[1]
+    start = corner[0] if len(corner) == 1 else corner[0] * width + corner[1]
+    if find is not None:
+        element = find_element(report, found, find, epsilon=epsilon, start=start)
+        if element is None:
+            print(f"There is no such element ({find}) in {tensor}.", file=sys.stderr)
+            raise typer.Exit(1)
+        start = element.index
+    spans = (
+        scope.run_of(found, start, count)
+        if size is None
+        else scope.window_of(found, *divmod(start, width), *size)
+    )
+    output = {"dtype": dtype, "rounding": rounding, "seed": seed}
+    recipes = {
+        text: scope.recipe_for(report, name, own, epsilon, **output)
+        for text, name, own in map(_method, method or scope.METHOD_NAMES)
+    }
+    known = None if sketch is None else load_sketch(sketch)
+    view = scope.look(report, found, spans, recipes, epsilon, known)
+    if as_json:
+        print(json.dumps(view.to_dict(), allow_nan=False))
+        return
+    # The element looked for is the first one shown; else the one that the most agents changed.
+    _print(view, 0 if find is not None else int(view.overlap.argmax()))
+
+
+def _numbers(text: str, separator: str, option: str, lengths: tuple[int, ...]) -> list[int]:
+    parts = text.split(separator)
+    if len(parts) not in lengths or not all(p.strip().isdecimal() for p in parts):
+        raise typer.BadParameter(f"{text!r} is not of that form", param_hint=option)
+    return [int(p) for p in parts]
+
+
+def _method(text: str) -> tuple[str, str, dict[str, Any]]:
+    """Return METHOD:KEY=VALUE,... as its label, the method's name and settings."""
+    from ram_studio.algorithm.methods import make_settings
+
+    name, _, rest = text.partition(":")
+    given = options.parse_pairs(rest.split(",") if rest else None, "method METHOD:KEY=VALUE")
+    settings = make_settings(name, given)
+    return text, name, {key: getattr(settings, key) for key in given}
+
+
+def _print(view: View, worked: int) -> None:
+    shown = {label: seen for label, seen in view.methods.items() if seen.reason is None}
+    shape = " x ".join(map(str, view.shape)) or "one element"
+    pick = range(len(view.index))
+    print_table(
+        ("element", "base", *(f"{name} tau" for name in view.agent_names), "changed by"),
+        [
+            (
+                str(view.index[i]),
+                _number(view.base[i], view.dtype),
+                *(_signed(tau) for tau in view.tau[:, i]),
+                ", ".join(
+                    name
+                    for name, is_changed in zip(view.agent_names, view.changed[:, i], strict=True)
+                    if is_changed
+                )
+                or "-",
+            )
+            for i in pick
+        ],
+        title=f"{view.tensor} ({shape}, {view.dtype}), epsilon {view.epsilon:g}",
+    )
+    if shown:
+        first = next(iter(shown.values()))
+        print_table(
+            ("element", *shown),
+            [
+                (str(view.index[i]), *(_number(s.stored[i], s.dtype) for s in shown.values()))
+                for i in pick
+            ],
+            title=f"Stored ({first.dtype}, {first.rounding})",
+        )
+        _print_worked(view, shown, worked)
+    for label, seen in view.methods.items():
+        if seen.reason is not None:
+            print(f"{label}: not shown. {seen.reason}")
+    print(f"Read {view.bytes_read} bytes of tensor data.")
+
+
+def _print_worked(view: View, shown: dict[str, Seen], i: int) -> None:
+    from ram_studio.engine.worked_example import number
+
+    print(f"Element {view.index[i]}, worked out:")
+    for label, seen in shown.items():
+        worked = seen.worked[i]
+        note = f"  ({worked.note})" if worked.note else ""
+        result = "" if worked.is_base else f" = {number(worked.value, 8)}"
+        stored = number(seen.stored[i], 8)
+        print(f"  {label}: {worked.expression}{result}, stored as {stored}{note}")
+
+
+def _number(value: float, dtype: str) -> str:
+    return f"{value:.9g}" if dtype == "F32" else f"{value:.6g}"
+
+
+def _signed(tau: float) -> str:
+    return "0" if tau == 0 else f"{tau:+.3e}"

@@ -1,0 +1,283 @@
+"""The microscope shows what a merge stores, reads no byte more, and its formulas come out."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+import pytest
+import reference
+import torch
+from engine_zoo import NAMES, bits_of, make_zoo, read_folder
+
+from ram_studio.algorithm import rounding
+from ram_studio.algorithm.methods import METHODS
+from ram_studio.engine import microscope as scope
+from ram_studio.engine.analyse import analyze, load
+from ram_studio.engine.merge import merge
+from ram_studio.engine.microscope_lens import Seen, spacing
+from ram_studio.engine.microscope_search import find_element
+from ram_studio.errors import SettingsError, SketchError
+
+SETTINGS = {
+    "ram+": {"r": 0.4, "alpha": 1.5},
+    "ram+s": {"r": 0.7},
+    "task-arithmetic": {"scale": 0.8},
+    "ties": {"density": 0.4},
+    "dare-ta": {"drop_rate": 0.4},
+    "dare-ties": {"drop_rate": 0.3, "density": 0.5},
+    "region": {"agent": "agent1", "part": "shared", "scale": 1.3},
+}
+SHOWN = [name for name in METHODS if name not in ("fisher", "wudi")]
+
+
+@pytest.fixture(scope="module", params=["BF16", "F32"])
+def zoo(request, tmp_path_factory):
+    return make_zoo(tmp_path_factory.mktemp("zoo"), 3, dtype=request.param, shards=2, seed=4)
+
+
+@pytest.fixture(scope="module")
+def sketch(zoo):
+    return analyze(zoo.base_path, zoo.agent_paths, device="cpu")
+
+
+def merged_bits(tensor: torch.Tensor) -> np.ndarray:
+    bits = bits_of(tensor).flatten().numpy()
+    return bits.view({2: np.uint16, 4: np.uint32}[bits.itemsize])
+
+
+def seen_bits(seen: Seen) -> np.ndarray:
+    return seen.bits.view({2: np.uint16, 4: np.uint32}[seen.bits.itemsize])
+
+
+@pytest.mark.parametrize("method", SHOWN)
+@pytest.mark.parametrize(
+    ("mode", "output"), [("nearest", None), ("stochastic", None), ("stochastic", "F16")]
+)
+def test_every_shown_element_is_the_one_a_merge_writes(zoo, sketch, tmp_path, method, mode, output):
+    own = SETTINGS.get(method, {})
+    how = {"dtype": output and NAMES[output], "rounding": mode, "seed": 7}
+    merge(zoo.recipe(method=method, settings=own, **how), tmp_path / "out", device="cpu")
+    stored = read_folder(tmp_path / "out")
+    report = load(zoo.base_path, zoo.agent_paths)
+    recipe = scope.recipe_for(report, method, own, **how)
+    changed = 0
+    for name in zoo.counted:
+        tensor = scope.find_tensor(report, name)
+        if not tensor.numel:
+            continue
+        start = min(3, tensor.numel - 1)
+        spans = scope.run_of(tensor, start, 70)
+        view = scope.look(report, tensor, spans, {"it": recipe}, sketch=sketch)
+        seen = view.methods["it"]
+        assert seen.reason is None
+        expected = merged_bits(stored[name])[view.index]
+        assert np.array_equal(seen_bits(seen), expected), name
+        changed += int(
+            (
+                seen_bits(seen) != merged_bits(zoo.base[name].to(stored[name].dtype))[view.index]
+            ).sum()
+        )
+        if mode == "nearest":  # the worked formula is what was rounded
+            again = rounding.store(seen.exact, seen.dtype)
+            assert np.array_equal(again.view(expected.dtype), expected), name
+        else:
+            near = np.abs(seen.stored.astype(np.float64) - seen.exact)
+            assert (near <= spacing(seen.exact, seen.dtype)).all()
+    assert changed > 10
+
+
+def test_elements_and_changes_are_those_of_the_files(zoo):
+    name = "model.layers.0.mlp.up_proj.weight"
+    view = scope.microscope(zoo.base_path, zoo.agent_paths, name, start=5, count=40, methods=[])
+    base, agents = zoo.values(name)
+    assert view.index.tolist() == list(range(5, 45))
+    assert view.base.tolist() == base[5:45]
+    assert view.agents.tolist() == [agent[5:45] for agent in agents]
+    assert view.pattern.tolist() == reference.patterns(base, agents, 1e-5)[5:45]
+    assert view.overlap.tolist() == [p.bit_count() for p in view.pattern.tolist()]
+    assert set(view.overlap.tolist()) == {0, 1, 2, 3}
+
+
+class Reads:
+    """Counts the bytes of every positioned read."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.nbytes = 0
+        for name in ("preadv", "pread"):
+            monkeypatch.setattr(os, name, self._counting(getattr(os, name)))
+
+    def _counting(self, original):
+        def counted(*arguments):
+            got = original(*arguments)
+            self.nbytes += got if isinstance(got, int) else len(got)
+            return got
+
+        return counted
+
+
+def test_only_the_bytes_shown_are_read(zoo, sketch, monkeypatch):
+    report = load(zoo.base_path, zoo.agent_paths)
+    tensor = scope.find_tensor(report, "model.embed_tokens.weight")
+    spans = scope.window_of(tensor, 2, 3, 4, 5)
+    recipes = {m: scope.recipe_for(report, m, SETTINGS.get(m, {})) for m in SHOWN}
+    reads = Reads(monkeypatch)
+    view = scope.look(report, tensor, spans, recipes, sketch=sketch)
+    width = zoo.base["model.embed_tokens.weight"].element_size()
+    assert reads.nbytes == view.bytes_read == 20 * width * 4  # four rows of five, four checkpoints
+    assert view.index.tolist() == [8 * r + c for r in range(2, 6) for c in range(3, 8)]
+
+
+def test_windows_and_runs_are_cut_at_the_tensors_edges(zoo):
+    report = load(zoo.base_path, zoo.agent_paths)
+    tensor = scope.find_tensor(report, "model.layers.0.mlp.up_proj.weight")  # 9 x 13
+    assert scope.run_of(tensor, 110, 50) == [(110, 7)]
+    assert scope.window_of(tensor, 8, 11, 3, 5) == [(8 * 13 + 11, 2)]
+    assert scope.grid_of(()) == (1, 1)
+    assert scope.grid_of((4, 3, 2)) == (4, 6)
+    scalar = scope.find_tensor(report, "model.layers.1.mlp.gate")
+    assert scope.run_of(scalar, 0, 16) == [(0, 1)]
+    for wrong, told in (
+        (lambda: scope.run_of(tensor, 117, 1), "117 elements, 0 to 116"),
+        (lambda: scope.run_of(tensor, -1, 1), "-1 was asked"),
+        (lambda: scope.run_of(tensor, 0, 0), "0 elements were asked"),
+        (lambda: scope.run_of(tensor, 0, 1 << 17), "131072"),
+        (lambda: scope.window_of(tensor, 9, 0, 1, 1), "9 rows of 13"),
+        (lambda: scope.window_of(tensor, 0, 13, 1, 1), "column 13"),
+        (lambda: scope.window_of(tensor, 0, 0, 0, 4), "0 by 4"),
+        (lambda: scope.find_tensor(report, "mlp.up"), "similar are `model.layers.0.mlp.up_proj"),
+        (lambda: scope.find_tensor(report, "model.flags"), "copied from the base"),
+    ):
+        with pytest.raises(SettingsError, match=told):
+            wrong()
+
+
+def test_methods_that_cannot_be_shown_say_why(zoo, sketch):
+    name = "model.layers.0.mlp.up_proj.weight"
+    sources = zoo.base_path, zoo.agent_paths
+    blind = scope.microscope(*sources, name).methods
+    for method in ("ram+", "ram+s", "ties", "dare-ties"):
+        assert "give the sketch" in blind[method].reason
+        assert blind[method].stored is None
+    for method in ("ram", "task-arithmetic", "dare-ta"):
+        assert blind[method].reason is None
+    seeing = scope.microscope(*sources, name, sketch=sketch).methods
+    assert [m for m, seen in seeing.items() if seen.reason] == ["fisher", "wudi"]
+    assert "Fisher file" in seeing["fisher"].reason
+    assert "as a whole" in seeing["wudi"].reason
+    # A bias is no matrix: WUDI averages it, element by element.
+    bias = scope.microscope(*sources, "model.layers.0.self_attn.q_proj.bias", methods=["wudi"])
+    assert bias.methods["wudi"].reason is None
+    off = scope.microscope(*sources, name, sketch=sketch, epsilon=1.234e-5, methods=["ram+"])
+    assert "no counts at epsilon 1.234e-05" in off.methods["ram+"].reason
+    scoped = {"ties": {"scope": "tensor"}}
+    view = scope.microscope(*sources, name, sketch=sketch, methods=scoped)
+    assert "scope global" in view.methods["ties"].reason
+
+
+def test_a_sketch_of_other_files_is_refused(zoo, sketch, tmp_path):
+    other = make_zoo(tmp_path / "other", 3, seed=99)
+    with pytest.raises(SketchError, match="differs from the files given"):
+        scope.microscope(other.base_path, other.agent_paths, "model.norm.weight", sketch=sketch)
+
+
+def test_fisher_files_are_read_where_shown_and_no_further(tmp_path, monkeypatch):
+    from safetensors.torch import save_file
+
+    from ram_studio.engine.fisher_files import FORMAT
+
+    zoo = make_zoo(tmp_path / "zoo", 2, seed=3)
+    report = load(zoo.base_path, zoo.agent_paths)
+    files = tmp_path / "fisher"
+    files.mkdir()
+    rng = torch.Generator().manual_seed(0)
+    for agent in report.agents:
+        weights = {
+            n: torch.rand(t.shape, generator=rng)
+            for n, t in zoo.agents[agent.name].items()
+            if n in zoo.counted
+        }
+        meta = {"format": FORMAT, "fingerprint": agent.fingerprint}
+        save_file(weights, files / f"{agent.name}.safetensors", meta)
+    own = {"files": str(files)}
+    recipe = zoo.recipe(method="fisher", settings=own)
+    merge(recipe, tmp_path / "out", device="cpu")
+    name = "model.layers.0.mlp.up_proj.weight"
+    tensor = scope.find_tensor(report, name)
+    reads = Reads(monkeypatch)
+    view = scope.look(report, tensor, scope.run_of(tensor, 20, 30), {"it": recipe})
+    assert reads.nbytes == view.bytes_read == 30 * (3 * 2 + 2 * 4)
+    expected = merged_bits(read_folder(tmp_path / "out")[name])[20:50]
+    assert np.array_equal(view.methods["it"].bits, expected)
+    assert np.array_equal(rounding.store(view.methods["it"].exact, "BF16"), expected)
+
+
+def test_common_rows_are_filled_up_from_the_base(tmp_path):
+    zoo = make_zoo(tmp_path / "zoo", 2, seed=3)
+    from safetensors.torch import load_file, save_file
+
+    shard = zoo.agent_paths["agent1"] / "model.safetensors"
+    tensors = load_file(shard)
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        tensors[name] = tensors[name][:11].contiguous()
+    save_file(tensors, shard, {"format": "pt"})
+    report = load(zoo.base_path, zoo.agent_paths, rows="common")
+    tensor = scope.find_tensor(report, "model.embed_tokens.weight")
+    view = scope.look(report, tensor, scope.run_of(tensor, 80, 30), {})
+    base, agents = zoo.values("model.embed_tokens.weight")
+    assert view.agents[0].tolist() == agents[0][80:110]
+    assert view.agents[1].tolist() == agents[1][80:88] + base[88:110]
+
+
+def test_what_is_looked_for_is_found(zoo):
+    report = load(zoo.base_path, zoo.agent_paths)
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensor = scope.find_tensor(report, name)
+    base, agents = zoo.values(name)
+    masks = reference.patterns(base, agents, 1e-5)
+    assert find_element(report, tensor, "shared").index == next(
+        i for i, m in enumerate(masks) if m.bit_count() > 1
+    )
+    for t in range(3):
+        hits = [i for i, m in enumerate(masks) if m == 1 << t]
+        target = f"unique:agent{t}"
+        assert find_element(report, tensor, target).index == hits[0]
+        assert find_element(report, tensor, target, start=hits[0] + 1).index == hits[1]
+        assert find_element(report, tensor, target, start=hits[-1] + 1) is None
+
+    def cancelled(i: int) -> float:
+        taus = [agent[i] - base[i] for t, agent in enumerate(agents) if masks[i] >> t & 1]
+        taus = [float(np.float32(tau)) for tau in taus]
+        return sum(map(abs, taus)) - abs(sum(taus))
+
+    strengths = [cancelled(i) for i in range(len(base))]
+    found = find_element(report, tensor, "conflict")
+    assert found.cancelled == pytest.approx(max(strengths), rel=1e-9)
+    assert strengths[found.index] == pytest.approx(max(strengths), rel=1e-9)
+    with pytest.raises(SettingsError, match="unique:agent2"):
+        find_element(report, tensor, "unique:nobody")
+
+
+def test_steps_are_those_of_torch():
+    values = [0.0, 1e-40, 1.0, -1.0, 0.3, 3.4e4, 6e-8, 1.999]
+    for dtype, kind in (("BF16", torch.bfloat16), ("F16", torch.float16), ("F32", torch.float32)):
+        stored = torch.tensor(values, dtype=kind)
+        whole = {2: torch.int16, 4: torch.int32}[stored.element_size()]
+        away = (stored.view(whole) + 1).view(kind)
+        expected = (away.double() - stored.double()).abs()
+        got = spacing(stored.double().numpy(), dtype)
+        assert got.tolist() == expected.tolist()
+
+
+def test_the_view_is_json(zoo, sketch):
+    import json
+
+    view = scope.microscope(
+        zoo.base_path, zoo.agent_paths, "model.norm.weight", count=8, sketch=sketch
+    )
+    data = json.loads(json.dumps(view.to_dict(), allow_nan=False))
+    assert data["index"] == list(range(8))
+    assert set(data["methods"]) == set(scope.METHOD_NAMES)
+    assert len(data["methods"]["ram+"]["worked"]) == 8
+    assert all(math.isfinite(x) for x in data["methods"]["ram+"]["stored"])
