@@ -1,104 +1,10 @@
-// Everything the page computes and draws by itself: the arithmetic of the Tune step, its cards and
-// charts, moving between steps, links. Loaded once, in the page's head. It asks the server nothing.
+// The Tune step: its cards and charts, drawn at every move of a slider without asking the server, and
+// links that carry the settings.
 (() => {
   "use strict";
-  const RAM = {};
-  const TEXT = window.RAM_TEXT || {};
-  const STEPS = ["load", "look", "tune", "merge", "check"];
-  const SVG = "http://www.w3.org/2000/svg";
-
-  // ---------------------------------------------------------------- arithmetic (as in Python)
-
-  const RULES = {
-    "ram": () => 1,
-    "ram+": (rho, r, alpha) => 1 + r * Math.min(Math.max(rho, 0), alpha),
-    "ram+s": (rho, r) => 1 + r * (rho === Infinity ? 1 : rho / (1 + rho)),
-  };
-
-  // rho and lambda of every agent at one ladder point; the same numbers as Sketch.preview.
-  // others[j]: elements of the agent that exactly j other agents changed as well.
-  RAM.compute = (profile, point, rule, r, alpha) => {
-    const agents = profile.agents.map((name, t) => {
-      const others = profile.overlap[point][t];
-      const unique = others[0];
-      let shared = 0;
-      for (let j = 1; j < others.length; j += 1) shared += others[j];
-      const rho = unique === 0 ? (shared > 0 ? Infinity : 0) : shared / unique;
-      const active = unique + shared;
-      return {
-        name, unique, shared, active, others, rho,
-        total: profile.total,
-        density: profile.total ? active / profile.total : 0,
-        lambda: RULES[rule](rho, r, alpha),
-        dialects: {
-          paper: RULES["ram+"](rho, 0.1, 2),
-          script: 1 + (1.2 - 1) * Math.min(1, rho),
-          mergekit: profile.mergekit ? profile.mergekit[point][t] : null,
-        },
-      };
-    });
-    // An element shared by j + 1 agents is counted once by each of them.
-    const byCount = profile.agents.map(
-      (_, j) => agents.reduce((sum, agent) => sum + agent.others[j], 0) / (j + 1)
-    );
-    return { epsilon: profile.ladder[point], rule, r, alpha, agents, byCount };
-  };
-
-  // ---------------------------------------------------------------- numbers as text
-
-  const digits = (value, n) => value.toFixed(n);
-
-  RAM.count = (n) => {
-    if (n < 1e6) return String(Math.round(n)).replace(/\B(?=(\d{3})+$)/g, " ");
-    const [size, unit] = n < 1e9 ? [1e6, "M"] : [1e9, "B"];
-    const value = n / size;
-    return `${digits(value, value < 10 ? 2 : value < 100 ? 1 : 0)} ${unit}`;
-  };
-
-  RAM.percent = (share) => {
-    const p = 100 * share;
-    if (p === 0) return "0 %";
-    if (p < 0.01) return "< 0.01 %";
-    return `${digits(p, p < 1 ? 2 : p < 99.95 ? 1 : 0)} %`;
-  };
-
-  RAM.ratio = (rho) => {
-    if (rho === Infinity) return "∞";
-    return digits(rho, rho < 10 ? 3 : rho < 100 ? 2 : 1);
-  };
-
-  RAM.epsilon = (value) => {
-    if (value === 0) return "0";
-    const exponent = Math.floor(Math.log10(value) + 1e-9);
-    if (exponent >= -3) return String(Number(value.toPrecision(3)));
-    const head = Number((value / 10 ** exponent).toPrecision(3));
-    const up = String(-exponent).split("").map((d) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[d]).join("");
-    return head === 1 ? `10⁻${up}` : `${head} · 10⁻${up}`;
-  };
-
-  const fill = (template, values) =>
-    String(template).replace(/\{(\w+)\}/g, (_, key) => (key in values ? values[key] : ""));
-
-  // ---------------------------------------------------------------- building nodes (text stays text)
-
-  const put = (parent, tag, attributes = {}, ...children) => {
-    const svg = parent instanceof SVGElement || tag === "svg";
-    const node = svg ? document.createElementNS(SVG, tag) : document.createElement(tag);
-    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-    node.append(...children);
-    parent.append(node);
-    return node;
-  };
-
-  const SHAPES = window.RAM_SHAPES || ["M1 1h10v10H1Z"];
-
-  const marker = (parent, agent) => {
-    const svg = put(parent, "svg", { class: "marker", viewBox: "0 0 12 12", "aria-hidden": "true" });
-    put(svg, "path", { d: SHAPES[agent % SHAPES.length], style: `fill:var(--ram-agent-${agent % 8})` });
-    return svg;
-  };
-
-  // ---------------------------------------------------------------- the Tune step
+  const RAM = window.RAM;
+  const TEXT = RAM.text;
+  const { put, marker, fill, digits } = RAM;
 
   let profile = null;
   let state = { point: null, rule: "ram+", r: 0.1, alpha: 2 };
@@ -107,6 +13,8 @@
   let cards = [];
   let frame = 0;
   let pointed = null;
+
+  RAM.hasProfile = () => profile !== null;
 
   const part = (name) => root && root.querySelector(`[data-part="${name}"]`);
 
@@ -150,7 +58,7 @@
   RAM.update = (point, r, alpha, rule) => {
     state = { point: Number(point), r: Number(r), alpha: Number(alpha), rule: rule || state.rule };
     RAM.redraw();
-    remember();
+    RAM.remember();
   };
 
   // At most one drawing a frame, always of the latest state: the last move is what stays on screen.
@@ -466,7 +374,7 @@
   };
 
   let timer = 0;
-  const remember = () => {
+  RAM.remember = () => {
     clearTimeout(timer);
     timer = setTimeout(() => {
       if (profile && document.body.dataset.step !== "load") {
@@ -493,85 +401,4 @@
       say(TEXT.in_address_bar);
     }
   };
-
-  // ---------------------------------------------------------------- steps and theme
-
-  RAM.go = (step) => {
-    if (!STEPS.includes(step)) return;
-    const moved = document.body.dataset.step !== step;
-    document.body.dataset.step = step;
-    for (const name of STEPS) {
-      const button = document.getElementById(`to-${name}`);
-      if (!button) continue;
-      if (name === step) button.setAttribute("aria-current", "step");
-      else button.removeAttribute("aria-current");
-      button.classList.toggle("passed", STEPS.indexOf(name) < STEPS.indexOf(step));
-    }
-    if (moved) window.scrollTo(0, 0);
-    RAM.redraw();
-    if (moved) tab("step", step);
-    if (step !== "load") remember();
-    // Figures drawn while their step was hidden measure themselves again.
-    requestAnimationFrame(() => window.dispatchEvent(new Event("resize")));
-  };
-
-  // Go to a step as if its button in the stepper was pressed, with whatever else that does.
-  RAM.open = (step) => {
-    const button = STEPS.includes(step) && document.getElementById(`to-${step}`);
-    if (button) setTimeout(() => button.click(), 30);
-  };
-
-  // ---------------------------------------------------------------- a tab's memory
-
-  const tab = (key, value) => {
-    try {
-      if (value !== undefined) sessionStorage.setItem(`ram-${key}`, value);
-      return sessionStorage.getItem(`ram-${key}`);
-    } catch { return null; } // storage refused: a reload then starts anew
-  };
-
-  // 128 random bits that name this tab's work on the server, so that a reload finds it again.
-  RAM.tabKey = () => {
-    const known = tab("key");
-    if (known) return known;
-    const bytes = crypto.getRandomValues(new Uint8Array(16));
-    const key = Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
-    tab("key", key);
-    return key;
-  };
-
-  // After the first answer of the server: where to start. A link opens Tune, a reload the same step.
-  RAM.enter = () => {
-    RAM.go(document.body.dataset.step || "load");
-    if (!profile) return;
-    const [entry] = performance.getEntriesByType("navigation");
-    const last = entry && entry.type === "reload" ? tab("step") : null;
-    const linked = new URL(window.location.href).searchParams.has("example");
-    const step = STEPS.includes(last) ? last : linked ? "tune" : null;
-    if (!step) return;
-    RAM.open(step);
-  };
-
-  RAM.toggleTheme = () => {
-    const dark = document.body.classList.toggle("dark");
-    try { localStorage.setItem("ram-theme", dark ? "dark" : "light"); } catch { /* private window */ }
-  };
-
-  const start = () => {
-    if (!document.body.dataset.step) document.body.dataset.step = "load";
-    let wanted = null;
-    try { wanted = localStorage.getItem("ram-theme"); } catch { /* private window */ }
-    if (wanted && !new URL(window.location.href).searchParams.get("__theme")) {
-      document.body.classList.toggle("dark", wanted === "dark");
-    }
-    document.addEventListener("click", (event) => {
-      if (event.target.closest("#theme")) RAM.toggleTheme();
-      const link = event.target.closest("[data-go]");
-      if (link) RAM.go(link.dataset.go);
-    });
-  };
-
-  window.RAM = RAM;
-  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
-  else start();
 })();

@@ -37,7 +37,7 @@ def step_head(title: str, lead: str = "") -> str:
 
 
 def marker(agent: int) -> str:
-    """Return the coloured shape of an agent, as live.js draws it."""
+    """Return the coloured shape of an agent, as nodes.js draws it."""
     return (
         '<svg class="marker" viewBox="0 0 12 12" aria-hidden="true">'
         f'<path d="{SHAPE_PATHS[agent % 8]}" style="fill:var(--ram-agent-{agent % 8})"/></svg>'
@@ -81,7 +81,7 @@ def progress(fraction: float | None, title: str, details: str = "") -> str:
 
 
 def epsilon_text(epsilon: float) -> str:
-    """Return an epsilon as live.js shows it: 0, 10⁻⁵, 3 · 10⁻⁶, 0.002."""
+    """Return an epsilon as numbers.js shows it: 0, 10⁻⁵, 3 · 10⁻⁶, 0.002."""
     if epsilon == 0:
         return "0"
     exponent = math.floor(math.log10(epsilon) + 1e-9)

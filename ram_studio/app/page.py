@@ -1,7 +1,7 @@
 """The page: head, stepper, the five steps, and the events that lead from one to the next.
 
 Handlers here read the session, make one call into a step and pass its updates on. Which step is
-shown is the browser's business (live.js); the server never locks one that was reached.
+shown is the browser's business (page.js); the server never locks one that was reached.
 """
 
 from __future__ import annotations

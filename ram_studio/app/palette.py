@@ -44,7 +44,7 @@ SHAPE_PATHS = (
 """Outlines of SHAPES in a 12 by 12 box, for the page."""
 
 SHAPES = ("circle", "square", "triangle", "diamond", "cross", "star", "pentagon", "hexagon")
-"""Marker of each agent, in the page (drawn by live.js) and in the figures."""
+"""Marker of each agent, in the page (drawn by nodes.js) and in the figures."""
 
 PLOTLY_SYMBOLS = {
     "circle": "circle",

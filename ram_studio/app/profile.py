@@ -1,6 +1,6 @@
 """The client profile with what only the page needs: verdicts, another implementation's lambda.
 
-Sent once per analysis; live.js does the same arithmetic on it as Sketch.preview (a test compares
+Sent once per analysis; numbers.js does the same arithmetic on it as Sketch.preview (a test compares
 the two to 1e-12).
 """
 

@@ -13,6 +13,9 @@ from ram_studio.app import palette, theme, wording
 from ram_studio.app.settings import Settings
 from ram_studio.resources import asset_path
 
+SCRIPTS = ("numbers.js", "nodes.js", "live.js", "page.js")
+"""The page's scripts under assets/, in the order in which they are loaded."""
+
 _THEME_ICON = (
     '<svg viewBox="0 0 20 20" aria-hidden="true"><path d="M10 2a8 8 0 1 0 0 16 8 8 0 0 0 0-16Zm0 '
     '1.6v12.8a6.4 6.4 0 0 1 0-12.8Z"/></svg>'
@@ -44,7 +47,8 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
     text = json.dumps(wording.LIVE).replace("</", "<\\/")
     css = asset_path("app.css").read_text(encoding="utf-8")
     shapes = json.dumps(palette.SHAPE_PATHS)
-    script = asset_path("live.js").read_text(encoding="utf-8").replace("</script", "<\\/script")
+    scripts = (asset_path(name).read_text(encoding="utf-8") for name in SCRIPTS)
+    script = "\n".join(scripts).replace("</script", "<\\/script")
     return {
         "server_name": settings.host,
         "server_port": settings.port,

@@ -14,6 +14,7 @@ import pytest
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app.examples import load_example
 from ram_studio.app.merging import recipe_from
+from ram_studio.app.shell import SCRIPTS
 from ram_studio.checkpoints.recipe import recipe_yaml
 from ram_studio.resources import asset_path
 
@@ -355,7 +356,8 @@ def test_a_stopped_evaluation_leaves_the_page_ready(visit) -> None:
 def test_names_from_elsewhere_stay_text(browser) -> None:
     page = browser.new_page()
     page.set_content("<div id=ram-strip></div><div id=live></div>")
-    page.add_script_tag(path=str(asset_path("live.js")))
+    for script in SCRIPTS:
+        page.add_script_tag(path=str(asset_path(script)))
     from random_sketches import make_sketch
 
     from ram_studio.app.profile import build_profile

@@ -11,6 +11,7 @@ from random_sketches import make_sketch
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.app.profile import build_profile
+from ram_studio.app.shell import SCRIPTS
 from ram_studio.resources import asset_path
 
 pytestmark = pytest.mark.browser
@@ -22,7 +23,8 @@ SETTINGS = [(0.1, 2.0), (0.0, 0.0), (1.0, 10.0), (0.37, 0.613)]
 def page(browser):
     page = browser.new_page()
     page.set_content("<html><body></body></html>")
-    page.add_script_tag(path=str(asset_path("live.js")))
+    for script in SCRIPTS:
+        page.add_script_tag(path=str(asset_path(script)))
     yield page
     page.close()
 
