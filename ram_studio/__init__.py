@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ram_studio.engine.verify import verify as verify
     from ram_studio.errors import RamStudioError as RamStudioError
     from ram_studio.evals.evaluate import evaluate as evaluate
+    from ram_studio.evals.sweep import sweep as sweep
     from ram_studio.resources import asset_path as asset_path
 
 _HOME_OF = {
@@ -63,6 +64,7 @@ _HOME_OF = {
     "verify": "engine.verify",
     "RamStudioError": "errors",
     "evaluate": "evals.evaluate",
+    "sweep": "evals.sweep",
     "asset_path": "resources",
 }
 

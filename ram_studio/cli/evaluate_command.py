@@ -105,8 +105,8 @@ def evaluate(
             limit=limit,
             seed=seed,
             lengths=parse_lengths(lengths),
-            chat=_choice(chat, ("auto", "template", "none"), "--chat"),
-            code=_choice(code, ("auto", "on", "off"), "--code"),
+            chat=options.choice(chat, ("auto", "template", "none"), "--chat"),
+            code=options.choice(code, ("auto", "on", "off"), "--code"),
             device=device,
             batch_size=batch_size,
             base=base,
@@ -222,12 +222,6 @@ def _print_commands(models: dict[str, str], as_json: bool) -> None:
         return
     for command in commands:
         print(f"# {command.model}: {command.purpose}\n{command.command}\n")
-
-
-def _choice(value: str, allowed: tuple[str, ...], option: str) -> Any:
-    if value not in allowed:
-        raise typer.BadParameter(f"{value!r} is none of {', '.join(allowed)}", param_hint=option)
-    return value
 
 
 def _token(name: str | None) -> str | None:

@@ -19,6 +19,7 @@ from ram_studio.cli import (
     microscope_command,
     recipe_command,
     sketch_commands,
+    sweep_command,
 )
 from ram_studio.errors import RamStudioError, Stopped
 
@@ -45,6 +46,7 @@ commands.command("recipe")(recipe_command.recipe)
 commands.command("history")(history_command.history)
 commands.command("compare")(compare_command.compare)
 commands.command("fisher")(compare_command.fisher)
+commands.command("sweep")(sweep_command.sweep)
 
 
 def _print_version(wanted: bool) -> None:

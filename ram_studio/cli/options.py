@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -66,3 +66,13 @@ def require_base(base: str | None) -> str:
     if not base:
         raise typer.BadParameter("no base model was given", param_hint="--base")
     return base
+
+
+def choice(value: str, allowed: tuple[str, ...], option: str) -> Any:
+    """Return the value if it is one of those allowed.
+
+    Raises: typer.BadParameter (exit code 2) otherwise.
+    """
+    if value not in allowed:
+        raise typer.BadParameter(f"{value!r} is none of {', '.join(allowed)}", param_hint=option)
+    return value

@@ -16,16 +16,18 @@ from ram_studio.algorithm.methods import make_settings
 from ram_studio.algorithm.sketch import BASE, Sketch
 from ram_studio.checkpoints.recipe import Recipe
 from ram_studio.engine.analyse import load
-from ram_studio.engine.events import CancelToken
 from ram_studio.engine.in_memory import AppliedMerge, InMemoryMerger
-from ram_studio.errors import EvaluationError, SettingsError, Stopped
+from ram_studio.errors import EvaluationError, SettingsError
 from ram_studio.evals.evaluate import DEFAULT_LIMIT, DEFAULT_SEED, evaluate_loaded
 from ram_studio.evals.fisher import with_fisher_files
 from ram_studio.evals.generation import load_model
 from ram_studio.evals.method_table import MethodTable
+from ram_studio.evals.polled import PolledToken
 from ram_studio.evals.report import EvalReport
 
 Progress = Callable[[str, int, int], None]
+
+_STOPPED = "The comparison was stopped before it was complete; nothing was kept."
 
 
 def compare_methods(
@@ -71,7 +73,7 @@ def compare_methods(
     report = load(base, agents, missing=first.missing, extra=first.extra, rows=first.rows)
     results: EvalReport | None = None
     merges: dict[str, AppliedMerge] = {}
-    cancel = _PolledToken(should_stop)
+    cancel = PolledToken(should_stop, _STOPPED)
     total = len(labels) + len(rows)
     with _folder(fisher_folder) as folder:
         ready = {
@@ -103,24 +105,6 @@ def compare_methods(
         on_progress("", total, total)
     assert results is not None, "there is at least one row"
     return MethodTable(results, merges, tuple(agents) if sources else (), chosen)
-
-
-class _PolledToken(CancelToken):
-    """A cancel token that also asks a function."""
-
-    def __init__(self, should_stop: Callable[[], bool] | None) -> None:
-        super().__init__()
-        self._should_stop = should_stop
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether stopping was asked for."""
-        return super().is_cancelled or bool(self._should_stop and self._should_stop())
-
-    def raise_if_cancelled(self) -> None:
-        """Raise Stopped once stopping was asked for."""
-        if self.is_cancelled:
-            raise Stopped("The comparison was stopped before it was complete; nothing was kept.")
 
 
 def _sources_of(rows: Mapping[str, Recipe]) -> tuple[str, dict[str, str]]:

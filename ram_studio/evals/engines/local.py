@@ -92,7 +92,11 @@ class LocalEngine:
     def identity(self) -> Mapping[str, Any]:
         """Fingerprint of weights, tokenizer and template; engine, device, dtype, chat."""
         checkpoint = open_checkpoint(str(self.path), name=self.path.name or "model")
-        digest = hashlib.blake2b(checkpoint.fingerprint.encode(), digest_size=16)
+        return self._identity(checkpoint.fingerprint, checkpoint.nbytes)
+
+    def _identity(self, weights: str, nbytes: int) -> dict[str, Any]:
+        """Return the identity of weights with this fingerprint beside this folder's other files."""
+        digest = hashlib.blake2b(weights.encode(), digest_size=16)
         for name in _BEHAVIOUR_FILES:
             file = self.path / name
             content = file.read_bytes() if file.is_file() else b""
@@ -101,7 +105,7 @@ class LocalEngine:
             "fingerprint": digest.hexdigest(),
             "engine": "transformers",
             "device": self.device.split(":")[0],
-            "dtype": "float32" if checkpoint.nbytes < FLOAT32_BELOW_BYTES else "stored",
+            "dtype": "float32" if nbytes < FLOAT32_BELOW_BYTES else "stored",
             "chat": self.is_chat,
         }
 

@@ -1,0 +1,266 @@
+"""``ram-studio sweep``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ram_studio.cli import options
+from ram_studio.cli.evaluate_command import Store, parse_lengths
+from ram_studio.cli.tables import print_table
+from ram_studio.errors import OutputError, Stopped
+
+if TYPE_CHECKING:
+    from ram_studio.evals.sweep import SweepPlan, SweepState
+
+_SHOWN_LIVE = 20
+
+
+def sweep(
+    model: Annotated[
+        str | None, typer.Argument(metavar="[BASE]", help="The base; or give it as --base.")
+    ] = None,
+    base: options.Base = None,
+    agent: Annotated[
+        list[str] | None,
+        typer.Option("--agent", "-a", metavar="NAME=PATH", help="An agent; repeat for each."),
+    ] = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUES",
+            help="What to vary: r=0:0.5:6 (add :log for even ratios), rule=ram+,ram+s, "
+            "ties.density=0.1,0.2; repeat for each.",
+        ),
+    ] = None,
+    method: Annotated[str, typer.Option(help="The method to start from.")] = "ram+",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting that is not varied; repeat."),
+    ] = None,
+    suite: Annotated[
+        str, typer.Option(help="demo, or any of tool,memory,code,math,instructions.")
+    ] = "demo",
+    items: Annotated[
+        int, typer.Option(help="Most questions per suite (demo: per domain) to choose by.")
+    ] = 50,
+    held_out: Annotated[
+        int | None,
+        typer.Option(help="Further questions that check the winner [default: as --items]."),
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Time for everything.")] = None,
+    search: Annotated[
+        str, typer.Option(help="grid (every combination) or optuna (proposes settings).")
+    ] = "grid",
+    trials: Annotated[int, typer.Option(help="Settings that a search proposes.")] = 20,
+    max_settings: Annotated[int, typer.Option(help="Largest grid to accept.")] = 200,
+    early_stop: Annotated[
+        bool,
+        typer.Option("--early-stop/--no-early-stop", help="Drop clearly losing settings early."),
+    ] = True,
+    seed: Annotated[int, typer.Option(help="Chooses the questions and steers the search.")] = 2026,
+    lengths: Annotated[
+        str, typer.Option(help="Prompt lengths of the memory suite in tokens, such as 1k,4k.")
+    ] = "1k,4k",
+    chat: Annotated[str, typer.Option(help="Chat template: auto, template or none.")] = "auto",
+    code: Annotated[
+        str, typer.Option(help="Run code that models write, sealed off: auto, on or off.")
+    ] = "auto",
+    sketch: Annotated[Path | None, typer.Option(help="Sketch of the same files.")] = None,
+    device: options.Device = "auto",
+    batch_size: Annotated[int, typer.Option(help="Prompts decoded together.")] = 128,
+    store: Store = None,
+    no_store: Annotated[
+        bool, typer.Option("--no-store", help="Keep no answers; a stopped sweep is lost.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ask again what is stored.")] = False,
+    csv: Annotated[Path | None, typer.Option(help="Also write the table as CSV.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Try settings in memory, drop what clearly loses, check the winner on other questions."""
+    from ram_studio.checkpoints.sketch_file import load_sketch
+    from ram_studio.evals.store import AnswerStore
+    from ram_studio.evals.sweep import Sweep, SweepPlan
+    from ram_studio.evals.sweep_space import parse_axes
+
+    if model is not None and base is not None:
+        raise typer.BadParameter("the base is given twice", param_hint="--base")
+    if not over:
+        raise typer.BadParameter("say what to vary, for example r=0:0.5:6", param_hint="--over")
+    plan = SweepPlan(
+        _recipe(base if model is None else model, agent, method, set_),
+        parse_axes(over),
+        suites=suite,
+        items=items,
+        held_out=held_out,
+        minutes=minutes,
+        search=options.choice(search, ("grid", "optuna"), "--search"),
+        trials=trials,
+        max_settings=max_settings,
+        early_stop=early_stop,
+        seed=seed,
+        lengths=parse_lengths(lengths),
+        chat=options.choice(chat, ("auto", "template", "none"), "--chat"),
+        code=options.choice(code, ("auto", "on", "off"), "--code"),
+    )
+    answers = None if no_store else AnswerStore(store)
+    try:
+        with _live(plan, quiet=as_json) as (show, on_progress):
+            running = Sweep(
+                plan,
+                device=device,
+                batch_size=batch_size,
+                sketch=None if sketch is None else load_sketch(sketch),
+                store=answers,
+                fresh=fresh,
+                on_progress=on_progress,
+            )
+            try:
+                for state in running.run():
+                    show(state)
+                state = running.state
+            except Stopped:
+                # It came between two answers; what was finished is in the state as well.
+                state = dataclasses.replace(running.state, ending="stopped")
+    finally:
+        if answers is not None:
+            answers.close()
+    _report(state, csv, as_json)
+    if state.ending == "stopped":
+        kept = "finished answers are stored" if answers is not None else "no store was kept"
+        raise Stopped(f"Stopped as asked; {kept}. Run the same again to go on.")
+
+
+def _recipe(base: str | None, agent: list[str] | None, method: str, pairs: list[str] | None) -> Any:
+    from ram_studio.algorithm.methods import make_settings
+    from ram_studio.checkpoints.recipe import make_recipe
+
+    given = options.parse_pairs(pairs, "set=KEY=VALUE")
+    settings = make_settings(method, given)
+    return make_recipe(
+        {
+            "base": options.require_base(base),
+            "agents": options.parse_agents(agent),
+            "method": method,
+            "settings": {key: getattr(settings, key) for key in given},
+        },
+        where="sweep",
+    )
+
+
+def _report(state: SweepState, csv: Path | None, as_json: bool) -> None:
+    if csv is not None:
+        try:
+            csv.write_text(state.to_csv(), encoding="utf-8")
+        except OSError as error:
+            raise OutputError(f"{csv} cannot be written: {error.strerror or error}.") from error
+    if as_json:
+        print(json.dumps(state.to_dict(), allow_nan=False))
+        return
+    domains = list(dict.fromkeys(d for row in state.rows for d in row.domains))
+    lines = [
+        (
+            row.label,
+            f"{row.correct}/{row.n}" if row.n else "-",
+            _interval(row),
+            *(f"{row.domains[d].score:.3f}" if d in row.domains else "-" for d in domains),
+            _lambdas(row),
+            _outcome(row, state),
+        )
+        for row in _sorted(state)
+    ]
+    columns = ("setting", "right", "score", *domains, "lambda", "")
+    print_table(columns, lines, title=f"{state.suites}, {state.chosen_by} items to choose by")
+    for sentence in state.statements():
+        print(sentence)
+    for row in state.rows:
+        if row.note:
+            print(f"{row.label}: {row.note}")
+
+
+def _sorted(state: SweepState) -> list[Any]:
+    """Return the rows, the winner first, those that are out last."""
+
+    def rank(row: Any) -> tuple[Any, ...]:
+        score = row.correct / row.n if row.n else -1.0
+        return row.label != state.winner, row.is_out, -score
+
+    return sorted((row for row in state.rows), key=rank)
+
+
+def _interval(row: Any) -> str:
+    if not row.n:
+        return "-"
+    low, high = row.score.ci95
+    return f"{row.score.score:.3f} [{low:.2f}, {high:.2f}]"
+
+
+def _lambdas(row: Any) -> str:
+    found = [value for value in row.factors.values() if value is not None]
+    return " ".join(f"{value:.3f}" for value in found) or "-"
+
+
+def _outcome(row: Any, state: SweepState) -> str:
+    words = {
+        "open": "in the race",
+        "kept": "not told apart",
+        "behind": "clearly worse",
+        "same": f"same as {row.same_as}",
+    }
+    said = words.get(row.status, row.status)
+    if row.label == state.winner:
+        said = "best"
+    if row.loss is not None and row.status == "dropped":
+        said = f"dropped after {row.loss.items}"
+    return f"{said}, start" if row.is_start else said
+
+
+@contextlib.contextmanager
+def _live(
+    plan: SweepPlan, *, quiet: bool
+) -> Iterator[tuple[Callable[[SweepState], None], Callable[[str, int, int], None] | None]]:
+    """Yield functions that draw a state and an answer's progress; silent without a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield (lambda state: None), None
+        return
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    latest: list[SweepState] = []
+
+    def drawing(now: str) -> Group:
+        table = Table(box=None, pad_edge=False)
+        for column in ("setting", "right", "score [95 %]", ""):
+            table.add_column(column, justify="left" if column == "setting" else "right")
+        state = latest[-1]
+        for row in _sorted(state)[:_SHOWN_LIVE]:
+            style = "dim" if row.is_out else "bold" if row.label == state.winner else ""
+            cells = (row.label, f"{row.correct}/{row.n}", _interval(row), _outcome(row, state))
+            table.add_row(*(Text(cell, style=style) for cell in cells))
+        hidden = len(state.rows) - _SHOWN_LIVE
+        more = [Text(f"... and {hidden} more", style="dim")] if hidden > 0 else []
+        bar = ProgressBar(total=max(1, state.total_answers), completed=state.answers, width=40)
+        return Group(table, *more, bar, Text(f"{state.seconds:.0f} s  {now}", style="dim"))
+
+    with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
+
+        def show(state: SweepState) -> None:
+            latest.append(state)
+            del latest[:-1]
+            live.update(drawing(state.now))
+
+        def on_progress(label: str, done: int, total: int) -> None:
+            if latest:
+                live.update(drawing(f"{label}: {done} of {total}"))
+
+        yield show, on_progress

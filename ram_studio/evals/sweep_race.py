@@ -1,0 +1,79 @@
+"""Which settings of a sweep are clearly losing, and how sure that is.
+
+Items are asked in stages. After each, a setting is dropped when the best so far is right and it is
+wrong on so many more items than the other way round that an even split would give as many with
+probability at most
+
+    level = ERROR / ((settings - 1) * stages)        (one-sided exact sign test, McNemar's)
+
+Bonferroni over every rival and every look: a setting that is truly the best of all, on the kind of
+items asked, is dropped or called behind with probability at most ERROR, whichever rivals lead at
+whichever stage. This holds for settings fixed before the first answer (a grid) and items drawn at
+random. A search chooses later settings by earlier answers to the same items: there it is a guide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+ERROR = 0.05
+SHARES = (0.25, 0.5, 1.0)
+# With fewer items a stage could drop nothing at any usual level.
+LEAST_ITEMS = 24
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Why a setting is out: on `items` items `rival` was right alone `losses` times, it `wins`."""
+
+    rival: str
+    items: int
+    wins: int
+    losses: int
+    p_value: float
+    level: float
+
+
+def stage_shares(items: int, early_stop: bool) -> tuple[float, ...]:
+    """Return the shares of the items after which settings are looked at; the last is 1."""
+    return SHARES if early_stop and items >= LEAST_ITEMS else (1.0,)
+
+
+def level_for(settings: int, stages: int) -> float:
+    """Return the level of one test: ERROR shared among all rivals and looks."""
+    return ERROR / (max(1, settings - 1) * stages)
+
+
+def stage_sizes(count: int, shares: Sequence[float]) -> tuple[int, ...]:
+    """Return how many of `count` items were asked after each stage."""
+    return tuple(math.ceil(count * share) for share in shares)
+
+
+@lru_cache(maxsize=65536)
+def sign_test(wins: int, losses: int) -> float:
+    """Return how likely a fair coin gives at least `losses` of `wins + losses`; 1 for none."""
+    from scipy.stats import binom
+
+    return float(binom.sf(losses - 1, wins + losses, 0.5)) if losses else 1.0
+
+
+def loss_to(
+    rival: str,
+    theirs: Mapping[str, bool],
+    own: Mapping[str, bool],
+    level: float,
+) -> Loss | None:
+    """Return the loss of a setting to a rival on the items both answered, None if not clear.
+
+    Args:
+        theirs, own: item -> whether the answer is right.
+        level: of the test, see `level_for`.
+    """
+    common = [item for item in own if item in theirs]
+    wins = sum(own[item] and not theirs[item] for item in common)
+    losses = sum(theirs[item] and not own[item] for item in common)
+    p = sign_test(wins, losses)
+    return Loss(rival, len(common), wins, losses, p, level) if p <= level else None
