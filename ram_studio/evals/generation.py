@@ -16,6 +16,9 @@ ONE_THREAD_BELOW_PARAMETERS = 50_000_000
 # Smaller models are computed in float32 whatever their dtype: as fast, and the same answers on
 # every machine.
 FLOAT32_BELOW_BYTES = 2 * 1024**3
+# A prompt is read in pieces of so many tokens over all rows: the layers between hold 10 to 100 kB
+# for each of them.
+PREFILL_TOKENS = 16_384
 
 
 def resolve_device(device: str) -> str:
@@ -208,62 +211,83 @@ def decode(
     """
     import torch
 
+    from ram_studio.evals.growing_cache import make_cache
+
     device = model.device
-    width = max(len(prompt) for prompt in prompts)
-    ids = torch.tensor(
-        [[pad_id] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device
-    )
-    mask = torch.tensor(
-        [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device
-    )
-    ends = torch.tensor(sorted(end_ids), dtype=torch.long, device=device)
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    produced: list[Any] = []
+    ids, mask = _left_padded(prompts, pad_id, device)
+    rows: list[list[int]] = [[] for _ in range(len(prompts) * samples)]
+    # Which row of the answer each row of the batch is, None once it has ended.
+    members: list[int | None] = list(range(len(rows)))
     with torch.inference_mode(), fitting_threads(model):
-        cache = None
-        done = torch.zeros(len(prompts) * samples, dtype=torch.bool, device=device)
+        cache, is_plain = make_cache(model)
+        piece = max(1, PREFILL_TOKENS // len(prompts)) if is_plain else ids.shape[1]
         for step in range(max_new_tokens):
-            if should_stop and should_stop():
-                raise Stopped(
-                    "The evaluation was stopped before it was complete; nothing was kept."
-                )
-            output = model(
-                input_ids=ids,
-                attention_mask=mask,
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
-            cache, logits = output.past_key_values, output.logits[:, -1].float()
+            for start in range(0, ids.shape[1], piece):
+                if should_stop and should_stop():
+                    raise Stopped(
+                        "The evaluation was stopped before it was complete; nothing was kept."
+                    )
+                stop = min(start + piece, ids.shape[1])
+                seen = mask[:, : mask.shape[1] - ids.shape[1] + stop]
+                logits = _next_logits(model, ids[:, start:stop], seen, cache)
             if step == 0 and samples > 1:
                 cache.batch_repeat_interleave(samples)
-                logits, mask, positions = (
-                    value.repeat_interleave(samples, 0) for value in (logits, mask, positions)
-                )
-            if temperature > 0:
-                token = torch.multinomial(
-                    (logits / temperature).softmax(-1), 1, generator=generator
-                )[:, 0]
-            else:
-                token = logits.argmax(-1)
-            token = torch.where(done, torch.full_like(token, pad_id), token)
-            produced.append(token)
-            done |= torch.isin(token, ends)
-            if bool(done.all()):
+                logits, mask = (value.repeat_interleave(samples, 0) for value in (logits, mask))
+            tokens = _pick(logits, temperature, generator).tolist()
+            for place, row in enumerate(members):
+                if row is None:
+                    tokens[place] = pad_id
+                    continue
+                rows[row].append(tokens[place])
+                if tokens[place] in end_ids:
+                    members[place] = None
+            kept = [place for place, row in enumerate(members) if row is not None]
+            if not kept:
                 break
-            ids, positions = token[:, None], positions[:, -1:] + 1
+            # Ended rows are dropped once they are half of the batch. Not while sampling: what a
+            # row draws would depend on the others.
+            if is_plain and temperature == 0 and 2 * len(kept) <= len(members):
+                index = torch.tensor(kept, device=device)
+                cache.batch_select_indices(index)
+                mask = mask[index]
+                tokens = [tokens[place] for place in kept]
+                members = [members[place] for place in kept]
+            ids = torch.tensor(tokens, device=device)[:, None]
             mask = torch.cat([mask, torch.ones_like(ids)], 1)
-    if not produced:
-        return [[] for _ in range(len(prompts) * samples)]
-    return [_cut_at_end(row, end_ids) for row in torch.stack(produced, 1).tolist()]
+    return rows
 
 
-def _cut_at_end(row: list[int], end_ids: frozenset[int]) -> list[int]:
-    for index, token in enumerate(row):
-        if token in end_ids:
-            return row[: index + 1]
-    return row
+def _next_logits(model: Any, ids: Any, mask: Any, cache: Any) -> Any:
+    """Return float32 logits "rows vocabulary" of the token that follows."""
+    positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+    output = model(
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=positions,
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    return output.logits[:, -1].float()
+
+
+def _pick(logits: Any, temperature: float, generator: Any) -> Any:
+    """Return token ids "rows": the most likely ones, or sampled above temperature 0."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    import torch
+
+    return torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)[:, 0]
+
+
+def _left_padded(prompts: Sequence[Sequence[int]], pad_id: int, device: Any) -> tuple[Any, Any]:
+    """Return (ids, mask), int64 "rows tokens"; the mask is 0 for filling."""
+    import torch
+
+    width = max(len(prompt) for prompt in prompts)
+    ids = [[pad_id] * (width - len(prompt)) + list(prompt) for prompt in prompts]
+    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
 def padding_id(tokenizer: Any) -> int:
