@@ -167,6 +167,22 @@ LIVE = {
     "all_agents": "all {n}",
     "changed": "{share} of all weights ({n}) changed by anyone",
     "settings": "ε {epsilon} · r {r} · α {alpha}",
+    "scope_nobody": "changed by nobody",
+    "scope_by": "changed by",
+    "scope_below": "moved too little to count",
+    "scope_grid": "Weights of {tensor}; arrow keys move, the panel beside shows the one pointed at",
+    "scope_base": "base",
+    "scope_columns": ["", "value", "change"],
+    "scope_methods": ["Method", "Stored", "Moved by"],
+    "scope_stored": "stored as {stored} ({dtype}{drawn})",
+    "scope_drawn": ", drawn at random",
+    "scope_moved": "asked {asked}, kept {kept}",
+    "scope_steps": (
+        "Moved by: in steps of the stored format, from the base's value to its next number. "
+        "Asked is before rounding, kept after."
+    ),
+    "scope_hidden": "Not shown",
+    "scope_legend": ["unchanged", "one agent", "{n} agents"],
     "copied": "Link copied. It opens this example with these settings.",
     "copied_own": "Link copied. It carries the settings; your models stay on this machine.",
     "in_address_bar": "The link is in the address bar: copy it from there.",
@@ -182,6 +198,39 @@ DIALECTS_NOTE = (
     "1.02 or below (mean shown)."
 )
 DIALECTS_COLUMNS = ("Agent", "Your λ", "Paper", "Authors' script", "mergekit")
+
+SCOPE_HEADING = "Microscope: one weight at a time"
+SCOPE_LEAD = (
+    "Single weights under the microscope, read from your files: what each agent made of a weight, "
+    "and what every method would store there with the settings above."
+)
+SCOPE_LAYER = "Layer"
+SCOPE_MODULE = "Module"
+SCOPE_TENSOR = "Tensor"
+SCOPE_ALL = "All"
+SCOPE_START = "First weight shown"
+SCOPE_LAYOUT = "Show"
+SCOPE_LAYOUTS = [("Run", "run"), ("Matrix window", "window")]
+SCOPE_JUMP_TO = "Jump to the next"
+SCOPE_JUMP = "Jump"
+SCOPE_SHARED = "weight that several agents changed"
+SCOPE_UNIQUE = "weight that only {agent} changed"
+SCOPE_CONFLICT = "strongest conflict of this tensor"
+SCOPE_NOT_FOUND = "There is no such weight further on in this tensor."
+SCOPE_CUT = "There is none among the next {n} weights; move the start and search on."
+SCOPE_FACTS = (
+    "{shape} weights in {dtype} · changed means by more than {epsilon} · read {read} bytes"
+)
+SCOPE_AT = "Weight {index}"
+SCOPE_PLACE = "row {row}, column {column}"
+SCOPE_ROW = "row"
+STORED_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+SCOPE_DTYPES = [
+    ("As the base", ""),
+    ("bfloat16", "bfloat16"),
+    ("float16", "float16"),
+    ("float32", "float32"),
+]
 
 # ------------------------------------------------------------------------------------ Merge
 
@@ -350,6 +399,71 @@ NONE_OF_THEM = "none"
 NO_METHOD_CHOSEN = "No method is chosen. Tick at least one."
 REPORT_ABOUT = "RAM Studio {version} · suite {suite} · {n} prompts per skill · seed {seed}"
 SETTING_SIGNS = {"epsilon": "ε", "alpha": "α"}
+
+# ------------------------------------------------------------------------------------ Sweep
+
+SWEEP_HEADING = "Find a good setting"
+SWEEP_LEAD = (
+    "Many settings are merged in memory and answer the same questions; no model folder is written. "
+    "Clearly losing ones stop early, and the winner is scored again on questions it was not chosen "
+    "by."
+)
+SWEEP_METHODS = "Methods"
+SWEEP_CHOICES = {
+    "ram": "RAM",
+    "ram+": "RAM+",
+    "ram+s": "RAM+s",
+    "task-arithmetic": "Task arithmetic",
+    "ties": "TIES",
+    "dare-ta": "DARE + task arithmetic",
+}
+SWEEP_PARAMETERS = {
+    "r": "r, strength of the rescaling",
+    "alpha": "α, cap on ρ (RAM+)",
+    "epsilon": "ε, what counts as changed",
+    "scale": "Scale (methods other than RAM)",
+}
+SWEEP_VARY = "Vary"
+SWEEP_FROM, SWEEP_TO, SWEEP_COUNT = "From", "To", "Values"
+SWEEP_FIXED = "What is not varied is as set in Tune."
+SWEEP_HOW = "How"
+SWEEP_SEARCHES = {"grid": "Every combination", "optuna": "Search (Optuna)"}
+SWEEP_TRIALS = "Settings to try"
+SWEEP_SUITES = "Questions"
+SWEEP_ITEMS = "Questions per skill"
+SWEEP_MINUTES = "At most minutes"
+SWEEP_START = "Start"
+SWEEP_STARTING = "Loading the base"
+SWEEP_STOPPED = "Stopped. What is finished is kept; start again to go on from there."
+SWEEP_AXIS = "Show against"
+SWEEP_PICK = "Setting"
+SWEEP_USE = "Use this setting in Tune"
+SWEEP_USED = "{label} is now set in Tune."
+SWEEP_USE_ELSEWHERE = "{label} has no sliders in Tune: choose this method and its setting in Merge."
+SWEEP_CSV = "Download CSV"
+SWEEP_COUNT_GRID = "{settings} settings, {items} questions each at most."
+SWEEP_COUNT_SEARCH = "{settings} settings to try, {items} questions each at most."
+SWEEP_SCORE_AXIS = "Right answers"
+SWEEP_CHOSEN_SERIES = "Best"
+SWEEP_HELD_SERIES = "Best, on held-out questions"
+SWEEP_OUT_SERIES = "Clearly worse"
+SWEEP_START_LINE = "where it started"
+SWEEP_COLUMNS = ("Setting", "Score", "λ", "")
+SWEEP_OUTCOMES = {
+    "waiting": "waiting",
+    "running": "being asked",
+    "open": "in the race",
+    "kept": "not told apart",
+    "behind": "clearly worse",
+    "dropped": "dropped",
+    "same": "same merge",
+    "unfinished": "not finished",
+    "failed": "failed",
+}
+SWEEP_NOTE = (
+    "Bars are 95 % Wilson intervals. A setting is dropped when a one-sided exact sign test against "
+    "the best so far says so at a level of {level:.2g}: 5 % shared over all settings and looks."
+)
 
 WAITING = "Waiting for its turn"
 BUSY = "Another job of this session is running. Stop it, or wait until it is done."

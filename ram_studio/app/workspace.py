@@ -22,6 +22,7 @@ from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app.jobs import Job
 from ram_studio.app.settings import Settings
 from ram_studio.evals.report import EvalReport
+from ram_studio.evals.sweep_result import SweepState
 
 _KEY = re.compile(r"[0-9a-f]{32}")
 _SWEEP_SECONDS = 60.0
@@ -83,6 +84,7 @@ class Session:
     report: EvalReport | None = None
     scores: dict[tuple[str, int], EvalReport] = field(default_factory=dict)
     comparison: Comparison | None = None
+    sweep: SweepState | None = None
     job: Job[Any] | None = None
     touched: float = field(default_factory=time.monotonic)
 
@@ -100,6 +102,7 @@ class Session:
             self.scores.clear()
             self.report = None
             self.comparison = None
+            self.sweep = None
         self.loaded = loaded
 
     def free_name(self, wanted: str) -> str:

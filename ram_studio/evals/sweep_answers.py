@@ -201,7 +201,7 @@ class SweepAnswers:
             fresh = self._fresh and name not in entry.opened
             entry.opened.add(name)
             run = SuiteRun(
-                entry.label,
+                f"sweep: {entry.label}",
                 str(self._plan.recipe.base),
                 self._engine,
                 ALL_SUITES[name],
