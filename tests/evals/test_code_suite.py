@@ -57,6 +57,17 @@ def test_a_script_part_with_a_guard_or_printed_examples_does_no_harm():
     )
 
 
+def test_examples_of_use_after_a_right_function_do_no_harm():
+    examples = ("print(count_vowels([[1]]))", "print(count_vowels('x')", "1 / 0")
+    for example in examples:
+        assert judge(FUNCTION, fenced(FUNCTION.gold) + fenced(example)).is_correct
+    # What is part of the answer is kept: helpers before and after, and a broken function alone.
+    helped = FUNCTION.gold.replace("sum(", "add(")
+    assert judge(FUNCTION, fenced(helped) + fenced("def add(x):\n    return sum(x)")).is_correct
+    assert judge(FUNCTION, fenced("from builtins import sum as add") + fenced(helped)).is_correct
+    assert "SyntaxError" in judge(FUNCTION, fenced(FUNCTION.gold + "\nprint(")).note
+
+
 def test_programs_are_compared_line_by_line():
     assert judge(PROGRAM, fenced("a, b = map(int, input().split())\nprint(a + b, ' ')")).is_correct
     verdict = judge(PROGRAM, fenced("print(7)"))

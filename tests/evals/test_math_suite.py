@@ -33,6 +33,8 @@ def test_right_answers_pass_and_near_ones_do_not():
         (r"\[ \boxed{12} \]", 12),
         (r"Answer: \boxed{12}", 12),
         ("The answer is 1,000.", 1000),
+        ("First, the answer is 4. Then 4 + 5 = 9. So the answer is 9.", 9),
+        (r"\boxed{4} pears and so \boxed{9} in all, from 7", 9),
         ("5 apples and 6 pears make 11.", 11),
         ("Answer: 3/4", 0.75),
         ("Answer: -8", -8),

@@ -145,10 +145,19 @@ def test_one_call_is_read_from_every_spelling(text):
         "import os",
         "(lambda: 0)(x=1)",
         "f(x='\\d')(y=1)",
+        # Functions on offer said again, and things that merely have a name.
+        '{"name": "f", "description": "F.", "parameters": {"type": "object", "properties": {}}}',
+        '{"name": "f", "description": "F."}',
+        '{"name": "Nora", "age": 7}',
     ],
 )
 def test_what_is_no_call_gives_none(text):
     assert parse_calls(text) == []
+
+
+def test_a_call_without_arguments_needs_none():
+    assert parse_calls('{"name": "f"}') == parse_calls('{"name": "f", "arguments": {}}')
+    assert parse_calls('[{"type": "function", "function": "f", "id": "1"}]') == [Call("f", {})]
 
 
 def test_constants_of_other_languages_and_nested_values_are_read():
@@ -205,6 +214,34 @@ def test_an_optional_argument_may_be_left_out_null_or_right_but_not_wrong():
     assert judge(optional, '{"name": "f", "arguments": {"x": null}}').is_correct
     assert judge(optional, '{"name": "f", "arguments": {"x": "low"}}').is_correct
     assert not judge(optional, '{"name": "f", "arguments": {"x": "high"}}').is_correct
+
+
+def test_nothing_given_for_an_optional_argument_is_leaving_it_out():
+    for kind, nothing in (("string", '""'), ("array", "[]"), ("array", "null")):
+        good = [[1]] if kind == "array" else ["low"]
+        text = f'{{"name": "f", "arguments": {{"x": {nothing}}}}}'
+        assert judge(question(kind, good, needed=False), text).is_correct
+        assert not judge(question(kind, good), text).is_correct
+
+
+def test_keys_of_an_object_may_be_optional_and_unknown_ones_are_wrong():
+    given = question("object", [{"a": [1, 2], "b": ["x", None]}])
+    for arguments in ({"a": 2}, {"a": 1, "b": "X"}, {"a": 1, "b": None}):
+        assert judge(given, json.dumps({"name": "f", "arguments": {"x": arguments}})).is_correct
+    for arguments in ({"b": "x"}, {"a": 3}, {"a": 1, "c": 1}, {"a": None}):
+        assert not judge(given, json.dumps({"name": "f", "arguments": {"x": arguments}})).is_correct
+
+
+def test_case_blanks_and_some_punctuation_of_text_do_not_count_and_the_rest_does():
+    for same in ("new york", "New-York.", " N_E/W*York^", "new,york"):
+        assert judge(question("string", ["New York"]), as_call(same)).is_correct
+    for other in ("New York:", "New York\n", "'New York'", "New Yor"):
+        assert not judge(question("string", ["New York"]), as_call(other)).is_correct
+    assert judge(question("string", ["Nora's"]), as_call('nora"s')).is_correct
+
+
+def as_call(value: object) -> str:
+    return json.dumps({"name": "f", "arguments": {"x": value}})
 
 
 def test_the_reason_names_the_argument():

@@ -11,6 +11,7 @@ run, which keeps `exit(0)` and swallowed errors from passing; code that is out t
 look for it. Code under test is not `__main__`, so that a script part does not run.
 """
 
+import ast
 import re
 import secrets
 
@@ -23,6 +24,7 @@ MAX_CODE_CHARS = 50_000
 
 _FENCED = re.compile(r"```[ \t]*([\w+-]*)[ \t]*\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
 _START = re.compile(r"^(?:def |class |import |from |@|async def |assert )", re.MULTILINE)
+_DEFINITION = re.compile(r"^(?:def |class |import |from |@|async def )", re.MULTILINE)
 _PROMPTS = {
     "function": "{task}\n\nReply with the complete Python function in one code block.",
     "program": (
@@ -55,21 +57,41 @@ def make(settings: SuiteSettings) -> tuple[Question, ...]:
     return balanced(questions, settings.limit)
 
 
-def find_code(text: str) -> str:
+def find_code(text: str, entry: str | None = None) -> str:
     """Return the Python code of an answer: its code blocks, else all from the first line of code.
 
-    Blocks marked as another language are left out; several blocks are joined, as models like to
-    split what belongs together.
+    Blocks marked as another language are left out, and those that are no Python when others are;
+    the rest are joined, as models like to split what belongs together. With `entry`, what follows
+    the block that defines this function is only kept if it defines something as well: examples of
+    its use are not asked for, and often wrong.
     """
     blocks = [
         body
-        for language, body in _FENCED.findall(text)
+        for language, body in _FENCED.findall(text[:MAX_CODE_CHARS])
         if language.lower() in ("", "python", "py", "python3")
     ]
+    blocks = [body for body in blocks if _is_python(body)] or blocks
+    defining = [i for i, body in enumerate(blocks) if entry and _defines(body, entry)]
+    if defining:
+        first = defining[0] + 1
+        blocks = blocks[:first] + [body for body in blocks[first:] if _DEFINITION.search(body)]
     if blocks:
-        return "\n\n".join(blocks)[:MAX_CODE_CHARS]
+        return "\n\n".join(blocks)
     start = _START.search(text)
     return text[start.start() if start else 0 :][:MAX_CODE_CHARS]
+
+
+def _is_python(source: str) -> bool:
+    try:
+        ast.parse(source)
+    # SyntaxWarning: odd literals, where warnings are errors.
+    except (SyntaxError, SyntaxWarning, ValueError, MemoryError, RecursionError):
+        return False
+    return True
+
+
+def _defines(source: str, entry: str) -> bool:
+    return bool(re.search(rf"^(?:async )?def {re.escape(entry)}\b", source, re.MULTILINE))
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
@@ -80,7 +102,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
     """
     if not text.strip():
         return Verdict(False, "empty answer")
-    source = find_code(text)
+    source = find_code(text, question.spec.get("entry"))
     if question.category == "function":
         return _verdict(_run_tests(source, question.spec["tests"], code))
     if question.category == "program":
@@ -139,4 +161,4 @@ def _judge_tests(source: str, spec: dict, code: CodeSwitch) -> Verdict:  # type:
     return Verdict(rejected == total, note, {"mutants_rejected": rejected, "mutants": total})
 
 
-SUITE = Suite("code", 1, "Code", make, judge, runs_code=True)
+SUITE = Suite("code", 2, "Code", make, judge, runs_code=True)

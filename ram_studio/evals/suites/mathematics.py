@@ -1,7 +1,7 @@
 """Suite `math`: word problems with one number as the answer, compared exactly.
 
-The prompt asks for a last line `Answer: <number>`. Without one, a boxed number, "the answer is" or
-else the last number of the answer counts.
+The prompt asks for a last line `Answer: <number>`. Without one, the last boxed number, the last
+"the answer is" or else the last number of the answer counts.
 """
 
 import re
@@ -17,14 +17,15 @@ PROMPT = '{question}\n\nThink step by step. End with a line of the form "Answer:
 # Digits, with commas only where they part thousands; a dot only before a digit.
 _NUMBER = r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+|/\d+)?"
 _LEAD = r"[\s*_$€£:=\\(\[{]*"
-# In order of trust. The first "Answer:" counts: a model without a chat format may run on and invent
-# further questions with answers of their own.
+# In order of trust, with the occurrence that counts. The first "Answer:", as a model without a chat
+# format may run on and invent further questions with answers of their own; the last of what models
+# also say of a step on the way.
 _MARKED = (
-    re.compile(rf"\bfinal answer(?: is)?{_LEAD}({_NUMBER})", re.IGNORECASE),
-    re.compile(rf"\banswer\s*:{_LEAD}({_NUMBER})", re.IGNORECASE),
-    re.compile(rf"\\boxed{{{_LEAD}({_NUMBER})"),
-    re.compile(rf"####{_LEAD}({_NUMBER})"),
-    re.compile(rf"\banswer is{_LEAD}({_NUMBER})", re.IGNORECASE),
+    (re.compile(rf"\bfinal answer(?: is)?{_LEAD}({_NUMBER})", re.IGNORECASE), 0),
+    (re.compile(rf"\banswer\s*:{_LEAD}({_NUMBER})", re.IGNORECASE), 0),
+    (re.compile(rf"\\boxed{{{_LEAD}({_NUMBER})"), -1),
+    (re.compile(rf"####{_LEAD}({_NUMBER})"), 0),
+    (re.compile(rf"\banswer is{_LEAD}({_NUMBER})", re.IGNORECASE), -1),
 )
 _ANY = re.compile(rf"(?<![\w.]){_NUMBER}")
 
@@ -48,9 +49,9 @@ def make(settings: SuiteSettings) -> tuple[Question, ...]:
 
 def find_number(text: str) -> Fraction | None:
     """Return the number that an answer ends up with, None if it holds none."""
-    for pattern in _MARKED:
-        if match := pattern.search(text):
-            return _value(match.group(1))
+    for pattern, place in _MARKED:
+        if found := pattern.findall(text):
+            return _value(found[place])
     found = _ANY.findall(text)
     return _value(found[-1]) if found else None
 
@@ -80,4 +81,4 @@ def _written(value: Fraction) -> str:
     return str(value) if value.denominator == 1 else f"{float(value):g}"
 
 
-SUITE = Suite("math", 1, "Math word problems", make, judge)
+SUITE = Suite("math", 2, "Math word problems", make, judge)

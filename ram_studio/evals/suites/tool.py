@@ -4,7 +4,10 @@ Five categories of twelve questions: one function on offer (simple), several (mu
 calls of one (parallel), several calls of several (parallel-multiple), and requests that no function
 on offer can serve (irrelevance). Calls are read by `tool_calls` and compared as values: names,
 types and values must be right, unknown arguments are wrong, optional ones may be left out, the
-order of calls is free. Text is compared without regard to case, spaces and punctuation.
+order of calls is free. Text is compared without regard to case, blanks and `,./-_*^`.
+
+These are the rules of the Berkeley Function Calling Leaderboard's checker; where the two still
+differ is listed and counted in tests/evals/test_bfcl_agreement.py.
 
 Irrelevance is passed by saying anything that is not a call, so a model that calls nothing at all
 passes it too: read it beside the other four. An empty answer is wrong everywhere.
@@ -22,7 +25,7 @@ from ram_studio.evals.suites.tool_calls import Call, parse_calls
 MAX_NEW_TOKENS = 320
 IRRELEVANCE = "irrelevance"
 
-_IGNORED = re.compile(r"[\s,./\-_*^'\"]+")
+_IGNORED = re.compile(r"[ ,./\-_*^]+")
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -99,46 +102,68 @@ def _fault(call: Call, wanted: Mapping[str, Any], schemas: Mapping[str, Any]) ->
     if call.name != wanted["name"]:
         return f"calls {call.name} instead of {wanted['name']}"
     properties = schemas[call.name]["properties"]
+    needed = schemas[call.name].get("required", ())
     for key, value in call.arguments.items():
         if key not in properties:
             return f"{call.name} has no argument {key}"
-        if value is None and None in wanted["arguments"].get(key, [None]):
+        good = wanted["arguments"].get(key, [None])
+        if value is None and None in good and key not in needed:
             continue
         if key not in wanted["arguments"]:
             return f"{call.name}: {key} was not asked for"
-        if not _has_type(value, properties[key]):
+        if not _has_type(value, properties[key], good):
             return f"{call.name}: {key} is {value!r:.60}, not of type {properties[key]['type']}"
-        if not any(_equal(value, good) for good in wanted["arguments"][key]):
+        if _is_left_out(value, good):
+            continue
+        if not any(_equal(value, one) for one in good):
             return f"{call.name}: {key} is {value!r:.60}"
     missing = [
         key
         for key, values in wanted["arguments"].items()
-        if key not in call.arguments and None not in values
+        if key not in call.arguments and (None not in values or key in needed)
     ]
     return f"{call.name}: {missing[0]} is missing" if missing else ""
 
 
-def _has_type(value: Any, schema: Mapping[str, Any]) -> bool:
+def _is_left_out(value: Any, good: Sequence[Any]) -> bool:
+    """Return whether an optional argument is given as nothing: the same as leaving it out."""
+    return None in good and (value is None or value == "" or value == [])
+
+
+def _has_type(value: Any, schema: Mapping[str, Any], good: Sequence[Any]) -> bool:
+    """Return whether a value has the schema's type, or that of a right value."""
+    kind = schema.get("type")
+    if kind is None or any(type(value) is type(one) for one in good if not _is_list(one)):
+        return True
     # bool is an int to Python, but not to a schema.
-    if isinstance(value, bool) != (schema["type"] == "boolean"):
-        return False
-    if not isinstance(value, _TYPES[schema["type"]]):
-        return False
-    if schema["type"] == "array":
-        return all(_has_type(part, schema["items"]) for part in value)
+    if isinstance(value, bool) != (kind == "boolean") or not isinstance(value, _TYPES[kind]):
+        return _is_list(value) and any(map(_is_list, good))
+    if kind == "array":
+        parts = [part for one in good if _is_list(one) for part in one]
+        return all(_has_type(part, schema.get("items", {}), parts) for part in value)
     return True
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
 
 
 def _equal(value: Any, good: Any) -> bool:
     if isinstance(value, str) and isinstance(good, str):
-        return _IGNORED.sub("", value).lower() == _IGNORED.sub("", good).lower()
+        return _plain(value) == _plain(good)
     if isinstance(value, list) and isinstance(good, list):
         return len(value) == len(good) and all(map(_equal, value, good))
     if isinstance(value, dict) and isinstance(good, dict):
-        return value.keys() == good.keys() and all(
-            any(_equal(value[key], one) for one in good[key]) for key in good
+        return value.keys() <= good.keys() and all(
+            any(_equal(value.get(key), one) for one in values)
+            or _is_left_out(value.get(key), values)
+            for key, values in good.items()
         )
     return bool(value == good) and isinstance(value, str) == isinstance(good, str)
 
 
-SUITE = Suite("tool", 1, "Tool use", make, judge)
+def _plain(text: str) -> str:
+    return _IGNORED.sub("", text).lower().replace("'", '"')
+
+
+SUITE = Suite("tool", 2, "Tool use", make, judge)

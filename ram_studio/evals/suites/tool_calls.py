@@ -29,6 +29,7 @@ _FENCED = re.compile(r"```[\w+-]*[ \t]*\n(.*?)(?:```|$)", re.DOTALL)
 _MARKERS = re.compile(r"\[TOOL_CALLS\]|<\|python_tag\|>|<\|eom_id\|>|<\|tool_call\|>")
 _BRACKET = re.compile(r"[\[{]")
 _ARGUMENT_KEYS = ("arguments", "parameters", "args")
+_BESIDE_A_NAME = {"name", "function", "id", "type"}
 # How other languages write the constants, for calls in Python syntax.
 _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 
@@ -104,10 +105,14 @@ def _calls_in(value: Any) -> list[Call]:
     name = value.get("name", value.get("function"))
     if not isinstance(name, str) or not name:
         return []
-    arguments = next((value[key] for key in _ARGUMENT_KEYS if key in value), {})
-    if isinstance(arguments, str):
-        arguments = _loose(arguments)
-    return [Call(name, arguments)] if isinstance(arguments, dict) else []
+    key = next((key for key in _ARGUMENT_KEYS if key in value), None)
+    # A name beside other things is no call, and neither is a function's schema said again.
+    if key is None:
+        return [Call(name, {})] if value.keys() <= _BESIDE_A_NAME else []
+    arguments = _loose(value[key]) if isinstance(value[key], str) else value[key]
+    if not isinstance(arguments, dict) or isinstance(arguments.get("properties"), dict):
+        return []
+    return [Call(name, arguments)]
 
 
 def _python_calls(text: str) -> list[Call]:

@@ -1,0 +1,92 @@
+"""Runs in bfcl-eval's own environment: what its checker says about answers.
+
+    python run_bfcl.py questions            # writes the questions of its wheel as JSON
+    python run_bfcl.py judge < ANSWERS      # ANSWERS: [[category, id, calls or a text], ...]
+
+Calls are [{name: {argument: value}}, ...], as its decoder gives them; a text goes through that
+decoder first, as for models that are prompted in Python syntax. `judge` writes one of true (right),
+false (wrong) or a text (its checker raised) for each answer.
+
+The package's list of models imports the client of every provider. All the checker wants of it is
+whether a provider turns the dots of function names into underscores, so it is put in its place.
+"""
+
+import json
+import sys
+from importlib.resources import files
+from types import ModuleType, SimpleNamespace
+
+AST = (
+    "simple_python",
+    "multiple",
+    "parallel",
+    "parallel_multiple",
+    "live_simple",
+    "live_multiple",
+    "live_parallel",
+    "live_parallel_multiple",
+)
+NO_CALL = ("irrelevance", "live_irrelevance")
+MODEL = "any"
+
+models = ModuleType("bfcl_eval.constants.model_config")
+models.MODEL_CONFIG_MAPPING = {MODEL: SimpleNamespace(underscore_to_dot=False)}
+sys.modules[models.__name__] = models
+
+
+def rows(name: str) -> list[dict]:
+    text = files("bfcl_eval").joinpath("data", name).read_text("utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def questions() -> dict[str, dict[str, dict]]:
+    result = {}
+    for category in (*AST, *NO_CALL):
+        name = f"BFCL_v4_{category}.json"
+        answers = {}
+        if category in AST:
+            answers = {row["id"]: row["ground_truth"] for row in rows(f"possible_answer/{name}")}
+        result[category] = {
+            row["id"]: {"functions": row["function"], "answer": answers.get(row["id"], [])}
+            for row in rows(name)
+        }
+    return result
+
+
+def main() -> None:
+    asked = questions()
+    if sys.argv[1] == "questions":
+        print(json.dumps(asked))
+        return
+    from bfcl_eval.constants.enums import Language
+    from bfcl_eval.eval_checker.ast_eval.ast_checker import ast_checker
+    from bfcl_eval.model_handler.utils import default_decode_ast_prompting
+    from bfcl_eval.utils import is_empty_output, is_function_calling_format_output
+
+    def verdict(category: str, key: str, given: object) -> bool | str:
+        try:
+            calls = default_decode_ast_prompting(given) if isinstance(given, str) else given
+        except Exception:
+            return category in NO_CALL
+        if category in NO_CALL:
+            return is_empty_output(calls)
+        if not is_function_calling_format_output(calls):
+            return False
+        question = asked[category][key]
+        try:
+            found = ast_checker(
+                question["functions"],
+                calls,
+                question["answer"],
+                Language.PYTHON,
+                category,
+                MODEL,
+            )
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return bool(found["valid"])
+
+    print(json.dumps([verdict(*answer) for answer in json.load(sys.stdin)]))
+
+
+main()

@@ -1,0 +1,167 @@
+"""Agreement with bfcl-eval 2026.3.23, the leaderboard's own checker, on its own questions.
+
+It asks for the clients of every provider; its checker needs few of its dependencies. It runs as
+another process in an environment of its own, which is not made here:
+
+    python -m venv /tmp/bfcl
+    /tmp/bfcl/bin/pip install --no-deps bfcl-eval==2026.3.23
+    /tmp/bfcl/bin/pip install filelock python-dotenv tenacity tqdm tree_sitter==0.21.3 \
+        tree_sitter_java==0.21.0 tree_sitter_javascript==0.21.4
+    RAM_STUDIO_BFCL_PYTHON=/tmp/bfcl/bin/python python -m pytest tests/evals/test_bfcl_agreement.py
+
+Questions: all of simple (Python), multiple, parallel, parallel-multiple and irrelevance, and their
+live counterparts. Java and JavaScript are left out: RAM Studio asks for no such calls.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bfcl_answers import answers, as_json, as_python, gold, our_question
+
+from ram_studio.evals.suites.tool import judge
+
+PYTHON = os.environ.get("RAM_STUDIO_BFCL_PYTHON")
+
+pytestmark = pytest.mark.skipif(
+    PYTHON is None,
+    reason="RAM_STUDIO_BFCL_PYTHON names no Python with bfcl-eval 2026.3.23 installed",
+)
+
+# Of all spoilt answers, those that the two judge otherwise: how many, our verdict, and why.
+_VARIABLE = (
+    "text in place of a list or number (a variable): we ignore case and punctuation here too"
+)
+_IN_OBJECT = "text in a list in an object: we ignore case and punctuation here too"
+_PAIRING = (
+    "we try every pairing of calls; theirs takes the first that fits and may be left with none"
+)
+_NULL = "null for an optional argument means leaving it out"
+DIFFERENCES: dict[str, tuple[int, bool, str]] = {
+    "null": (1839, True, _NULL),
+    "value in object: null": (9, True, _NULL),
+    "an argument nobody asked for, null": (18, True, _NULL),
+    "other case": (15, True, _VARIABLE),
+    "a full stop more": (15, True, _VARIABLE),
+    "a comma and a space more": (15, True, _VARIABLE),
+    "other punctuation": (15, True, _VARIABLE),
+    "value in object: last element: other case": (4, True, _IN_OBJECT),
+    "value in object: last element: a full stop more": (4, True, _IN_OBJECT),
+    "value in object: last element: a comma and a space more": (4, True, _IN_OBJECT),
+    "value in object: last element: other punctuation": (4, True, _IN_OBJECT),
+    "right: reversed order": (1, True, _PAIRING),
+    "right: first call last": (1, True, _PAIRING),
+    "last element: float as integer": (14, True, "2 is 2.0 among the numbers of a list as well"),
+    "last element: last element: integer as float": (
+        2,
+        False,
+        "a float for an integer is wrong in lists of lists as well",
+    ),
+    "an argument left out": (2, True, "a right value that is null means leaving it out"),
+}
+
+
+def theirs(*arguments: str, given: Any = None) -> Any:
+    script = Path(__file__).with_name("run_bfcl.py")
+    done = subprocess.run(
+        [str(PYTHON), str(script), *arguments],
+        input=None if given is None else json.dumps(given),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def questions() -> dict[str, dict[str, dict]]:
+    return theirs("questions")
+
+
+def test_every_verdict_agrees_but_for_the_listed_differences(questions):
+    cases = [
+        (category, key, kind, calls)
+        for category, rows in questions.items()
+        for key, row in rows.items()
+        for kind, calls in answers(row)
+    ]
+    verdicts = theirs("judge", given=[(c, key, calls) for c, key, _, calls in cases])
+    assert not [v for v in verdicts if isinstance(v, str)], "their checker raised"
+    ours = []
+    for category, key, _, calls in cases:
+        question = our_question(category, key, questions[category][key])
+        ours.append(judge(question, as_json(calls)).is_correct)
+    found = Counter(
+        (kind, mine)
+        for (_, _, kind, _), mine, other in zip(cases, ours, verdicts, strict=True)
+        if mine != other
+    )
+    assert found == {(kind, mine): n for kind, (n, mine, _) in DIFFERENCES.items()}
+    # Neither side passes or fails everything, in any category.
+    for category in questions:
+        passed = Counter(
+            other for (c, *_), other in zip(cases, verdicts, strict=True) if c == category
+        )
+        assert min(passed[True], passed[False]) > 0 or "irrelevance" in category
+    assert len(cases) > 190_000
+
+
+def test_the_shipped_right_answers(questions):
+    """Some of them are wrong for their own checker, and for ours."""
+    cases = [(c, key, gold(row)) for c, rows in questions.items() for key, row in rows.items()]
+    verdicts = theirs("judge", given=cases)
+    for (category, key, calls), other in zip(cases, verdicts, strict=True):
+        question = our_question(category, key, questions[category][key])
+        assert judge(question, as_json(calls)).is_correct == other, key
+    assert verdicts.count(False) == 18
+    assert len(cases) == 3475
+
+
+def test_calls_in_python_syntax_are_read_alike(questions):
+    cases = [
+        (category, key, as_python(calls))
+        for category, rows in questions.items()
+        for key, row in rows.items()
+        for calls in (gold(row), gold(row, -1, True))
+    ]
+    verdicts = theirs("judge", given=cases)
+    for (category, key, text), other in zip(cases, verdicts, strict=True):
+        question = our_question(category, key, questions[category][key])
+        assert judge(question, text).is_correct == other, key
+
+
+# An answer to a request that no function fits, whether it is right (theirs, ours), and why not.
+UNSERVED = [
+    ("I am sorry, none of the functions can do that.", True, True, ""),
+    ("[]", True, True, ""),
+    ("[f(a=1)]", False, False, ""),
+    ("f(a=1)", False, False, ""),
+    ("```\nf(a=1)\n```", False, False, ""),
+    ("Let me see: f(a=1)", True, True, ""),
+    ("f(a=b)", False, True, "a name in place of a value is no call for us"),
+    ("f(1)", False, True, "a call without the arguments' names is none for us"),
+    ("", True, False, "an empty answer is wrong for us everywhere"),
+    ('{"name": "f", "arguments": {"a": 1}}', True, False, "calls in JSON are calls for us"),
+    ("<tool_call>f(a=1)</tool_call>", True, False, "calls in tags are calls for us"),
+]
+
+
+def test_requests_that_no_function_fits(questions):
+    for category in ("irrelevance", "live_irrelevance"):
+        rows = questions[category]
+        given = [(category, key, text) for key in rows for text, *_ in UNSERVED]
+        expected = [verdict for _ in rows for _, verdict, _, _ in UNSERVED]
+        assert theirs("judge", given=given) == expected
+        for key, row in rows.items():
+            question = our_question(category, key, row)
+            for text, other, mine, why in UNSERVED:
+                assert judge(question, text).is_correct is mine, (key, text)
+                assert bool(why) == (mine is not other)
