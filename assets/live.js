@@ -53,11 +53,13 @@
     if (state.point === null) state.point = profile.default_index;
     buildCards();
     draw();
+    RAM.settingsRest();
   };
 
   RAM.update = (point, r, alpha, rule) => {
     state = { point: Number(point), r: Number(r), alpha: Number(alpha), rule: rule || state.rule };
     RAM.redraw();
+    RAM.settingsRest();
     RAM.remember();
   };
 

@@ -18,6 +18,7 @@ from ram_studio.app import (
     examples,
     markup,
     merging,
+    microscope_panel,
     recipes,
     shell,
     wording,
@@ -62,6 +63,7 @@ class Page:
         self._wire_load()
         self._wire_merge()
         self._wire_check()
+        microscope_panel.wire(self.tune.scope, self.tune.settings, self.merge.seed, self.workspace)
 
     # ------------------------------------------------------------------ what a load changes
 

@@ -54,6 +54,7 @@ def find_element(
     *,
     epsilon: float = DEFAULT_EPSILON,
     start: int = 0,
+    limit: int | None = None,
     cancel: CancelToken | None = None,
 ) -> Found | None:
     """Return the first element from ``start`` on that is what was asked for, or None.
@@ -61,6 +62,7 @@ def find_element(
     target: "shared" (two or more agents changed it by more than epsilon), "unique:NAME" (only that
     agent did), or "conflict": of the whole tensor the shared element where most is cancelled,
     sum |tau| - |sum tau| over the agents that changed it; ``start`` is not looked at then.
+    limit: look at no more than about this many elements (whole blocks).
 
     Raises: SettingsError for an unknown target; Stopped when cancelled.
     """
@@ -70,9 +72,13 @@ def find_element(
     best = Found(-1)
     with Sources(report) as sources:
         reader = BlockReader(sources, len(names), SEARCH_ELEMENTS)
+        seen = 0
         for block in _blocks(tensor, 0 if target == CONFLICT else start):
             if cancel:
                 cancel.raise_if_cancelled()
+            if limit is not None and seen >= limit:
+                break
+            seen += block.n
             stored_base, stored_agents = reader.read(block)
             base = _as_float32(stored_base)
             taus = np.stack([_as_float32(agent) - base for agent in stored_agents])

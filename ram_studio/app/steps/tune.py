@@ -13,8 +13,9 @@ import gradio as gr
 
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.app import wording
+from ram_studio.app import microscope_panel, wording
 from ram_studio.app.deep_link import ALPHA_MAX, R_MAX
+from ram_studio.app.microscope_panel import ScopePanel
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class TuneStep:
     alpha: gr.Slider
     rule: gr.Radio
     live: gr.HTML
+    scope: ScopePanel
     next: gr.Button
 
     @property
@@ -69,60 +71,62 @@ def _template() -> str:
 
 def build() -> TuneStep:
     """Lay the step out inside the open Blocks and wire its client-side events."""
-    with gr.Column(elem_id="step-tune", elem_classes="step") as column, gr.Row(elem_id="tune-row"):
-        with gr.Column(elem_id="controls"):
-            with gr.Column(elem_classes="box"):
-                gr.HTML(
-                    f"<div class='eps-read'><span>{wording.EPSILON_LABEL}</span>"
-                    "<b data-live='epsilon'></b></div>",
-                    apply_default_css=False,
-                )
-                epsilon = gr.Slider(
-                    0,
-                    len(LADDER) - 1,
-                    value=DEFAULT_INDEX,
-                    step=1,
-                    label=wording.EPSILON_LABEL,
-                    show_label=False,
-                    buttons=[],
-                    elem_id="epsilon",
-                )
-                r = gr.Slider(
-                    0,
-                    R_MAX,
-                    value=scaling.DEFAULT_R,
-                    step=0.01,
-                    label=wording.R_LABEL,
-                    buttons=[],
-                    elem_id="r",
-                )
-                alpha = gr.Slider(
-                    0,
-                    ALPHA_MAX,
-                    value=scaling.DEFAULT_ALPHA,
-                    step=0.05,
-                    label=wording.ALPHA_LABEL,
-                    buttons=[],
-                    elem_id="alpha",
-                )
-                rule = gr.Radio(
-                    wording.RULES,
-                    value=scaling.DEFAULT_RULE,
-                    label=wording.RULE_LABEL,
-                    elem_id="rule",
-                )
-            with gr.Row(elem_id="tune-buttons"):
-                reset = gr.Button(wording.RESET, size="md", elem_id="reset")
-                link = gr.Button(wording.COPY_LINK, size="md", elem_id="copy-link")
-            go_on = gr.Button(wording.NEXT["merge"], variant="primary", elem_classes="next")
-        live = gr.HTML(
-            None,
-            html_template=_template(),
-            js_on_load="window.RAM && window.RAM.mount(element, props, watch)",
-            elem_id="live",
-            apply_default_css=False,
-        )
-    step = TuneStep(column, epsilon, r, alpha, rule, live, go_on)
+    with gr.Column(elem_id="step-tune", elem_classes="step") as column:
+        with gr.Row(elem_id="tune-row"):
+            with gr.Column(elem_id="controls"):
+                with gr.Column(elem_classes="box"):
+                    gr.HTML(
+                        f"<div class='eps-read'><span>{wording.EPSILON_LABEL}</span>"
+                        "<b data-live='epsilon'></b></div>",
+                        apply_default_css=False,
+                    )
+                    epsilon = gr.Slider(
+                        0,
+                        len(LADDER) - 1,
+                        value=DEFAULT_INDEX,
+                        step=1,
+                        label=wording.EPSILON_LABEL,
+                        show_label=False,
+                        buttons=[],
+                        elem_id="epsilon",
+                    )
+                    r = gr.Slider(
+                        0,
+                        R_MAX,
+                        value=scaling.DEFAULT_R,
+                        step=0.01,
+                        label=wording.R_LABEL,
+                        buttons=[],
+                        elem_id="r",
+                    )
+                    alpha = gr.Slider(
+                        0,
+                        ALPHA_MAX,
+                        value=scaling.DEFAULT_ALPHA,
+                        step=0.05,
+                        label=wording.ALPHA_LABEL,
+                        buttons=[],
+                        elem_id="alpha",
+                    )
+                    rule = gr.Radio(
+                        wording.RULES,
+                        value=scaling.DEFAULT_RULE,
+                        label=wording.RULE_LABEL,
+                        elem_id="rule",
+                    )
+                with gr.Row(elem_id="tune-buttons"):
+                    reset = gr.Button(wording.RESET, size="md", elem_id="reset")
+                    link = gr.Button(wording.COPY_LINK, size="md", elem_id="copy-link")
+                go_on = gr.Button(wording.NEXT["merge"], variant="primary", elem_classes="next")
+            live = gr.HTML(
+                None,
+                html_template=_template(),
+                js_on_load="window.RAM && window.RAM.mount(element, props, watch)",
+                elem_id="live",
+                apply_default_css=False,
+            )
+        scope = microscope_panel.build()
+    step = TuneStep(column, epsilon, r, alpha, rule, live, scope, go_on)
 
     # Both events: .input while dragging, .change when the value was set by a link, reset or load.
     gr.on(

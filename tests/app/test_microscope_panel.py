@@ -1,0 +1,214 @@
+"""The microscope in the Tune step: what the server sends, and what a visitor sees of it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.app import microscope_data, microscope_panel, wording
+from ram_studio.app.examples import load_example
+from ram_studio.engine import microscope as scope
+
+MATRIX = "model.layers.0.mlp.up_proj.weight"
+
+
+def show(tensor: str | None = MATRIX, *, jumps: bool = False, **changes: object) -> list:
+    form = {
+        "point": DEFAULT_INDEX,
+        "r": 0.1,
+        "alpha": 2.0,
+        "rule": "ram+",
+        "seed": 0,
+        "layer": "",
+        "module": "",
+        "tensor": tensor,
+        "start": 0,
+        "layout": "run",
+        "target": "shared",
+        "dtype": "",
+        "rounding": "nearest",
+    }
+    assert set(changes) <= set(form)
+    values = list({**form, **changes}.values())
+    return microscope_panel.show(load_example("1"), values, jumps=jumps)
+
+
+def value_of(text: str) -> float:
+    return float(text.replace("−", "-"))
+
+
+def test_the_panel_shows_the_library_s_numbers_as_text() -> None:
+    loaded = load_example("1")
+    *_, message, data = show(start=40, point=DEFAULT_INDEX + 2, r=0.5, rounding="stochastic")
+    assert message == ""
+    epsilon = LADDER[DEFAULT_INDEX + 2]
+    view = scope.microscope(
+        loaded.base,
+        loaded.agents,
+        MATRIX,
+        start=40,
+        count=96,
+        methods={"ram+": {"r": 0.5}},
+        epsilon=epsilon,
+        rounding="stochastic",
+        sketch=loaded.sketch,
+    )
+    (mine,) = (m for m in data["methods"] if m["method"] == "ram+")
+    seen = view.methods["ram+"]
+    assert [value_of(x) for x in mine["stored"]] == pytest.approx(seen.stored, rel=1e-5)
+    assert mine["formula"] == [w.expression for w in seen.worked]
+    assert [e["changed"] for e in data["elements"]] == [
+        np.flatnonzero(column).tolist() for column in view.changed.T
+    ]
+    assert [i for _, places in data["rows"] for i in places] == list(range(96))
+    assert len(json.dumps(data)) < 200_000
+    assert {name for name, _ in data["hidden"]} == {"Fisher averaging", "WUDI"}
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_every_formula_comes_to_its_result(rounding: str) -> None:
+    *_, data = show("model.layers.1.self_attn.v_proj.weight", rounding=rounding, r=0.7)
+    seen = 0
+    for method in data["methods"]:
+        for text, result in zip(method["formula"], method["result"], strict=True):
+            plain = text.replace("−", "-").replace("×", "*").replace("÷", "/")
+            assert re.fullmatch(r"[-+*/(). 0-9e]+", plain)
+            if result:
+                assert eval(plain) == pytest.approx(
+                    value_of(result), rel=1e-4
+                )  # factors show 4 digits
+                seen += 1
+    assert seen > 100
+
+
+def test_it_begins_where_something_is_to_be_seen() -> None:
+    layer, module, tensor, start, _, _, data = show(None)
+    assert (layer["value"], module["value"]) == ("", "")
+    assert tensor["value"] in tensor["choices"]
+    counts = [len(e["changed"]) for e in data["elements"]]
+    assert 1 in counts
+    assert max(counts) > 1
+    assert counts[data["focus"]] == 1
+    assert start["maximum"] > 96
+
+
+def test_layer_and_module_narrow_the_tensors() -> None:
+    _, _, tensor, *_ = show(MATRIX, layer="2")
+    assert tensor["choices"]
+    assert all(".layers.2." in name for name in tensor["choices"])
+    assert tensor["value"] == tensor["choices"][0]
+    _, _, tensor, *_ = show(MATRIX, layer="2", module="q_proj")
+    assert tensor["choices"] == ["model.layers.2.self_attn.q_proj.weight"]
+    # The embedding has no q_proj: the module gives way.
+    _, module, tensor, *_ = show(MATRIX, layer="embedding", module="q_proj")
+    assert module["value"] == ""
+    assert tensor["choices"] == ["model.embed_tokens.weight"]
+
+
+def test_jumping_finds_the_next_one_and_says_when_there_is_none() -> None:
+    start = 0
+    found = []
+    for _ in range(3):
+        *_, begin, _, message, data = show(jumps=True, target="unique:tool", start=start)
+        assert message == ""
+        assert data["elements"][data["focus"]]["changed"] == [1]
+        start = begin["value"]
+        found.append(start + data["focus"])
+    assert found == sorted(set(found))
+    last = show()[3]["maximum"]
+    *_, message, data = show(jumps=True, target="shared", start=last)
+    assert wording.SCOPE_NOT_FOUND in message
+    assert data["elements"]
+
+
+def test_a_window_has_the_matrix_s_rows() -> None:
+    *_, data = show(layout="window", start=128 * 5 + 120)
+    assert [head for head, _ in data["rows"]] == [f"row {r}" for r in range(5, 13)]
+    assert [len(places) for _, places in data["rows"]] == [8] * 8  # cut off at column 128
+    assert data["elements"][8]["place"] == "row 6, column 120"
+    *_, data = show("model.layers.0.self_attn.q_proj.bias", layout="window", start=3)
+    assert [len(places) for _, places in data["rows"]] == [12]
+
+
+def test_what_cannot_be_shown_is_said() -> None:
+    *_, message, data = microscope_panel.show(None, [])
+    assert wording.NEED_LOAD in message
+    assert data is None
+    *_, message, data = show(dtype="int8")
+    assert "dtype: Input should be" in message
+    assert data is None
+
+
+def test_changed_files_are_read_anew(tmp_path) -> None:
+    import shutil
+    from dataclasses import replace
+
+    example = load_example("1")
+    folders = {}
+    for name, folder in {"base": example.base, **example.agents}.items():
+        folders[name] = str(shutil.copytree(folder, tmp_path / name))
+    base = folders.pop("base")
+    loaded = replace(example, base=base, agents=folders)
+    first = microscope_data.open_loaded(loaded)
+    assert microscope_data.open_loaded(loaded) is first
+    shutil.copyfile(f"{base}/model.safetensors", f"{folders['tool']}/model.safetensors")
+    second = microscope_data.open_loaded(loaded)
+    assert second is not first
+    assert second.agents[1].fingerprint != first.agents[1].fingerprint
+
+
+@pytest.mark.browser
+def test_a_visitor_looks_at_single_weights(visit) -> None:
+    it = visit()
+    page = it.page
+    it.open()
+    it.use_example()
+    page.click("#microscope > button")
+    page.wait_for_selector(".scope-cell[aria-selected]")
+    page.click("#scope-jump")
+    page.wait_for_selector(".scope-detail .scope-who .item:nth-of-type(2)")
+    page.focus(".scope-cell[aria-selected]")
+    before = page.inner_text(".scope-detail h3")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    after = page.inner_text(".scope-detail h3")
+    number = [int(re.sub(r"\D", "", text)) for text in (before, after)]
+    assert number[1] - number[0] == 1 + microscope_data.COLUMNS
+    # A cell says in words what its colour and markers say.
+    label = page.get_attribute(".scope-cell[aria-selected]", "aria-label")
+    assert label.startswith(after)
+    assert "changed by" in label or "moved too little" in label
+    # Tune's settings are the panel's: after a pause the same weights come with the new lambda.
+    alone = page.locator(".scope-cell[data-count='1']").first
+    alone.click()
+    shown = page.inner_text("[data-part=formula]")
+    weight = page.inner_text(".scope-detail h3")
+    page.focus("#r input[type=range]")
+    page.keyboard.press("End")
+    page.wait_for_function(
+        "(old) => document.querySelector('[data-part=formula]')?.innerText !== old", arg=shown
+    )
+    cards = it.cards().values()
+    factors = {f"{float(card['lambda']):.4g}" for card in cards}
+    page.locator(".scope-cell[data-count='1']").first.click()
+    assert page.inner_text(".scope-detail h3") == weight
+    assert any(f"{x} ×" in page.inner_text("[data-part=formula]") for x in factors)
+    page.get_by_label("Matrix window").check()
+    page.wait_for_selector(".scope-head:has-text('row')")
+
+
+@pytest.mark.browser
+def test_a_closed_microscope_asks_nothing(visit) -> None:
+    it = visit()
+    it.open()
+    it.use_example()
+    it.page.wait_for_timeout(500)
+    before = len(it.requests)
+    it.page.focus("#r input[type=range]")
+    it.page.keyboard.press("End")
+    it.page.wait_for_timeout(1000)
+    assert it.requests[before:] == []
