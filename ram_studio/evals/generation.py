@@ -20,6 +20,8 @@ FLOAT32_BELOW_BYTES = 2 * 1024**3
 # for each of them.
 PREFILL_TOKENS = 16_384
 
+OnTokens = Callable[[dict[int, int]], None]
+
 
 def resolve_device(device: str) -> str:
     """Return the device to use: "auto" is "cuda" when torch sees a GPU, else "cpu".
@@ -198,6 +200,7 @@ def decode(
     temperature: float = 0.0,
     generator: Any = None,
     should_stop: Callable[[], bool] | None = None,
+    on_tokens: OnTokens | None = None,
 ) -> list[list[int]]:
     """Return new token ids, `samples` adjacent rows per prompt, with the end token when reached.
 
@@ -208,6 +211,7 @@ def decode(
         temperature: 0 takes the most likely token; above 0 samples from softmax(logits /
             temperature).
         generator: torch generator for sampling, on the model's device.
+        on_tokens: called after every step with {row: its new token} of the rows still going on.
     """
     import torch
 
@@ -234,6 +238,7 @@ def decode(
                 cache.batch_repeat_interleave(samples)
                 logits, mask = (value.repeat_interleave(samples, 0) for value in (logits, mask))
             tokens = _pick(logits, temperature, generator).tolist()
+            running = [row for row in members if row is not None]
             for place, row in enumerate(members):
                 if row is None:
                     tokens[place] = pad_id
@@ -241,6 +246,8 @@ def decode(
                 rows[row].append(tokens[place])
                 if tokens[place] in end_ids:
                     members[place] = None
+            if on_tokens:
+                on_tokens({row: rows[row][-1] for row in running})
             kept = [place for place, row in enumerate(members) if row is not None]
             if not kept:
                 break

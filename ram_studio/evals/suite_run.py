@@ -9,6 +9,7 @@ from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.engines.endpoint import EndpointEngine
 from ram_studio.evals.engines.engine import ChatMode, Engine
 from ram_studio.evals.engines.local import DEFAULT_BATCH_SIZE, LocalEngine
+from ram_studio.evals.generation import OnTokens
 from ram_studio.evals.health_run import HealthRun
 from ram_studio.evals.question import Question, Reply, Verdict
 from ram_studio.evals.report import Answer, EvalReport, ModelResult
@@ -48,7 +49,7 @@ def evaluate_suites(
     models: Mapping[str, str | Path | Endpoint],
     suites: str | Sequence[str],
     *,
-    limit: int | None = None,
+    limit: int | Mapping[str, int] | None = None,
     seed: int = DEFAULT_SEED,
     lengths: Sequence[int] = DEFAULT_LENGTHS,
     chat: ChatMode = "auto",
@@ -59,6 +60,7 @@ def evaluate_suites(
     store: AnswerStore | None = None,
     fresh: bool = False,
     on_progress: Progress | None = None,
+    on_tokens: OnTokens | None = None,
     should_stop: ShouldStop | None = None,
 ) -> EvalReport:
     """Ask every model in turn the same questions, greedily, and return all answers with verdicts.
@@ -73,13 +75,16 @@ def evaluate_suites(
         suites: names, as a sequence or one text with commas: demo (on its own) or any of tool,
             memory, code, math, instructions, and health.
         limit: most questions per suite (demo: per domain), evenly over its categories; None: all.
+            A mapping gives each suite its own; suites it does not name are asked in full.
         seed: for the suites that are generated (demo, memory).
         lengths: prompt lengths of the memory suite, in tokens of the first model.
         chat: "auto", "template" or "none", see `LocalEngine`.
         code: whether code that a model wrote may run, see `sandbox.check_code_allowed`.
         base: the model that health measures the others against; None: no comparison.
         fresh: forget stored answers to these questions and ask anew.
-        on_progress: called with (model, domain, done, total).
+        on_progress: called with (model, domain, done, total); the first call for a model and domain
+            tells how many answers were stored already.
+        on_tokens: called while a local model answers, see `generation.decode`.
         should_stop: polled before each batch and token.
 
     Raises:
@@ -99,11 +104,25 @@ def evaluate_suites(
     try:
         for name in order:
             start = time.perf_counter()
-            engine = open_engine(models[name], chat=chat, device=device, batch_size=batch_size)
+            engine = open_engine(
+                models[name], chat=chat, device=device, batch_size=batch_size, on_tokens=on_tokens
+            )
             try:
                 if asked is None:
-                    settings = SuiteSettings(engine.count_tokens, limit, seed, tuple(lengths), code)
-                    asked = {suite.name: tuple(suite.make(settings)) for suite in chosen}
+                    asked = {
+                        suite.name: tuple(
+                            suite.make(
+                                SuiteSettings(
+                                    engine.count_tokens,
+                                    _limit_of(suite.name, limit),
+                                    seed,
+                                    tuple(lengths),
+                                    code,
+                                )
+                            )
+                        )
+                        for suite in chosen
+                    }
                 answered: dict[str, list[Answer]] = {}
                 for suite in chosen:
                     run = SuiteRun(name, str(models[name]), engine, suite, code, store, fresh)
@@ -142,13 +161,14 @@ def open_engine(
     chat: ChatMode = "auto",
     device: str = "auto",
     batch_size: int = DEFAULT_BATCH_SIZE,
+    on_tokens: OnTokens | None = None,
 ) -> Engine:
     """Open what answers: a local folder or an endpoint."""
     if isinstance(source, Endpoint):
         return EndpointEngine(
             source.url, source.model, token=source.token, chat=chat, seconds=source.seconds
         )
-    return LocalEngine(source, device=device, chat=chat, batch_size=batch_size)
+    return LocalEngine(source, device=device, chat=chat, batch_size=batch_size, on_tokens=on_tokens)
 
 
 def _by_domain(questions: Sequence[Question]) -> dict[str, tuple[Question, ...]]:
@@ -173,13 +193,22 @@ def _suite_names(suites: str | Sequence[str]) -> list[str]:
     return names
 
 
+def _limit_of(suite: str, limit: int | Mapping[str, int] | None) -> int | None:
+    return limit.get(suite) if isinstance(limit, Mapping) else limit
+
+
 def _check(
-    models: Mapping[str, object], limit: int | None, batch_size: int, base: str | None
+    models: Mapping[str, object],
+    limit: int | Mapping[str, int] | None,
+    batch_size: int,
+    base: str | None,
 ) -> None:
     if not models:
         raise EvaluationError("No model to evaluate was given. Name at least one model folder.")
-    if limit is not None and limit < 1:
-        raise EvaluationError(f"The limit is {limit} questions per suite. Choose 1 or more.")
+    given = limit.values() if isinstance(limit, Mapping) else () if limit is None else (limit,)
+    for one in given:
+        if one < 1:
+            raise EvaluationError(f"The limit is {one} questions per suite. Choose 1 or more.")
     if batch_size < 1:
         raise EvaluationError(f"The batch size is {batch_size}. Choose 1 or more.")
     if base is not None and base not in models:

@@ -71,6 +71,28 @@ def test_every_suite_runs_to_its_end_on_a_model_that_talks_nonsense(chat_model):
     json.dumps(report.to_dict(), allow_nan=False)
 
 
+def test_each_suite_can_have_its_own_limit_and_tokens_are_told_as_they_come():
+    heard = []
+    report = evaluate_suites(
+        {"base": BASE},
+        "tool,instructions",
+        limit={"tool": 2, "instructions": 1},
+        device="cpu",
+        on_tokens=heard.append,
+    )
+    assert {d: len(q) for d, q in report.items.items()} == {"tool": 2, "instructions": 1}
+    assert heard == []  # The prompts do not fit: nothing was decoded.
+    with AnswerStore(":memory:") as store:
+        evaluate_suites(
+            {"base": BASE}, "demo", limit=2, device="cpu", store=store, on_tokens=heard.append
+        )
+        (run,) = store.runs()
+        told = sum(len(step) for step in heard)
+        assert told == sum(answer.reply.tokens for answer in store.answers(run.id)) > 0
+    with pytest.raises(EvaluationError, match="limit is 0"):
+        evaluate_suites({"base": BASE}, "tool", limit={"tool": 0})
+
+
 def test_prompts_go_through_the_models_own_template(chat_model, tmp_path):
     engine = LocalEngine(chat_model, device="cpu")
     assert engine.prompt_of(question()) == "<|user|> Say hi. <|assistant|>"

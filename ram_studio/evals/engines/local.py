@@ -23,6 +23,7 @@ from ram_studio.evals.engines.engine import (
 )
 from ram_studio.evals.generation import (
     FLOAT32_BELOW_BYTES,
+    OnTokens,
     decode,
     ending_ids,
     load_model,
@@ -60,6 +61,7 @@ class LocalEngine:
         chat: "template" uses the tokenizer's chat template, "none" continues plain text, "auto" the
             template if there is one. Raw questions are never put into a template.
         batch_size: most prompts decoded together. batch_tokens: most tokens in a batch.
+        on_tokens: called while answering, see `decode`; a row is a place in the batch.
 
     Raises:
         EvaluationError: the folder is unusable, or chat is "template" and there is none.
@@ -74,10 +76,12 @@ class LocalEngine:
         chat: ChatMode = "auto",
         batch_size: int = DEFAULT_BATCH_SIZE,
         batch_tokens: int = DEFAULT_BATCH_TOKENS,
+        on_tokens: OnTokens | None = None,
     ) -> None:
         self.path = Path(path)
         self.device = resolve_device(device)
         self.batch_size, self.batch_tokens = batch_size, batch_tokens
+        self.on_tokens = on_tokens
         self.tokenizer = load_tokenizer(self.path)
         has_template = bool(getattr(self.tokenizer, "chat_template", None))
         if chat == "template" and not has_template:
@@ -227,6 +231,7 @@ class LocalEngine:
                 end_ids=ends,
                 max_new_tokens=limit,
                 should_stop=should_stop,
+                on_tokens=self.on_tokens,
             )
         # Torch says both "out of memory" and "ids outside the embedding" this way.
         except (RuntimeError, IndexError) as error:
