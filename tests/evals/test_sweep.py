@@ -1,0 +1,254 @@
+"""Sweeps on the example agents: true scores, one answer per merge, stop and resume, budgets."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+
+import ram_studio
+from ram_studio.algorithm.sketch import BASE
+from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.checkpoints.sketch_file import load_sketch
+from ram_studio.engine.analyse import load
+from ram_studio.engine.merge import merge
+from ram_studio.errors import EvaluationError
+from ram_studio.evals import AnswerStore, evaluate_suites
+from ram_studio.evals.engines.merged import MergedEngine
+from ram_studio.evals.sweep import Sweep, SweepPlan, sweep
+from ram_studio.evals.sweep_identity import identify
+from ram_studio.evals.sweep_space import parse_axes
+from ram_studio.resources import asset_path
+
+AGENTS = {name: str(asset_path("example", name)) for name in ("coding", "tool", "memory")}
+SKETCH = asset_path("example", "sketch.safetensors")
+
+
+def recipe(method: str = "ram+", **settings):
+    base = str(asset_path("example", "base"))
+    return make_recipe(
+        {"base": base, "agents": AGENTS, "method": method, "settings": settings}, where="test"
+    )
+
+
+def outcome(state) -> list:
+    return [(r.label, r.status, r.correct, r.n, r.same_as, r.loss) for r in state.rows]
+
+
+@pytest.fixture(scope="module")
+def store_path(tmp_path_factory):
+    return tmp_path_factory.mktemp("sweep") / "answers.sqlite3"
+
+
+@pytest.fixture(scope="module")
+def finished(store_path):
+    """A small grid, swept to its end with a store."""
+    states = []
+    with AnswerStore(store_path) as store:
+        result = sweep(
+            recipe(r=0.5),
+            {"method": "ram,ram+,ties", "r": "0,0.4", "scale": "0.05,1"},
+            items=20,
+            device="cpu",
+            sketch=load_sketch(SKETCH),
+            store=store,
+            on_update=states.append,
+        )
+    return result, states
+
+
+def test_settings_of_equal_weights_are_asked_once(finished):
+    result, _ = finished
+    rows = {row.label: row for row in result.rows}
+    assert rows["ram+ (r 0)"].same_as == "ram"
+    assert rows["ram+ (r 0)"].correct == rows["ram"].correct
+    assert result.settings == 5
+    assert {row.label for row in result.measured} == set(rows) - {"ram+ (r 0)"}
+
+
+def test_a_clear_loser_is_dropped_early_and_says_why(finished):
+    result, _ = finished
+    loser = result.row("ties (scale 0.05)")
+    assert loser.status == "dropped"
+    assert loser.n < result.chosen_by
+    assert loser.loss.losses > loser.loss.wins
+    assert loser.loss.p_value <= result.level == 0.05 / (4 * 3)
+    assert "1 clearly losing were dropped early" in result.statements()[0]
+
+
+def test_the_winner_is_checked_on_other_questions_and_the_number_of_settings_is_told(finished):
+    result, states = finished
+    best = result.best
+    assert best.correct == max(row.correct for row in result.rows)
+    assert result.recheck.winner.n == result.held_out > 50
+    assert set(result.recheck.domains["winner"]) == {"code", "tool", "memory", "follow"}
+    assert result.recheck.counts.wins + result.recheck.counts.losses <= result.held_out
+    said = " ".join(result.statements())
+    assert "5 settings were compared" in said
+    assert "As the best of 5 this figure is optimistic." in said
+    assert f"On {result.held_out} held-out items" in said
+    assert states[-1] == result
+    assert [s.answers for s in states] == sorted(s.answers for s in states)
+    json.dumps(result.to_dict(), allow_nan=False)
+    lines = list(csv.DictReader(io.StringIO(result.to_csv())))
+    assert [line["setting"] for line in lines] == [row.label for row in result.rows]
+    assert float(lines[0]["lambda_tool"]) == result.rows[0].factors["tool"]
+
+
+def test_the_scores_are_those_of_the_merge_written_to_a_folder(finished, tmp_path):
+    result, _ = finished
+    row = result.row("ram+ (r 0.4)")
+    merge(recipe(r=0.4), tmp_path / "merged", sketch=load_sketch(SKETCH), device="cpu")
+    report = evaluate_suites({"m": tmp_path / "merged"}, "demo", limit=20, device="cpu")
+    assert row.n == 60
+    for domain, score in row.domains.items():
+        assert score == report.models["m"].domains[domain]
+
+
+def test_a_second_run_asks_nothing_and_says_the_same(finished, store_path, monkeypatch):
+    def never(*_):
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr("ram_studio.evals.engines.local.load_model", never)
+    result, _ = finished
+    with AnswerStore(store_path) as store:
+        again = sweep(
+            recipe(r=0.5),
+            {"method": "ram,ram+,ties", "r": "0,0.4", "scale": "0.05,1"},
+            items=20,
+            device="cpu",
+            sketch=load_sketch(SKETCH),
+            store=store,
+        )
+    assert outcome(again) == outcome(result)
+    assert again.recheck == result.recheck
+    assert again.row("ram+ (r 0.4)").factors == result.row("ram+ (r 0.4)").factors
+
+
+def _small(search: str, store, stop_after: int | None = None):
+    """Run a small sweep, stopped at the given poll; return (sweep, answers asked anew)."""
+    plan = SweepPlan(
+        recipe(),
+        parse_axes(["r=0:0.5:3", "rule=ram+,ram+s"] if search == "grid" else ["r=0:0.5"]),
+        items=4,
+        search=search,
+        trials=3,
+        seed=9,
+    )
+    polls = iter(range(10**9))
+    running = Sweep(
+        plan,
+        device="cpu",
+        batch_size=5,
+        sketch=load_sketch(SKETCH),
+        store=store,
+        should_stop=lambda: stop_after is not None and next(polls) >= stop_after,
+    )
+    for _ in running.run():
+        pass
+    return running.state, sum(run.answered for run in store.runs())
+
+
+@pytest.mark.parametrize("search", ["grid", "optuna"])
+def test_stopping_anywhere_and_resuming_equals_an_uninterrupted_run(search, tmp_path):
+    with AnswerStore(tmp_path / "whole.sqlite3") as store:
+        whole, total = _small(search, store)
+    assert whole.ending == "done"
+    path = tmp_path / "parts.sqlite3"
+    kept = []
+    for stop_after in (0, 40, 130, 260):
+        with AnswerStore(path) as store:
+            stopped, answered = _small(search, store, stop_after)
+        assert stopped.ending == "stopped"
+        assert stopped.recheck is None
+        assert "stopped" in " ".join(stopped.statements()) or stopped.winner is None
+        kept.append(answered)
+    assert kept == sorted(kept)
+    assert 0 < kept[-1] < total
+    with AnswerStore(path) as store:
+        resumed, answered = _small(search, store)
+    assert answered == total
+    assert outcome(resumed) == outcome(whole)
+    assert resumed.recheck == whole.recheck
+    assert resumed.winner == whole.winner
+
+
+def test_a_search_tries_as_many_settings_as_asked_and_starts_with_the_recipe(tmp_path):
+    with AnswerStore(tmp_path / "a.sqlite3") as store:
+        state, _ = _small("optuna", store)
+    assert state.rows[0].is_start
+    assert state.rows[0].label == "ram+ (r 0.1)"
+    assert len(state.measured) == 4
+    assert "a guide and no proof" in state.statements()[-1] or len(state.not_worse) == 1
+
+
+def test_time_that_is_up_ends_a_sweep_with_what_there_is():
+    state = sweep(recipe(), ["r=0:1:3"], items=2, minutes=1e-9, device="cpu")
+    assert state.ending == "out of time"
+    assert state.winner is None
+    assert state.statements() == ("No setting has been scored yet.",)
+    assert all(row.n == 0 for row in state.rows)
+
+
+def test_a_setting_that_cannot_be_merged_is_a_row_with_its_reason(monkeypatch):
+    from ram_studio.engine import in_memory
+    from ram_studio.errors import SettingsError
+
+    apply = in_memory.InMemoryMerger.apply
+
+    def overflowing(self, recipe, **options):
+        if recipe.settings.get("scale") == 9:
+            raise SettingsError("The result does not fit its dtype.")
+        return apply(self, recipe, **options)
+
+    monkeypatch.setattr(in_memory.InMemoryMerger, "apply", overflowing)
+    state = sweep(recipe("task-arithmetic"), ["scale=1,9"], items=2, device="cpu")
+    row = state.row("task-arithmetic (scale 9)")
+    assert (row.status, row.note, row.n) == ("failed", "The result does not fit its dtype.", 0)
+    assert state.ending == "done"
+    assert state.winner != row.label
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        (("ram", {}), ("ram+", {"r": 0.0}), True),
+        (("ram", {}), ("ram+s", {"r": 0.0}), True),
+        (("ram+", {"alpha": 90.0}), ("ram+", {"alpha": 91.0}), True),
+        (("ram+", {"alpha": 0.5}), ("ram+", {"alpha": 0.6}), False),
+        (("ram", {}), ("ram", {"epsilon": 1e-3}), False),
+        (("ram", {}), ("ram", {"shared": "ties"}), False),
+        (("ties", {}), ("ties", {"density": 0.3}), False),
+    ],
+)
+def test_equal_identities_are_equal_files(one, other, is_same, tmp_path):
+    report = load(str(asset_path("example", BASE)), AGENTS)
+    sketch = load_sketch(SKETCH)
+    digests, files = [], []
+    for number, (method, settings) in enumerate((one, other)):
+        made = recipe(method, **settings)
+        digests.append(identify(report, made, sketch=sketch, device="cpu").digest)
+        merge(made, tmp_path / str(number), sketch=sketch, device="cpu")
+        files.append((tmp_path / str(number) / "model.safetensors").read_bytes())
+    assert (digests[0] == digests[1]) is is_same
+    if is_same:
+        # The header may name the recipe; the tensors come after it.
+        tensors = [f[8 + int.from_bytes(f[:8], "little") :] for f in files]
+        assert tensors[0] == tensors[1]
+
+
+def test_an_engine_that_holds_no_merge_says_so():
+    engine = MergedEngine(asset_path("example", BASE), device="cpu")
+    with pytest.raises(EvaluationError, match="No merge is held yet"):
+        _ = engine.identity
+
+
+def test_neither_optuna_nor_torch_is_imported_before_a_sweep_begins():
+    code = (
+        "import sys, ram_studio, ram_studio.evals.sweep, ram_studio.cli.sweep_command\n"
+        "assert not {'optuna', 'torch', 'transformers'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert ram_studio.sweep is sweep

@@ -1,0 +1,70 @@
+"""The rule that drops settings: its arithmetic, and the error it promises."""
+
+import random
+
+import pytest
+from scipy.stats import binomtest
+
+from ram_studio.evals.sweep_race import (
+    ERROR,
+    level_for,
+    loss_to,
+    sign_test,
+    stage_shares,
+    stage_sizes,
+)
+
+
+@pytest.mark.parametrize(("wins", "losses"), [(0, 0), (0, 9), (3, 14), (9, 0), (40, 61)])
+def test_the_test_is_the_one_sided_exact_sign_test(wins, losses):
+    both = wins + losses
+    expected = binomtest(losses, both, 0.5, alternative="greater").pvalue if both else 1.0
+    assert sign_test(wins, losses) == pytest.approx(expected)
+
+
+def test_only_items_that_both_answered_count():
+    own = {"a": False, "b": False, "c": True, "d": True}
+    theirs = {"a": True, "b": True, "c": True, "z": False}
+    loss = loss_to("rival", theirs, own, level=0.25)
+    assert (loss.items, loss.wins, loss.losses, loss.p_value) == (3, 0, 2, 0.25)
+    assert loss_to("rival", theirs, own, level=0.2499) is None
+
+
+def test_stages_end_with_all_items_and_small_sweeps_have_one():
+    shares = stage_shares(100, True)
+    assert stage_sizes(50, shares)[-1] == 50
+    assert stage_shares(100, False) == stage_shares(10, True) == (1.0,)
+    assert level_for(1, 1) == ERROR
+
+
+def _race(scores: list[float], items: int, draw: random.Random) -> set[int]:
+    """Return which of these settings a race over random items drops."""
+    shares = stage_shares(items, True)
+    level = level_for(len(scores), len(shares))
+    # One draw per item, shared: settings are right on easy items and wrong on hard ones.
+    hardness = [draw.random() for _ in range(items)]
+    noise = [[draw.random() < 0.15 for _ in range(items)] for _ in scores]
+    verdicts = [
+        {i: (hardness[i] < p) != noise[k][i] for i in range(items)} for k, p in enumerate(scores)
+    ]
+    alive = set(range(len(scores)))
+    for size in stage_sizes(items, shares):
+        seen = [{i: v[i] for i in range(size)} for v in verdicts]
+        leader = max(sorted(alive), key=lambda k: sum(seen[k].values()))
+        alive -= {k for k in alive - {leader} if loss_to(str(leader), seen[leader], seen[k], level)}
+    return set(range(len(scores))) - alive
+
+
+def test_the_best_of_equals_is_dropped_less_often_than_promised():
+    draw = random.Random(1)
+    races = 300
+    # All are equally good: each is a best one, so dropping any single one counts against it.
+    dropped = sum(0 in _race([0.6] * 8, 120, draw) for _ in range(races))
+    assert dropped <= ERROR * races
+
+
+def test_a_clear_loser_is_dropped_and_its_betters_stay():
+    draw = random.Random(2)
+    results = [_race([0.9, 0.88, 0.3], 120, draw) for _ in range(50)]
+    assert all(2 in dropped for dropped in results)
+    assert sum(0 in dropped for dropped in results) <= ERROR * len(results)

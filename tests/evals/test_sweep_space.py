@@ -1,0 +1,157 @@
+"""Axes, grids, proposals and the questions of a sweep, without any model."""
+
+import pytest
+
+from ram_studio.algorithm.ladder import LADDER
+from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.errors import EvaluationError, SettingsError
+from ram_studio.evals.sweep_items import by_stage, draw_items
+from ram_studio.evals.sweep_plan import SweepPlan
+from ram_studio.evals.sweep_search import OptunaSearch
+from ram_studio.evals.sweep_space import Space, parse_axes
+
+
+def recipe(method: str = "ram+", **settings):
+    values = {"base": "b", "agents": {"one": "1", "two": "2"}, "method": method}
+    return make_recipe({**values, "settings": settings})
+
+
+def space(*texts: str, **more) -> Space:
+    return Space(recipe(**more), parse_axes(texts))
+
+
+def labels(made: Space) -> list[str]:
+    return [candidate.label for candidate in made.grid()]
+
+
+def test_a_grid_takes_every_combination_and_leaves_out_what_a_method_has_not():
+    made = space("rule=ram,ram+,ram+s", "r=0:0.4:3", "alpha=1,2")
+    assert labels(made) == [
+        "ram",
+        *(f"ram+ (r {r}, alpha {a})" for r in ("0", "0.2", "0.4") for a in (1, 2)),
+        *(f"ram+s (r {r})" for r in ("0", "0.2", "0.4")),
+    ]
+
+
+def test_an_axis_of_one_method_replaces_the_one_for_all():
+    made = space("method=ties,task-arithmetic", "scale=0.5,1", "ties.scale=0.7")
+    assert labels(made) == [
+        "ties (scale 0.7)",
+        "task-arithmetic (scale 0.5)",
+        "task-arithmetic (scale 1)",
+    ]
+
+
+def test_ranges_have_round_values_and_thresholds_lie_on_the_ladder():
+    (linear, ratio) = parse_axes(["r=0:0.3:4", "epsilon=1e-6:1e-4:3:log"])
+    assert linear.values == (0.0, 0.1, 0.2, 0.3)
+    assert set(ratio.values) <= set(LADDER)
+    assert ratio.values[1] == 1e-5
+    assert parse_axes({"r": [0.1, 0.2]})[0].values == (0.1, 0.2)
+
+
+def test_what_is_not_varied_keeps_the_recipes_value():
+    made = space("rule=ram+,ram+s", "r=0.3", epsilon=1e-4, alpha=5.0)
+    plus, soft = (candidate.recipe.settings for candidate in made.grid())
+    assert (plus["epsilon"], plus["alpha"], plus["r"]) == (1e-4, 5.0, 0.3)
+    assert (soft["epsilon"], soft["r"]) == (1e-4, 0.3)
+    assert made.start().label == "ram+ (r 0.1)"
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ([], "Nothing to sweep over"),
+        (["r"], "'r' is no axis"),
+        (["r=0:1:2", "r=3"], "given twice"),
+        (["r=1:0:3"], "from 1 to 0; the first end must be the lower"),
+        (["r=0:1:3:log"], "above 0"),
+        (["r=0:1:1"], "has 1 values"),
+        (["r=0:1:x"], "no range"),
+        (["r=0:inf:3"], "no range"),
+        (["r=,"], "empty value"),
+        (["rule=ram++"], "must be one of"),
+        (["gamma=1,2"], "No method has a setting 'gamma'"),
+        (["ties.r=1,2"], "asked of ties"),
+        (["scale=1,2"], "None of the methods ram\\+ has a setting 'scale'"),
+        (["r=-1,0"], "r is -1"),
+        (["r=0:1"], "write r=0:1:6"),
+    ],
+)
+def test_an_axis_that_cannot_be_says_what_is_wrong(texts, message):
+    with pytest.raises(SettingsError, match=message):
+        space(*texts).grid()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"suites": "health"}, EvaluationError, "'health' cannot be swept on"),
+        ({"suites": "demo,math"}, EvaluationError, "demo on its own"),
+        ({"items": 0}, SettingsError, "items is 0"),
+        ({"held_out": -1}, SettingsError, "held-out items is -1"),
+        ({"minutes": 0}, SettingsError, "0 minutes"),
+        ({"search": "luck"}, SettingsError, "must be grid or optuna"),
+        ({"max_settings": 2}, SettingsError, "The grid has 3 settings, the budget is 2"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_before_any_work(changes, error, message):
+    with pytest.raises(error, match=message):
+        SweepPlan(recipe(), parse_axes(["r=0:1:3"]), **changes).candidates()
+
+
+@pytest.mark.parametrize("suite", ["demo", "math", "instructions", "memory"])
+def test_held_out_questions_are_others_and_both_are_the_same_each_time(suite):
+    def draw():
+        count = {"items": 9, "held_out": 7, "seed": 3, "count_tokens": len, "lengths": (1000,)}
+        return draw_items([suite], **count)
+
+    drawn = draw()
+    chosen, held = drawn.chosen_by[suite], drawn.held_out[suite]
+    skills = 3 if suite == "demo" else 1
+    assert len(chosen) == 9 * skills
+    assert len(held) > 4 * skills
+    assert not {q.digest for q in chosen} & {q.digest for q in held}
+    assert not {q.id for q in chosen} & {q.id for q in held}
+    assert draw() == drawn
+    if suite == "demo":
+        assert {q.domain for q in held} - {q.domain for q in chosen} == {"follow"}
+
+
+def test_a_fixed_suite_keeps_a_third_to_check_with():
+    drawn = draw_items(["math"], items=64, held_out=64, seed=0, count_tokens=len)
+    chosen, held = len(drawn.chosen_by["math"]), len(drawn.held_out["math"])
+    assert held == pytest.approx(chosen / 2, abs=1)
+
+
+def test_stages_part_every_domains_questions():
+    questions = draw_items(["demo"], items=10, held_out=0, seed=0, count_tokens=len).chosen_by[
+        "demo"
+    ]
+    stages = by_stage(questions, (0.25, 0.5, 1.0))
+    assert [len(stage) for stage in stages] == [9, 6, 15]
+    assert sorted(q.id for stage in stages for q in stage) == sorted(q.id for q in questions)
+
+
+def test_a_search_proposes_within_the_ranges_and_learns_from_scores():
+    made = space("rule=ram+,ram+s", "r=0:0.5", "alpha=0.5:4", "epsilon=1e-6:1e-3:log")
+
+    def propose(trials: int) -> list:
+        search = OptunaSearch(made, seed=5, trials=trials)
+        found = []
+        for number in range(trials):
+            candidate = search.ask()
+            found.append(candidate)
+            score = 1 - abs(candidate.values["r"] - 0.4)
+            search.tell(score, is_dropped=number % 5 == 4, stage=1)
+        return found
+
+    found = propose(40)
+    assert [c.values for c in propose(40)] == [c.values for c in found]
+    for candidate in found:
+        assert 0 <= candidate.values["r"] <= 0.5
+        assert candidate.values["epsilon"] in LADDER
+        assert ("alpha" in candidate.values) == (candidate.values["method"] == "ram+")
+    late = [abs(c.values["r"] - 0.4) for c in found[-15:]]
+    early = [abs(c.values["r"] - 0.4) for c in found[:10]]
+    assert sum(late) / len(late) < sum(early) / len(early)
