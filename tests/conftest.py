@@ -47,15 +47,21 @@ os.environ.update(
     TOKENIZERS_PARALLELISM="false",
 )
 
+# Without an NVIDIA device Triton's interpreter runs the GPU kernels' source on CPU tensors.
+if not Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 
 def _checked_modules() -> list[str]:
     """Return the algorithm modules whose array annotations are checked at each call.
 
-    numba compiles functions from their own code, so modules that define kernels are left out.
+    numba and triton compile functions from their own code, so modules that define kernels are left
+    out.
     """
     package = ROOT / "ram_studio"
     paths = sorted((package / "algorithm").rglob("*.py"))
-    kept = [path for path in paths if "numba" not in path.read_text(encoding="utf-8")]
+    compilers = ("numba", "import triton\n")
+    kept = [p for p in paths if not any(c in p.read_text(encoding="utf-8") for c in compilers)]
     names = [path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for path in kept]
     return [name for name in names if not name.endswith("__init__")]
 

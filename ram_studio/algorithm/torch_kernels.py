@@ -1,11 +1,8 @@
-"""The kernels once more in plain torch: the oracle of the CPU kernels, and the CUDA path.
+"""The kernels once more in plain torch: the oracle of the fused ones, and formulas for any device.
 
 Same values as ``kernels`` and ``rounding`` bit for bit, on any device. Blocks here are float32
-tensors (every storage dtype converts to it exactly); agents are stacked.
-
-What is tested is the values, on the CPU, and on CUDA where there is one. No speed was ever measured
-on a GPU, and none is claimed: these are eager operations with many passes over a block, and blocks
-go over one by one from pageable memory. A merge is bound by the disk, so "auto" is the CPU.
+tensors (every storage dtype converts to it exactly); agents are stacked. These are eager operations
+with many passes over a block; ``triton_kernels`` does the same in one.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from torch import Tensor
 
 from ram_studio.algorithm.ladder import BIN_COUNT, BIN_SHIFT, LOWEST_BIN
 
-_TORCH_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+TORCH_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _MASK32 = 0xFFFFFFFF
 
 
@@ -141,6 +138,21 @@ def uniform(key: int, start: int, n: int, device: torch.device | str) -> Float64
     return ((words >> 11) & ((1 << 53) - 1)).double() * 2.0**-53
 
 
+def _nearest(values: Float64[Tensor, " n"], dtype: str) -> Tensor:
+    """Return values rounded to nearest, ties to even; bfloat16 goes through float32.
+
+    torch would round twice on the way to float16. A float32 that is rounded to odd in between (away
+    from where both neighbours round alike) leaves one rounding.
+    """
+    near = values.float()
+    if dtype != "F16":
+        return near.to(TORCH_DTYPES[dtype])
+    bits, wide = near.view(torch.int32), near.double()
+    toward_zero = torch.where(wide.abs() > values.abs(), bits - 1, bits)
+    odd = torch.where(wide == values, bits, toward_zero | 1)
+    return odd.view(torch.float32).half()
+
+
 def store(
     values: Float64[Tensor, " n"],
     dtype: str,
@@ -152,7 +164,7 @@ def store(
 
     See ``rounding.store``.
     """
-    nearest = values.float().bfloat16() if dtype == "BF16" else values.to(_TORCH_DTYPES[dtype])
+    nearest = _nearest(values, dtype)
     if key is None:
         return nearest
     changed = torch.ones_like(values, dtype=torch.bool) if changed is None else changed

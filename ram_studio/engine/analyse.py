@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +21,17 @@ from ram_studio.checkpoints.compatibility import (
     check_compatibility,
 )
 from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, BlockReader, Sources, blocks_of
-from ram_studio.engine.devices import choose_device
+from ram_studio.engine.device_counting import CountingTask, DeviceCounter, as_base, every_agent
+from ram_studio.engine.devices import choose_device, devices_of, settled
 from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
 from ram_studio.engine.finite import non_finite_error
+from ram_studio.engine.lanes import DeviceWorker, device_block_elements
+from ram_studio.engine.residence import Residence, ResidentReader
 from ram_studio.engine.tally import (
     Counter,
     CpuCounter,
     Grid,
     Tally,
-    TorchCounter,
     ladder_grid,
     single_grid,
 )
@@ -108,6 +111,7 @@ def analyze_report(
     device: str = "auto",
     threads: int | None = None,
     block_elements: int = BLOCK_ELEMENTS,
+    residence: Residence | None = None,
     on_progress: ProgressCallback | None = None,
     cancel: CancelToken | None = None,
 ) -> Sketch:
@@ -121,6 +125,7 @@ def analyze_report(
         device=device,
         threads=threads,
         block_elements=block_elements,
+        residence=residence,
         on_progress=on_progress,
         cancel=cancel,
     )
@@ -157,33 +162,44 @@ def count_overlap(
     device: str = "auto",
     threads: int | None = None,
     block_elements: int = BLOCK_ELEMENTS,
+    residence: Residence | None = None,
     on_progress: ProgressCallback | None = None,
     cancel: CancelToken | None = None,
 ) -> tuple[OverlapCounts, OverlapCounts | None, np.ndarray]:
     """Return counts per tensor, the same as if in the base's dtype, and magnitudes per agent.
 
-    The second is None when every agent is stored in the base's dtype.
+    The second is None when every agent is stored in the base's dtype. residence: where blocks that
+    are to stay are put, or found if it is filled.
     """
     device = choose_device(device)
     n_agents = len(report.agents)
     tally = Tally(len(counted), n_agents, grid)
     is_mixed = any(a.dtype != t.base.dtype for t in counted for a in t.agents)
-    as_base = Tally(len(counted), n_agents, grid) if is_mixed else None
+    if_rounded = Tally(len(counted), n_agents, grid) if is_mixed else None
+    if device != "cpu":
+        block_elements = device_block_elements(block_elements)
+    devices = devices_of(device)
     blocks = list(blocks_of(counted, block_elements))
     meter = Meter(stage, sum(b.nbytes for b in blocks), len(counted))
 
-    def make_counter(into: Tally) -> Counter:
-        return CpuCounter(into) if device == "cpu" else TorchCounter(into, device)
+    with Sources(report) as sources, settled(devices):
 
-    with Sources(report) as sources:
+        def make_task(name: str) -> CountingTask:
+            counters = [(every_agent, DeviceCounter(tally, name))]
+            if if_rounded is not None:
+                counters.append((as_base, DeviceCounter(if_rounded, name)))
+            return CountingTask(counters, partial(non_finite_error, report, sources))
 
-        def make_worker() -> _CountingWorker:
+        def make_worker() -> _CountingWorker | DeviceWorker:
+            if device != "cpu":
+                return DeviceWorker(devices, make_task, sources, residence, keeps=True)
+            buffers = (sources, n_agents, block_elements)
             return _CountingWorker(
                 report,
                 sources,
-                BlockReader(sources, n_agents, block_elements),
-                make_counter(tally),
-                None if as_base is None else make_counter(as_base),
+                BlockReader(*buffers) if residence is None else ResidentReader(residence, *buffers),
+                CpuCounter(tally),
+                None if if_rounded is None else CpuCounter(if_rounded),
             )
 
         run_blocks(
@@ -193,13 +209,16 @@ def count_overlap(
             meter=meter,
             on_progress=on_progress,
             cancel=cancel,
-            finish=_CountingWorker.close,
+            finish=lambda worker: worker.close(),
         )
         sources.check_unchanged()
+    if residence is not None:
+        residence.check_unchanged()
+        residence.fill()
     if on_progress:
         on_progress(meter.read())
     numel = [t.numel for t in counted]
-    return tally.counts(numel), as_base and as_base.counts(numel), tally.magnitudes
+    return tally.counts(numel), if_rounded and if_rounded.counts(numel), tally.magnitudes
 
 
 class _CountingWorker:

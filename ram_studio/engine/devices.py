@@ -1,14 +1,25 @@
-"""Which device a pass runs on."""
+"""Which devices a pass runs on, and what differs between a CUDA device and the CPU.
+
+The CUDA path also runs on the CPU, as the device "torch" (or "torch:2" for two of them): the same
+staging, rings and plain torch kernels, with copies that have happened when they return. It is slow,
+and there to be tested where there is no GPU.
+"""
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 from ram_studio.errors import SettingsError
 
 DEVICES = ("auto", "cpu", "cuda")
+_TWIN = "torch"
 
 
 def choose_device(device: str) -> str:
-    """Return "cpu" or a CUDA device name for "auto", "cpu", "cuda" or "cuda:N".
+    """Return "cpu", or the name of one or more devices for "cuda" (all of them) or "cuda:N".
 
     "auto" is the CPU: a merge is bound by the disk, the CPU kernels keep up with it, and importing
     torch alone would take as long as merging half a billion elements.
@@ -17,7 +28,10 @@ def choose_device(device: str) -> str:
     """
     if device in ("auto", "cpu"):
         return "cpu"
-    if device.split(":")[0] != "cuda":
+    kind, _, number = device.partition(":")
+    if kind == _TWIN and (not number or number.isdecimal()):
+        return device
+    if kind != "cuda":
         raise SettingsError(f"The device is {device!r}; it must be one of {', '.join(DEVICES)}.")
     import torch
 
@@ -34,3 +48,96 @@ def choose_device(device: str) -> str:
             "numbered from 0."
         ) from error
     return device
+
+
+def devices_of(chosen: str) -> tuple[str, ...]:
+    """Return the torch device names that a chosen device stands for, at least one."""
+    kind, _, number = chosen.partition(":")
+    if kind == _TWIN:
+        return ("cpu",) * int(number or 1)
+    if chosen == "cuda":
+        import torch
+
+        return tuple(f"cuda:{i}" for i in range(torch.cuda.device_count()))
+    return (chosen,)
+
+
+def free_bytes(device: str) -> int:
+    """Return how much of a device's memory is free; for the CPU what can be had without swapping.
+
+    2**62 where the system does not tell.
+    """
+    if device == "cpu":
+        with contextlib.suppress(OSError, ValueError, StopIteration):
+            lines = Path("/proc/meminfo").read_text().splitlines()
+            return next(int(s.split()[1]) * 1024 for s in lines if s.startswith("MemAvailable:"))
+        return 1 << 62
+    import torch
+
+    return torch.cuda.mem_get_info(device)[0]
+
+
+def settle(devices: Iterable[str]) -> None:
+    """Wait until these devices have done all that was queued for them."""
+    for device in set(devices) - {"cpu"}:
+        import torch
+
+        torch.cuda.synchronize(device)
+
+
+@contextlib.contextmanager
+def settled(devices: Iterable[str]) -> Iterator[None]:
+    """Leave no queued work behind, also after an error: buffers are freed then."""
+    try:
+        yield
+    finally:
+        settle(devices)
+
+
+def host_buffer(nbytes: int, device: str) -> Any:
+    """Return a uint8 tensor to copy to or from a device: page-locked for CUDA."""
+    import torch
+
+    return torch.empty(nbytes, dtype=torch.uint8, pin_memory=device != "cpu")
+
+
+class Stream:
+    """A device's queue of copies and kernels; on the CPU everything has happened at once.
+
+    Inside a with-block torch's work goes into it. Only one thread uses a stream.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._stream = None
+        self._scope = contextlib.nullcontext()
+        if device != "cpu":
+            import torch
+
+            self._stream = torch.cuda.Stream(device)
+
+    def __enter__(self) -> Stream:
+        if self._stream is not None:
+            import torch
+
+            self._scope = torch.cuda.stream(self._stream)
+        self._scope.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._scope.__exit__(*exception)
+
+    def mark(self) -> Mark:
+        """Return a mark behind everything queued so far."""
+        return Mark(None if self._stream is None else self._stream.record_event())
+
+
+class Mark:
+    """A place in a stream."""
+
+    def __init__(self, event: Any) -> None:
+        self._event = event
+
+    def wait(self) -> None:
+        """Wait until the device has come past it."""
+        if self._event is not None:
+            self._event.synchronize()

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn, Protocol
 
 import numpy as np
@@ -23,10 +24,12 @@ from ram_studio.checkpoints.recipe import Recipe
 from ram_studio.checkpoints.sidecars import OUTPUT_DTYPES
 from ram_studio.engine.analyse import count_at
 from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, BlockReader, Sources, blocks_of
-from ram_studio.engine.devices import choose_device
+from ram_studio.engine.device_merging import MergingTask
+from ram_studio.engine.devices import choose_device, devices_of, settled
 from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
 from ram_studio.engine.finite import non_finite_error
 from ram_studio.engine.fisher_files import FisherFiles
+from ram_studio.engine.lanes import DeviceWorker, device_block_elements
 from ram_studio.engine.magnitudes import magnitudes_of
 from ram_studio.engine.merging import (
     BlockMerger,
@@ -37,6 +40,7 @@ from ram_studio.engine.merging import (
     is_fused,
     pattern_dtype,
 )
+from ram_studio.engine.residence import Residence, ResidentReader, plan_residence
 from ram_studio.engine.whole import blocks_with_whole, read_whole
 from ram_studio.engine.workers import run_blocks, thread_count
 from ram_studio.errors import SketchError, SourceChangedError
@@ -75,8 +79,12 @@ class MergeJob:
         device: str = "auto",
         threads: int | None = None,
         block_elements: int = BLOCK_ELEMENTS,
+        residence: Residence | None = None,
     ) -> None:
         """Check the recipe's method, settings and the device; read no tensors.
+
+        residence: of these checkpoints on this device, where blocks are found instead of read; by
+        default a GPU keeps what a counting pass uploads, as far as it fits.
 
         Raises: SettingsError; CheckpointError for damaged Fisher files.
         """
@@ -87,6 +95,8 @@ class MergeJob:
         self.device = choose_device(device)
         self.threads = thread_count(threads)
         self.block_elements = block_elements
+        if self.device != "cpu":
+            self.block_elements = device_block_elements(block_elements)
         pattern_dtype(len(report.agents))
         self.merged = [t for t in report.tensors if t.kind == "merge"]
         self.counted = [t for t in self.merged if t.is_counted]
@@ -95,6 +105,12 @@ class MergeJob:
         self.fisher: FisherFiles | None = None
         if Need.FISHER in self.method.needs(self.settings):
             self.fisher = FisherFiles(report, self.settings.files, self.merged)
+        self.residence = residence
+        passes = self.method.needs(self.settings) & {Need.RATIOS, Need.MAGNITUDES}
+        if residence is None and self.device != "cpu" and passes:
+            self.residence = plan_residence(
+                report, self.counted, self.device, self.threads, self.block_elements
+            )
 
     @property
     def elements(self) -> int:
@@ -135,16 +151,19 @@ class MergeJob:
                     None if patterns is None else patterns[:, cut],
                     counts.shared[:, cut],
                 )
+        blocks = list(blocks_of(self.counted, self.block_elements))
+        read = sum(b.nbytes for b in blocks) - self._bytes_found(blocks)
         _, counts = count_at(
             self.report,
             epsilon,
             device=self.device,
             threads=self.threads,
             block_elements=self.block_elements,
+            residence=self.residence,
             on_progress=on_progress,
             cancel=cancel,
         )
-        self.bytes_read += sum(b.nbytes for b in blocks_of(self.counted, self.block_elements))
+        self.bytes_read += read
         return counts
 
     def _check_sketch(self, sketch: Sketch) -> None:
@@ -227,11 +246,15 @@ class MergeJob:
             device=self.device,
             threads=self.threads,
             block_elements=self.block_elements,
+            residence=self.residence,
             on_progress=on_progress,
             cancel=cancel,
         )
         self.bytes_read += found.bytes_read
         return found.magnitudes
+
+    def _bytes_found(self, blocks: Sequence[Block]) -> int:
+        return 0 if self.residence is None else self.residence.bytes_found(blocks)
 
     def _is_whole(self, tensor: MergeTensor) -> bool:
         return self.method.whole(self.settings, tensor.tied_to or tensor.name, tensor.shape)
@@ -254,15 +277,37 @@ class MergeJob:
         blocks = [b for b in every if keep(b)]
         total = sum(b.nbytes for b in blocks)
         meter = Meter("merge", total, len(self.merged))
+        devices = devices_of(self.device)
+        is_streamed = (
+            self.device != "cpu"
+            and self.fisher is None
+            and not any(self._is_whole(t) for t in self.merged)
+        )
         with (
             Sources(self.report) as sources,
             self.fisher or contextlib.nullcontext() as fisher,
             _one_torch_thread(self.device),
+            settled(devices),
         ):
             self._copy_integers(sources, sink)
 
+            def make_task(name: str) -> MergingTask:
+                return MergingTask(
+                    plan,
+                    tally,
+                    name,
+                    give=sink.write,
+                    place=getattr(sink, "place", None),
+                    error_of=partial(non_finite_error, self.report, sources),
+                )
+
             def make_worker() -> Callable[[Block], None]:
-                reader = BlockReader(sources, len(self.names), self.block_elements)
+                if is_streamed:
+                    return DeviceWorker(devices, make_task, sources, self.residence)
+                buffers = (sources, len(self.names), self.block_elements)
+                reader = BlockReader(*buffers)
+                if self.residence is not None and self.device == "cpu":
+                    reader = ResidentReader(self.residence, *buffers)
                 merger: BlockMerger = (
                     FusedMerger(plan, tally, self.block_elements)
                     if is_fused(plan)
@@ -289,11 +334,14 @@ class MergeJob:
                 meter=meter,
                 on_progress=on_progress,
                 cancel=cancel,
+                finish=lambda worker: worker.close() if is_streamed else None,
             )
             sources.check_unchanged()
+        if self.residence is not None:
+            self.residence.check_unchanged()
         if on_progress:
             on_progress(meter.read())
-        self.bytes_read += total
+        self.bytes_read += total - self._bytes_found(blocks)
         return tally
 
     def _copy_integers(self, sources: Sources, sink: Sink) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +12,13 @@ from ram_studio.algorithm.methods import Magnitudes
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, BlockReader, Sources, blocks_of
+from ram_studio.engine.device_counting import CountingTask, DeviceCounter
+from ram_studio.engine.devices import devices_of, settled
 from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
 from ram_studio.engine.finite import non_finite_error
-from ram_studio.engine.tally import Counter, CpuCounter, Grid, Tally, TorchCounter
+from ram_studio.engine.lanes import DeviceWorker, device_block_elements
+from ram_studio.engine.residence import Residence, ResidentReader
+from ram_studio.engine.tally import CpuCounter, Grid, Tally
 from ram_studio.engine.workers import run_blocks
 
 _GROUP_AGENTS = 4
@@ -28,12 +33,14 @@ def count_magnitudes(
     device: str = "cpu",
     threads: int = 1,
     block_elements: int = BLOCK_ELEMENTS,
+    residence: Residence | None = None,
     on_progress: ProgressCallback | None = None,
     cancel: CancelToken | None = None,
 ) -> np.ndarray:
     """Return int64 (groups, agents, bins): the |tau| of each agent by bin of ``ladder``.
 
     One group per tensor, or one for the whole model. 32 KiB per group and agent are held.
+    residence: as for ``count_overlap``.
 
     Raises: NonFiniteError, SourceChangedError, Stopped.
     """
@@ -41,16 +48,28 @@ def count_magnitudes(
     table = np.zeros((len(counted) if per_tensor else 1, n_agents, ladder.BIN_COUNT), np.int64)
     groups = [slice(first, first + _GROUP_AGENTS) for first in range(0, n_agents, _GROUP_AGENTS)]
     tallies = [_MagnitudeTally(table[:, group], per_tensor) for group in groups]
+    if device != "cpu":
+        block_elements = device_block_elements(block_elements)
+    devices = devices_of(device)
     blocks = list(blocks_of(counted, block_elements))
     meter = Meter("count", sum(b.nbytes for b in blocks), len(counted))
-    with Sources(report) as sources:
+    with Sources(report) as sources, settled(devices):
 
-        def make_worker() -> _Worker:
-            reader = BlockReader(sources, n_agents, block_elements)
+        def make_task(name: str) -> CountingTask:
             counters = [
-                CpuCounter(tally) if device == "cpu" else TorchCounter(tally, device)
-                for tally in tallies
+                (partial(_only, group), DeviceCounter(tally, name))
+                for group, tally in zip(groups, tallies, strict=True)
             ]
+            return CountingTask(counters, partial(non_finite_error, report, sources))
+
+        def make_worker() -> _Worker | DeviceWorker:
+            if device != "cpu":
+                return DeviceWorker(devices, make_task, sources, residence, keeps=True)
+            buffers = (sources, n_agents, block_elements)
+            reader = (
+                BlockReader(*buffers) if residence is None else ResidentReader(residence, *buffers)
+            )
+            counters = [CpuCounter(tally) for tally in tallies]
             return _Worker(report, sources, reader, list(zip(groups, counters, strict=True)))
 
         run_blocks(
@@ -60,9 +79,12 @@ def count_magnitudes(
             meter=meter,
             on_progress=on_progress,
             cancel=cancel,
-            finish=_Worker.close,
+            finish=lambda worker: worker.close(),
         )
         sources.check_unchanged()
+    if residence is not None:
+        residence.check_unchanged()
+        residence.fill()
     if on_progress:
         on_progress(meter.read())
     return table
@@ -120,13 +142,17 @@ class _MagnitudeTally(Tally):
             self._out[tensor if self._per_tensor else 0] += magnitudes
 
 
+def _only(group: slice, block: Block, agents: Any) -> Any:
+    return agents[group]
+
+
 class _Worker:
     def __init__(
         self,
         report: CompatibilityReport,
         sources: Sources,
         reader: BlockReader,
-        counters: list[tuple[slice, Counter]],
+        counters: list[tuple[slice, CpuCounter]],
     ) -> None:
         self._report = report
         self._sources = sources

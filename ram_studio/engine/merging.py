@@ -15,6 +15,7 @@ from ram_studio.algorithm import kernels, measured_kernels, rounding
 from ram_studio.algorithm.methods import BlockInput, Facts, KernelInput, Method
 from ram_studio.checkpoints.compatibility import MergeTensor
 from ram_studio.engine.blocks import GROUP_ELEMENTS, Block
+from ram_studio.engine.devices import devices_of
 from ram_studio.engine.tally import to_device
 from ram_studio.errors import SettingsError
 
@@ -183,7 +184,7 @@ class FusedMerger:
         if not measured.is_finite:
             return None
         if not measured.is_in_range:
-            raise _overflow_error("BF16", block)
+            raise overflow_error("BF16", block)
         if block.tensor.is_counted:
             self._tally.add(
                 measured.changed,
@@ -244,10 +245,10 @@ def _refuse_overflow(stored: np.ndarray, dtype: str, block: Block) -> None:
     """Raise SettingsError when a merged element became infinite in the output dtype."""
     is_finite = bool(np.isfinite(stored).all()) if dtype == "F16" else kernels.is_finite(stored)
     if not is_finite:
-        raise _overflow_error(dtype, block)
+        raise overflow_error(dtype, block)
 
 
-def _overflow_error(dtype: str, block: Block) -> SettingsError:
+def overflow_error(dtype: str, block: Block) -> SettingsError:
     return SettingsError(
         f"Tensor `{block.tensor.name}`: a merged element lies beyond the range of the output "
         f"dtype ({dtype}). Choose float32 or bfloat16 for the output, or a smaller scale."
@@ -255,11 +256,16 @@ def _overflow_error(dtype: str, block: Block) -> SettingsError:
 
 
 class TorchMerger:
-    """Any method through its torch formula, on the CPU or a CUDA device."""
+    """Any method through its torch formula, on the CPU or a CUDA device, one block after another.
+
+    For methods without a fused kernel on the CPU, and on devices for those that take whole tensors
+    or read more than the checkpoints; see ``device_merging`` for all others.
+    """
 
     def __init__(self, plan: Plan, tally: MergeTally) -> None:
         self._plan = plan
         self._tally = tally
+        self._device = devices_of(plan.device)[0]
 
     def merge(
         self,
@@ -275,13 +281,13 @@ class TorchMerger:
 
         plan, tensor = self._plan, block.tensor
         dtype = plan.dtypes[tensor.name]
-        x = to_device(base, plan.device)
-        y = torch.stack([to_device(a, plan.device) for a in agents])
+        x = to_device(base, self._device)
+        y = torch.stack([to_device(a, self._device) for a in agents])
         if not bool(torch.isfinite(y - x).all()):
             return None
         row = plan.rows[tensor.name]
         name = tensor.tied_to or tensor.name
-        weights = None if fisher is None else torch.from_numpy(fisher).to(plan.device)
+        weights = None if fisher is None else torch.from_numpy(fisher).to(self._device)
         values, active = plan.method.merge(
             BlockInput(x, y, row, name, block.start, tensor.shape, weights), plan.prepared
         )

@@ -1,4 +1,4 @@
-"""Counting overlap patterns block by block, on the CPU's threads or on a CUDA device.
+"""Counting overlap patterns block by block, on the CPU's threads; see ``device_counting`` for GPUs.
 
 A counter fills one histogram while it stays in a tensor and folds it into the tensor's table when
 it leaves; tables of different threads add up.
@@ -15,7 +15,7 @@ import numpy as np
 from ram_studio.algorithm import kernels, ladder, overlap
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS, OverlapCounts
 
-_FOLD_ELEMENTS = 1 << 30
+FOLD_ELEMENTS = 1 << 30
 """Fold before a 32-bit counter can overflow, also inside one huge tensor."""
 
 
@@ -117,7 +117,7 @@ class CpuCounter:
         """Count a block, see Counter."""
         if kernels.is_unchanged(base, agents):
             return kernels.is_finite(base)
-        if tensor != self._tensor or self._held + len(base) > _FOLD_ELEMENTS:
+        if tensor != self._tensor or self._held + len(base) > FOLD_ELEMENTS:
             self.close()
             self._tensor = tensor
         self._held += len(base)
@@ -141,38 +141,6 @@ class CpuCounter:
             self._magnitudes[:] = 0
         self._tally.add(self._tensor, table, magnitudes)
         self._held = 0
-
-
-class TorchCounter:
-    """Counts with the torch twins on a device."""
-
-    def __init__(self, tally: Tally, device: str) -> None:
-        self._tally = tally
-        self._device = device
-
-    def add(self, tensor: int, base: np.ndarray, agents: tuple[np.ndarray, ...]) -> bool:
-        """Count a block, see Counter."""
-        import torch
-
-        from ram_studio.algorithm import torch_kernels
-
-        x = to_device(base, self._device)
-        y = torch.stack([to_device(a, self._device) for a in agents])
-        if not bool(torch.isfinite(y - x).all()):
-            return False
-        edge = self._tally.grid.edge_bits
-        if self._tally.has_patterns:
-            chain = torch_kernels.chain_histogram(x, y, edge)
-            magnitudes = chain.sum(0)
-            histogram = chain
-        else:
-            histogram, magnitudes = torch_kernels.step_histogram(x, y, edge)
-        table = fold_bins(histogram.cpu().numpy(), self._tally.grid)
-        self._tally.add(tensor, table, magnitudes.cpu().numpy())
-        return True
-
-    def close(self) -> None:
-        """Nothing is held back."""
 
 
 def fold_bins(histogram: np.ndarray, grid: Grid) -> np.ndarray:

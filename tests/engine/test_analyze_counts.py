@@ -22,10 +22,8 @@ from engine_zoo import (
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.algorithm.sketch import Sketch
-from ram_studio.engine import analyse
 from ram_studio.engine.analyse import analyze, analyze_report, load
 from ram_studio.engine.blocks import GROUP_ELEMENTS
-from ram_studio.engine.tally import TorchCounter
 
 
 def analyze_zoo(zoo: Zoo, **options: object) -> Sketch:
@@ -67,14 +65,6 @@ def test_seven_agents_are_counted_without_patterns(tmp_path):
     sketch = analyze_zoo(zoo)
     assert sketch.counts.patterns is None
     assert_counts_like_reference(sketch, zoo)
-
-
-@pytest.mark.parametrize("agents", [2, 7])
-def test_the_torch_counter_makes_the_same_sketch(tmp_path, monkeypatch, agents):
-    zoo = make_zoo(tmp_path, agents, seed=4)
-    sketch = analyze_zoo(zoo)
-    monkeypatch.setattr(analyse, "CpuCounter", lambda tally: TorchCounter(tally, "cpu"))
-    assert_same_sketch(analyze_zoo(zoo), sketch)
 
 
 def assert_same_sketch(a: Sketch, b: Sketch) -> None:

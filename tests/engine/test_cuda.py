@@ -1,44 +1,320 @@
-"""The CUDA path stores the bytes and counts that the CPU's does; skipped where there is none."""
+"""Devices count what the CPU counts and store the bytes that it stores, block after block.
+
+"torch:2" is the CUDA path on the CPU, as two devices: the same staging, rings and residence, with
+plain torch kernels. The same tests run on CUDA where there is one.
+"""
 
 from __future__ import annotations
 
+import os
+import threading
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
-from engine_zoo import NAMES, contents, make_zoo
+from engine_zoo import NAMES, Zoo, assert_leaves_nothing, contents, make_zoo, write_folder
 from test_analyze_counts import assert_same_sketch
+from test_source_faults import TENSOR, poisoned
 
-from ram_studio.engine.analyse import analyze
-from ram_studio.engine.merge import merge
-from ram_studio.errors import SettingsError
+from ram_studio.checkpoints.writer import CheckpointWriter
+from ram_studio.engine import residence
+from ram_studio.engine.analyse import analyze, analyze_report, load
+from ram_studio.engine.blocks import GROUP_ELEMENTS, Sources, blocks_of
+from ram_studio.engine.devices import choose_device, devices_of
+from ram_studio.engine.events import CancelToken, Progress
+from ram_studio.engine.job import MergeJob
+from ram_studio.engine.lanes import DeviceWorker, Results
+from ram_studio.engine.merge import MergeResult, merge
+from ram_studio.engine.residence import Residence
+from ram_studio.errors import NonFiniteError, SettingsError, SourceChangedError, Stopped
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+HAS_CUDA = torch.cuda.is_available()
+on_devices = pytest.mark.parametrize(
+    "device",
+    [
+        "torch:2",
+        pytest.param(
+            "cuda",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(not HAS_CUDA, reason="no CUDA device here"),
+            ],
+        ),
+    ],
+)
+BIG = {"model.layers.0.w": (3 * GROUP_ELEMENTS + 12345,), "model.layers.1.w": (70_001, 2)}
+EVERY_METHOD = {
+    "ram": {},
+    "ram+": {"scope": "tensor"},
+    "ram+s": {"shared": "ties", "epsilon": 1.1e-5},
+    "task-arithmetic": {},
+    "ties": {},
+    "dare-ta": {},
+    "dare-ties": {"scope": "tensor"},
+    "wudi": {},
+    "region": {"part": "shared"},
+}
 
 
-@pytest.mark.gpu
-@needs_cuda
-@pytest.mark.parametrize("agents", [3, 7])
-def test_cuda_makes_the_same_sketch(tmp_path, agents):
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
+    return make_zoo(tmp_path_factory.mktemp("big"), 3, shapes=BIG, shards=2, seed=5)
+
+
+def shards_of(result: MergeResult) -> dict[str, bytes]:
+    return {n: data for n, data in contents(result.out).items() if n.endswith(".safetensors")}
+
+
+def assert_same_results(a: MergeResult, b: MergeResult) -> None:
+    assert shards_of(a) == shards_of(b)
+    assert a.agents.keys() == b.agents.keys()
+    for one, other in zip(a.agents.values(), b.agents.values(), strict=True):
+        assert (one.changed, one.unique, one.scaling_factor, one.rho) == (
+            other.changed,
+            other.unique,
+            other.scaling_factor,
+            other.rho,
+        )
+        stored = other.effective_scaling_factor
+        assert one.effective_scaling_factor == (
+            None if stored is None else pytest.approx(stored, rel=1e-9)
+        )
+
+
+@on_devices
+@pytest.mark.parametrize("agents", [1, 3, 7])
+def test_a_device_makes_the_same_sketch(tmp_path, device, agents):
     zoo = make_zoo(tmp_path, agents, seed=1)
-    sketches = [
-        analyze(zoo.base_path, zoo.agent_paths, device=device) for device in ("cpu", "cuda")
-    ]
-    assert_same_sketch(*sketches)
+    expected = analyze(zoo.base_path, zoo.agent_paths)
+    assert_same_sketch(analyze(zoo.base_path, zoo.agent_paths, device=device), expected)
 
 
-@pytest.mark.gpu
-@needs_cuda
+@on_devices
+def test_a_device_rounds_agents_of_other_dtypes_alike(tmp_path, device):
+    zoo = make_zoo(tmp_path, 3, agent_dtypes=("BF16", "F32", "F16"), seed=2)
+    expected = analyze(zoo.base_path, zoo.agent_paths)
+    assert expected.rounded is not None
+    assert_same_sketch(analyze(zoo.base_path, zoo.agent_paths, device=device), expected)
+
+
+@on_devices
+@pytest.mark.parametrize("threads", [1, 3])
+def test_blocks_and_threads_do_not_change_what_a_device_counts(big, device, threads):
+    report = load(big.base_path, big.agent_paths)
+    expected = analyze(big.base_path, big.agent_paths)
+    for groups in (1, 2):
+        sketch = analyze_report(
+            report, device=device, threads=threads, block_elements=groups * GROUP_ELEMENTS
+        )
+        assert_same_sketch(sketch, expected)
+
+
+@on_devices
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("output", ["BF16", "F16", "F32"])
-def test_cuda_stores_the_same_bytes(tmp_path, output, rounding):
+def test_a_device_stores_the_same_bytes(tmp_path, device, output, rounding):
     zoo = make_zoo(tmp_path / "zoo", 3, agent_dtypes=("BF16", "F32", "F16"), seed=2)
     recipe = zoo.recipe(dtype=NAMES[output], rounding=rounding, settings={"shared": "ties"})
-    files = [
-        contents(merge(recipe, tmp_path / device, device=device).out) for device in ("cpu", "cuda")
-    ]
-    assert files[0]["model.safetensors"] == files[1]["model.safetensors"]
+    results = [merge(recipe, tmp_path / name, device=name) for name in ("cpu", device)]
+    assert_same_results(*results)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+@on_devices
+@pytest.mark.parametrize("method", EVERY_METHOD)
+def test_every_method_stores_the_same_bytes(tmp_path, device, method):
+    zoo = make_zoo(tmp_path / "zoo", 3, seed=4)
+    recipe = zoo.recipe(method=method, settings=EVERY_METHOD[method])
+    results = [merge(recipe, tmp_path / name, device=name) for name in ("cpu", device)]
+    assert_same_results(*results)
+
+
+@on_devices
+@pytest.mark.parametrize("threads", [1, 3])
+def test_many_blocks_store_the_same_bytes(big, tmp_path, device, threads):
+    recipe = big.recipe(rounding="stochastic")
+    expected = merge(recipe, tmp_path / "cpu")
+    options = {"device": device, "threads": threads, "block_elements": GROUP_ELEMENTS}
+    assert_same_results(merge(recipe, tmp_path / "out", **options), expected)
+
+
+@on_devices
+def test_rows_that_only_some_agents_have_are_merged_alike(tmp_path, device):
+    zoo = make_zoo(tmp_path / "zoo", 2, agent_dtypes=("BF16", "F32"), seed=6)
+    name = "model.embed_tokens.weight"
+    cut = {**zoo.agents["agent0"], name: zoo.agents["agent0"][name][:11]}
+    write_folder(tmp_path / "short", cut)
+    sources = {"short": str(tmp_path / "short"), "agent1": str(zoo.agent_paths["agent1"])}
+    recipe = zoo.recipe(agents=sources, rows="common")
+    results = [merge(recipe, tmp_path / place, device=place) for place in ("cpu", device)]
+    assert_same_results(*results)
+
+
+@on_devices
+def test_what_the_counting_pass_uploaded_is_not_read_again(big, tmp_path, device, monkeypatch):
+    recipe = big.recipe()
+    nbytes = 4 * 2 * sum(big.base[name].numel() for name in big.counted)
+    expected = merge(recipe, tmp_path / "cpu")
+    assert expected.bytes_read == 2 * nbytes
+    everything = merge(recipe, tmp_path / "all", device=device)
+    assert everything.bytes_read == nbytes
+    # Room for the smaller tensor only: the other one is streamed in both passes.
+    sizes = [4 * 2 * big.base[name].numel() for name in big.counted]
+    budget = [(min(sizes) + max(sizes)) // 2] * len(devices_of(device))
+    original = Residence.__init__
+    monkeypatch.setattr(
+        Residence,
+        "__init__",
+        lambda self, report, tensors, devices, _: original(self, report, tensors, devices, budget),
+    )
+    some = merge(recipe, tmp_path / "some", device=device, block_elements=GROUP_ELEMENTS)
+    assert some.bytes_read == nbytes + max(sizes)
+    monkeypatch.undo()
+    monkeypatch.setattr(residence, "free_bytes", lambda device: 0)
+    nothing = merge(recipe, tmp_path / "none", device=device, block_elements=GROUP_ELEMENTS)
+    assert nothing.bytes_read == 2 * nbytes
+    for result in (everything, some, nothing):
+        assert_same_results(result, expected)
+
+
+@on_devices
+def test_a_file_changed_between_the_passes_is_refused(big, device):
+    report = load(big.base_path, big.agent_paths)
+    job = MergeJob(report, big.recipe(), device=device)
+    plan = job.plan(job.counts(None, None, None))
+    path = next(iter(report.agents[1].shards))
+    before = path.stat()
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    try:
+        with pytest.raises(SourceChangedError, match=rf"{path} changed after it was loaded"):
+            job.run(plan, NoSink())
+    finally:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+class NoSink:
+    """Takes bytes and forgets them."""
+
+    def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
+        """Forget a piece."""
+
+
+@on_devices
+@pytest.mark.parametrize("method", ["ram+", "ram", "task-arithmetic"])
+def test_a_number_that_is_not_finite_is_named(tmp_path, device, method):
+    zoo = poisoned(tmp_path, "agent1", "BF16", {(2, 5): float("nan"), (7, 0): float("inf")})
+    before = set(tmp_path.iterdir())
+    with pytest.raises(NonFiniteError, match=rf"`{TENSOR}` has 2 NaN or Inf .*\(2, 5\)"):
+        merge(zoo.recipe(method=method), tmp_path / "out", device=device)
+    assert_leaves_nothing(tmp_path / "out", before)
+
+
+@on_devices
+def test_overflow_of_the_output_dtype_is_refused(tmp_path, device):
+    zoo = make_zoo(tmp_path / "zoo", 1, dtype="F32", shapes={"w": (300,)}, copied=False)
+    write_folder(tmp_path / "far", {"w": zoo.base["w"] + 1e5})
+    recipe = zoo.recipe(
+        method="task-arithmetic", dtype="float16", agents={"far": str(tmp_path / "far")}
+    )
+    with pytest.raises(SettingsError, match=r"`w`: a merged element lies beyond .* \(F16\)"):
+        merge(recipe, tmp_path / "out", device=device)
+
+
+@on_devices
+def test_progress_adds_up_and_stopping_leaves_nothing(big, tmp_path, device, monkeypatch):
+    options = {"device": device, "threads": 2, "block_elements": GROUP_ELEMENTS}
+    seen: list[Progress] = []
+    merge(big.recipe(), tmp_path / "out", on_progress=seen.append, **options)
+    assert list(dict.fromkeys(p.stage for p in seen)) == ["count", "merge"]
+    assert seen[-1].fraction == 1.0
+    before = set(tmp_path.iterdir())
+    cancel = CancelToken()
+
+    def stop(progress: Progress) -> None:
+        if progress.stage == "merge":
+            cancel.cancel()
+
+    # A sink that waits for the stop: some blocks are then on their way.
+    original = CheckpointWriter.write
+
+    def write(self, *arguments):
+        cancel._event.wait(5)
+        original(self, *arguments)
+
+    monkeypatch.setattr(CheckpointWriter, "write", write)
+    with pytest.raises(Stopped):
+        merge(big.recipe(), tmp_path / "stopped", on_progress=stop, cancel=cancel, **options)
+    assert_leaves_nothing(tmp_path / "stopped", before)
+
+
+class Recorder:
+    """A task that notes which device got which block, and what came back from where."""
+
+    def __init__(self, device: str, log: list[tuple[int, int]]) -> None:
+        self.here = id(self)
+        self.log = log
+
+    def enqueue(self, block, base, agents) -> Results:
+        numbers = torch.stack([base.double().sum(), agents.double().sum()])
+        return Results(numbers, base.clone())
+
+    def take(self, block, numbers: np.ndarray, merged: np.ndarray | None) -> None:
+        assert merged is not None
+        self.log.append((block.index, self.here))
+        self.log_sums(block, numbers, merged)
+
+    def log_sums(self, block, numbers, merged) -> None:
+        stored = torch.from_numpy(merged.copy()).view(torch.bfloat16)
+        assert stored.double().sum().item() == numbers[0]
+
+    def close(self) -> None:
+        self.log.append((-1, self.here))
+
+
+def test_blocks_are_dealt_to_all_devices_in_turn_and_come_back_in_order(big):
+    report = load(big.base_path, big.agent_paths)
+    log: list[tuple[int, int]] = []
+    with Sources(report) as sources:
+        worker = DeviceWorker(("cpu",) * 3, partial(Recorder, log=log), sources)
+        blocks = list(blocks_of(report.tensors, GROUP_ELEMENTS))
+        for block in blocks:
+            worker(block)
+        # A ring is deep: the results of the last blocks are still on their way.
+        assert len(log) < len(blocks)
+        worker.close()
+    by_device = {here: [i for i, h in log if h == here] for _, here in log}
+    assert len(by_device) == 3
+    dealt = sorted(by_device.values())
+    assert dealt == [[*range(k, len(blocks), 3), -1] for k in range(3)]
+
+
+def test_threads_share_a_residence(big):
+    """Each piece's memory is taken once, whoever comes first."""
+    report = load(big.base_path, big.agent_paths)
+    stays = Residence(report, report.tensors, ("cpu",), [1 << 30])
+    blocks = list(blocks_of(report.tensors, GROUP_ELEMENTS))
+    found: list[int] = []
+
+    def look() -> None:
+        for block in blocks:
+            rows = stays.find(block)
+            found.append(rows.rows.untyped_storage().data_ptr())
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == len(big.counted)
+
+
+@pytest.mark.parametrize("name", ["tpu", "torch:x", "cpu:1", "torch:2:1"])
+def test_unknown_devices_are_refused(name):
+    with pytest.raises(SettingsError, match="must be one of auto, cpu, cuda"):
+        choose_device(name)
+
+
+@pytest.mark.skipif(HAS_CUDA, reason="there is a CUDA device here")
 def test_cuda_is_refused_in_plain_words_where_there_is_none(tmp_path):
     zoo = make_zoo(tmp_path, 1)
     with pytest.raises(SettingsError, match="sees no CUDA device"):
