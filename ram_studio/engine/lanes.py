@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ram_studio.algorithm import rounding
+from ram_studio.algorithm import kernels, rounding
 from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, Sources
 from ram_studio.engine.devices import Mark, Stream, host_buffer
 from ram_studio.engine.residence import RING, Residence, StoredRows, empty_rows
@@ -68,11 +68,17 @@ class _Slot:
 
 class _Lane:
     def __init__(
-        self, device: str, sources: Sources | None, residence: Residence | None, task: Task
+        self,
+        device: str,
+        task: Task,
+        sources: Sources | None,
+        residence: Residence | None,
+        also: HostCounter | None,
     ) -> None:
         self._device = device
         self._sources = sources
         self._residence = residence
+        self._also = also
         self.task = task
         self._stream = Stream(device)
         self._slots = [_Slot() for _ in range(RING)]
@@ -91,6 +97,8 @@ class _Lane:
             results = self.task.enqueue(block, *stored.operands())
             self._send_back(slot, results)
             slot.block, slot.mark = block, self._stream.mark()
+        if pieces and self._also is not None:
+            self._add_on_host(block, pieces)
 
     def close(self) -> None:
         for _ in self._slots:
@@ -113,6 +121,17 @@ class _Lane:
             self._sources.read_into(source, block.start * width, memoryview(piece.numpy()))
             pieces.append(piece)
         return pieces
+
+    def _add_on_host(self, block: Block, pieces: list[Any]) -> None:
+        tensors = (block.tensor.base, *block.agents)
+        arrays = [
+            piece.numpy().view(rounding.STORAGE[t.dtype])
+            for piece, t in zip(pieces, tensors, strict=True)
+        ]
+        if any(t.dtype != "BF16" for t in tensors):
+            arrays = [rounding.decode(a, t.dtype) for a, t in zip(arrays, tensors, strict=True)]
+        if all(kernels.is_finite(array) for array in arrays):  # else the device finds it
+            self._also.add(block, arrays[0], tuple(arrays[1:]))
 
     def _room(self, slot: _Slot, block: Block) -> Any:
         """Return rows on the device for a block: those of the slot where they are long enough."""
@@ -149,6 +168,16 @@ class _Lane:
         self.task.take(block, numbers, merged)
 
 
+class HostCounter(Protocol):
+    """What is collected on the host from blocks that are read, while the device works on them."""
+
+    def add(self, block: Block, base: np.ndarray, agents: tuple[np.ndarray, ...]) -> None:
+        """Add a block, as BlockReader gives it."""
+
+    def close(self) -> None:
+        """Hand over what is held."""
+
+
 class DeviceWorker:
     """One thread's lanes, as a worker of ``run_blocks``.
 
@@ -156,6 +185,7 @@ class DeviceWorker:
         make_task: for a device's name, what its lane does; called when its first block comes.
         sources: the files; residence: where blocks stay, or None; keeps: whether blocks that may
             stay are put there (in the first pass); else only found there.
+        also: collects on the host from blocks that are read.
     """
 
     def __init__(
@@ -166,12 +196,14 @@ class DeviceWorker:
         residence: Residence | None = None,
         *,
         keeps: bool = False,
+        also: HostCounter | None = None,
     ) -> None:
         self._devices = devices
         self._make_task = make_task
         self._sources = sources
         self._residence = residence
         self._keeps = keeps
+        self._also = also
         self._lanes: dict[int, _Lane] = {}
 
     def __call__(self, block: Block) -> None:
@@ -182,11 +214,14 @@ class DeviceWorker:
         number = block.index % len(self._devices) if stays is None else stays.device
         if number not in self._lanes:
             device = self._devices[number]
-            task = self._make_task(device)
-            self._lanes[number] = _Lane(device, self._sources, self._residence, task)
+            self._lanes[number] = _Lane(
+                device, self._make_task(device), self._sources, self._residence, self._also
+            )
         self._lanes[number].run(block, stays)
 
     def close(self) -> None:
         """Wait for all queued work and hand everything over."""
         for lane in self._lanes.values():
             lane.close()
+        if self._also is not None:
+            self._also.close()
