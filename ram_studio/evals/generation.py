@@ -19,6 +19,9 @@ FLOAT32_BELOW_BYTES = 2 * 1024**3
 # A prompt is read in pieces of so many tokens over all rows: the layers between hold 10 to 100 kB
 # for each of them.
 PREFILL_TOKENS = 16_384
+# On a CPU, prompts and answers decoded together take at most so many tokens: about a gigabyte of
+# keys and values for a 7 B model. More rows make nothing faster there.
+CPU_TOKENS = 16_384
 
 OnTokens = Callable[[dict[int, int]], None]
 
@@ -218,6 +221,21 @@ def decode(
     from ram_studio.evals.growing_cache import make_cache
 
     device = model.device
+    together = max(1, CPU_TOKENS // (max(map(len, prompts), default=1) + max_new_tokens))
+    if device.type == "cpu" and temperature == 0 and len(prompts) > together:
+        result = []
+        for start in range(0, len(prompts), together):
+            result += decode(
+                model,
+                prompts[start : start + together],
+                pad_id=pad_id,
+                end_ids=end_ids,
+                max_new_tokens=max_new_tokens,
+                samples=samples,
+                should_stop=should_stop,
+                on_tokens=on_tokens and _shifted(on_tokens, start * samples),
+            )
+        return result
     ids, mask = _left_padded(prompts, pad_id, device)
     rows: list[list[int]] = [[] for _ in range(len(prompts) * samples)]
     # Which row of the answer each row of the batch is, None once it has ended.
@@ -285,6 +303,10 @@ def _pick(logits: Any, temperature: float, generator: Any) -> Any:
     import torch
 
     return torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)[:, 0]
+
+
+def _shifted(on_tokens: OnTokens, first: int) -> OnTokens:
+    return lambda tokens: on_tokens({first + row: token for row, token in tokens.items()})
 
 
 def _left_padded(prompts: Sequence[Sequence[int]], pad_id: int, device: Any) -> tuple[Any, Any]:

@@ -57,14 +57,26 @@ def prompts(n):
     ],
     ids=["plain", "sliding window"],
 )
-@pytest.mark.parametrize("piece", [16_384, 40])
-def test_a_batch_gives_what_each_prompt_gives_alone(kind, config, more, piece, monkeypatch):
+@pytest.mark.parametrize(("piece", "together"), [(16_384, 16_384), (40, 16_384), (16_384, 400)])
+def test_a_batch_gives_what_each_prompt_gives_alone(
+    kind, config, more, piece, together, monkeypatch
+):
     monkeypatch.setattr(generation, "PREFILL_TOKENS", piece)
+    monkeypatch.setattr(generation, "CPU_TOKENS", together)
     model = tiny(kind, config, **more)
     given = prompts(9)
     # A third of the vocabulary ends an answer, so rows end at different times and are dropped.
     ends = frozenset(range(0, 64, 3))
-    rows = generation.decode(model, given, pad_id=0, end_ids=ends, max_new_tokens=80)
+    told: list[list[int]] = [[] for _ in given]
+    rows = generation.decode(
+        model,
+        given,
+        pad_id=0,
+        end_ids=ends,
+        max_new_tokens=80,
+        on_tokens=lambda tokens: [told[row].append(token) for row, token in tokens.items()],
+    )
+    assert told == rows
     assert rows == [plainly(model, prompt, ends, 80) for prompt in given]
     assert len({len(row) for row in rows}) > 2
 

@@ -11,30 +11,40 @@ QUESTIONS = {q.id: q for q in GENERAL_SUITES["instructions"].make(SuiteSettings(
 CASES = [
     ("word_count", {"least": 2, "most": 3}, ["one two", "one, two - three!"], ["one", "a b c d"]),
     ("word_count", {"most": 2}, ["it's fine", "well-known fact"], ["1 2 3"]),
-    ("sentence_count", {"least": 2, "most": 2}, ["One. Two!", "Pi is 3.14. So?"], ["One.", "No"]),
+    (
+        "sentence_count",
+        {"least": 2, "most": 2},
+        ["One. Two!", "Pi is 3.14. So?", '"One." (Two.)', "One. Two", "1. One.\n2. Two."],
+        ["One.", "No", "1. One."],
+    ),
     ("paragraph_count", {"exactly": 2}, ["a\n\nb", "a\nb\n \n\nc\n"], ["a", "a\nb", "a\n\nb\n\nc"]),
     ("line_count", {"exactly": 2}, ["a\nb", "a\n\nb\n"], ["a b", "a\nb\nc"]),
     (
         "bullet_count",
         {"exactly": 2},
         ["- a\n- b", "x:\n* a\n  * b"],
-        ["- a", "-a\n-b", "1. a\n2. b"],
+        ["- a", "-a\n-b", "1. a\n2. b", "• a\n• b"],
     ),
     ("numbered_count", {"exactly": 2}, ["1. a\n2. b", "1) a\n2) b"], ["1. a", "- a\n- b"]),
-    ("includes", {"phrases": ["moss", "red fox"]}, ["Moss! A red fox."], ["moss", "mossy red fox"]),
-    ("excludes", {"phrases": ["big"]}, ["bigger"], ["Big.", "a big one"]),
-    ("occurs", {"phrase": "a", "least": 1, "most": 2}, ["a b", "A, a"], ["b", "a a a"]),
+    (
+        "includes",
+        {"phrases": ["moss", "red fox"]},
+        ["Moss! A red fox.", "mossy red foxes"],
+        ["moss", "red moss, fox"],
+    ),
+    ("excludes", {"phrases": ["big"]}, ["bigger"], ["Big.", "a big one", "big-boned"]),
+    ("occurs", {"phrase": "ab", "least": 1, "most": 2}, ["ab c", "AB, abc"], ["b", "ab ab ab"]),
     ("letter_occurs", {"letter": "z", "least": 2}, ["zoo Zebra"], ["zoo"]),
     ("letter_occurs", {"letter": "x", "most": 0}, ["abc"], ["X"]),
-    ("starts_with", {"phrase": "Once"}, ["Once upon", " Once"], ["once", "So. Once"]),
-    ("ends_with", {"phrase": "End."}, ["x End.", "End.\n"], ["End", "End. x"]),
+    ("starts_with", {"phrase": "Once"}, ["Once upon", " once"], ["one", "So. Once"]),
+    ("ends_with", {"phrase": "End."}, ["x End.", "End.\n", '"x end."'], ["End", "End. x"]),
     ("lowercase", {}, ["abc, 1"], ["Abc", "123"]),
     ("uppercase", {}, ["ABC, 1"], ["ABc", "123"]),
     ("without", {"marks": "!,"}, ["a b."], ["a,b", "a!"]),
     ("quoted", {}, ['"a b"', "“a”"], ['a "b"', '"', '""']),
-    ("titled", {}, ["<<a b>>\ntext"], ["<a>", "<<>>", "<<a\nb>>"]),
-    ("highlighted", {"least": 2}, ["*a* and **b c**"], ["*a*", "* a\n* b", "** **"]),
-    ("placeholders", {"least": 2}, ["[a] [b]"], ["[a] [a]", "[]"]),
+    ("titled", {}, ["<<a b>>\ntext"], ["<a>", "<<>>", "<< >>", "<<a\nb>>"]),
+    ("highlighted", {"least": 2}, ["*a* and **b c**", "***a*** *b*"], ["*a*", "* a\n* b", "** **"]),
+    ("placeholders", {"least": 2}, ["[a] [b]", "[a] [a]"], ["[a]", "[] []"]),
     ("one_of", {"options": ["yes", "no"]}, ["Yes.", " no "], ["yes, it is", "y"]),
     (
         "json_object",
@@ -42,7 +52,7 @@ CASES = [
         ['{"a": 1}', '```json\n{"a": 1}\n```'],
         ["{}", '["a"]', "{'a': 1}"],
     ),
-    ("parts", {"separator": "***", "exactly": 2}, ["a***b"], ["a", "a***", "a***b***c"]),
+    ("parts", {"separator": "***", "exactly": 2}, ["a***b"], ["a", "a***", "a***b***c", "a *** a"]),
 ]
 
 
@@ -79,6 +89,8 @@ def test_loose_leaves_out_greetings_closing_lines_and_bold_type():
     assert holds_loosely("**Once** there was", {"check": "starts_with", "phrase": "Once"})
     assert not holds_loosely("Not Small\nNor This\nOr That", lower)
     assert not holds_loosely("", lower)
+    # A line break at the end makes an empty last line, which is the one left out.
+    assert not holds_loosely("all small\nBye!\n", lower)
 
 
 def test_the_verdict_is_strict_and_per_prompt():

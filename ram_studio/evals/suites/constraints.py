@@ -1,8 +1,9 @@
 """Constraints on the form of an answer that a program can check: one function each.
 
 A check gets the answer and the constraint's settings and returns whether it holds. It never raises
-and does not look at meaning. Words are runs of letters, digits and apostrophes; comparisons of
-words ignore case.
+and does not look at meaning. Comparisons of text ignore case. Where IFEval has the same constraint
+the rules are its own; what still differs is listed and counted in
+tests/evals/test_ifeval_agreement.py.
 """
 
 import json
@@ -11,11 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 _WORD = re.compile(r"[^\W_]+(?:['’\-][^\W_]+)*")
-_SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)")
-_BULLET = re.compile(r"^\s*[-*•]\s+\S", re.MULTILINE)
+# Closing marks, with what may close after them. "1." at the start of a line only numbers it.
+_SENTENCE_END = re.compile(r"[.!?]+[\"'”’)\]*]*(?=\s|$)")
+_LINE_NUMBER = re.compile(r"^\s*\d+[.)]\s", re.MULTILINE)
+_BULLET = re.compile(r"^\s*[-*]\s+\S", re.MULTILINE)
 _NUMBERED = re.compile(r"^\s*\d+[.)]\s+\S", re.MULTILINE)
 _FENCE = re.compile(r"```[\w+-]*\s*\n?(.*?)```", re.DOTALL)
-_HIGHLIGHT = re.compile(r"(?<!\*)\*{1,2}[^\s*](?:[^*\n]*[^\s*])?\*{1,2}(?!\*)")
+_HIGHLIGHT = re.compile(r"(?<!\*)\*{1,3}[^\s*](?:[^*\n]*[^\s*])?\*{1,3}(?!\*)")
 
 
 def words(text: str) -> list[str]:
@@ -23,10 +26,9 @@ def words(text: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(text)]
 
 
-def _times(text: str, phrase: str) -> int:
-    """Return how often a word or phrase occurs as whole words."""
-    found, wanted = words(text), words(phrase)
-    return sum(found[i : i + len(wanted)] == wanted for i in range(len(found) - len(wanted) + 1))
+def _plain(text: str) -> str:
+    """Return a text in small letters with straight apostrophes."""
+    return text.lower().replace("’", "'")
 
 
 def _between(count: int, least: int | None, most: int | None) -> bool:
@@ -39,8 +41,9 @@ def word_count(text: str, least: int | None = None, most: int | None = None) -> 
 
 
 def sentence_count(text: str, least: int | None = None, most: int | None = None) -> bool:
-    """The answer has so many sentences, counted by their closing marks."""
-    return _between(len(_SENTENCE_END.findall(text.strip())), least, most)
+    """The answer has so many sentences; the last one may lack its closing mark."""
+    pieces = _SENTENCE_END.split(_LINE_NUMBER.sub("", text))
+    return _between(sum(bool(words(piece)) for piece in pieces), least, most)
 
 
 def paragraph_count(text: str, exactly: int) -> bool:
@@ -64,18 +67,20 @@ def numbered_count(text: str, exactly: int) -> bool:
 
 
 def includes(text: str, phrases: Sequence[str]) -> bool:
-    """Every one of these words or phrases occurs."""
-    return all(_times(text, phrase) for phrase in phrases)
+    """Every one of these words or phrases occurs, be it inside a longer word."""
+    return all(_plain(phrase) in _plain(text) for phrase in phrases)
 
 
 def excludes(text: str, phrases: Sequence[str]) -> bool:
-    """None of these words or phrases occurs."""
-    return not any(_times(text, phrase) for phrase in phrases)
+    """None of these words or phrases occurs as such; longer words do not count."""
+    return not any(
+        re.search(rf"\b{re.escape(_plain(phrase))}\b", _plain(text)) for phrase in phrases
+    )
 
 
 def occurs(text: str, phrase: str, least: int | None = None, most: int | None = None) -> bool:
-    """A word or phrase occurs so often."""
-    return _between(_times(text, phrase), least, most)
+    """A word or phrase occurs so often, inside longer words as well."""
+    return _between(_plain(text).count(_plain(phrase)), least, most)
 
 
 def letter_occurs(
@@ -86,23 +91,23 @@ def letter_occurs(
 
 
 def starts_with(text: str, phrase: str) -> bool:
-    """The answer begins with exactly this."""
-    return text.lstrip().startswith(phrase)
+    """The answer begins with this."""
+    return _plain(text).lstrip().startswith(_plain(phrase))
 
 
 def ends_with(text: str, phrase: str) -> bool:
-    """The answer ends with exactly this."""
-    return text.rstrip().endswith(phrase)
+    """The answer ends with this, or with this and double quotation marks."""
+    return _plain(text).strip().strip('"”').endswith(_plain(phrase))
 
 
 def lowercase(text: str) -> bool:
     """There are letters, and none is a capital."""
-    return text == text.lower() and text != text.upper()
+    return text.islower()
 
 
 def uppercase(text: str) -> bool:
     """There are letters, and all are capitals."""
-    return text == text.upper() and text != text.lower()
+    return text.isupper()
 
 
 def without(text: str, marks: str) -> bool:
@@ -118,7 +123,7 @@ def quoted(text: str) -> bool:
 
 def titled(text: str) -> bool:
     """There is a title in double angle brackets: <<title>>."""
-    return bool(re.search(r"<<[^<>\n]+>>", text))
+    return any(title.strip("<> \t") for title in re.findall(r"<<[^\n]+>>", text))
 
 
 def highlighted(text: str, least: int) -> bool:
@@ -127,8 +132,8 @@ def highlighted(text: str, least: int) -> bool:
 
 
 def placeholders(text: str, least: int) -> bool:
-    """At least so many different placeholders stand in square brackets."""
-    return len(set(re.findall(r"\[[^\[\]\n]+\]", text))) >= least
+    """At least so many placeholders stand in square brackets."""
+    return len(re.findall(r"\[[^\[\]\n]+\]", text)) >= least
 
 
 def one_of(text: str, options: Sequence[str]) -> bool:
@@ -148,9 +153,9 @@ def json_object(text: str, keys: Sequence[str]) -> bool:
 
 
 def parts(text: str, separator: str, exactly: int) -> bool:
-    """The separator cuts the answer into so many parts, none of them empty."""
-    pieces = text.split(separator)
-    return len(pieces) == exactly and all(piece.strip() for piece in pieces)
+    """The separator cuts the answer into so many parts, all different and none of them empty."""
+    pieces = [piece.strip() for piece in text.split(separator)]
+    return len(pieces) == exactly == len(set(pieces)) and all(pieces)
 
 
 CHECKS: dict[str, Callable[..., bool]] = {
@@ -194,7 +199,7 @@ def holds_loosely(text: str, constraint: dict[str, Any]) -> bool:
     Plainer forms leave out the first line, the last line or both (greetings and closing remarks),
     and each of those without asterisks (bold type).
     """
-    lines = text.strip().splitlines()
-    forms = [text] + ["\n".join(cut) for cut in (lines[1:], lines[:-1], lines[1:-1])]
+    lines = text.split("\n")
+    forms = [text] + ["\n".join(cut).strip() for cut in (lines[1:], lines[:-1], lines[1:-1])]
     forms += [form.replace("*", "") for form in forms]
     return any(holds(form, constraint) for form in forms)

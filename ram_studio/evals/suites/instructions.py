@@ -72,4 +72,4 @@ def accuracies(facts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return result
 
 
-SUITE = Suite("instructions", 1, "Instruction following", make, judge)
+SUITE = Suite("instructions", 2, "Instruction following", make, judge)
