@@ -1,0 +1,96 @@
+"""`ram-studio sweep` as a user meets it."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import signal
+import sqlite3
+import time
+
+import pytest
+
+from ram_studio.resources import asset_path
+
+AGENTS = ("coding", "tool", "memory")
+BASE = asset_path("example", "base")
+SOURCES = [str(BASE), *(f"-a{name}={asset_path('example', name)}" for name in AGENTS)]
+SKETCH = ("--sketch", asset_path("example", "sketch.safetensors"))
+COMMON = (*SKETCH, "--device", "cpu")
+
+
+def test_a_sweep_prints_a_table_writes_csv_and_gives_json(cli, tmp_path):
+    store = ("--store", tmp_path / "a.sqlite3")
+    what = ("sweep", *SOURCES, "--over", "r=0,0.4", "--over", "rule=ram+,ram+s", "--items", "4")
+    code, out, err = cli(*what, *COMMON, *store, "--csv", tmp_path / "a.csv")
+    assert (code, err) == (0, "")
+    assert "demo, 12 items to choose by" in out
+    assert "same as ram+ (r 0)" in out
+    assert "As the best of 4 this figure is optimistic." in out
+    assert "held-out items" in out
+    rows = list(csv.DictReader((tmp_path / "a.csv").read_text(encoding="utf-8").splitlines()))
+    assert rows[0]["setting"] == "ram+ (r 0.1)"
+    code, out, err = cli(*what, *COMMON, *store, "--json")
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    assert result["settings"] == 4
+    assert result["ending"] == "done"
+    assert {row["setting"] for row in result["rows"]} == {row["setting"] for row in rows}
+    assert result["recheck"]["winner"]["n"] == result["n_held_out"]
+
+
+def test_a_search_says_that_its_settings_were_proposed(cli):
+    what = ("sweep", "--base", BASE, *SOURCES[1:], "--over", "r=0:0.5", "--items", "2")
+    code, out, _ = cli(*what, *COMMON, "--no-store", "--search", "optuna", "--trials", "2")
+    assert code == 0
+    assert "As the best of 3 this figure is optimistic." in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "say what to vary"),
+        (["--over", "r=0:1:3", "--base", "b"], 2, "given twice"),
+        (["--over", "r=0:1:3", "--search", "luck"], 2, "'luck' is none of grid, optuna"),
+        (["--over", "r=0:1:3", "--set", "gamma=1"], 1, "has no setting 'gamma'"),
+        (["--over", "gamma=0:1:3"], 1, "No method has a setting 'gamma'"),
+        (["--over", "r=0:1:3", "--suite", "health"], 1, "'health' cannot be swept on"),
+        (["--over", "r=0:1:100", "--max-settings", "9"], 1, "100 settings, the budget is 9"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_in_one_line(cli, arguments, code, message):
+    found, out, err = cli("sweep", *SOURCES, *arguments, "--no-store")
+    assert (found, out) == (code, "")
+    assert message in " ".join(err.replace("│", " ").split())
+    if code == 1:
+        assert err.count("\n") == 1
+
+
+def test_ctrl_c_keeps_what_is_finished_and_exits_with_130(start, tmp_path):
+    path = tmp_path / "a.sqlite3"
+    what = ("sweep", *SOURCES, "--over", "r=0:0.5:12", "--items", "60", *COMMON)
+    process = start(*what, "--batch-size", "4", "--store", path)
+
+    def stored() -> int:
+        if not path.exists():
+            return 0
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
+            if ("answers",) not in tables:
+                return 0
+            (count,) = connection.execute("SELECT count(*) FROM answers").fetchone()
+        return count
+
+    deadline = time.monotonic() + 120
+    while stored() < 60:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130, err
+    assert "finished answers are stored" in err
+    assert "ram+ (r 0)" in out
+    assert "unfinished" in out
+    assert stored() >= 60
