@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ram_studio.engine.merge import MergeResult as MergeResult
     from ram_studio.engine.merge import merge as merge
     from ram_studio.engine.microscope import microscope as microscope
+    from ram_studio.engine.resident import ResidentMerge as ResidentMerge
     from ram_studio.engine.verify import verify as verify
     from ram_studio.errors import RamStudioError as RamStudioError
     from ram_studio.evals.evaluate import evaluate as evaluate
@@ -61,6 +62,7 @@ _HOME_OF = {
     "MergeResult": "engine.merge",
     "merge": "engine.merge",
     "microscope": "engine.microscope",
+    "ResidentMerge": "engine.resident",
     "verify": "engine.verify",
     "RamStudioError": "errors",
     "evaluate": "evals.evaluate",

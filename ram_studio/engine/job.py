@@ -117,6 +117,16 @@ class MergeJob:
         """Elements of all merged tensors, a tied matrix once."""
         return sum(t.numel for t in self.counted)
 
+    @property
+    def is_streamed(self) -> bool:
+        """Whether blocks pass through a device's lanes.
+
+        Methods that take whole tensors, or read more than the checkpoints, hand a GPU one block
+        after another instead, each read from the files.
+        """
+        is_plain = self.fisher is None and not any(self._is_whole(t) for t in self.merged)
+        return self.device != "cpu" and is_plain
+
     def dtype_of(self, tensor: MergeTensor) -> str:
         """Return the dtype a tensor is written in."""
         if tensor.kind == "copy" or self.recipe.dtype is None:
@@ -278,11 +288,7 @@ class MergeJob:
         total = sum(b.nbytes for b in blocks)
         meter = Meter("merge", total, len(self.merged))
         devices = devices_of(self.device)
-        is_streamed = (
-            self.device != "cpu"
-            and self.fisher is None
-            and not any(self._is_whole(t) for t in self.merged)
-        )
+        is_streamed = self.is_streamed
         with (
             Sources(self.report) as sources,
             self.fisher or contextlib.nullcontext() as fisher,

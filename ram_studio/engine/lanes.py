@@ -27,6 +27,10 @@ DEVICE_BLOCK_ELEMENTS = 1 << 20
 """Two megabytes of bfloat16 from each checkpoint: enough for a copy to run at full speed."""
 
 
+_DEEP_RING = 16
+"""Slots where nothing is read, and so nothing held: launching small kernels keeps ahead."""
+
+
 def device_block_elements(asked: int) -> int:
     """Return the block size for a device: larger than the CPU's, unless another was asked for."""
     return DEVICE_BLOCK_ELEMENTS if asked == BLOCK_ELEMENTS else asked
@@ -81,7 +85,8 @@ class _Lane:
         self._also = also
         self.task = task
         self._stream = Stream(device)
-        self._slots = [_Slot() for _ in range(RING)]
+        is_read = residence is None or not residence.is_filled
+        self._slots = [_Slot() for _ in range(RING if is_read else _DEEP_RING)]
         self._turn = 0
 
     def run(self, block: Block, stays: StoredRows | None) -> None:

@@ -46,7 +46,7 @@ def check_fits(name: str, dtype: str, target: Any) -> None:
 
     if target is None or dtype not in MERGED_DTYPES:
         return
-    if target.dtype in (torch.float32, torch.float64) or target.dtype == _torch_dtype(dtype):
+    if target.dtype in (torch.float32, torch.float64) or target.dtype == torch_dtype(dtype):
         return
     raise SettingsError(
         f"Tensor {quoted(name)}: the merge gives {dtype}, the loaded model holds "
@@ -55,7 +55,8 @@ def check_fits(name: str, dtype: str, target: Any) -> None:
     )
 
 
-def _torch_dtype(dtype: str) -> Any:
+def torch_dtype(dtype: str) -> Any:
+    """Return the torch dtype of a dtype as safetensors names it."""
     import torch
 
     names: Mapping[str, str] = {
@@ -74,7 +75,7 @@ class ModelSink:
 
     def __init__(self, targets: dict[str, Any], dtypes: dict[str, str]) -> None:
         self._targets = targets
-        self._dtypes = {name: _torch_dtype(dtype) for name, dtype in dtypes.items()}
+        self._dtypes = {name: torch_dtype(dtype) for name, dtype in dtypes.items()}
 
     def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
         """Put a piece of a tensor's data where it belongs."""

@@ -14,13 +14,13 @@ from typing import Any
 
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.compatibility import CompatibilityReport, MergeTensor
-from ram_studio.engine.blocks import Block, BlockReader, blocks_of
-from ram_studio.engine.devices import devices_of, free_bytes, settle
+from ram_studio.engine.blocks import Block, BlockReader, Sources, blocks_of
+from ram_studio.engine.devices import devices_of, free_bytes, host_buffer, settle
 from ram_studio.errors import SourceChangedError
 
 PIECE_ELEMENTS = 1 << 40
 RING = 2
-"""Slots of a lane, see ``lanes``."""
+"""Slots of a lane that reads blocks, see ``lanes``."""
 
 HISTOGRAM_BYTES = 64 << 20
 """Room for one lane's histograms and tables."""
@@ -76,7 +76,10 @@ class Residence:
         devices: Sequence[str],
         budgets: Sequence[int],
     ) -> None:
-        """Choose what stays: in file order, on the device with most left of its budget (bytes)."""
+        """Choose what stays: in file order, on the device with most left of its budget (bytes).
+
+        nbytes, left_out: bytes that stay and that do not fit.
+        """
         self.devices = tuple(devices)
         self.is_filled = False
         self._report = report
@@ -85,15 +88,21 @@ class Residence:
         self.nbytes = 0
         self.left_out = 0
         left = list(budgets)
-        for piece in blocks_of(tensors, PIECE_ELEMENTS):
-            needed = piece.nbytes + _ALIGNED * 4 * (len(piece.agents) + 1)
+        for tensor in tensors:
+            pieces = list(blocks_of([tensor], PIECE_ELEMENTS))
+            needed = sum(p.nbytes + _ALIGNED * 4 * (len(p.agents) + 1) for p in pieces)
             device = max(range(len(left)), key=left.__getitem__)
             if needed > left[device]:
                 self.left_out += needed
                 continue
             left[device] -= needed
             self.nbytes += needed
-            self._pieces.setdefault(piece.tensor.name, []).append(_Piece(piece, device))
+            self._pieces[tensor.name] = [_Piece(piece, device) for piece in pieces]
+
+    def device_of(self, name: str) -> str:
+        """Return the device of a tensor; the first where it does not stay."""
+        pieces = self._pieces.get(name)
+        return self.devices[pieces[0].device if pieces else 0]
 
     def find(self, block: Block) -> StoredRows | None:
         """Return the views of a block's elements, to be read or filled; None if it does not stay.
@@ -114,6 +123,17 @@ class Residence:
                     return StoredRows(piece.device, [row[part] for row in piece.rows])
                 return StoredRows(piece.device, piece.rows[:, part])
         return None
+
+    def load(self, tensors: Iterable[MergeTensor], sources: Sources) -> None:
+        """Put tensors here that no pass looks at, one block after another."""
+        for block in blocks_of(list(tensors)):
+            found = self.find(block)
+            assert found is not None, "there is room for them"
+            for source, row in zip((block.tensor.base, *block.agents), found.rows, strict=True):
+                width = rounding.STORAGE[source.dtype].itemsize
+                piece = host_buffer(block.n * width, self.devices[found.device])
+                sources.read_into(source, block.start * width, memoryview(piece.numpy()))
+                row.copy_(piece.view(row.dtype))
 
     def fill(self) -> None:
         """Take note that every block was put here, from the files as they are now."""

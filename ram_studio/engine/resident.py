@@ -1,0 +1,234 @@
+"""Merging again and again from memory: all checkpoints are loaded once, onto a GPU or into RAM.
+
+For sweeps over settings and for evaluating in place. Every merge is the job that `merge` runs, with
+blocks found in memory instead of read and tensors instead of files, so it gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from ram_studio.algorithm.methods import make_settings
+from ram_studio.algorithm.rounding import Rounding
+from ram_studio.checkpoints.compatibility import (
+    CompatibilityReport,
+    ExtraPolicy,
+    MissingPolicy,
+    RowsPolicy,
+)
+from ram_studio.checkpoints.describe import shown_bytes
+from ram_studio.checkpoints.recipe import Recipe, make_recipe
+from ram_studio.engine.analyse import analyze_report, load
+from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, Sources
+from ram_studio.engine.devices import choose_device, devices_of, free_bytes
+from ram_studio.engine.events import CancelToken, ProgressCallback
+from ram_studio.engine.job import AgentResult, MergeJob
+from ram_studio.engine.loaded_model import ModelSink, check_fits, flat_tensors, torch_dtype
+from ram_studio.engine.residence import Residence
+from ram_studio.errors import SettingsError
+
+if TYPE_CHECKING:
+    import torch
+
+    from ram_studio.algorithm.sketch import Sketch
+
+_WHOLE_ELEMENTS = 1 << 30
+"""On a GPU a block is a tensor, as nothing is read; a histogram's counters hold as many."""
+
+_SPARE = 0.9
+
+
+@dataclass(frozen=True)
+class ResidentResult:
+    """A merge in memory.
+
+    recipe: which gives the same bytes with `merge`; tensors: by the base's names, in its shapes and
+    file order; agents: each one's numbers; seconds: of this merge.
+    """
+
+    recipe: Recipe
+    tensors: dict[str, torch.Tensor]
+    agents: dict[str, AgentResult]
+    seconds: float
+
+
+class ResidentMerge:
+    """All tensors of a base and its agents in memory, counted, and ready to be merged.
+
+    Args:
+        base: folder or Hub id; agents: folder or Hub id by name.
+        device: "auto" and "cpu" keep them in RAM, "cuda" on all GPUs, "cuda:N" on one.
+        threads, missing, extra, rows, on_progress, cancel: as for `analyze`.
+
+    Attributes:
+        report: the checkpoints; sketch: their counts; nbytes: of memory held on the devices.
+
+    Raises: as `analyze`; SettingsError when the memory that is free does not hold them.
+
+    Example:
+        resident = ResidentMerge("base", {"coding": "coder", "memory": "memorizer"})
+        for r in (0.0, 0.1, 0.2):
+            weights = resident.merge("ram+", {"r": r}).tensors
+    """
+
+    def __init__(
+        self,
+        base: str | Path,
+        agents: Mapping[str, str | Path],
+        *,
+        device: str = "auto",
+        threads: int | None = None,
+        missing: MissingPolicy = "error",
+        extra: ExtraPolicy = "error",
+        rows: RowsPolicy = "exact",
+        on_progress: ProgressCallback | None = None,
+        cancel: CancelToken | None = None,
+    ) -> None:
+        self._device = choose_device(device)
+        self._threads = threads
+        self._policies = {"missing": missing, "extra": extra, "rows": rows}
+        self.report: CompatibilityReport = load(base, agents, **self._policies, cancel=cancel)
+        self._residence = self._reserve()
+        self.nbytes = self._residence.nbytes
+        self.sketch: Sketch = analyze_report(
+            self.report,
+            device=self._device,
+            threads=threads,
+            residence=self._residence,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+        # Heads that the base stores a second time are not counted, and so not loaded yet.
+        self._load_uncounted()
+
+    def merge(
+        self,
+        method: str = "ram+",
+        settings: Mapping[str, Any] | None = None,
+        *,
+        dtype: str | None = None,
+        rounding: Rounding = "nearest",
+        seed: int = 0,
+        into: Any = None,
+        on_progress: ProgressCallback | None = None,
+        cancel: CancelToken | None = None,
+    ) -> ResidentResult:
+        """Return the merge of all agents with these settings.
+
+        Args:
+            method, settings, dtype, rounding, seed: as in a recipe.
+            into: tensors by name, or a torch module, that receive the result: of the base's shapes,
+                contiguous, on any device, of the output's dtype or a wider one. Without it new
+                tensors are made on the device.
+
+        Raises: SettingsError, NonFiniteError; SourceChangedError when the files were written to
+        since they were loaded; Stopped, with ``into`` half-filled.
+        """
+        start = time.monotonic()
+        recipe = self._recipe(method, settings or {}, dtype, rounding, seed)
+        job = MergeJob(
+            self.report,
+            recipe,
+            device=self._device,
+            threads=self._threads if self._device == "cpu" else 1,
+            block_elements=BLOCK_ELEMENTS if self._device == "cpu" else _WHOLE_ELEMENTS,
+            residence=self._residence,
+        )
+        if self._device != "cpu" and not job.is_streamed:
+            # These read the files once more, see MergeJob.is_streamed.
+            job = MergeJob(self.report, recipe, device=self._device, threads=self._threads)
+        sink = _TensorSink(job, self._residence, into)
+        watch = {"on_progress": on_progress, "cancel": cancel}
+        counts = job.counts(self.sketch, **watch)
+        plan = job.plan(counts, self.sketch, **watch)
+        tally = job.run(plan, sink, **watch)
+        if counts is not None:
+            job.check_counts(counts, tally, self.sketch)
+        job.check_expected(plan, tally, is_from_sketch=True)
+        tensors = sink.finish()
+        agents = job.results(plan, counts, tally)
+        return ResidentResult(recipe, tensors, agents, time.monotonic() - start)
+
+    def _recipe(
+        self, method: str, settings: Mapping[str, Any], dtype: str | None, rounding: str, seed: int
+    ) -> Recipe:
+        return make_recipe(
+            {
+                "base": self.report.base.source,
+                "agents": {agent.name: agent.source for agent in self.report.agents},
+                "method": method,
+                "settings": settings,
+                "dtype": dtype,
+                "rounding": rounding,
+                "seed": seed,
+                **self._policies,
+            },
+            validate_settings=lambda name, values: make_settings(name, values).model_dump(
+                mode="json"
+            ),
+        )
+
+    def _reserve(self) -> Residence:
+        """Return room for everything, a merged model beside it."""
+        tensors = [t for t in self.report.tensors if t.kind == "merge"]
+        devices = devices_of(self._device)
+        free = [free_bytes(name) // devices.count(name) for name in devices]
+        merged = sum(t.base.nbytes for t in self.report.tensors)
+        budgets = [max(0, int(_SPARE * n) - merged // len(devices)) for n in free]
+        residence = Residence(self.report, tensors, devices, budgets)
+        if residence.left_out:
+            needed = residence.nbytes + residence.left_out + merged
+            where = "RAM" if self._device == "cpu" else self._device
+            raise SettingsError(
+                f"Holding base, {len(self.report.agents)} agents and a merge takes "
+                f"{shown_bytes(needed)}; {where} has {shown_bytes(sum(free))} free. Merge into a "
+                "folder instead, which streams, or leave agents out."
+            )
+        return residence
+
+    def _load_uncounted(self) -> None:
+        uncounted = [t for t in self.report.tensors if t.kind == "merge" and not t.is_counted]
+        with Sources(self.report) as sources:
+            self._residence.load(uncounted, sources)
+
+
+class _TensorSink(ModelSink):
+    """Takes merged blocks into tensors, on a device without a detour."""
+
+    def __init__(self, job: MergeJob, residence: Residence, into: Any) -> None:
+        import torch
+
+        tensors = job.report.tensors
+        dtypes = {t.name: job.dtype_of(t) for t in tensors}
+        self._shapes = {t.name: t.shape for t in tensors}
+        self._given: dict[str, Any] = {}
+        if into is not None:
+            owner = (
+                into if hasattr(into, "state_dict") else SimpleNamespace(state_dict=lambda: into)
+            )
+            self._given = flat_tensors(owner, tensors)
+        flat = {}
+        for t in tensors:
+            given, dtype = self._given.get(t.name), torch_dtype(dtypes[t.name])
+            device = torch.device(residence.device_of(t.name))
+            check_fits(t.name, dtypes[t.name], given)
+            is_direct = given is not None and (given.dtype, given.device) == (dtype, device)
+            flat[t.name] = given if is_direct else torch.empty(t.numel, dtype=dtype, device=device)
+        super().__init__(flat, dtypes)
+
+    def place(self, block: Block) -> Any:
+        """Return where a block's stored elements go."""
+        return self._targets[block.tensor.name][block.start : block.start + block.n]
+
+    def finish(self) -> dict[str, Any]:
+        """Return the tensors in their shapes, those given filled."""
+        for name, given in self._given.items():
+            if given.data_ptr() != self._targets[name].data_ptr():
+                given.copy_(self._targets[name])
+        flat = {**self._targets, **self._given}
+        return {name: flat[name].view(shape) for name, shape in self._shapes.items()}
