@@ -79,10 +79,10 @@ def ratio(overlap: Sequence[int]) -> float:
 
 
 def scaling(rho: float, rule: str, r: float, alpha: float) -> float:
-    """Return lambda: 1 (ram), Eq. 6 (ram+) or Eq. 8 (ram+s)."""
+    """Return lambda: 1 (ram), Eq. 6 (ram+, and ram+m with rho by magnitude) or Eq. 8 (ram+s)."""
     if rule == "ram":
         return 1.0
-    if rule == "ram+":
+    if rule in ("ram+", "ram+m"):
         return 1.0 + r * max(0.0, min(rho, alpha))
     assert rule == "ram+s"
     return 1.0 + r * (rho / (1.0 + rho) if rho < math.inf else 1.0)

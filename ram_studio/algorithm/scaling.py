@@ -45,8 +45,12 @@ _RULES: Mapping[str, Callable[[float, float, float], float]] = {
     "ram": _no_rescaling,
     "ram+": _clipped,
     "ram+s": _soft,
+    "ram+m": _clipped,
 }
 RULES = tuple(_RULES)
+
+MAGNITUDE_RULE = "ram+m"
+"""The rule whose rho weighs every element by |tau|, see ``relations.magnitude_ratio``."""
 
 
 def check_scaling(rule: str, r: float, alpha: float) -> None:
@@ -64,11 +68,14 @@ def scaling_factor(
     """Return lambda_t, the factor on the elements that only agent t changed.
 
     ``ram``: 1. ``ram+``: 1 + r * clip(rho, 0, alpha), Eq. 6. ``ram+s``: 1 + r * rho / (1 + rho),
-    Eq. 8. Defaults r = 0.1 and alpha = 2 are the paper's.
+    Eq. 8. Defaults r = 0.1 and alpha = 2 are the paper's. ``ram+m`` is ours: Eq. 6 with the
+    magnitude-weighted ratio, because counting takes every change for equally large (the isotropic
+    assumption, which the paper names as its second limitation).
 
-    Args: rho: overlap-unique ratio, >= 0 or infinity; rule: one of RULES; r, alpha: >= 0.
+    Args: rho: overlap-unique ratio, for ``ram+m`` the one by magnitude; >= 0 or infinity;
+        rule: one of RULES; r, alpha: >= 0.
     Raises: SettingsError for an unknown rule or a negative or non-finite r or alpha.
-    Edge cases: rho infinite gives 1 + r * alpha (ram+) and 1 + r (ram+s).
+    Edge cases: rho infinite gives 1 + r * alpha (ram+, ram+m) and 1 + r (ram+s).
     """
     check_scaling(rule, r, alpha)
     return _RULES[rule](rho, r, alpha)

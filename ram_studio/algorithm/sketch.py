@@ -15,10 +15,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from ram_studio.algorithm import naming, scaling
+from ram_studio.algorithm import naming, relations, scaling
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.algorithm.overlap import OverlapCounts
-from ram_studio.errors import SettingsError
+from ram_studio.algorithm.relations import Relations
+from ram_studio.algorithm.rounding_meter import StepCounts
+from ram_studio.errors import SettingsError, SketchError
 
 Scope = Literal["global", "layer", "tensor"]
 SCOPES: tuple[Scope, ...] = ("global", "layer", "tensor")
@@ -56,6 +58,10 @@ class Sketch:
     sources: what the user gave for the base and each agent.
     dtypes: storage dtype of the base and each agent ("BF16", "F32", "mixed").
     rounded: counts with every agent rounded to the base's dtype; only when dtypes differ.
+    relations: magnitudes, signs and cosines per tensor at every ladder point; None when they were
+        not collected.
+    steps: unique updates by size in last places, for the rounding meter; None when they were not
+        collected, or when agents were left out (what the others alone changed grows then).
     warnings: what the compatibility check and the pass want the user to know.
     """
 
@@ -67,6 +73,8 @@ class Sketch:
     sources: Mapping[str, str] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)
     rounded: OverlapCounts | None = None
+    relations: Relations | None = None
+    steps: StepCounts | None = None
     warnings: tuple[str, ...] = ()
 
     def with_warnings(self, warnings: Sequence[str]) -> Sketch:
@@ -98,13 +106,33 @@ class Sketch:
         key = "name" if by == "tensor" else by
         return np.array([position[getattr(t, key)] for t in self.tensors], dtype=np.int64)
 
+    def groups(self, by: str) -> list[list[int]]:
+        """Return the tensors (indices) of each of ``group_labels(by)``."""
+        index = self.group_index(by)
+        return [np.flatnonzero(index == g).tolist() for g in range(len(self.group_labels(by)))]
+
     def grouped(self, by: str, counts: OverlapCounts | None = None) -> OverlapCounts:
         """Return the counts summed over the groups of ``group_labels(by)``."""
-        counts = self.counts if counts is None else counts
-        index = self.group_index(by)
-        return counts.grouped(
-            [np.flatnonzero(index == g).tolist() for g in range(len(self.group_labels(by)))]
-        )
+        return (self.counts if counts is None else counts).grouped(self.groups(by))
+
+    def grouped_relations(self, by: str) -> Relations:
+        """Return magnitudes, signs and dot products summed over the groups of ``by``.
+
+        Raises: SketchError when the sketch has none.
+        """
+        return self.known_relations().grouped(self.groups(by))
+
+    def known_relations(self) -> Relations:
+        """Return ``relations``.
+
+        Raises: SketchError when the sketch has none.
+        """
+        if self.relations is None:
+            raise SketchError(
+                "This sketch holds counts only: no sums of |tau|, signs or cosines. Rule ram+m "
+                "needs them; analyze the checkpoints again (without --no-relations)."
+            )
+        return self.relations
 
     @cached_property
     def model(self) -> OverlapCounts:
@@ -145,6 +173,8 @@ class Sketch:
             sources=only(self.sources),
             dtypes=only(self.dtypes),
             rounded=None if self.rounded is None else self.rounded.keep_agents(keep),
+            relations=None if self.relations is None else self.relations.keep_agents(keep),
+            steps=None if self.steps is None else self.steps.keep_agents(keep),
         )
 
     def preview(
@@ -161,33 +191,52 @@ class Sketch:
         Args: point: index into LADDER; rule, r, alpha: see scaling.scaling_factor; by: "model",
             or a grouping whose groups are added under "groups" with ratios inside each group.
         Returns: the keys of the ``preview --json`` contract; rho is None where it is infinite.
+            With relations, agents have "rho_m" (None where infinite) as well.
+        Raises: SketchError for rule ``ram+m`` without them.
         """
         scaling.check_scaling(rule, r, alpha)
+        if rule == scaling.MAGNITUDE_RULE:
+            self.known_relations()
+
+        def describe(counts: OverlapCounts, by: str, group: int) -> dict[str, Any]:
+            magnitude = None
+            if self.relations is not None and counts is not rounded:
+                magnitude = self._magnitude_ratios(point, by)[group]
+            return self._describe(counts, group, point, (rule, r, alpha), magnitude)
+
+        rounded = None if self.rounded is None else self.grouped("model", self.rounded)
         result: dict[str, Any] = {
             "epsilon": LADDER[point],
             "rule": rule,
             "r": r,
             "alpha": alpha,
-            **self._describe(self.model, 0, point, rule, r, alpha),
+            **describe(self.model, "model", 0),
         }
-        if self.rounded is not None:
-            result["as_base_dtype"] = self._describe(
-                self.grouped("model", self.rounded), 0, point, rule, r, alpha
-            )
+        if rounded is not None:
+            result["as_base_dtype"] = describe(rounded, "model", 0)
         if by != "model":
             counts = self.grouped(by)
             result["by"] = by
             result["groups"] = {
-                label: self._describe(counts, g, point, rule, r, alpha)
-                for g, label in enumerate(self.group_labels(by))
+                label: describe(counts, by, g) for g, label in enumerate(self.group_labels(by))
             }
         return result
 
+    def _magnitude_ratios(self, point: int, by: str) -> Float[np.ndarray, "groups agents"]:
+        magnitude = self.known_relations().magnitude[:, point]
+        return relations.magnitude_ratios(magnitude, self.groups(by))
+
     def _describe(
-        self, counts: OverlapCounts, group: int, point: int, rule: str, r: float, alpha: float
+        self,
+        counts: OverlapCounts,
+        group: int,
+        point: int,
+        settings: tuple[str, float, float],
+        magnitude: Float[np.ndarray, " agents"] | None,
     ) -> dict[str, Any]:
         agents: dict[str, Any] = {}
         total = int(counts.numel[group])
+        rule = settings[0]
         for t, name in enumerate(self.agents):
             overlap = [int(x) for x in counts.shared[group, point, t]]
             unique, shared = overlap[0], sum(overlap[1:])
@@ -200,8 +249,15 @@ class Sketch:
                 "overlap": overlap,
                 "density": (unique + shared) / total if total else 0.0,
                 "rho": None if math.isinf(rho) else rho,
-                "lambda": scaling.scaling_factor(rho, rule, r, alpha),
+                "lambda": scaling.scaling_factor(rho, *settings),
             }
+            if magnitude is not None:
+                rho_m = float(magnitude[t])
+                agents[name]["rho_m"] = None if math.isinf(rho_m) else rho_m
+            if rule == scaling.MAGNITUDE_RULE:
+                # Magnitudes are of the agents as stored, not as if in the base's dtype.
+                factor = None if magnitude is None else scaling.scaling_factor(rho_m, *settings)
+                agents[name]["lambda"] = factor
         described: dict[str, Any] = {"agents": agents}
         if counts.patterns is not None:
             described["patterns"] = {
@@ -211,14 +267,23 @@ class Sketch:
             }
         return described
 
-    def ratios(self, point: int, scope: Scope = "global") -> Float[np.ndarray, "tensors agents"]:
+    def ratios(
+        self,
+        point: int,
+        scope: Scope = "global",
+        *,
+        magnitude: Float[np.ndarray, "tensors agents 2"] | None = None,
+    ) -> Float[np.ndarray, "tensors agents"]:
         """Return rho of each agent as seen from each tensor (infinite where unique = 0).
 
         scope: over the whole model (the paper), the tensor's layer, or the tensor alone.
+        magnitude: sums of unique and shared |tau| to take the ratios of, instead of counts.
         """
         if scope not in SCOPES:
             raise SettingsError(f"The scope is {scope!r}; it must be one of {', '.join(SCOPES)}.")
         by = "model" if scope == "global" else scope
+        if magnitude is not None:
+            return relations.magnitude_ratios(magnitude, self.groups(by))[self.group_index(by)]
         shared = self.grouped(by).shared[:, point]
         per_group = np.array(
             [

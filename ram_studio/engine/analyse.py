@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ram_studio.algorithm import rounding
 from ram_studio.algorithm.overlap import OverlapCounts
+from ram_studio.algorithm.relations import Relations
+from ram_studio.algorithm.rounding_meter import StepCounts
 from ram_studio.algorithm.sketch import BASE, Sketch, TensorEntry
 from ram_studio.checkpoints.checkpoint import open_checkpoint
 from ram_studio.checkpoints.compatibility import (
@@ -26,6 +29,7 @@ from ram_studio.engine.devices import choose_device, devices_of, settled
 from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
 from ram_studio.engine.finite import non_finite_error
 from ram_studio.engine.lanes import DeviceWorker, device_block_elements
+from ram_studio.engine.relating import RelationCounter, RelationTally
 from ram_studio.engine.residence import Residence, ResidentReader
 from ram_studio.engine.tally import (
     Counter,
@@ -77,6 +81,7 @@ def analyze(
     missing: MissingPolicy = "error",
     extra: ExtraPolicy = "error",
     rows: RowsPolicy = "exact",
+    relations: bool = True,
     on_progress: ProgressCallback | None = None,
     on_download: Callable | None = None,
     cancel: CancelToken | None = None,
@@ -87,6 +92,8 @@ def analyze(
         base: folder or Hub id; agents: folder or Hub id by name, in the order results keep.
         device: "auto", "cpu" or "cuda"; threads: default one per core.
         missing, extra, rows: what to do where an agent does not fit, see check_compatibility.
+        relations: also collect what needs more than counts: magnitudes, signs, cosines, and the
+            rounding meter's updates (the pass then takes two to four times the counting).
         on_progress: called about ten times a second in this thread; cancel: stops within a block.
 
     Raises: CheckpointError (NonFiniteError for NaN or Inf), CompatibilityError, HubError, Stopped.
@@ -101,7 +108,12 @@ def analyze(
         cancel=cancel,
     )
     return analyze_report(
-        report, device=device, threads=threads, on_progress=on_progress, cancel=cancel
+        report,
+        device=device,
+        threads=threads,
+        relations=relations,
+        on_progress=on_progress,
+        cancel=cancel,
     )
 
 
@@ -112,16 +124,18 @@ def analyze_report(
     threads: int | None = None,
     block_elements: int = BLOCK_ELEMENTS,
     residence: Residence | None = None,
+    relations: bool = True,
     on_progress: ProgressCallback | None = None,
     cancel: CancelToken | None = None,
 ) -> Sketch:
     """Return the sketch of checkpoints that were opened and checked already, see ``analyze``."""
     counted = [t for t in report.tensors if t.kind == "merge" and t.is_counted]
-    counts, rounded, magnitudes = count_overlap(
+    found = count_overlap(
         report,
         counted,
         ladder_grid(),
         stage="analyze",
+        collect="everything" if relations else "counts",
         device=device,
         threads=threads,
         block_elements=block_elements,
@@ -133,12 +147,14 @@ def analyze_report(
     sketch = Sketch(
         agents=tuple(agent.name for agent in report.agents),
         tensors=tuple(TensorEntry(t.name, t.numel) for t in counted),
-        counts=counts,
-        magnitudes=magnitudes,
+        counts=found.counts,
+        magnitudes=found.bins,
         fingerprints={c.name: c.fingerprint for c in checkpoints},
         sources={c.name: c.source for c in checkpoints},
         dtypes={name: _one_dtype(dtypes) for name, dtypes in report.dtypes.items()},
-        rounded=rounded,
+        rounded=found.rounded,
+        relations=found.relations,
+        steps=found.steps,
         warnings=report.warnings,
     )
     return sketch.with_warnings(pass_warnings(sketch))
@@ -149,8 +165,41 @@ def count_at(
 ) -> tuple[list[MergeTensor], OverlapCounts]:
     """Return the exact counts at one epsilon off the ladder, by a streaming pass of its own."""
     counted = [t for t in report.tensors if t.kind == "merge" and t.is_counted]
-    counts, _, _ = count_overlap(report, counted, single_grid(epsilon), stage="count", **options)
-    return counted, counts
+    found = count_overlap(report, counted, single_grid(epsilon), stage="count", **options)
+    return counted, found.counts
+
+
+def count_with_magnitudes(
+    report: CompatibilityReport, epsilon: float, **options
+) -> tuple[OverlapCounts, np.ndarray]:
+    """Return the exact counts at any one epsilon and the sums of |tau|, by a streaming pass.
+
+    The second is float64 (tensors, agents, 2): over elements changed alone, and with others.
+    """
+    counted = [t for t in report.tensors if t.kind == "merge" and t.is_counted]
+    grid = single_grid(epsilon)
+    found = count_overlap(report, counted, grid, stage="count", collect="magnitudes", **options)
+    assert found.magnitude is not None
+    return found.counts, found.magnitude[:, 0]
+
+
+Collect = Literal["counts", "magnitudes", "everything"]
+"""What a pass collects: counts; also sums of |tau|; all relations and updates (on the ladder)."""
+
+
+class Counted(NamedTuple):
+    """What a pass found, per tensor in the order of the counted ones.
+
+    rounded: counts with every agent rounded to the base's dtype, None when all are stored in it;
+    bins: elements of each agent by bin of |tau|; magnitude: ``Relations.magnitude``.
+    """
+
+    counts: OverlapCounts
+    rounded: OverlapCounts | None
+    bins: np.ndarray
+    magnitude: np.ndarray | None = None
+    relations: Relations | None = None
+    steps: StepCounts | None = None
 
 
 def count_overlap(
@@ -159,23 +208,31 @@ def count_overlap(
     grid: Grid,
     *,
     stage: str,
+    collect: Collect = "counts",
     device: str = "auto",
     threads: int | None = None,
     block_elements: int = BLOCK_ELEMENTS,
     residence: Residence | None = None,
     on_progress: ProgressCallback | None = None,
     cancel: CancelToken | None = None,
-) -> tuple[OverlapCounts, OverlapCounts | None, np.ndarray]:
-    """Return counts per tensor, the same as if in the base's dtype, and magnitudes per agent.
+) -> Counted:
+    """Return what one streaming pass over the counted tensors finds, see Collect.
 
-    The second is None when every agent is stored in the base's dtype. residence: where blocks that
-    are to stay are put, or found if it is filled.
+    On a CUDA device counts are made there; everything else is collected on the CPU, from the
+    blocks on their way. residence: where blocks that are to stay are put, or found if it is filled.
     """
     device = choose_device(device)
     n_agents = len(report.agents)
     tally = Tally(len(counted), n_agents, grid)
     is_mixed = any(a.dtype != t.base.dtype for t in counted for a in t.agents)
     if_rounded = Tally(len(counted), n_agents, grid) if is_mixed else None
+    related = None
+    if collect != "counts":
+        only_magnitudes = collect == "magnitudes"
+        related = RelationTally(counted, n_agents, grid, only_magnitudes=only_magnitudes)
+        if residence is not None and residence.is_filled:
+            # Collected from blocks that are read.
+            residence, block_elements = None, BLOCK_ELEMENTS
     if device != "cpu":
         block_elements = device_block_elements(block_elements)
     devices = devices_of(device)
@@ -191,8 +248,11 @@ def count_overlap(
             return CountingTask(counters, partial(non_finite_error, report, sources))
 
         def make_worker() -> _CountingWorker | DeviceWorker:
+            relating = None if related is None else RelationCounter(related)
             if device != "cpu":
-                return DeviceWorker(devices, make_task, sources, residence, keeps=True)
+                return DeviceWorker(
+                    devices, make_task, sources, residence, keeps=True, also=relating
+                )
             buffers = (sources, n_agents, block_elements)
             return _CountingWorker(
                 report,
@@ -200,6 +260,7 @@ def count_overlap(
                 BlockReader(*buffers) if residence is None else ResidentReader(residence, *buffers),
                 CpuCounter(tally),
                 None if if_rounded is None else CpuCounter(if_rounded),
+                relating,
             )
 
         run_blocks(
@@ -218,7 +279,13 @@ def count_overlap(
     if on_progress:
         on_progress(meter.read())
     numel = [t.numel for t in counted]
-    return tally.counts(numel), if_rounded and if_rounded.counts(numel), tally.magnitudes
+    found = Counted(tally.counts(numel), if_rounded and if_rounded.counts(numel), tally.magnitudes)
+    if related is None:
+        return found
+    if collect == "magnitudes":
+        return found._replace(magnitude=related.magnitude(found.counts))
+    relations = related.relations(found.counts)
+    return found._replace(magnitude=relations.magnitude, relations=relations, steps=related.steps())
 
 
 class _CountingWorker:
@@ -229,17 +296,21 @@ class _CountingWorker:
         reader: BlockReader,
         counter: Counter,
         as_base: Counter | None,
+        related: RelationCounter | None,
     ) -> None:
         self._report = report
         self._sources = sources
         self._reader = reader
         self._counter = counter
         self._as_base = as_base
+        self._related = related
 
     def __call__(self, block: Block) -> None:
         base, agents = self._reader.read(block)
         if not self._counter.add(block.tensor_index, base, agents):
             raise non_finite_error(self._report, self._sources, block)
+        if self._related is not None:
+            self._related.add(block, base, agents)
         if self._as_base is None:
             return
         dtype = block.tensor.base.dtype
@@ -251,6 +322,8 @@ class _CountingWorker:
 
     def close(self) -> None:
         self._counter.close()
+        if self._related is not None:
+            self._related.close()
         if self._as_base is not None:
             self._as_base.close()
 

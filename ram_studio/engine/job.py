@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from ram_studio.algorithm import scaling
+from ram_studio.algorithm import relations, scaling
 from ram_studio.algorithm.ladder import ladder_index
 from ram_studio.algorithm.methods import Facts, Magnitudes, Need, get_method, make_settings
 from ram_studio.algorithm.overlap import OverlapCounts
@@ -22,7 +22,7 @@ from ram_studio.algorithm.sketch import Sketch, TensorEntry
 from ram_studio.checkpoints.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.recipe import Recipe
 from ram_studio.checkpoints.sidecars import OUTPUT_DTYPES
-from ram_studio.engine.analyse import count_at
+from ram_studio.engine.analyse import count_at, count_with_magnitudes
 from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, BlockReader, Sources, blocks_of
 from ram_studio.engine.device_merging import MergingTask
 from ram_studio.engine.devices import choose_device, devices_of, settled
@@ -59,6 +59,7 @@ class AgentResult:
 
     scaling_factor: lambda asked for (the mean over unique elements where the scope is not global),
     None for methods that have none; effective_scaling_factor: what the output's dtype stored.
+    rho_m: the ratio by magnitude over the whole model, None unless the method asked for it.
     """
 
     rho: float
@@ -66,6 +67,7 @@ class AgentResult:
     effective_scaling_factor: float | None
     changed: int
     unique: int
+    rho_m: float | None = None
 
 
 class MergeJob:
@@ -102,6 +104,7 @@ class MergeJob:
         self.counted = [t for t in self.merged if t.is_counted]
         self.names = tuple(agent.name for agent in report.agents)
         self.bytes_read = 0
+        self._magnitude: np.ndarray | None = None
         self.fisher: FisherFiles | None = None
         if Need.FISHER in self.method.needs(self.settings):
             self.fisher = FisherFiles(report, self.settings.files, self.merged)
@@ -142,6 +145,8 @@ class MergeJob:
         """Return counts per counted tensor at the recipe's epsilon, or None if lambda needs none.
 
         From the sketch when one is given and the epsilon is on its ladder, else by a counting pass.
+        For methods that weigh by magnitude the sums of |tau| come the same way, and are kept for
+        ``plan``; a sketch without them does not save the pass.
 
         Raises: SketchError when the sketch is not of these files.
         """
@@ -150,9 +155,12 @@ class MergeJob:
         if Need.RATIOS not in self.method.needs(self.settings):
             return None
         epsilon = self.settings.epsilon
+        by_magnitude = Need.MAGNITUDE_RATIOS in self.method.needs(self.settings)
         if sketch is not None:
             point = ladder_index(epsilon)
-            if point is not None:
+            if point is not None and not (by_magnitude and sketch.relations is None):
+                if by_magnitude:
+                    self._magnitude = sketch.known_relations().magnitude[:, point]
                 counts = sketch.counts
                 cut = slice(point, point + 1)
                 patterns = counts.patterns
@@ -163,16 +171,18 @@ class MergeJob:
                 )
         blocks = list(blocks_of(self.counted, self.block_elements))
         read = sum(b.nbytes for b in blocks) - self._bytes_found(blocks)
-        _, counts = count_at(
-            self.report,
-            epsilon,
-            device=self.device,
-            threads=self.threads,
-            block_elements=self.block_elements,
-            residence=self.residence,
-            on_progress=on_progress,
-            cancel=cancel,
-        )
+        options: dict[str, Any] = {
+            "device": self.device,
+            "threads": self.threads,
+            "block_elements": self.block_elements,
+            "residence": self.residence,
+            "on_progress": on_progress,
+            "cancel": cancel,
+        }
+        if by_magnitude:
+            counts, self._magnitude = count_with_magnitudes(self.report, epsilon, **options)
+        else:
+            _, counts = count_at(self.report, epsilon, **options)
         self.bytes_read += read
         return counts
 
@@ -208,7 +218,7 @@ class MergeJob:
         ratios = None
         if counts is not None:
             ratios = _as_sketch(self.names, self.counted, counts).ratios(
-                0, getattr(self.settings, "scope", "global")
+                0, getattr(self.settings, "scope", "global"), magnitude=self._magnitude
             )[rows]
         facts = Facts(
             agents=self.names,
@@ -408,8 +418,14 @@ class MergeJob:
                 effective_scaling_factor=tally.effective_factor(t),
                 changed=changed,
                 unique=unique,
+                rho_m=None if self._magnitude is None else self._rho_m(t),
             )
         return results
+
+    def _rho_m(self, agent: int) -> float:
+        assert self._magnitude is not None
+        every = [range(len(self._magnitude))]
+        return float(relations.magnitude_ratios(self._magnitude, every)[0, agent])
 
 
 def _as_sketch(

@@ -19,7 +19,14 @@ from ram_studio.algorithm.methods.base import (
 )
 from ram_studio.algorithm.methods.dare import DARE_TASK_ARITHMETIC, DARE_TIES
 from ram_studio.algorithm.methods.fisher import FISHER
-from ram_studio.algorithm.methods.ram import PRESETS, RAM, RAM_PLUS, RAM_PLUS_SOFT, RegionRule
+from ram_studio.algorithm.methods.ram import (
+    PRESETS,
+    RAM,
+    RAM_PLUS,
+    RAM_PLUS_MAGNITUDE,
+    RAM_PLUS_SOFT,
+    RegionRule,
+)
 from ram_studio.algorithm.methods.region import REGION
 from ram_studio.algorithm.methods.task_arithmetic import TASK_ARITHMETIC
 from ram_studio.algorithm.methods.ties import TIES
@@ -48,6 +55,7 @@ METHODS: dict[str, Method] = {
         RAM,
         RAM_PLUS,
         RAM_PLUS_SOFT,
+        RAM_PLUS_MAGNITUDE,
         TASK_ARITHMETIC,
         TIES,
         DARE_TASK_ARITHMETIC,

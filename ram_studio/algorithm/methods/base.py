@@ -33,11 +33,13 @@ class Need:
     """What a method may ask the engine to find out before the first block, or to read beside it.
 
     RATIOS: Facts.ratios, at the settings' ``epsilon`` and ``scope``.
+    MAGNITUDE_RATIOS: Facts.ratios are by sums of |tau| instead of counts; goes with RATIOS.
     MAGNITUDES: Facts.magnitudes, over the whole model or per tensor by the settings' ``scope``.
     FISHER: BlockInput.fisher, from the files in the folder that the settings' ``files`` names.
     """
 
     RATIOS = "ratios"
+    MAGNITUDE_RATIOS = "magnitude ratios"
     MAGNITUDES = "magnitudes"
     FISHER = "fisher"
 
@@ -60,8 +62,9 @@ class Facts:
     """What the engine found out before the first block.
 
     agents: names; seed: of the recipe; tensors: names of all merged tensors, in file order;
-    ratios: overlap-unique ratio (tensors, agents) at the settings' epsilon and scope, or None when
-    not needed; magnitudes: or None when not needed; total: counted elements.
+    ratios: overlap-unique ratio (tensors, agents) at the settings' epsilon and scope, of counts or
+    of sums of |tau| as the method needs, or None when not needed;
+    magnitudes: or None when not needed; total: counted elements.
     """
 
     agents: tuple[str, ...]

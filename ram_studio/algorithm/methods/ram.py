@@ -1,4 +1,4 @@
-"""RAM, RAM+ and RAM+s: Reinforced Agent Merging (arXiv 2601.13572).
+"""RAM, RAM+, RAM+s and RAM+m: Reinforced Agent Merging (arXiv 2601.13572).
 
 With task vectors tau_t = theta_t - theta_base, masks |tau_t| > epsilon and overlap count c:
 
@@ -10,6 +10,11 @@ With task vectors tau_t = theta_t - theta_base, masks |tau_t| > epsilon and over
     lambda_t = 1                                     RAM
                1 + r * clip(rho_t, 0, alpha)         RAM+                      (Eq. 6)
                1 + r * rho_t / (1 + rho_t)           RAM+s                     (Eq. 8)
+               1 + r * clip(rho_m,t, 0, alpha)       RAM+m                     (ours)
+
+RAM+m weighs elements by how far they moved: rho_m,t is the sum of |tau_t| over shared elements
+divided by that over unique ones. The paper counts every changed element alike and names that, the
+isotropic assumption, as its second limitation; the weighting is our answer to it, not the paper's.
 """
 
 from __future__ import annotations
@@ -105,6 +110,11 @@ def _needs(settings: RamSettings) -> frozenset[str]:
     return frozenset({Need.RATIOS}) if getattr(settings, "r", 0.0) else frozenset()
 
 
+def _needs_magnitudes(settings: RamSettings) -> frozenset[str]:
+    counts = _needs(settings)
+    return counts | {Need.MAGNITUDE_RATIOS} if counts else counts
+
+
 def _prepare(rule: str):
     def prepare(settings: RamSettings, facts: Facts) -> RegionRule:
         shape = (len(facts.tensors), len(facts.agents))
@@ -172,5 +182,16 @@ RAM_PLUS_SOFT = Method(
     settings=RamSoftSettings,
     needs=_needs,
     prepare=_prepare("ram+s"),
+    merge=merge_block,
+)
+RAM_PLUS_MAGNITUDE = Method(
+    name=scaling.MAGNITUDE_RULE,
+    title="RAM+m",
+    formula="unique: (1 + r clip(rho_m,t, 0, alpha)) tau_t, rho_m by sums of |tau|; "
+    "shared: mean of the active tau",
+    source=f"{_SOURCE}, Eqs. 6 and 7, with magnitudes for counts (ours)",
+    settings=RamPlusSettings,
+    needs=_needs_magnitudes,
+    prepare=_prepare(scaling.MAGNITUDE_RULE),
     merge=merge_block,
 )

@@ -1,0 +1,307 @@
+"""CPU kernels for what the sketch knows beyond counts: sums of |tau|, signs, cosines, steps.
+
+One visit to every element that some agent changed. As in the chain histogram, agents leave an
+element one by one as epsilon rises, so every sum is kept as differences over the intervals
+between thresholds: a value added at interval v counts at every threshold below v.
+Plain loops over elements; ``relations`` turns what they add up into statistics.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ram_studio.algorithm.kernels import _decode, float_bits
+from ram_studio.algorithm.ladder import BIN_COUNT, BIN_SHIFT, LOWEST_BIN
+from ram_studio.algorithm.numba_kernels import numba_kernel
+from ram_studio.algorithm.relations import EXPONENTS, HALF_STEPS, PAIR_ROWS, QUANTUM
+
+_TILE = 1024
+_ROUNDER = 2.0**52 * QUANTUM
+
+
+@numba_kernel
+def sort_changed(base, agents, lists, counts):
+    """Write the indices of the elements that each agent alone changed, and of those several did.
+
+    base: stored elements (n,), n at most what ``lists`` is wide; agents: tuple of such.
+    lists: int32 (agents + 1, n), the last row for several agents; counts: int64 (agents + 1,),
+    how many are in each. Both are overwritten. "Changed" goes by the stored elements.
+    """
+    n_agents = len(agents)
+    n = base.shape[0]
+    pattern = np.empty(_TILE, dtype=np.uint32)
+    found = np.empty(_TILE, dtype=np.int32)
+    counts[:] = 0
+    for start in range(0, n, _TILE):
+        length = min(_TILE, n - start)
+        x = base[start : start + length]
+        pattern[:length] = 0
+        for t in range(n_agents):
+            y = agents[t][start : start + length]
+            bit = np.uint32(1 << t)
+            for i in range(length):
+                pattern[i] |= bit if x[i] != y[i] else np.uint32(0)
+        n_found = 0
+        for i in range(length):
+            found[n_found] = i
+            n_found += np.int64(pattern[i] != 0)
+        for at in range(n_found):
+            i = found[at]
+            mask = pattern[i]
+            row = n_agents
+            for t in range(n_agents):
+                row = t if mask == np.uint32(1 << t) else row
+            lists[row, counts[row]] = start + i
+            counts[row] += 1
+
+
+@numba_kernel(forceinline=True)
+def _interval_of(change, edge_bits, interval_of_bin):
+    """Return the interval of |tau|; 0 where tau is 0."""
+    bits = np.int32(float_bits(change) & np.uint32(0x7FFFFFFF))
+    k = np.int32(np.int32(bits - edge_bits - np.int32(1)) >> np.int32(BIN_SHIFT))
+    k = np.int32(min(max(k - np.int32(LOWEST_BIN), np.int32(0)), np.int32(BIN_COUNT - 1)))
+    return np.int64(interval_of_bin[k]) if bits != 0 else 0
+
+
+@numba_kernel(forceinline=True)
+def _size(change):
+    """Return |tau| as it is added up, see QUANTUM."""
+    return (abs(np.float64(change)) + _ROUNDER) - _ROUNDER
+
+
+@numba_kernel(forceinline=True)
+def _pair_index(a, b, n):
+    """Return the place of the pair a < b among (0, 1), (0, 2), ..., (1, 2), ..."""
+    return a * (2 * n - a - 1) // 2 + b - a - 1
+
+
+@numba_kernel(forceinline=True)
+def _sort_changes(base, agents, i, edge_bits, interval_of_bin, tau, order, interval):
+    """Write tau of each agent, and the agents that changed element i, largest interval first.
+
+    Returns how many there are. Agents of one interval stay in the order given.
+    """
+    x = _decode(base[i])
+    active = 0
+    for t in range(len(agents)):
+        change = _decode(agents[t][i]) - x
+        tau[t] = change
+        if change == 0:
+            continue
+        v = _interval_of(change, edge_bits, interval_of_bin)
+        place = active
+        while place > 0 and interval[place - 1] < v:
+            interval[place] = interval[place - 1]
+            order[place] = order[place - 1]
+            place -= 1
+        interval[place] = v
+        order[place] = t
+        active += 1
+    return active
+
+
+@numba_kernel(forceinline=True)
+def _magnitude_row(mask, agent, members, n, has_patterns):
+    return mask * n + agent if has_patterns else 2 * agent + np.int64(members > 1)
+
+
+@numba_kernel(forceinline=True)
+def _add_magnitudes(tau, order, interval, active, n, has_patterns, rows, touched):
+    """Add |tau| of each member of every set of agents that is active at some threshold."""
+    mask = 0
+    for last in range(active):
+        mask |= 1 << order[last]
+        upper = interval[last]
+        lower = interval[last + 1] if last + 1 < active else 0
+        if lower == upper:
+            continue
+        for member in range(last + 1):
+            agent = order[member]
+            row = _magnitude_row(mask, agent, last + 1, n, has_patterns)
+            size = _size(tau[agent])
+            touched[row] = 1
+            rows[row, upper] += size
+            if lower > 0:
+                rows[row, lower] -= size
+
+
+@numba_kernel(forceinline=True)
+def _add_signs(tau, order, interval, active, n, first, rows, touched):
+    """Add conflicts of sign, cancelled |tau| and pairs, for an element with several changes.
+
+    first: row of the conflicts; then one row per agent (cancelled) and PAIR_ROWS per pair.
+    """
+    total = np.float64(tau[order[0]])
+    is_mixed = False
+    for last in range(1, active):
+        newest = np.float64(tau[order[last]])
+        upper = interval[last]
+        lower = interval[last + 1] if last + 1 < active else 0
+        total += newest
+        for member in range(last):
+            other = np.float64(tau[order[member]])
+            a = min(order[last], order[member])
+            b = max(order[last], order[member])
+            row = first + 1 + n + PAIR_ROWS * _pair_index(a, b, n)
+            touched[row] = 1
+            touched[row + 2] = 1
+            rows[row, upper] += 1.0
+            rows[row + 2, upper] += _size(newest) + _size(other)
+            if (newest > 0.0) != (other > 0.0):
+                if not is_mixed:  # from here on down the ladder it stays so
+                    is_mixed = True
+                    touched[first] = 1
+                    rows[first, upper] += 1.0
+                touched[row + 1] = 1
+                touched[row + 3] = 1
+                rows[row + 1, upper] += 1.0
+                rows[row + 3, upper] += 2.0 * min(_size(newest), _size(other))
+        if not is_mixed or lower == upper:
+            continue
+        for member in range(last + 1):
+            agent = order[member]
+            change = np.float64(tau[agent])
+            lost = _size(change)
+            if total == 0.0:
+                lost *= 0.5
+            elif (change > 0.0) == (total > 0.0):
+                continue
+            row = first + 1 + agent
+            touched[row] = 1
+            rows[row, upper] += lost
+            if lower > 0:
+                rows[row, lower] -= lost
+
+
+@numba_kernel(forceinline=True)
+def _add_step(y, change, agent, upper, lower, places, steps, stepped, first, rows, touched):
+    """Record the update of an element that one agent alone changed at thresholds lower .. upper.
+
+    In halves of the agent's last place beyond y, on the side that tau points to: where
+    y + (lambda - 1) tau stays in the binade of y for every lambda up to 2, their number says what
+    rounding stores. Everything else is added up as |tau| and tau**2 by that binade.
+
+    y, change: float32, the agent's element and its tau; places: float64 (2, EXPONENTS), float32's
+    last place and the inverse of half the format's, by exponent field.
+    """
+    own = np.int64(float_bits(y))
+    bits = own & 0x7FFFFFFF
+    fraction = bits & 0x7FFFFF
+    # Arithmetic instead of branches: the signs of updates cannot be predicted.
+    inward = ((own ^ np.int64(float_bits(change))) >> 31 & 1) & np.int64(bits != 0)
+    # Towards zero from a power of two the next numbers are those of the binade below.
+    down = inward & np.int64(fraction == 0)
+    exponent = (bits >> 23) - down
+    partly = inward - down
+    room = partly * fraction + (1 - partly) * (0x800000 - fraction)
+    size = abs(np.float64(change))
+    is_near_edge = size > np.float64(room) * places[0, exponent]
+    halves = min(size * places[1, exponent], 1e9)
+    count = np.int64(halves)
+    if (not is_near_edge) & (count <= HALF_STEPS) & (np.float64(count) == halves):
+        steps[agent, lower, exponent, count] += 1
+        stepped[agent, lower, exponent] = 1
+        return
+    row = first + 2 * ((2 * agent + np.int64(is_near_edge)) * EXPONENTS + exponent)
+    touched[row] = 1
+    touched[row + 1] = 1
+    rows[row, upper] += size
+    rows[row + 1, upper] += size * size
+    if lower > 0:
+        rows[row, lower] -= size
+        rows[row + 1, lower] -= size * size
+
+
+@numba_kernel
+def add_magnitudes(
+    base, agents, lists, counts, edge_bits, interval_of_bin, has_patterns, rows, touched
+):
+    """Add only the sums of |tau|, see ``add_relations``."""
+    n = len(agents)
+    tau = np.empty(n, dtype=np.float32)
+    order = np.empty(n, dtype=np.int64)
+    interval = np.empty(n, dtype=np.int64)
+    for t in range(n):
+        row = _magnitude_row(1 << t, t, 1, n, has_patterns)
+        touched[row] |= np.uint8(counts[t] > 0)
+        for at in range(counts[t]):
+            i = lists[t, at]
+            change = _decode(agents[t][i]) - _decode(base[i])
+            rows[row, _interval_of(change, edge_bits, interval_of_bin)] += _size(change)
+    for at in range(counts[n]):
+        active = _sort_changes(
+            base, agents, lists[n, at], edge_bits, interval_of_bin, tau, order, interval
+        )
+        _add_magnitudes(tau, order, interval, active, n, has_patterns, rows, touched)
+
+
+@numba_kernel
+def add_relations(
+    base,
+    agents,
+    lists,
+    counts,
+    edge_bits,
+    interval_of_bin,
+    has_patterns,
+    rows,
+    touched,
+    dots,
+    places,
+    steps,
+    stepped,
+):
+    """Add a group of elements to every statistic of ``relations``.
+
+    base, agents: stored elements, as for ``kernels.fill_chain``; lists, counts: see sort_changed.
+    edge_bits, interval_of_bin: of the grid (int32; uint8 by bin of |tau|).
+    rows: float64 (rows, intervals), see ``relations.RowLayout``; touched: uint8 (rows,), set to 1
+    where a row was added to.
+    dots: float64 (agents, agents), the upper triangle of tau_a tau_b added up.
+    places: float64 (agents, 2, EXPONENTS), see _add_step.
+    steps: int32 (agents, intervals, EXPONENTS, HALF_STEPS + 1) counts by the interval below which
+    the element is no longer the agent's alone; stepped: uint8, which of its rows were added to.
+    Task vectors must be finite.
+    """
+    n = len(agents)
+    tau = np.empty(n, dtype=np.float32)
+    order = np.empty(n, dtype=np.int64)
+    interval = np.empty(n, dtype=np.int64)
+    signs = (n << n) if has_patterns else 2 * n
+    loose = signs + 1 + n + PAIR_ROWS * (n * (n - 1) // 2)
+    for t in range(n):
+        row = _magnitude_row(1 << t, t, 1, n, has_patterns)
+        touched[row] |= np.uint8(counts[t] > 0)
+        squares = 0.0
+        own = places[t]
+        for at in range(counts[t]):
+            i = lists[t, at]
+            y = _decode(agents[t][i])
+            change = y - _decode(base[i])
+            if change == 0:
+                continue
+            v = _interval_of(change, edge_bits, interval_of_bin)
+            size = abs(np.float64(change))
+            rows[row, v] += _size(change)
+            squares += size * size
+            _add_step(y, change, t, v, 0, own, steps, stepped, loose, rows, touched)
+        dots[t, t] += squares
+    for at in range(counts[n]):
+        i = lists[n, at]
+        active = _sort_changes(base, agents, i, edge_bits, interval_of_bin, tau, order, interval)
+        _add_magnitudes(tau, order, interval, active, n, has_patterns, rows, touched)
+        for member in range(active):
+            a = order[member]
+            for other in range(member + 1):
+                b = order[other]
+                dots[min(a, b), max(a, b)] += np.float64(tau[a]) * np.float64(tau[b])
+        if active > 1:
+            _add_signs(tau, order, interval, active, n, signs, rows, touched)
+        lower = interval[1] if active > 1 else 0
+        if active > 0 and lower < interval[0]:
+            a = order[0]
+            y = _decode(agents[a][i])
+            _add_step(
+                y, tau[a], a, interval[0], lower, places[a], steps, stepped, loose, rows, touched
+            )

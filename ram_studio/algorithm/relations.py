@@ -1,0 +1,281 @@
+"""How the agents' changes relate: magnitudes, signs, cancellation, direction.
+
+Statistics beyond the paper's counts, at every point of the epsilon ladder, per tensor. An element
+is changed by agent t at epsilon when |tau_t| > epsilon; it is shared when several agents changed
+it. Only changed task vectors enter; what lies at or below epsilon is as if it were 0.
+
+Sums are float64. |tau| is rounded to a multiple of 2**-38 before it is added, so that sums up to
+32768 per tensor are exact and the same in any order; beyond, and for dot products, the last digits
+may depend on the order, which is fixed: elements within a group of 65536, groups in file order,
+whatever the number of threads and the size of blocks. Ratios of the whole model or a layer add the
+tensors' sums without rounding in between.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS, OverlapCounts
+
+EXPONENTS = 256
+"""Exponent fields of float32; statistics of rounding are kept by that of the agent's element."""
+
+HALF_STEPS = 128
+"""Largest update counted exactly, in halves of the agent's last place (64 whole places)."""
+
+PAIR_ROWS = 4
+"""Rows of a pair: both changed, with opposite signs, their |tau|, how much of it cancels."""
+
+QUANTUM = 2.0**-38
+"""|tau| is rounded to a multiple of this (4e-12) before it is added to a sum.
+
+Sums below 2**53 of them (32768) are then exact, so they are the same in every order of summation.
+"""
+
+
+def pairs_of(n_agents: int) -> list[tuple[int, int]]:
+    """Return the pairs of agents in the order that all statistics keep them."""
+    return list(itertools.combinations(range(n_agents), 2))
+
+
+def members_of(n_agents: int) -> list[tuple[int, int]]:
+    """Return (bit mask, agent) for each agent of each set of agents, in the order kept."""
+    return [(m, t) for m in range(1, 1 << n_agents) for t in range(n_agents) if m >> t & 1]
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """Where the kernels keep which statistic: consecutive rows of one table.
+
+    magnitudes: |tau| by set and agent (row mask * agents + agent), or for more agents than sets
+    are kept for, by agent: alone, shared; conflicts: one row; cancelled: one per agent; pairs:
+    PAIR_ROWS per pair; loose: two (|tau|, tau**2) per agent, nearness to an edge and binade.
+    """
+
+    n_agents: int
+
+    @property
+    def has_sets(self) -> bool:
+        """Whether |tau| is kept by set of agents."""
+        return self.n_agents <= MAX_PATTERN_AGENTS
+
+    @property
+    def magnitudes(self) -> slice:
+        """Rows of |tau|."""
+        return slice(0, self.n_agents << self.n_agents if self.has_sets else 2 * self.n_agents)
+
+    @property
+    def conflicts(self) -> int:
+        """Row of the elements whose signs differ."""
+        return self.magnitudes.stop
+
+    @property
+    def cancelled(self) -> slice:
+        """Rows of what points against the sum."""
+        return slice(self.conflicts + 1, self.conflicts + 1 + self.n_agents)
+
+    @property
+    def pairs(self) -> slice:
+        """Rows of the pairs."""
+        start = self.cancelled.stop
+        return slice(start, start + PAIR_ROWS * len(pairs_of(self.n_agents)))
+
+    @property
+    def loose(self) -> slice:
+        """Rows of the updates that are not counted in steps."""
+        return slice(self.pairs.stop, self.pairs.stop + 4 * EXPONENTS * self.n_agents)
+
+
+@dataclass(frozen=True)
+class Relations:
+    """Statistics of groups of elements (tensors, layers or the model) at some epsilons.
+
+    magnitude: sum of |tau_t| over elements that agent t changed alone [0] and with others [1].
+    by_set: the same by set of agents, see members_of; None for more than six agents.
+    pair_counts: elements both changed, and of these with opposite signs.
+    pair_sums: over elements both changed, |tau_a| + |tau_b|, and of this what cancels between the
+        two: |tau_a| + |tau_b| - |tau_a + tau_b|.
+    conflicts: shared elements at which two of the agents that changed them differ in sign.
+    cancelled: over shared elements, the |tau_t| that points against the sum of the changed tau;
+        where that sum is exactly 0, half of |tau_t|. Twice the sum over all agents is therefore
+        what is lost at all: the sum over shared elements of (sum |tau| - |sum tau|).
+    dots: tau_a . tau_b over all elements, whatever epsilon; squared norms on the diagonal.
+
+    conflicts and cancelled are None where agents were left out and more than two remain: they
+    cannot be derived from what is kept.
+    """
+
+    magnitude: Float64[np.ndarray, "groups points agents 2"]
+    by_set: Float64[np.ndarray, "groups points members"] | None
+    pair_counts: Int64[np.ndarray, "groups points pairs 2"]
+    pair_sums: Float64[np.ndarray, "groups points pairs 2"]
+    conflicts: Int64[np.ndarray, "groups points"] | None
+    cancelled: Float64[np.ndarray, "groups points agents"] | None
+    dots: Float64[np.ndarray, "groups agents agents"]
+
+    @property
+    def n_agents(self) -> int:
+        """Number of agents."""
+        return self.magnitude.shape[2]
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The pairs of agents, in the order kept."""
+        return pairs_of(self.n_agents)
+
+    def grouped(self, groups: Sequence[Sequence[int]]) -> Relations:
+        """Return the statistics summed over each list of group indices."""
+        pick = [np.asarray(g, dtype=np.int64) for g in groups]
+
+        def total(values: np.ndarray | None) -> np.ndarray | None:
+            return None if values is None else np.stack([values[g].sum(0) for g in pick])
+
+        return Relations(**{name: total(values) for name, values in vars(self).items()})
+
+    def keep_agents(self, keep: Sequence[int]) -> Relations:
+        """Return the statistics as if only these agents (indices, in this order) were merged.
+
+        Raises: ValueError without sums by set (more than six agents).
+        """
+        if self.by_set is None:
+            raise ValueError("Agents can only be dropped when sums by set were kept.")
+        n = len(keep)
+        new_place = {member: place for place, member in enumerate(members_of(n))}
+        kept = np.zeros((*self.by_set.shape[:2], len(new_place)))
+        for place, (mask, agent) in enumerate(members_of(self.n_agents)):
+            if agent in keep:
+                new = sum((mask >> old & 1) << i for i, old in enumerate(keep))
+                kept[:, :, new_place[new, list(keep).index(agent)]] += self.by_set[:, :, place]
+        old_pairs = {pair: place for place, pair in enumerate(pairs_of(self.n_agents))}
+        chosen = [old_pairs[min(p), max(p)] for p in itertools.combinations(keep, 2)]
+        counts, sums = self.pair_counts[:, :, chosen], self.pair_sums[:, :, chosen]
+        conflicts: np.ndarray | None = None
+        cancelled: np.ndarray | None = None
+        if n == self.n_agents:
+            conflicts = self.conflicts
+            cancelled = None if self.cancelled is None else self.cancelled[:, :, list(keep)]
+        elif n == 2:
+            # Of a pair only the smaller of two opposite changes is against the sum, or half of
+            # each where they are equal: which of the two agents' it was is not kept.
+            conflicts = counts[:, :, 0, 1]
+        elif n == 1:
+            conflicts = np.zeros(counts.shape[:2], dtype=np.int64)
+            cancelled = np.zeros((*counts.shape[:2], 1))
+        return replace(
+            self,
+            magnitude=magnitude_of_sets(kept, n),
+            by_set=kept,
+            pair_counts=counts,
+            pair_sums=sums,
+            conflicts=conflicts,
+            cancelled=cancelled,
+            dots=self.dots[np.ix_(range(len(self.dots)), list(keep), list(keep))],
+        )
+
+    @cached_property
+    def cosines(self) -> Float64[np.ndarray, "groups agents agents"]:
+        """Cosine between task vectors; NaN where one of the two is all zero."""
+        norms = np.sqrt(np.einsum("gaa->ga", self.dots))
+        scale = norms[:, :, None] * norms[:, None, :]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            cosines = np.clip(np.where(scale > 0, self.dots / scale, np.nan), -1.0, 1.0)
+        for t in range(self.n_agents):
+            cosines[:, t, t] = np.where(norms[:, t] > 0, 1.0, np.nan)
+        return cosines
+
+
+def magnitude_of_sets(
+    by_set: Float64[np.ndarray, "groups points members"], n_agents: int
+) -> Float64[np.ndarray, "groups points agents 2"]:
+    """Return each agent's sums of |tau| alone and shared from those by set."""
+    out = np.zeros((*by_set.shape[:2], n_agents, 2))
+    for place, (mask, agent) in enumerate(members_of(n_agents)):
+        out[:, :, agent, int(mask.bit_count() > 1)] += by_set[:, :, place]
+    return out
+
+
+def magnitude_ratio(shared: float, unique: float) -> float:
+    """Return rho_m = sum of shared |tau| / sum of unique |tau| of one agent.
+
+    Like the paper's rho (Eq. 2) with every element weighted by how far it moved. The paper names
+    the isotropic assumption - every changed element counts the same - as its second limitation;
+    this ratio and the rule ``ram+m`` that uses it are ours, not the paper's.
+
+    Edge cases: 0 when both are 0, infinite when only unique is 0, as for counts.
+    """
+    if unique == 0:
+        return math.inf if shared > 0 else 0.0
+    return shared / unique
+
+
+def magnitude_ratios(
+    magnitude: Float64[np.ndarray, "tensors agents 2"], groups: Sequence[Sequence[int]]
+) -> Float64[np.ndarray, "groups agents"]:
+    """Return rho_m of each agent over each group of tensors; sums are rounded once."""
+    return np.array(
+        [
+            [
+                magnitude_ratio(math.fsum(magnitude[g, t, 1]), math.fsum(magnitude[g, t, 0]))
+                for t in range(magnitude.shape[1])
+            ]
+            for g in (list(group) for group in groups)
+        ]
+    ).reshape(len(groups), magnitude.shape[1])
+
+
+def build_relations(
+    table: Float64[np.ndarray, "tensors points rows"],
+    dots: Float64[np.ndarray, "tensors agents agents"],
+    counts: OverlapCounts,
+) -> Relations:
+    """Return the statistics from the kernels' rows (all but the loose ones) at each point.
+
+    The differences that the kernels add up leave a last digit where nothing is left; the exact
+    counts say where that is.
+    """
+    layout = RowLayout(counts.n_agents)
+    magnitude, by_set = build_magnitude(table, counts)
+    conflicts = table[:, :, layout.conflicts].astype(np.int64)
+    cancelled = np.where(
+        conflicts[..., None] > 0, np.maximum(table[:, :, layout.cancelled], 0.0), 0.0
+    )
+    pairs = table[:, :, layout.pairs].reshape(*table.shape[:2], -1, PAIR_ROWS)
+    upper = np.triu(dots)
+    return Relations(
+        magnitude=magnitude,
+        by_set=by_set,
+        pair_counts=pairs[..., :2].astype(np.int64),
+        pair_sums=np.ascontiguousarray(pairs[..., 2:]),
+        conflicts=conflicts,
+        cancelled=cancelled,
+        dots=upper + np.triu(dots, 1).swapaxes(1, 2),
+    )
+
+
+def build_magnitude(
+    table: Float64[np.ndarray, "tensors points rows"], counts: OverlapCounts
+) -> tuple[
+    Float64[np.ndarray, "tensors points agents 2"],
+    Float64[np.ndarray, "tensors points members"] | None,
+]:
+    """Return ``Relations.magnitude`` and ``Relations.by_set`` from the kernels' rows."""
+    layout = RowLayout(counts.n_agents)
+    n = layout.n_agents
+    rows = table[:, :, layout.magnitudes]
+    if counts.patterns is not None:
+        members = members_of(n)
+        by_set = rows[:, :, [mask * n + t for mask, t in members]]
+        occupied = counts.patterns[:, :, [mask for mask, _ in members]] > 0
+        by_set = np.where(occupied, np.maximum(by_set, 0.0), 0.0)
+        return magnitude_of_sets(by_set, n), by_set
+    shared = counts.shared
+    occupied = np.stack([shared[..., 0] > 0, shared[..., 1:].sum(-1) > 0], axis=-1)
+    magnitude = rows.reshape(*rows.shape[:2], n, 2)
+    return np.where(occupied, np.maximum(magnitude, 0.0), 0.0), None
