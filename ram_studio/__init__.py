@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ram_studio.checkpoints.recipe import make_recipe as make_recipe
     from ram_studio.checkpoints.sketch_file import load_sketch as load_sketch
     from ram_studio.checkpoints.sketch_file import save_sketch as save_sketch
+    from ram_studio.checkpoints.storage import storage_report as storage_report
     from ram_studio.engine.analyse import analyze as analyze
     from ram_studio.engine.events import CancelToken as CancelToken
     from ram_studio.engine.events import Progress as Progress
@@ -56,6 +57,7 @@ _HOME_OF = {
     "make_recipe": "checkpoints.recipe",
     "load_sketch": "checkpoints.sketch_file",
     "save_sketch": "checkpoints.sketch_file",
+    "storage_report": "checkpoints.storage",
     "analyze": "engine.analyse",
     "CancelToken": "engine.events",
     "Progress": "engine.events",

@@ -1,7 +1,7 @@
 """Checkpoints as files: reading, matching and writing them, and the records of a merge.
 
     reading   checkpoint, shard_files, header, json_files; hub (hub_transfer, hub_errors)
-    matching  compatibility, tied, comparison, cautions, tokenizer_difference
+    matching  compatibility, tied, comparison, cautions, tokenizer_difference, storage
     writing   writer, shard_plan, output_folder, sidecars
     records   recipe, passport, model_card, sketch_file
     wording   describe

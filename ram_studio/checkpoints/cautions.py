@@ -1,6 +1,6 @@
 """What a user should know before merging checkpoints that do fit together.
 
-Returns sentences that name the agent. Nothing here stops a merge.
+Returns findings whose sentences name the agent. Nothing here stops a merge.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ram_studio.algorithm.storage import Finding
 from ram_studio.checkpoints.checkpoint import Checkpoint
 from ram_studio.checkpoints.describe import printable, shown_list, who
 from ram_studio.checkpoints.header import MERGED_DTYPES
@@ -38,48 +39,77 @@ CONFIG_KEYS = (
 )
 
 
-def cautions(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[str]:
-    """Return warnings about checkpoints that fit: same files, config, dtypes, tokenizers."""
-    sentences = _same_files(base, agents)
+def cautions(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
+    """Return findings about checkpoints that fit: same files, config, dtypes, tokenizers."""
+    found = _same_files(base, agents)
     if not base.config:
-        sentences.append(
-            "The base has no config.json: the merged folder will not load in transformers until "
-            "one is added."
+        found.append(
+            Finding(
+                "config",
+                "The base has no config.json: the merged folder will not load in transformers "
+                "until one is added.",
+            )
         )
     if base.config.get("auto_map"):
-        sentences.append(
-            "The base's config.json refers to Python files of its own (auto_map); they are not "
-            "copied, add them to the merged folder yourself where you trust them."
+        found.append(
+            Finding(
+                "config",
+                "The base's config.json refers to Python files of its own (auto_map); they are not "
+                "copied, add them to the merged folder yourself where you trust them.",
+            )
         )
     for agent in agents:
-        sentences += _config_differences(base, agent)
-        sentences += _dtype_differences(base, agent)
-        differences = tokenizer_differences(base, agent)
-        if differences:
-            sentences.append(
+        found += _config_differences(base, agent)
+        found += _dtype_differences(base, agent)
+        found += _tokenizer_differences(base, agent)
+    return found
+
+
+def _tokenizer_differences(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
+    found = []
+    differences = tokenizer_differences(base, agent)
+    if differences.tokens:
+        found.append(
+            Finding(
+                "tokenizer",
                 f"{who(agent.name)}its tokenizer differs from the base's: "
-                f"{shown_list(differences, limit=6)}. The base's is copied unless you choose "
-                "another."
+                f"{shown_list(differences.tokens, limit=6)}. The base's is copied unless you "
+                "choose another.",
+                (agent.name,),
             )
-    return sentences
+        )
+    if differences.template:
+        found.append(
+            Finding(
+                "chat-template",
+                f"{who(agent.name)}{differences.template}. What it was trained to answer may need "
+                "its own; the base's is copied unless you choose another tokenizer.",
+                (agent.name,),
+            )
+        )
+    return found
 
 
-def _same_files(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[str]:
-    sentences = []
+def _same_files(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
+    found = []
     first: dict[str, str] = {}
     for agent in agents:
         if agent.fingerprint == base.fingerprint:
-            sentences.append(
-                f"{who(agent.name)}it holds the same files as the base, so it has nothing to merge."
-            )
+            text = "it holds the same files as the base, so it has nothing to merge."
+            found.append(Finding("equal-base", f"{who(agent.name)}{text}", (agent.name,)))
         elif agent.fingerprint in first:
-            sentences.append(
-                f'Agents "{first[agent.fingerprint]}" and "{agent.name}" hold the same files; all '
-                "their changes count as shared."
+            other = first[agent.fingerprint]
+            found.append(
+                Finding(
+                    "equal-agents",
+                    f'Agents "{other}" and "{agent.name}" hold the same files; all their changes '
+                    "count as shared.",
+                    (other, agent.name),
+                )
             )
         else:
             first[agent.fingerprint] = agent.name
-    return sentences
+    return found
 
 
 def _comparable(config: dict[str, Any]) -> dict[str, Any]:
@@ -103,7 +133,7 @@ def _comparable(config: dict[str, Any]) -> dict[str, Any]:
     return {key: merged[key] for key in CONFIG_KEYS if merged.get(key) is not None}
 
 
-def _config_differences(base: Checkpoint, agent: Checkpoint) -> list[str]:
+def _config_differences(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
     if not base.config or not agent.config:
         return []
     ours, theirs = _comparable(base.config), _comparable(agent.config)
@@ -118,13 +148,14 @@ def _config_differences(base: Checkpoint, agent: Checkpoint) -> list[str]:
         differing.append(f"rope_scaling is set in the {has} and not in the {lacks}")
     if not differing:
         return []
-    return [
+    text = (
         f"{who(agent.name)}its config differs from the base's: {shown_list(differing, limit=6)}. "
         "The base's is copied."
-    ]
+    )
+    return [Finding("config", text, (agent.name,))]
 
 
-def _dtype_differences(base: Checkpoint, agent: Checkpoint) -> list[str]:
+def _dtype_differences(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
     """Say when merged tensors are stored in another dtype than the base's (the storage trap)."""
     changed: dict[tuple[str, str], int] = {}
     for name, tensor in base.tensors.items():
@@ -133,7 +164,11 @@ def _dtype_differences(base: Checkpoint, agent: Checkpoint) -> list[str]:
             pair = (own.dtype, tensor.dtype)
             changed[pair] = changed.get(pair, 0) + 1
     return [
-        f"{who(agent.name)}{count} of {len(base.tensors)} tensors are stored in {own}, in the base "
-        f"in {ours}; rounding alone can then look like training."
+        Finding(
+            "dtype",
+            f"{who(agent.name)}{count} of {len(base.tensors)} tensors are stored in {own}, in the "
+            f"base in {ours}; rounding alone can then look like training.",
+            (agent.name,),
+        )
         for (own, ours), count in changed.items()
     ]

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from ram_studio.algorithm.storage import Finding, texts
 from ram_studio.checkpoints.cautions import cautions
 from ram_studio.checkpoints.checkpoint import Checkpoint
 from ram_studio.checkpoints.comparison import same_bytes
@@ -32,7 +33,7 @@ from ram_studio.checkpoints.header import (
     TensorInfo,
     element_count,
 )
-from ram_studio.checkpoints.tied import has_vocabulary_rows, resolve_tied
+from ram_studio.checkpoints.tied import HeadStorage, has_vocabulary_rows, resolve_tied
 from ram_studio.errors import CompatibilityError, SettingsError
 
 MissingPolicy = Literal["error", "keep-base"]
@@ -90,15 +91,22 @@ class CompatibilityReport:
     Attributes:
         base, agents: the checkpoints.
         tensors: in the base's file order.
-        warnings: sentences that name the agents; nothing in them stops a merge.
+        findings: what the user should know; nothing in them stops a merge.
         dtypes: per checkpoint name, {dtype: elements}.
+        heads: per checkpoint name, how head and embedding are stored; {} where there are none.
     """
 
     base: Checkpoint
     agents: tuple[Checkpoint, ...]
     tensors: tuple[MergeTensor, ...]
-    warnings: tuple[str, ...]
+    findings: tuple[Finding, ...]
     dtypes: dict[str, dict[str, int]]
+    heads: dict[str, HeadStorage]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The sentences of all warnings among the findings."""
+        return texts(self.findings)
 
     @property
     def counted_elements(self) -> int:
@@ -203,11 +211,11 @@ def check_compatibility(
         for agent, tensor, text in tied.problems
     ]
     problems += _unmergeable(base, base.tensors)
-    warnings = list(tied.warnings)
+    notes = [Finding("tied-head", text) for text in tied.warnings]
     for agent, tensors in zip(agents, tied.agents, strict=True):
-        found, notes = _match_agent(base, agent, tensors, missing, extra, rows)
+        found, told = _match_agent(base, agent, tensors, missing, extra, rows)
         problems += found
-        warnings += notes
+        notes += [Finding("sources", text, (agent.name,)) for text in told]
     if problems:
         raise _incompatible(problems)
     merged = tuple(
@@ -218,8 +226,9 @@ def check_compatibility(
         base=base,
         agents=tuple(agents),
         tensors=merged,
-        warnings=(*warnings, *cautions(base, agents)),
+        findings=(*notes, *cautions(base, agents), *_tied_notes(tied.copy_of)),
         dtypes={c.name: _dtype_elements(c) for c in (base, *agents)},
+        heads=tied.heads,
     )
 
 
@@ -379,6 +388,18 @@ def _merge_tensor(
         common_numel=tuple(min(own.numel, base.numel) for own in agents),
         tied_to=copy_of.get(base.name),
     )
+
+
+def _tied_notes(copy_of: dict[str, str]) -> list[Finding]:
+    return [
+        Finding(
+            "tied-head",
+            f"The base stores {quoted(head)} a second time ({quoted(embedding)} is the same "
+            "matrix): it is merged in both places and counted once.",
+            level="note",
+        )
+        for head, embedding in copy_of.items()
+    ]
 
 
 def _dtype_elements(checkpoint: Checkpoint) -> dict[str, int]:

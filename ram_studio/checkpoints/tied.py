@@ -8,13 +8,16 @@ twice is merged into both places but counted once (the authors' script counts it
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from ram_studio.checkpoints.checkpoint import Checkpoint
 from ram_studio.checkpoints.comparison import same_bytes
 from ram_studio.checkpoints.describe import quoted, who
 from ram_studio.checkpoints.header import TensorInfo
+from ram_studio.errors import CheckpointError
 
 HEAD_NAMES = ("lm_head.weight", "embed_out.weight")
 EMBEDDING_NAMES = (
@@ -29,6 +32,27 @@ EMBEDDING_NAMES = (
 _VOCABULARY_NAMES = (*HEAD_NAMES, *EMBEDDING_NAMES, "lm_head.bias")
 
 
+@dataclass(frozen=True, slots=True)
+class HeadStorage:
+    """How one checkpoint stores its output head and input embedding.
+
+    Attributes:
+        stored: which of the two.
+        is_tied: whether they are one matrix: equal bytes where both are stored, else what the
+            config says (of the base, where the agent's says nothing). None where neither is there,
+            or the bytes cannot be read.
+        config: `tie_word_embeddings` of its config.json; None when it says nothing.
+    """
+
+    stored: Literal["both", "embedding", "head", "none"]
+    is_tied: bool | None
+    config: bool | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self)
+
+
 @dataclass
 class TiedResolution:
     """Agents' tensors under the base's names, and what was found on the way.
@@ -38,12 +62,14 @@ class TiedResolution:
         copy_of: {head: embedding} when the base stores the matrix twice; not counted again.
         problems: (agent, tensor name, sentence) for heads that cannot be merged as asked.
         warnings: sentences.
+        heads: by checkpoint name; {} where there is no pair that could be tied.
     """
 
     agents: list[dict[str, TensorInfo]]
     copy_of: dict[str, str] = field(default_factory=dict)
     problems: list[tuple[str, str, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    heads: dict[str, HeadStorage] = field(default_factory=dict)
 
 
 def _ends_with(name: str, endings: Iterable[str]) -> bool:
@@ -77,40 +103,61 @@ def find_pair(checkpoints: Sequence[Checkpoint]) -> tuple[str, str] | None:
     return (fitting[0], heads[0]) if fitting else None
 
 
-def _stores_equal_pair(
-    checkpoint: Checkpoint, pair: tuple[str, str], fallback: bool | None = None
-) -> bool:
-    """Say whether a checkpoint that stores both matrices stores the same one twice.
+class _Pair:
+    """The one pair of matrices that may be tied, and what each checkpoint makes of it."""
 
-    Of a checkpoint that is not downloaded the bytes are unknown: its config decides, or `fallback`
-    where that says nothing; the question is asked again after the download.
-    """
-    embedding, head = (checkpoint.tensors[name] for name in pair)
-    if (embedding.dtype, embedding.shape) != (head.dtype, head.shape):
-        return False
-    if not checkpoint.is_local:
+    def __init__(self, embedding: str, head: str) -> None:
+        self.names = (embedding, head)
+        self._equal: dict[str, bool] = {}
+
+    def stored(self, checkpoint: Checkpoint) -> list[str]:
+        """Return which of the two a checkpoint stores, embedding first."""
+        return [name for name in self.names if name in checkpoint.tensors]
+
+    def is_stored_twice(self, checkpoint: Checkpoint, fallback: bool | None = None) -> bool:
+        """Say whether a checkpoint that stores both matrices stores the same one twice.
+
+        Of a checkpoint that is not downloaded the bytes are unknown: its config decides, or
+        `fallback` where that says nothing; the question is asked again after the download.
+        """
+        embedding, head = (checkpoint.tensors[name] for name in self.names)
+        if (embedding.dtype, embedding.shape) != (head.dtype, head.shape):
+            return False
+        if not checkpoint.is_local:
+            setting = tie_setting(checkpoint)
+            return bool(fallback if setting is None else setting)
+        if checkpoint.name not in self._equal:  # both may be large: they are read once
+            names = (checkpoint.name, checkpoint.name)
+            self._equal[checkpoint.name] = same_bytes(embedding, head, agents=names)
+        return self._equal[checkpoint.name]
+
+    def is_tied(self, checkpoint: Checkpoint, fallback: bool | None = True) -> bool:
+        """Say whether head and embedding are one matrix in this checkpoint.
+
+        Stored twice: equal bytes. Stored once: what the config says, or `fallback` where it says
+        nothing (a base without a stored head can only be tied).
+        """
+        stored = self.stored(checkpoint)
+        if len(stored) == 2:
+            return self.is_stored_twice(checkpoint)
+        if not stored:
+            return False
         setting = tie_setting(checkpoint)
         return bool(fallback if setting is None else setting)
-    return same_bytes(embedding, head, agents=(checkpoint.name, checkpoint.name))
+
+    def describe(self, checkpoint: Checkpoint, fallback: bool | None = True) -> HeadStorage:
+        """Return how this checkpoint stores the two."""
+        stored = self.stored(checkpoint)
+        kind: Literal["both", "embedding", "head", "none"] = "none"
+        if stored:
+            kind = "both" if len(stored) == 2 else _KINDS[self.names.index(stored[0])]
+        is_tied = None
+        with contextlib.suppress(CheckpointError):  # a merge that needs the bytes will say so
+            is_tied = self.is_tied(checkpoint, fallback) if stored else None
+        return HeadStorage(kind, is_tied, tie_setting(checkpoint))
 
 
-def is_tied(
-    checkpoint: Checkpoint, pair: tuple[str, str] | None, fallback: bool | None = True
-) -> bool:
-    """Say whether head and embedding are one matrix in this checkpoint.
-
-    Stored twice: equal bytes. Stored once: what the config says, or `fallback` where it says
-    nothing (a base without a stored head can only be tied).
-    """
-    if pair is None:
-        return False
-    stored = [name for name in pair if name in checkpoint.tensors]
-    if len(stored) == 2:
-        return _stores_equal_pair(checkpoint, pair)
-    if not stored:
-        return False
-    setting = tie_setting(checkpoint)
-    return bool(fallback if setting is None else setting)
+_KINDS: tuple[Literal["embedding", "head"], ...] = ("embedding", "head")
 
 
 def resolve_tied(
@@ -125,28 +172,32 @@ def resolve_tied(
             embedding is then left out instead of being a problem.
     """
     found = TiedResolution([dict(agent.tensors) for agent in agents])
-    pair = find_pair([base, *agents])
-    if pair is None:
+    names = find_pair([base, *agents])
+    if names is None:
         return found
-    stored = [name for name in pair if name in base.tensors]
+    pair = _Pair(*names)
+    base_is_tied = pair.is_tied(base)
+    found.heads = {c.name: pair.describe(c, base_is_tied) for c in agents}
+    found.heads = {base.name: pair.describe(base), **found.heads}
+    stored = pair.stored(base)
     if len(stored) == 2:
         _follow_base_with_both(base, agents, pair, ignore_extra, found)
     elif len(stored) == 1:
         kept = stored[0]
-        other = pair[1] if kept == pair[0] else pair[0]
-        _follow_base_with_one(base, agents, pair, kept, other, ignore_extra, found)
+        [other] = set(names) - {kept}
+        _follow_base_with_one(agents, pair, kept, other, base_is_tied, ignore_extra, found)
     return found
 
 
 def _follow_base_with_both(
     base: Checkpoint,
     agents: Sequence[Checkpoint],
-    pair: tuple[str, str],
+    pair: _Pair,
     ignore_extra: bool,
     found: TiedResolution,
 ) -> None:
-    embedding, head = pair
-    base_is_tied = is_tied(base, pair)
+    embedding, head = pair.names
+    base_is_tied = pair.is_tied(base)
     setting = tie_setting(base)
     if setting and not base_is_tied:
         found.warnings.append(
@@ -155,10 +206,10 @@ def _follow_base_with_both(
         )
     parted = []
     for agent, tensors in zip(agents, found.agents, strict=True):
-        there = [name for name in pair if name in tensors]
-        if len(there) == 1 and is_tied(agent, pair, base_is_tied):
+        there = [name for name in pair.names if name in tensors]
+        if len(there) == 1 and pair.is_tied(agent, base_is_tied):
             tensors[head if there == [embedding] else embedding] = tensors[there[0]]
-        elif len(there) == 2 and base_is_tied and not _stores_equal_pair(agent, pair, setting):
+        elif len(there) == 2 and base_is_tied and not pair.is_stored_twice(agent, setting):
             parted.append((agent, tensors))
     if not base_is_tied:
         return
@@ -180,22 +231,21 @@ def _follow_base_with_both(
 
 
 def _follow_base_with_one(
-    base: Checkpoint,
     agents: Sequence[Checkpoint],
-    pair: tuple[str, str],
+    pair: _Pair,
     kept: str,
     other: str,
+    base_is_tied: bool,
     ignore_extra: bool,
     found: TiedResolution,
 ) -> None:
-    base_is_tied = is_tied(base, pair)
     for agent, tensors in zip(agents, found.agents, strict=True):
         if other not in tensors:
             continue
         if kept not in tensors:
-            if is_tied(agent, pair, base_is_tied):
+            if pair.is_tied(agent, base_is_tied):
                 tensors[kept] = tensors.pop(other)
-        elif _stores_equal_pair(agent, pair, base_is_tied):
+        elif pair.is_stored_twice(agent, base_is_tied):
             del tensors[other]
         elif base_is_tied:
             del tensors[other]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ram_studio.checkpoints.checkpoint import Checkpoint
 from ram_studio.checkpoints.describe import plural, printable, shown_list, who
@@ -28,21 +28,28 @@ class _Tokenizer:
     eos: str | None
 
 
-def tokenizer_differences(base: Checkpoint, agent: Checkpoint) -> list[str]:
-    """Return short phrases on how the agent's tokenizer differs; [] when it does not.
+class TokenizerDifferences(NamedTuple):
+    """Short phrases: on tokens and their ids, and on the chat template (None: the same)."""
+
+    tokens: list[str]
+    template: str | None
+
+
+def tokenizer_differences(base: Checkpoint, agent: Checkpoint) -> TokenizerDifferences:
+    """Return how the agent's tokenizer differs from the base's.
 
     A checkpoint without tokenizer files has nothing to compare. Files that are not readable are
     reported as such: a merge does not depend on them.
     """
     try:
         if not _has_tokenizer(base.folder) or not _has_tokenizer(agent.folder):
-            return []
+            return TokenizerDifferences([], None)
         if _same_files(base.folder, agent.folder):
-            return []
+            return TokenizerDifferences([], None)
         ours, theirs = _read(base), _read(agent)
     except CheckpointError as error:
-        return [f"it cannot be compared ({error})"]
-    return _differences(ours, theirs)
+        return TokenizerDifferences([f"it cannot be compared ({error})"], None)
+    return TokenizerDifferences(_differences(ours, theirs), _template_difference(ours, theirs))
 
 
 def _has_tokenizer(folder: Path) -> bool:
@@ -125,11 +132,16 @@ def _differences(ours: _Tokenizer, theirs: _Tokenizer) -> list[str]:
         if only:
             tokens = [f"{printable(token, 40)} (id {index})" for token, index in only.items()]
             found.append(f"{word} tokens {shown_list(tokens, 4, ', ')}")
-    if ours.template != theirs.template:
-        state = "another chat template"
-        if ours.template is None or theirs.template is None:
-            state = "a chat template" if ours.template is None else "no chat template"
-        found.append(state)
     if ours.eos != theirs.eos and ours.eos and theirs.eos:
         found.append(f"end token {printable(theirs.eos, 40)} instead of {printable(ours.eos, 40)}")
     return found
+
+
+def _template_difference(ours: _Tokenizer, theirs: _Tokenizer) -> str | None:
+    if ours.template == theirs.template:
+        return None
+    if ours.template is None:
+        return "it has a chat template, the base has none"
+    if theirs.template is None:
+        return "it has no chat template, the base has one"
+    return "it has another chat template than the base"

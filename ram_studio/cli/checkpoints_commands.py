@@ -20,20 +20,32 @@ def inspect(
     missing: options.Missing = "error",
     extra: options.Extra = "error",
     rows: options.Rows = "exact",
+    sketch: Annotated[
+        Path | None, typer.Option(help="Sketch of the same files: adds what its counts say.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Check from the headers alone that base and agents fit together (before any download)."""
+    """Check that base and agents fit together, and how each is stored.
+
+    Reads headers alone, before any download; with a sketch also what the counts say of storage and
+    training.
+    """
     from ram_studio.checkpoints.compatibility import check_compatibility
     from ram_studio.checkpoints.describe import shown_bytes
     from ram_studio.checkpoints.hub import inspect_source
+    from ram_studio.checkpoints.sketch_file import load_sketch
+    from ram_studio.checkpoints.storage import storage_report
+    from ram_studio.cli.storage_view import print_storage
 
     sources = {"base": options.require_base(base), **options.parse_agents(agent)}
+    loaded = None if sketch is None else load_sketch(sketch)
     opened = {name: inspect_source(source, name=name) for name, source in sources.items()}
     report = check_compatibility(
         opened.pop("base"), list(opened.values()), missing=missing, extra=extra, rows=rows
     )
+    storage = storage_report(report, loaded)
     if as_json:
-        print(json.dumps(report.to_dict()))
+        print(json.dumps({**report.to_dict(), "storage": storage.to_dict()}))
         return
     print_table(
         ("checkpoint", "tensors", "size", "dtypes"),
@@ -47,8 +59,7 @@ def inspect(
             for c in (report.base, *report.agents)
         ],
     )
-    for warning in report.warnings:
-        print(f"warning: {warning}")
+    print_storage(storage)
     print("They fit together.")
 
 

@@ -28,31 +28,34 @@ def analyze(
 ) -> None:
     """Count densities and overlaps in one pass over the checkpoints, and keep them as a sketch."""
     from ram_studio.checkpoints.sketch_file import save_sketch
+    from ram_studio.checkpoints.storage import storage_report
     from ram_studio.cli.progress import progress_bars
-    from ram_studio.engine.analyse import analyze as run
+    from ram_studio.cli.storage_view import print_shares
+    from ram_studio.engine.analyse import analyze_report, load
 
     agents = options.parse_agents(agent)
     with progress_bars(quiet=as_json) as (on_progress, on_download):
-        result = run(
+        fit = load(
             options.require_base(base),
             agents,
-            device=device,
-            threads=threads,
             missing=missing,
             extra=extra,
             rows=rows,
-            on_progress=on_progress,
             on_download=on_download,
         )
+        result = analyze_report(fit, device=device, threads=threads, on_progress=on_progress)
+    storage = storage_report(fit, result)
     if sketch is not None:
         save_sketch(result, sketch)
     described = result.preview()
     if as_json:
         saved = None if sketch is None else str(sketch)
-        print(json.dumps({"sketch": saved, "warnings": list(result.warnings), **described}))
+        warnings = {"warnings": list(result.warnings), "storage": storage.to_dict()}
+        print(json.dumps({"sketch": saved, **warnings, **described}))
         return
     for warning in result.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    print_shares(storage)
     _print_preview(described, result)
     if sketch is not None:
         print(f"Sketch written to {sketch}. Next: ram-studio preview {sketch}")

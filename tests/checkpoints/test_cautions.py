@@ -136,8 +136,6 @@ def test_equal_tokenizers_are_not_mentioned(pair: tuple[Checkpoint, Checkpoint])
             SETTINGS,
             ["1 token of the base's vocabulary missing"],
         ),
-        (TOKENIZER, SETTINGS | {"chat_template": "other"}, ["another chat template"]),
-        (TOKENIZER, {"eos_token": "<|end|>"}, ["no chat template"]),
         (TOKENIZER, SETTINGS | {"eos_token": {"content": "b"}}, ["end token b instead of <|end|>"]),
     ],
 )
@@ -154,6 +152,25 @@ def test_tokenizer_differences_are_said_in_words(
     assert warning.startswith('Agent "coder": its tokenizer differs')
     for expected in words:
         assert expected in warning
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "words"),
+    [
+        (SETTINGS, SETTINGS | {"chat_template": "other"}, "it has another chat template"),
+        (SETTINGS, {"eos_token": "<|end|>"}, "it has no chat template, the base has one"),
+        ({"eos_token": "<|end|>"}, SETTINGS, "it has a chat template, the base has none"),
+    ],
+)
+def test_another_chat_template_is_a_warning_of_its_own(
+    pair: tuple[Checkpoint, Checkpoint], ours: dict[str, Any], theirs: dict[str, Any], words: str
+) -> None:
+    base, agent = pair
+    write_json(base.folder / "tokenizer_config.json", ours)
+    write_json(agent.folder / "tokenizer_config.json", theirs)
+    [finding] = check_compatibility(base, [agent]).findings
+    assert (finding.kind, finding.agents) == ("chat-template", ("coder",))
+    assert finding.text.startswith(f'Agent "coder": {words}')
 
 
 def test_a_chat_template_in_a_file_of_its_own_is_compared(

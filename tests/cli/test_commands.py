@@ -46,7 +46,8 @@ def test_analyze_writes_a_sketch_that_preview_reads(cli, example, tmp_path):
     assert analyzed["sketch"] == str(sketch)
     code, out, _ = cli("preview", sketch, "--json")
     assert code == 0
-    assert json.loads(out) == {k: v for k, v in analyzed.items() if k not in ("sketch", "warnings")}
+    more = ("sketch", "warnings", "storage")
+    assert json.loads(out) == {k: v for k, v in analyzed.items() if k not in more}
 
 
 def test_preview_prints_the_contract(cli):

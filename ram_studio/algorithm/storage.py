@@ -1,0 +1,252 @@
+"""What was trained, and what only the storage format makes look so.
+
+A checkpoint saved in another dtype than its base differs from it everywhere without any training.
+From a sketch this tells the two apart: counts as stored beside counts with every agent rounded to
+the base's dtype. It also finds agents that changed nothing, changed nearly everything, or are one
+another's copy. Arithmetic on counts only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ram_studio.algorithm.ladder import DEFAULT_INDEX
+from ram_studio.algorithm.overlap import OverlapCounts
+from ram_studio.algorithm.scaling import overlap_unique_ratio
+from ram_studio.algorithm.sketch import BASE, Sketch
+
+DENSE = 0.95
+"""An agent that changed more than this share of all elements may be of another base."""
+
+STORAGE_GAP = 1.5
+"""Counts as stored more than this many times those rounded: the dtype makes part of the density."""
+
+SURVIVING = 0.1
+"""Less than this share of the changed elements left after rounding: storage, not training."""
+
+MANTISSA_BITS = {"BF16": 8, "F16": 11, "F32": 24}
+
+Kind = Literal[
+    "storage",
+    "equal-base",
+    "equal-agents",
+    "dense",
+    "dtype",
+    "config",
+    "tokenizer",
+    "chat-template",
+    "tied-head",
+    "sources",
+]
+Verdict = Literal["training", "partly-storage", "storage", "unchanged", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing a user should know before merging; nothing in it stops a merge.
+
+    Attributes:
+        kind: what it is about.
+        text: one or two plain sentences that name the agents.
+        agents: whom it concerns; empty for the base or all.
+        level: "warn", or "note" for what is only worth knowing.
+    """
+
+    kind: Kind
+    text: str
+    agents: tuple[str, ...] = ()
+    level: Literal["warn", "note"] = "warn"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "kind": self.kind,
+            "level": self.level,
+            "agents": list(self.agents),
+            "text": self.text,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How much one agent changed at one epsilon, in elements; `active` is `unique` + `shared`."""
+
+    total: int
+    active: int
+    unique: int
+
+    @property
+    def shared(self) -> int:
+        """Elements that other agents changed too."""
+        return self.active - self.unique
+
+    @property
+    def density(self) -> float:
+        """Changed elements of all, a fraction; 0 where there are none at all."""
+        return self.active / self.total if self.total else 0.0
+
+    @property
+    def rho(self) -> float:
+        """Overlap-unique ratio; infinite where nothing is unique but something is shared."""
+        return overlap_unique_ratio(self.shared, self.unique)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON; an infinite rho is None."""
+        return {
+            "total": self.total,
+            "active": self.active,
+            "unique": self.unique,
+            "shared": self.shared,
+            "density": self.density,
+            "rho": self.rho if math.isfinite(self.rho) else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class StorageVerdict:
+    """What one agent's differences from the base are.
+
+    Attributes:
+        verdict: "training"; "partly-storage" when the dtype makes a third or more of the density;
+            "storage" when it makes nearly all; "unchanged".
+        text: one or two sentences that name the agent.
+        stored: counts as stored.
+        rounded: counts as if every agent were stored in the base's dtype; None when all are.
+    """
+
+    verdict: Verdict
+    text: str
+    stored: Share
+    rounded: Share | None
+
+
+def storage_verdicts(sketch: Sketch, point: int = DEFAULT_INDEX) -> dict[str, StorageVerdict]:
+    """Return for each agent what its differences are, at a ladder point.
+
+    Where an agent changed nothing above that epsilon but something below, the verdict is that of
+    epsilon 0; `stored` and `rounded` are always those of `point`.
+    """
+    rounded = None if sketch.rounded is None else sketch.grouped("model", sketch.rounded)
+    found = {}
+    for t, agent in enumerate(sketch.agents):
+        shares = [_share(sketch, counts, point, t) for counts in (sketch.model, rounded)]
+        judged = shares
+        if shares[0] is not None and shares[0].active == 0:
+            judged = [_share(sketch, counts, 0, t) for counts in (sketch.model, rounded)]
+        stored, as_base = shares
+        assert stored is not None, "a sketch has counts"
+        verdict, text = _judge(
+            agent, sketch.dtypes.get(agent, "?"), sketch.dtypes.get(BASE, "?"), *judged
+        )
+        found[agent] = StorageVerdict(verdict, text, stored, as_base)
+    return found
+
+
+def _share(sketch: Sketch, counts: OverlapCounts | None, point: int, agent: int) -> Share | None:
+    if counts is None:
+        return None
+    shared = counts.shared[0, point, agent]
+    return Share(sketch.total, int(shared.sum()), int(shared[0]))
+
+
+def _judge(
+    agent: str, dtype: str, base_dtype: str, stored: Share, rounded: Share | None
+) -> tuple[Verdict, str]:
+    name = f'Agent "{agent}"'
+    if stored.active == 0:
+        return "unchanged", f"{name} equals the base: nothing was changed, so lambda is 1."
+    differing = f"{stored.density:.2%} of its elements differ from the base as stored"
+    if rounded is not None and rounded.active < SURVIVING * stored.active:
+        return "storage", (
+            f"{name}: storage, not training. It is stored as {dtype} beside a {base_dtype} base; "
+            f"{differing}, {rounded.density:.2%} when rounded to {base_dtype}. What differs lies "
+            f"below the last place of {base_dtype}. Take the checkpoint it was saved from, or "
+            "leave it out."
+        )
+    if rounded is not None and stored.active > STORAGE_GAP * rounded.active:
+        return "partly-storage", (
+            f"{name} is stored as {dtype} beside a {base_dtype} base: {differing}, "
+            f"{rounded.density:.2%} when rounded to {base_dtype}. The difference may be storage "
+            "rather than training."
+        )
+    is_narrower = MANTISSA_BITS.get(dtype, 24) < MANTISSA_BITS.get(base_dtype, 0)
+    if is_narrower and stored.density > DENSE:
+        return "storage", (
+            f"{name}: storage, not training, can make this. It is stored as {dtype} beside a "
+            f"{base_dtype} base, and {differing}: rounding to {dtype} alone does that. Convert the "
+            f"base to {dtype} first and compare again."
+        )
+    if rounded is not None and rounded.active != stored.active:
+        return "training", (
+            f"{name} was trained: {differing}, {rounded.density:.2%} when rounded to {base_dtype}."
+        )
+    return "training", f"{name} was trained: {differing}."
+
+
+def pass_findings(sketch: Sketch, point: int = DEFAULT_INDEX) -> tuple[Finding, ...]:
+    """Return what a counting pass found that the user should know."""
+    found = []
+    for agent, verdict in storage_verdicts(sketch, point).items():
+        if verdict.verdict == "unchanged":
+            found.append(Finding("equal-base", verdict.text, (agent,)))
+        elif verdict.verdict in ("storage", "partly-storage"):
+            found.append(Finding("storage", verdict.text, (agent,)))
+        else:
+            share = verdict.rounded or verdict.stored
+            if share.density > DENSE:
+                found.append(
+                    Finding(
+                        "dense",
+                        f'Agent "{agent}" changed {share.density:.1%} of all elements. Is this '
+                        "the base it was trained from?",
+                        (agent,),
+                    )
+                )
+    for pair in equal_agents(sketch):
+        found.append(
+            Finding(
+                "equal-agents",
+                f'Agents "{pair[0]}" and "{pair[1]}" changed exactly the same elements by the same '
+                "amounts: one model given twice, perhaps stored in another way. All their changes "
+                "count as shared.",
+                pair,
+            )
+        )
+    return tuple(found)
+
+
+def equal_agents(sketch: Sketch) -> list[tuple[str, str]]:
+    """Return the pairs of agents that a pass cannot tell apart; agents equal to the base are none.
+
+    Two agents count as equal when in every tensor and at every epsilon of the ladder neither
+    changed an element that the other did not, and |tau| is spread over the 128 bins per octave in
+    the same way. That is how one model looks that was sharded, or stored in a wider dtype, anew.
+    Needs overlap patterns: with more than six agents nothing is found.
+    """
+    if sketch.counts.patterns is None:
+        return []
+    found: list[tuple[str, str]] = []
+    for b in range(len(sketch.agents)):
+        for a in range(b):
+            if sketch.model.active[0, 0, a] == 0 or not _same_spread(sketch.magnitudes, a, b):
+                continue
+            masks = np.arange(sketch.counts.patterns.shape[-1])
+            apart = (masks >> a & 1) != (masks >> b & 1)
+            if not sketch.counts.patterns[:, :, apart].any():
+                found.append((sketch.agents[a], sketch.agents[b]))
+                break  # of three equal agents, two pairs say it all
+    return found
+
+
+def _same_spread(magnitudes: np.ndarray, a: int, b: int) -> bool:
+    return bool(np.array_equal(magnitudes[a], magnitudes[b]))
+
+
+def texts(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """Return the sentences of the warnings among these, each once."""
+    return tuple(dict.fromkeys(f.text for f in findings if f.level == "warn"))
