@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -23,6 +24,7 @@ from ram_studio.checkpoints.compatibility import (
     RowsPolicy,
     check_compatibility,
 )
+from ram_studio.checkpoints.storage import storage_report
 from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, BlockReader, Sources, blocks_of
 from ram_studio.engine.device_counting import CountingTask, DeviceCounter, as_base, every_agent
 from ram_studio.engine.devices import choose_device, devices_of, settled
@@ -40,9 +42,6 @@ from ram_studio.engine.tally import (
     single_grid,
 )
 from ram_studio.engine.workers import run_blocks, thread_count
-
-DENSE = 0.95
-STORAGE_GAP = 1.5
 
 
 def load(
@@ -155,9 +154,8 @@ def analyze_report(
         rounded=found.rounded,
         relations=found.relations,
         steps=found.steps,
-        warnings=report.warnings,
     )
-    return sketch.with_warnings(pass_warnings(sketch))
+    return replace(sketch, warnings=storage_report(report, sketch).warnings)
 
 
 def count_at(
@@ -337,31 +335,3 @@ def _through(values: np.ndarray, dtype: str) -> np.ndarray:
 def _one_dtype(elements: Mapping[str, int]) -> str:
     floating = [dtype for dtype in elements if dtype in rounding.STORAGE]
     return floating[0] if len(floating) == 1 else "mixed"
-
-
-def pass_warnings(sketch: Sketch) -> tuple[str, ...]:
-    """Return what the pass found that the user should know, one sentence per finding."""
-    from ram_studio.algorithm.ladder import DEFAULT_INDEX
-
-    found = []
-    model = sketch.model
-    total = max(1, sketch.total)
-    for t, agent in enumerate(sketch.agents):
-        active = int(model.active[0, DEFAULT_INDEX, t])
-        if int(model.active[0, 0, t]) == 0:
-            found.append(f'Agent "{agent}" equals the base: nothing was changed, so lambda is 1.')
-        elif active / total > DENSE:
-            found.append(
-                f'Agent "{agent}" changed {active / total:.1%} of all elements. Is this the base '
-                "it was trained from?"
-            )
-        if sketch.rounded is not None:
-            rounded = int(sketch.grouped("model", sketch.rounded).active[0, DEFAULT_INDEX, t])
-            if active > STORAGE_GAP * rounded:
-                found.append(
-                    f'Agent "{agent}" is stored as {sketch.dtypes.get(agent)} beside a '
-                    f"{sketch.dtypes.get(BASE)} base: its density is {active / total:.2%} as "
-                    f"stored and {rounded / total:.2%} when rounded to the base's dtype. The "
-                    "difference may be storage rather than training."
-                )
-    return tuple(found)
