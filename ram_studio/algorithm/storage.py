@@ -223,21 +223,20 @@ def pass_findings(sketch: Sketch, point: int = DEFAULT_INDEX) -> tuple[Finding, 
 def equal_agents(sketch: Sketch) -> list[tuple[str, str]]:
     """Return the pairs of agents that a pass cannot tell apart; agents equal to the base are none.
 
-    Two agents count as equal when in every tensor and at every epsilon of the ladder neither
-    changed an element that the other did not, and |tau| is spread over the 128 bins per octave in
-    the same way. That is how one model looks that was sharded, or stored in a wider dtype, anew.
-    Needs overlap patterns: with more than six agents nothing is found.
+    Two agents count as equal when |tau| is spread over the 128 bins per octave in the same way; in
+    every tensor and at every epsilon of the ladder neither changed an element that the other did
+    not (up to six agents); and, where the sketch has relations, tau_a . tau_b is |tau_a|^2 and
+    |tau_b|^2 in every tensor (to 1e-12). That is how one model looks that was sharded, or stored in
+    a wider dtype, anew. With more than six agents and no relations nothing is found.
     """
-    if sketch.counts.patterns is None:
+    if sketch.counts.patterns is None and sketch.relations is None:
         return []
     found: list[tuple[str, str]] = []
     for b in range(len(sketch.agents)):
         for a in range(b):
             if sketch.model.active[0, 0, a] == 0 or not _same_spread(sketch.magnitudes, a, b):
                 continue
-            masks = np.arange(sketch.counts.patterns.shape[-1])
-            apart = (masks >> a & 1) != (masks >> b & 1)
-            if not sketch.counts.patterns[:, :, apart].any():
+            if _same_elements(sketch, a, b) and _same_direction(sketch, a, b):
                 found.append((sketch.agents[a], sketch.agents[b]))
                 break  # of three equal agents, two pairs say it all
     return found
@@ -245,6 +244,21 @@ def equal_agents(sketch: Sketch) -> list[tuple[str, str]]:
 
 def _same_spread(magnitudes: np.ndarray, a: int, b: int) -> bool:
     return bool(np.array_equal(magnitudes[a], magnitudes[b]))
+
+
+def _same_elements(sketch: Sketch, a: int, b: int) -> bool:
+    if sketch.counts.patterns is None:
+        return True
+    masks = np.arange(sketch.counts.patterns.shape[-1])
+    apart = (masks >> a & 1) != (masks >> b & 1)
+    return not sketch.counts.patterns[:, :, apart].any()
+
+
+def _same_direction(sketch: Sketch, a: int, b: int) -> bool:
+    if sketch.relations is None:
+        return True
+    dots = sketch.relations.dots
+    return bool(np.isclose(dots[:, a, b, None], dots[:, (a, b), (a, b)], rtol=1e-12, atol=0).all())
 
 
 def texts(findings: Sequence[Finding]) -> tuple[str, ...]:

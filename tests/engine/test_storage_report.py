@@ -110,6 +110,10 @@ def test_one_model_in_two_storages_is_found_by_the_pass(tmp_path, base):
     assert [(f.kind, f.agents) for f in after.findings if f.level == "warn"] == [
         ("equal-agents", ("a", "c"))
     ]
+    # The same sizes of change in other directions make another model.
+    mirrored = 2 * base.double() - one.double()
+    _, signs = reports(tmp_path / "signs", base, a=one, c=mirrored.float())
+    assert [f.kind for f in signs.findings if f.level == "warn"] == []
     # One last place at one element is enough to be another model.
     bits = one.clone().view(torch.int16)
     bits[7] ^= 1
