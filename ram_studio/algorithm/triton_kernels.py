@@ -12,6 +12,8 @@ contracted to one rounding (``enable_fp_fusion``), because the CPU's are not.
 
 from __future__ import annotations
 
+import threading
+
 import torch
 import triton
 import triton.language as tl
@@ -21,6 +23,9 @@ from ram_studio.algorithm.device_kernels import TILE, tiles
 from ram_studio.algorithm.ladder import BIN_COUNT, BIN_SHIFT, LOWEST_BIN
 
 _OUTPUTS = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
+_ONE_AT_A_TIME = threading.Lock()
+"""Held while a kernel is launched, which compiles it the first time; threads launch a lot."""
+
 _OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 
 _BINS = tl.constexpr(BIN_COUNT)
@@ -86,7 +91,7 @@ def fill_chain(
         worst = tl.maximum(worst, bits)
         k = ((bits - edge_bits - 1) >> _SHIFT) - _LOWEST
         k = tl.minimum(tl.maximum(k, 0), _BINS - 1)
-        bins = (*bins, tl.where(bits == 0, -1, k))
+        bins = bins + (tl.where(bits == 0, -1, k),)  # noqa: RUF005  triton knows no unpacking
     if tl.max(worst) >= _INFINITY:
         tl.store(flags + 0, 1)
     chain += (program % COPIES).to(tl.int64) * ((1 << AGENTS) * AGENTS * _BINS)
@@ -268,7 +273,9 @@ def _bits(tensor: Tensor) -> Tensor:
 def count_block(base: Tensor, agents: Tensor, chain: Tensor, flags: Tensor, edge_bits: int) -> None:
     """Do ``device_kernels.count_block`` in one kernel; does not wait for it."""
     n = base.shape[0]
-    if n:
+    if not n:
+        return
+    with _ONE_AT_A_TIME:
         fill_chain[(triton.cdiv(n, TILE),)](
             _bits(base),
             _bits(agents),
@@ -303,25 +310,26 @@ def merge_block(
         return
     counts, sums = measured or (flags, factors)
     key_bits = key or 0
-    merge_region[(tiles(start, n),)](
-        _bits(base),
-        _bits(agents),
-        _bits(merged),
-        factors,
-        counts,
-        sums,
-        flags,
-        n,
-        agents.stride(0),
-        start % TILE,
-        epsilon,
-        key_bits - (1 << 64) if key_bits >> 63 else key_bits,
-        start,
-        AGENTS=agents.shape[0],
-        ELECT_SIGN=elect_sign,
-        OUTPUT=_OUTPUTS[merged.dtype],
-        IS_STOCHASTIC=key is not None,
-        IS_MEASURED=measured is not None,
-        TILE=TILE,
-        **_OPTIONS,
-    )
+    with _ONE_AT_A_TIME:
+        merge_region[(tiles(start, n),)](
+            _bits(base),
+            _bits(agents),
+            _bits(merged),
+            factors,
+            counts,
+            sums,
+            flags,
+            n,
+            agents.stride(0),
+            start % TILE,
+            epsilon,
+            key_bits - (1 << 64) if key_bits >> 63 else key_bits,
+            start,
+            AGENTS=agents.shape[0],
+            ELECT_SIGN=elect_sign,
+            OUTPUT=_OUTPUTS[merged.dtype],
+            IS_STOCHASTIC=key is not None,
+            IS_MEASURED=measured is not None,
+            TILE=TILE,
+            **_OPTIONS,
+        )

@@ -87,7 +87,12 @@ def settle(devices: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def settled(devices: Iterable[str]) -> Iterator[None]:
-    """Leave no queued work behind, also after an error: buffers are freed then."""
+    """Begin and end with nothing queued, also after an error.
+
+    Streams do not wait for each other: what was queued before may still use memory that is handed
+    out anew, and what is queued here may use buffers that are freed at the end.
+    """
+    settle(devices)
     try:
         yield
     finally:

@@ -74,7 +74,7 @@ class _Lane:
     def __init__(
         self,
         device: str,
-        task: Task,
+        make_task: Callable[[str], Task],
         sources: Sources | None,
         residence: Residence | None,
         also: HostCounter | None,
@@ -83,8 +83,9 @@ class _Lane:
         self._sources = sources
         self._residence = residence
         self._also = also
-        self.task = task
         self._stream = Stream(device)
+        with self._stream:  # its memory is filled in the stream that uses it
+            self.task = make_task(device)
         is_read = residence is None or not residence.is_filled
         self._slots = [_Slot() for _ in range(RING if is_read else _DEEP_RING)]
         self._turn = 0
@@ -220,7 +221,7 @@ class DeviceWorker:
         if number not in self._lanes:
             device = self._devices[number]
             self._lanes[number] = _Lane(
-                device, self._make_task(device), self._sources, self._residence, self._also
+                device, self._make_task, self._sources, self._residence, self._also
             )
         self._lanes[number].run(block, stays)
 

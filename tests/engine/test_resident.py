@@ -132,7 +132,7 @@ def test_a_file_changed_since_loading_is_refused(tmp_path, device):
     resident.merge()
     path = zoo.folder / "agent1" / "model.safetensors"
     os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
-    with pytest.raises(SourceChangedError, match="agent1/model.safetensors changed after"):
+    with pytest.raises(SourceChangedError, match=r"agent1/model\.safetensors changed after"):
         resident.merge()
 
 
