@@ -11,16 +11,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import llvmlite.binding
-import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ram_studio.algorithm.ladder import BIN_COUNT, BIN_SHIFT, LOWEST_BIN
+from ram_studio.algorithm.measured_kernels import MARGIN
+from ram_studio.algorithm.processor import HAS_FAST_LANES, LANES
 
-LANES = 16
+__all__ = ["HAS_FAST_LANES", "LANES", "leaving_slots", "merge_mean_lanes"]
 
 _INT1, _INT16, _INT32, _INT64 = (ir.IntType(bits) for bits in (1, 16, 32, 64))
 _FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
@@ -31,20 +31,6 @@ _DOUBLES = ir.VectorType(_DOUBLE, LANES)
 _HALF_DOUBLES = ir.VectorType(_DOUBLE, LANES // 2)
 _MASK = ir.VectorType(_INT1, LANES)
 _SIGN_OFF = 0x7FFFFFFF
-
-
-def _has_fast_lanes() -> bool:
-    # The features numba compiles for: those of this processor unless the user says otherwise.
-    asked = numba.config.CPU_FEATURES
-    if asked is not None:
-        return "+avx512f" in asked
-    if numba.config.CPU_NAME is not None:
-        return False
-    return bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
-
-
-HAS_FAST_LANES = _has_fast_lanes()
-"""Whether the functions of this module beat plain loops here."""
 
 
 def _splat(vector: ir.VectorType, value: float) -> ir.Constant:
@@ -165,9 +151,6 @@ def leaving_slots(typing_context, base, agents, start, edge_bits, slots, positio
 
 EXPONENT_SPREAD = 10
 """Where base and agents lie within so many octaves, float32 sums of task vectors are exact."""
-
-MARGIN = 2.0**-20
-"""How far apart the bounds of a factor lie, relative to it."""
 
 _LARGEST_BITS = (127 + 55) << 7
 

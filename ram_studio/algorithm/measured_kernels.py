@@ -13,8 +13,13 @@ import numpy as np
 from jaxtyping import Float64, Int64, UInt16
 
 from ram_studio.algorithm.kernels import INFINITY_BITS
-from ram_studio.algorithm.lane_kernels import HAS_FAST_LANES, LANES, MARGIN, merge_mean_lanes
-from ram_studio.algorithm.numba_kernels import numba_kernel
+from ram_studio.algorithm.machine_code import Kernel
+from ram_studio.algorithm.processor import HAS_FAST_LANES, LANES
+
+_merge_groups = Kernel("measured_loops", "merge_groups")
+
+MARGIN = 2.0**-20
+"""How far apart the bounds of a factor lie, relative to it."""
 
 _SHORT = 16.0
 """Up to here a float32 factor times a total, plus the base, is exact in float64."""
@@ -36,7 +41,9 @@ class Measured:
     is_in_range: bool
 
 
-def can_measure(base: np.ndarray, dtype: str, epsilon: float, factors: tuple[float, ...]) -> bool:
+def can_measure(
+    base: np.ndarray, dtype: str, epsilon: np.floating | float, factors: tuple[float, ...]
+) -> bool:
     """Whether ``merge_measured`` is fast and exact: bfloat16 in and out, numbers not extreme."""
     return (
         HAS_FAST_LANES
@@ -96,22 +103,3 @@ def _bounds(factors: tuple[float, ...], side: int) -> tuple[float, ...]:
         n if n == factor <= _SHORT else n * (1 + side * MARGIN)
         for n, factor in zip(near, factors, strict=True)
     )
-
-
-@numba_kernel
-def _merge_groups(base, agents, merged, cuts, epsilon, factors, low, high, counts, sums, largest):
-    for row in range(sums.shape[0]):
-        merge_mean_lanes(
-            base,
-            agents,
-            merged,
-            cuts[row],
-            (cuts[row + 1] - cuts[row]) // LANES,
-            epsilon,
-            factors,
-            low,
-            high,
-            counts,
-            sums[row],
-            largest,
-        )

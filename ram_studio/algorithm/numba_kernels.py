@@ -6,13 +6,31 @@ functions from several files, so what is kept is tied to the sources of the whol
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from numba import njit
+
+from ram_studio.algorithm.machine_code import sources_digest
+
+COMPILE_OPTIONS = {
+    "nogil": True,
+    # Without the Python error model's zero-division branches LLVM can turn every `if` into a
+    # select, and so vectorise.
+    "error_model": "numpy",
+    # Loops that ``machine_code`` calls: from machine code alone, and without reference counts.
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "_nrt": False,
+}
+
+
+def loop_part(function: Callable | None = None, **options: Any) -> Any:
+    """Make a function callable from the loops that ``machine_code`` compiles; a decorator."""
+    if function is None:
+        return lambda function: loop_part(function, **options)
+    return njit(**COMPILE_OPTIONS, **options)(function)
 
 
 def numba_kernel(function: Callable | None = None, **options: Any) -> Any:
@@ -28,14 +46,5 @@ def numba_kernel(function: Callable | None = None, **options: Any) -> Any:
     # Not a part of numba's interface: where it is missing, the file's own stamp has to do.
     kept = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if hasattr(kept, "_source_stamp"):
-        kept._source_stamp = (kept._source_stamp, sources_digest())
+        kept._source_stamp = (kept._source_stamp, sources_digest(Path(__file__).parent))
     return compiled
-
-
-@cache
-def sources_digest() -> str:
-    """Return a digest of every file that kernels are written in."""
-    digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
