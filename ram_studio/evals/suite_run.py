@@ -7,8 +7,9 @@ from pathlib import Path
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.engines.endpoint import EndpointEngine
-from ram_studio.evals.engines.engine import ChatMode, Engine
+from ram_studio.evals.engines.engine import ChatMode, Engine, EngineName
 from ram_studio.evals.engines.local import DEFAULT_BATCH_SIZE, LocalEngine
+from ram_studio.evals.engines.vllm_engine import VllmEngine
 from ram_studio.evals.generation import OnTokens
 from ram_studio.evals.health_run import HealthRun
 from ram_studio.evals.question import Question, Reply, Verdict
@@ -54,6 +55,7 @@ def evaluate_suites(
     lengths: Sequence[int] = DEFAULT_LENGTHS,
     chat: ChatMode = "auto",
     code: CodeSwitch = "auto",
+    engine: EngineName = "transformers",
     device: str = "auto",
     batch_size: int = DEFAULT_BATCH_SIZE,
     base: str | None = None,
@@ -80,6 +82,7 @@ def evaluate_suites(
         lengths: prompt lengths of the memory suite, in tokens of the first model.
         chat: "auto", "template" or "none", see `LocalEngine`.
         code: whether code that a model wrote may run, see `sandbox.check_code_allowed`.
+        engine: what answers for a local folder, "transformers" or "vllm".
         base: the model that health measures the others against; None: no comparison.
         fresh: forget stored answers to these questions and ask anew.
         on_progress: called with (model, domain, done, total); the first call for a model and domain
@@ -96,6 +99,11 @@ def evaluate_suites(
     _check(models, limit, batch_size, base)
     if any(suite.runs_code for suite in chosen):
         check_code_allowed(code)
+    if engine == "vllm" and HEALTH in names:
+        raise EvaluationError(
+            "Health needs the model's logits, which the engine 'vllm' does not hand out. Leave the "
+            "suite out, or use the engine 'transformers' for it."
+        )
     health = HealthRun(store, fresh) if HEALTH in names else None
     asked: dict[str, tuple[Question, ...]] | None = None
     results: dict[str, ModelResult] = {}
@@ -104,8 +112,13 @@ def evaluate_suites(
     try:
         for name in order:
             start = time.perf_counter()
-            engine = open_engine(
-                models[name], chat=chat, device=device, batch_size=batch_size, on_tokens=on_tokens
+            opened = open_engine(
+                models[name],
+                chat=chat,
+                engine=engine,
+                device=device,
+                batch_size=batch_size,
+                on_tokens=on_tokens,
             )
             try:
                 if asked is None:
@@ -113,7 +126,7 @@ def evaluate_suites(
                         suite.name: tuple(
                             suite.make(
                                 SuiteSettings(
-                                    engine.count_tokens,
+                                    opened.count_tokens,
                                     _limit_of(suite.name, limit),
                                     seed,
                                     tuple(lengths),
@@ -125,7 +138,7 @@ def evaluate_suites(
                     }
                 answered: dict[str, list[Answer]] = {}
                 for suite in chosen:
-                    run = SuiteRun(name, str(models[name]), engine, suite, code, store, fresh)
+                    run = SuiteRun(name, str(models[name]), opened, suite, code, store, fresh)
                     for question, answer in run.answers(
                         asked[suite.name], on_progress, should_stop
                     ):
@@ -134,11 +147,11 @@ def evaluate_suites(
                 if health:
                     if on_progress:
                         on_progress(name, HEALTH, 0, 1)
-                    measured = health.measure(name, engine, is_base=name == base)
+                    measured = health.measure(name, opened, is_base=name == base)
                     if on_progress:
                         on_progress(name, HEALTH, 1, 1)
             finally:
-                engine.close()
+                opened.close()
             results[name] = ModelResult(
                 name,
                 str(models[name]),
@@ -159,15 +172,18 @@ def open_engine(
     source: str | Path | Endpoint,
     *,
     chat: ChatMode = "auto",
+    engine: EngineName = "transformers",
     device: str = "auto",
     batch_size: int = DEFAULT_BATCH_SIZE,
     on_tokens: OnTokens | None = None,
 ) -> Engine:
-    """Open what answers: a local folder or an endpoint."""
+    """Open what answers: a local folder, through transformers or vLLM, or an endpoint."""
     if isinstance(source, Endpoint):
         return EndpointEngine(
             source.url, source.model, token=source.token, chat=chat, seconds=source.seconds
         )
+    if engine == "vllm":
+        return VllmEngine(source, device=device, chat=chat, batch_size=batch_size)
     return LocalEngine(source, device=device, chat=chat, batch_size=batch_size, on_tokens=on_tokens)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 from ram_studio.evals.question import Question, Reply
 
 ChatMode = Literal["auto", "template", "none"]
+EngineName = Literal["transformers", "vllm"]
 ShouldStop = Callable[[], bool]
 
 _TOOLS = """You can call these functions (JSON schemas):

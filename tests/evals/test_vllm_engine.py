@@ -1,0 +1,95 @@
+"""The vLLM engine against a stand-in of its documented API; vLLM itself is not run here."""
+
+import importlib
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.evals import AnswerStore, evaluate_suites
+from ram_studio.evals.engines import LocalEngine, VllmEngine
+from ram_studio.evals.question import Question
+from ram_studio.resources import asset_path
+
+CODING = asset_path("example", "coding")
+
+
+@pytest.fixture
+def vllm(tmp_path, monkeypatch):
+    """Put the stand-in where `import vllm` finds it."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    shutil.copy(Path(__file__).with_name("vllm_stand_in.py"), folder / "vllm.py")
+    monkeypatch.syspath_prepend(str(folder))
+    importlib.invalidate_caches()
+    yield importlib.import_module("vllm")
+    sys.modules.pop("vllm", None)
+
+
+@pytest.fixture
+def without_vllm(monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        "ram_studio.evals.engines.vllm_engine.find_spec",
+        lambda name: None if name == "vllm" else real(name),
+    )
+
+
+def test_without_vllm_the_error_names_the_extra(without_vllm):
+    with pytest.raises(EvaluationError, match=r'pip install "ram-studio\[vllm\]"'):
+        VllmEngine(CODING)
+    with pytest.raises(EvaluationError, match="vLLM is not installed"):
+        evaluate_suites({"m": CODING}, "demo", limit=1, engine="vllm")
+
+
+def test_answers_equal_those_of_the_transformers_engine_and_are_kept_apart(vllm, tmp_path):
+    with AnswerStore(tmp_path / "a.sqlite3") as store:
+        reports = {
+            engine: evaluate_suites(
+                {"m": CODING}, "demo", limit=3, engine=engine, device="cpu", store=store
+            )
+            for engine in ("transformers", "vllm")
+        }
+        assert len(store.runs()) == 2
+    first, second = (
+        {d: [(a.text, a.is_correct, a.note) for a in answers] for d, answers in r.items()}
+        for r in (report.models["m"].answers for report in reports.values())
+    )
+    assert first == second
+
+
+def test_cut_answers_long_prompts_and_stopping_are_told(vllm):
+    engine = VllmEngine(CODING, device="cpu")
+    ask = Question("q", "d", "c", "tool: clock(city) . user: time in rome . answer:", "", None, 1)
+    ask = Question(**{**vars(ask), "is_raw": True})
+    ((_, reply),) = next(engine.answer([ask]))
+    assert (reply.finish, reply.note, reply.tokens) == ("length", "cut off after 1 tokens", 1)
+    long = Question("q", "d", "c", "word " * 9000, "", None, 8, is_raw=True)
+    ((_, reply),) = next(engine.answer([long]))
+    assert reply.finish == "too long"
+    with pytest.raises(Stopped):
+        next(engine.answer([ask], lambda: True))
+    assert engine.identity["engine"] == "vllm"
+    plain = LocalEngine(CODING, device="cpu").identity
+    assert engine.identity["fingerprint"] == plain["fingerprint"]
+    engine.close()
+
+
+def test_what_vllm_cannot_load_or_answer_is_one_error(vllm, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("No GPU was found.\nReally.")
+
+    ask = Question("q", "d", "c", "hello", "", None, 4, is_raw=True)
+    monkeypatch.setattr(vllm.LLM, "generate", broken)
+    with pytest.raises(EvaluationError, match=r"failed while vLLM answered: No GPU was found\. R"):
+        next(VllmEngine(CODING, device="cpu").answer([ask]))
+    monkeypatch.setattr(vllm.LLM, "__init__", broken)
+    with pytest.raises(EvaluationError, match=r"vLLM does not load .*: No GPU"):
+        next(VllmEngine(CODING, device="cpu").answer([ask]))
+
+
+def test_health_is_refused_before_anything_is_loaded(vllm):
+    with pytest.raises(EvaluationError, match="does not hand out"):
+        evaluate_suites({"m": CODING}, "health", engine="vllm")

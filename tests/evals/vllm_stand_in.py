@@ -1,0 +1,70 @@
+"""Stands in for vLLM where it is not installed: its offline API as documented, over transformers.
+
+Only what the adapter uses: `LLM(model, dtype, seed, trust_remote_code, gpu_memory_utilization)`,
+`generate(prompts, sampling_params, use_tqdm)` and the fields of its outputs. Unknown arguments are
+refused, as vLLM refuses them. It shows that the adapter keeps to that API and reads it rightly; it
+does not show that vLLM's own kernels answer alike.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class SamplingParams:
+    """Greedy decoding settings."""
+
+    temperature: float = 1.0
+    max_tokens: int = 16
+
+
+@dataclass
+class CompletionOutput:
+    """One answer."""
+
+    text: str
+    token_ids: list
+    finish_reason: str
+
+
+@dataclass
+class RequestOutput:
+    """One prompt's answers."""
+
+    outputs: list
+
+
+class LLM:
+    """A loaded model."""
+
+    def __init__(self, *, model, dtype, seed, trust_remote_code, gpu_memory_utilization):
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        assert dtype == "auto"
+        assert 0 < gpu_memory_utilization <= 1
+        assert not trust_remote_code
+        self._model = AutoModelForCausalLM.from_pretrained(model).float().eval()
+        self._tokenizer = AutoTokenizer.from_pretrained(model)
+
+    def generate(self, prompts, sampling_params, use_tqdm=True):
+        """Answer one prompt after another."""
+        import torch
+
+        assert sampling_params.temperature == 0.0
+        found = []
+        for prompt in prompts:
+            (key,) = prompt
+            assert key == "prompt_token_ids"
+            ids = torch.tensor([prompt[key]])
+            output = self._model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                max_new_tokens=sampling_params.max_tokens,
+            )
+            new = output[0, ids.shape[1] :].tolist()
+            ended = new[-1] == self._tokenizer.eos_token_id
+            text = self._tokenizer.decode(new, skip_special_tokens=True)
+            found.append(
+                RequestOutput([CompletionOutput(text, new, "stop" if ended else "length")])
+            )
+        return found
