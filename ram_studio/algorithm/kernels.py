@@ -66,8 +66,8 @@ def fill_steps(
 
 def __getattr__(name: str) -> object:
     """Forward the parts of loops to modules of loops, which import them from here."""
-    from ram_studio.algorithm import loop_kernels
-
     if name not in ("_decode", "float_bits"):
         raise AttributeError(name)
+    from ram_studio.algorithm import loop_kernels
+
     return getattr(loop_kernels, name)
