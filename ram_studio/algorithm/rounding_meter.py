@@ -210,7 +210,7 @@ class Curve:
         }
 
 
-def _as_whole(value: float) -> float:
+def _as_whole(value: float) -> int | float:
     return int(value) if value == int(value) else value
 
 
