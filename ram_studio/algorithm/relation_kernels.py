@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ram_studio.algorithm.kernels import _decode, float_bits
 from ram_studio.algorithm.ladder import BIN_COUNT, BIN_SHIFT, LOWEST_BIN
+from ram_studio.algorithm.loop_kernels import _decode, float_bits
 from ram_studio.algorithm.numba_kernels import numba_kernel
 from ram_studio.algorithm.relations import EXPONENTS, HALF_STEPS, PAIR_ROWS, QUANTUM
 
@@ -20,39 +20,68 @@ _ROUNDER = 2.0**52 * QUANTUM
 
 
 @numba_kernel
-def sort_changed(base, agents, lists, counts):
-    """Write the indices of the elements that each agent alone changed, and of those several did.
+def gather_changed(base, agents, alone, several, counts):
+    """Gather the elements that each agent alone changed, and those that several did, as float32.
 
-    base: stored elements (n,), n at most what ``lists`` is wide; agents: tuple of such.
-    lists: int32 (agents + 1, n), the last row for several agents; counts: int64 (agents + 1,),
-    how many are in each. Both are overwritten. "Changed" goes by the stored elements.
+    base: stored elements (n,); agents: tuple of such.
+    alone: float32 (2, n), the agent's element and tau, for the first agent, then the second, ...;
+    several: float32 (2, agents, n), every agent's element and tau; counts: int64 (agents + 1,),
+    how many each agent alone changed, and last how many several. All three are overwritten.
+
+    The only kernel here that is compiled for each number of agents and storage format.
     """
     n_agents = len(agents)
     n = base.shape[0]
-    pattern = np.empty(_TILE, dtype=np.uint32)
-    found = np.empty(_TILE, dtype=np.int32)
-    counts[:] = 0
+    pattern = np.empty(n, dtype=np.uint32)
+    found = np.empty(n + 1, dtype=np.int32)
+    pattern[:] = 0
     for start in range(0, n, _TILE):
         length = min(_TILE, n - start)
         x = base[start : start + length]
-        pattern[:length] = 0
+        mine = pattern[start : start + length]
         for t in range(n_agents):
             y = agents[t][start : start + length]
             bit = np.uint32(1 << t)
             for i in range(length):
-                pattern[i] |= bit if x[i] != y[i] else np.uint32(0)
-        n_found = 0
-        for i in range(length):
-            found[n_found] = i
-            n_found += np.int64(pattern[i] != 0)
+                mine[i] |= bit if x[i] != y[i] else np.uint32(0)
+    n_found = 0
+    for i in range(n):
+        found[n_found] = i
+        n_found += np.int64(pattern[i] != 0)
+    counts[:] = 0
+    places = np.zeros(n_agents + 1, dtype=np.int64)
+    sorted_by_owner = np.empty(n, dtype=np.int32)
+    # Twice over the changed elements: how many each agent owns alone, then where they go.
+    for turn in range(2):
         for at in range(n_found):
-            i = found[at]
-            mask = pattern[i]
+            mask = pattern[found[at]]
             row = n_agents
             for t in range(n_agents):
                 row = t if mask == np.uint32(1 << t) else row
-            lists[row, counts[row]] = start + i
-            counts[row] += 1
+            if turn == 0:
+                counts[row] += 1
+            else:
+                sorted_by_owner[places[row]] = found[at]
+                places[row] += 1
+        if turn == 0:
+            for t in range(1, n_agents + 1):
+                places[t] = places[t - 1] + counts[t - 1]
+    start = 0
+    for t in range(n_agents):
+        y = agents[t]
+        for at in range(start, start + counts[t]):
+            i = sorted_by_owner[at]
+            own = _decode(y[i])
+            alone[0, at] = own
+            alone[1, at] = own - _decode(base[i])
+        start += counts[t]
+    for t in range(n_agents):
+        y = agents[t]
+        for at in range(counts[n_agents]):
+            i = sorted_by_owner[start + at]
+            own = _decode(y[i])
+            several[0, t, at] = own
+            several[1, t, at] = own - _decode(base[i])
 
 
 @numba_kernel(forceinline=True)
@@ -77,15 +106,14 @@ def _pair_index(a, b, n):
 
 
 @numba_kernel(forceinline=True)
-def _sort_changes(base, agents, i, edge_bits, interval_of_bin, tau, order, interval):
-    """Write tau of each agent, and the agents that changed element i, largest interval first.
+def _sort_changes(changes, at, edge_bits, interval_of_bin, tau, order, interval):
+    """Write tau of each agent, and the agents that changed an element, largest interval first.
 
     Returns how many there are. Agents of one interval stay in the order given.
     """
-    x = _decode(base[i])
     active = 0
-    for t in range(len(agents)):
-        change = _decode(agents[t][i]) - x
+    for t in range(changes.shape[0]):
+        change = changes[t, at]
         tau[t] = change
         if change == 0:
             continue
@@ -102,12 +130,12 @@ def _sort_changes(base, agents, i, edge_bits, interval_of_bin, tau, order, inter
 
 
 @numba_kernel(forceinline=True)
-def _magnitude_row(mask, agent, members, n, has_patterns):
-    return mask * n + agent if has_patterns else 2 * agent + np.int64(members > 1)
+def _magnitude_row(mask, agent, members, n, has_sets):
+    return mask * n + agent if has_sets else 2 * agent + np.int64(members > 1)
 
 
 @numba_kernel(forceinline=True)
-def _add_magnitudes(tau, order, interval, active, n, has_patterns, rows, touched):
+def _add_magnitudes(tau, order, interval, active, n, has_sets, rows, touched):
     """Add |tau| of each member of every set of agents that is active at some threshold."""
     mask = 0
     for last in range(active):
@@ -118,7 +146,7 @@ def _add_magnitudes(tau, order, interval, active, n, has_patterns, rows, touched
             continue
         for member in range(last + 1):
             agent = order[member]
-            row = _magnitude_row(mask, agent, last + 1, n, has_patterns)
+            row = _magnitude_row(mask, agent, last + 1, n, has_sets)
             size = _size(tau[agent])
             touched[row] = 1
             rows[row, upper] += size
@@ -214,37 +242,33 @@ def _add_step(y, change, agent, upper, lower, places, steps, stepped, first, row
 
 
 @numba_kernel
-def add_magnitudes(
-    base, agents, lists, counts, edge_bits, interval_of_bin, has_patterns, rows, touched
-):
+def add_magnitudes(alone, several, counts, edge_bits, interval_of_bin, has_sets, rows, touched):
     """Add only the sums of |tau|, see ``add_relations``."""
-    n = len(agents)
+    n = several.shape[1]
     tau = np.empty(n, dtype=np.float32)
     order = np.empty(n, dtype=np.int64)
     interval = np.empty(n, dtype=np.int64)
+    start = 0
     for t in range(n):
-        row = _magnitude_row(1 << t, t, 1, n, has_patterns)
+        row = _magnitude_row(1 << t, t, 1, n, has_sets)
         touched[row] |= np.uint8(counts[t] > 0)
-        for at in range(counts[t]):
-            i = lists[t, at]
-            change = _decode(agents[t][i]) - _decode(base[i])
+        for at in range(start, start + counts[t]):
+            change = alone[1, at]
             rows[row, _interval_of(change, edge_bits, interval_of_bin)] += _size(change)
+        start += counts[t]
     for at in range(counts[n]):
-        active = _sort_changes(
-            base, agents, lists[n, at], edge_bits, interval_of_bin, tau, order, interval
-        )
-        _add_magnitudes(tau, order, interval, active, n, has_patterns, rows, touched)
+        active = _sort_changes(several[1], at, edge_bits, interval_of_bin, tau, order, interval)
+        _add_magnitudes(tau, order, interval, active, n, has_sets, rows, touched)
 
 
 @numba_kernel
 def add_relations(
-    base,
-    agents,
-    lists,
+    alone,
+    several,
     counts,
     edge_bits,
     interval_of_bin,
-    has_patterns,
+    has_sets,
     rows,
     touched,
     dots,
@@ -254,8 +278,8 @@ def add_relations(
 ):
     """Add a group of elements to every statistic of ``relations``.
 
-    base, agents: stored elements, as for ``kernels.fill_chain``; lists, counts: see sort_changed.
-    edge_bits, interval_of_bin: of the grid (int32; uint8 by bin of |tau|).
+    alone, several, counts: see gather_changed; edge_bits, interval_of_bin: of the grid (int32;
+    uint8 by bin of |tau|); has_sets: whether |tau| is kept by set of agents.
     rows: float64 (rows, intervals), see ``relations.RowLayout``; touched: uint8 (rows,), set to 1
     where a row was added to.
     dots: float64 (agents, agents), the upper triangle of tau_a tau_b added up.
@@ -264,44 +288,41 @@ def add_relations(
     the element is no longer the agent's alone; stepped: uint8, which of its rows were added to.
     Task vectors must be finite.
     """
-    n = len(agents)
+    n = several.shape[1]
     tau = np.empty(n, dtype=np.float32)
     order = np.empty(n, dtype=np.int64)
     interval = np.empty(n, dtype=np.int64)
-    signs = (n << n) if has_patterns else 2 * n
+    signs = (n << n) if has_sets else 2 * n
     loose = signs + 1 + n + PAIR_ROWS * (n * (n - 1) // 2)
+    start = 0
     for t in range(n):
-        row = _magnitude_row(1 << t, t, 1, n, has_patterns)
+        row = _magnitude_row(1 << t, t, 1, n, has_sets)
         touched[row] |= np.uint8(counts[t] > 0)
         squares = 0.0
         own = places[t]
-        for at in range(counts[t]):
-            i = lists[t, at]
-            y = _decode(agents[t][i])
-            change = y - _decode(base[i])
-            if change == 0:
+        for at in range(start, start + counts[t]):
+            change = alone[1, at]
+            if change == 0:  # 0 and -0
                 continue
             v = _interval_of(change, edge_bits, interval_of_bin)
             size = abs(np.float64(change))
             rows[row, v] += _size(change)
             squares += size * size
-            _add_step(y, change, t, v, 0, own, steps, stepped, loose, rows, touched)
+            _add_step(alone[0, at], change, t, v, 0, own, steps, stepped, loose, rows, touched)
         dots[t, t] += squares
+        start += counts[t]
     for at in range(counts[n]):
-        i = lists[n, at]
-        active = _sort_changes(base, agents, i, edge_bits, interval_of_bin, tau, order, interval)
-        _add_magnitudes(tau, order, interval, active, n, has_patterns, rows, touched)
-        for member in range(active):
-            a = order[member]
-            for other in range(member + 1):
-                b = order[other]
-                dots[min(a, b), max(a, b)] += np.float64(tau[a]) * np.float64(tau[b])
+        active = _sort_changes(several[1], at, edge_bits, interval_of_bin, tau, order, interval)
+        _add_magnitudes(tau, order, interval, active, n, has_sets, rows, touched)
+        for a in range(n):
+            for b in range(a, n):
+                dots[a, b] += np.float64(tau[a]) * np.float64(tau[b])
         if active > 1:
             _add_signs(tau, order, interval, active, n, signs, rows, touched)
         lower = interval[1] if active > 1 else 0
         if active > 0 and lower < interval[0]:
             a = order[0]
-            y = _decode(agents[a][i])
+            y = several[0, a, at]
             _add_step(
                 y, tau[a], a, interval[0], lower, places[a], steps, stepped, loose, rows, touched
             )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ram_studio.algorithm import ladder, naming, relation_kernels, relations, rounding_meter
+from ram_studio.algorithm import ladder, naming, relations, rounding_meter
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.relations import EXPONENTS, HALF_STEPS, Relations, RowLayout
 from ram_studio.algorithm.rounding_meter import DTYPES, StepCounts
@@ -156,11 +156,15 @@ class RelationCounter:
     """Adds blocks to a RelationTally, one thread's worth."""
 
     def __init__(self, tally: RelationTally) -> None:
+        from ram_studio.algorithm import relation_kernels  # imports numba, which merges do without
+
         n = tally.layout.n_agents
+        self._kernels = relation_kernels
         self._tally = tally
         self._edge = np.int32(tally.grid.edge_bits)
         self._interval = tally.grid.interval_of_bin.astype(np.uint8)
-        self._lists = np.empty((n + 1, GROUP_ELEMENTS), dtype=np.int32)
+        self._alone = np.empty((2, GROUP_ELEMENTS), dtype=np.float32)
+        self._several = np.empty((2, n, GROUP_ELEMENTS), dtype=np.float32)
         self._found = np.zeros(n + 1, dtype=np.int64)
         self._rows = np.zeros((tally.n_rows, tally.width))
         self._touched = np.zeros(tally.n_rows, dtype=np.uint8)
@@ -181,10 +185,15 @@ class RelationCounter:
             self._places = rounding_meter.kernel_places(dtypes)
         parts = []
         for part in _groups(block.start, block.n):
-            group = base[part], tuple(agent[part] for agent in agents)
-            relation_kernels.sort_changed(*group, self._lists, self._found)
+            self._kernels.gather_changed(
+                base[part],
+                tuple(agent[part] for agent in agents),
+                self._alone,
+                self._several,
+                self._found,
+            )
             if self._found.any():
-                self._add_group(*group)
+                self._add_group()
                 rows = np.flatnonzero(self._touched)
                 parts.append(_Part(rows, self._rows[rows], self._dots.copy()))
                 self._rows[rows] = 0.0
@@ -192,21 +201,21 @@ class RelationCounter:
                 self._dots[:] = 0.0
         self._tally.add(block.index, block.tensor_index, parts)
 
-    def _add_group(self, base: np.ndarray, agents: tuple[np.ndarray, ...]) -> None:
-        has_sets = self._tally.layout.has_sets
-        common = (base, agents, self._lists, self._found, self._edge, self._interval, has_sets)
-        if self._tally.only_magnitudes:
-            relation_kernels.add_magnitudes(*common, self._rows, self._touched)
-            return
-        relation_kernels.add_relations(
-            *common,
+    def _add_group(self) -> None:
+        common = (
+            self._alone,
+            self._several,
+            self._found,
+            self._edge,
+            self._interval,
+            self._tally.layout.has_sets,
             self._rows,
             self._touched,
-            self._dots,
-            self._places,
-            self._steps,
-            self._stepped,
         )
+        if self._tally.only_magnitudes:
+            self._kernels.add_magnitudes(*common)
+            return
+        self._kernels.add_relations(*common, self._dots, self._places, self._steps, self._stepped)
 
     def _fold_steps(self) -> None:
         if self._held is None:

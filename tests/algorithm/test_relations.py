@@ -1,0 +1,245 @@
+"""Magnitudes, signs, cancellation and dot products against plain loops over elements."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import reference
+from element_blocks import KINDS, ElementBlock, examples, make_block, stored_as
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ram_studio.algorithm import relation_kernels, relations, rounding_meter
+from ram_studio.algorithm.ladder import LADDER
+from ram_studio.algorithm.overlap import OverlapCounts
+from ram_studio.algorithm.relations import Relations, RowLayout
+from ram_studio.engine.tally import CpuCounter, Tally, ladder_grid
+
+GRID = ladder_grid()
+POINTS = (0, 9, 22, 30, 45, len(LADDER) - 1)
+DTYPES = ("BF16", "F16", "F32")
+
+
+def count(block: ElementBlock) -> OverlapCounts:
+    tally = Tally(1, len(block.agents), GRID)
+    counter = CpuCounter(tally)
+    assert counter.add(0, block.base, block.agents)
+    counter.close()
+    return tally.counts([len(block.base)])
+
+
+def relate(block: ElementBlock, *, only_magnitudes: bool = False) -> np.ndarray:
+    """Return the kernels' rows at every ladder point, and the dot products."""
+    n = len(block.agents)
+    layout = RowLayout(n)
+    size = layout.magnitudes.stop if only_magnitudes else layout.loose.stop
+    rows = np.zeros((size, GRID.points + 1))
+    touched = np.zeros(size, np.uint8)
+    alone = np.empty((2, len(block.base)), np.float32)
+    several = np.empty((2, n, len(block.base)), np.float32)
+    found = np.zeros(n + 1, np.int64)
+    relation_kernels.gather_changed(block.base, block.agents, alone, several, found)
+    intervals = GRID.interval_of_bin.astype(np.uint8)
+    edge = np.int32(GRID.edge_bits)
+    common = (alone, several, found, edge, intervals, layout.has_sets, rows, touched)
+    dots = np.zeros((n, n))
+    if only_magnitudes:
+        relation_kernels.add_magnitudes(*common)
+    else:
+        steps = np.zeros((n, GRID.points + 1, 256, 129), np.int32)
+        stepped = np.zeros((n, GRID.points + 1, 256), np.uint8)
+        places = rounding_meter.kernel_places(["BF16"] * n)
+        relation_kernels.add_relations(*common, dots, places, steps, stepped)
+    assert not rows[touched == 0].any(), "rows that were added to are marked"
+    return np.cumsum(rows[:, :0:-1], axis=1)[:, ::-1].T[None], dots[None]
+
+
+def related(block: ElementBlock) -> Relations:
+    return relations.build_relations(*relate(block), count(block))
+
+
+class Expected:
+    """One block's statistics at one epsilon, element by element, in exact arithmetic."""
+
+    def __init__(self, block: ElementBlock, epsilon: float) -> None:
+        n = len(block.agents)
+        pairs = list(itertools.combinations(range(n), 2))
+        self.magnitude = [[Fraction(0), Fraction(0)] for _ in range(n)]
+        self.by_set: dict[tuple[int, int], Fraction] = {}
+        self.conflicts = 0
+        self.cancelled = [Fraction(0)] * n
+        self.lost = Fraction(0)
+        self.pair_counts = {p: [0, 0] for p in pairs}
+        self.pair_sums = {p: [Fraction(0), Fraction(0)] for p in pairs}
+        columns = zip(*block.agent_values, strict=True)
+        for x, ys in zip(block.base_values, columns, strict=True):
+            tau = [Fraction(reference.tau(x, y)) for y in ys]
+            mask = reference.pattern(x, ys, epsilon)
+            members = [t for t in range(n) if mask >> t & 1]
+            for t in members:
+                self.magnitude[t][len(members) > 1] += abs(tau[t])
+                self.by_set[mask, t] = self.by_set.get((mask, t), Fraction(0)) + abs(tau[t])
+            if len(members) < 2:
+                continue
+            total = sum(tau[t] for t in members)
+            self.conflicts += len({tau[t] > 0 for t in members}) == 2
+            self.lost += sum(abs(tau[t]) for t in members) - abs(total)
+            for t in members:
+                if total == 0:
+                    self.cancelled[t] += abs(tau[t]) / 2
+                elif (tau[t] > 0) != (total > 0):
+                    self.cancelled[t] += abs(tau[t])
+            for a, b in itertools.combinations(members, 2):
+                self.pair_counts[a, b][0] += 1
+                self.pair_counts[a, b][1] += (tau[a] > 0) != (tau[b] > 0)
+                self.pair_sums[a, b][0] += abs(tau[a]) + abs(tau[b])
+                self.pair_sums[a, b][1] += abs(tau[a]) + abs(tau[b]) - abs(tau[a] + tau[b])
+
+
+def near(found: float, expected: Fraction, scale: float, size: int) -> bool:
+    """Whether a sum is right but for rounding each |tau| to 2**-38, and sums beyond 2**15."""
+    return abs(found - float(expected)) <= size * 2.0**-38 + 1e-12 * scale
+
+
+blocks = st.builds(
+    make_block,
+    st.integers(0, 10**6),
+    st.integers(1, 3),
+    st.integers(0, 60),
+    st.sampled_from(DTYPES),
+    st.sampled_from([k for k in KINDS if k != "wild"]),
+)
+
+
+@examples(60)
+@given(block=blocks, point=st.sampled_from(POINTS))
+def test_statistics_are_those_of_a_plain_loop(block, point):
+    found = related(block)
+    expected = Expected(block, LADDER[point])
+    n, size = len(block.agents), max(1, len(block.base))
+    scale = sum(float(sum(m)) for m in Expected(block, 0.0).magnitude)
+    for t in range(n):
+        for c in (0, 1):
+            value = found.magnitude[0, point, t, c]
+            assert near(value, expected.magnitude[t][c], scale, size)
+            if not expected.magnitude[t][c]:
+                assert value == 0  # and not the last digit of what was taken away
+        assert near(found.cancelled[0, point, t], expected.cancelled[t], scale, size)
+    assert near(2 * found.cancelled[0, point].sum(), expected.lost, scale, 2 * n * size)
+    for place, member in enumerate(relations.members_of(n)):
+        wanted = expected.by_set.get(member, Fraction(0))
+        assert near(found.by_set[0, point, place], wanted, scale, size)
+    assert found.conflicts[0, point] == expected.conflicts
+    for place, pair in enumerate(found.pairs):
+        assert found.pair_counts[0, point, place].tolist() == expected.pair_counts[pair]
+        for c in (0, 1):
+            wanted = expected.pair_sums[pair][c]
+            assert near(found.pair_sums[0, point, place, c], wanted, 2 * scale, 2 * size)
+
+
+@examples(40)
+@given(block=blocks)
+def test_dot_products_and_cosines_are_those_of_whole_task_vectors(block):
+    found = related(block)
+    n = len(block.agents)
+    tau = [
+        [reference.tau(x, y) for x, y in zip(block.base_values, ys, strict=True)]
+        for ys in block.agent_values
+    ]
+    norms = [math.sqrt(math.fsum(x * x for x in row)) for row in tau]
+    for a, b in itertools.product(range(n), repeat=2):
+        dot = math.fsum(x * y for x, y in zip(tau[a], tau[b], strict=True))
+        assert found.dots[0, a, b] == pytest.approx(dot, abs=1e-12 * norms[a] * norms[b])
+        cosine = found.cosines[0, a, b]
+        if norms[a] == 0 or norms[b] == 0:
+            assert math.isnan(cosine)
+        else:
+            assert cosine == pytest.approx(dot / norms[a] / norms[b], abs=1e-12)
+
+
+@examples(40)
+@given(block=blocks, data=st.data())
+def test_agents_left_out_were_never_there(block, data):
+    n = len(block.agents)
+    keep = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=n, unique=True))
+    chosen = related(block).keep_agents(keep)
+    alone = related(ElementBlock(block.base, tuple(block.agents[t] for t in keep)))
+    np.testing.assert_array_equal(chosen.magnitude, alone.magnitude)
+    np.testing.assert_array_equal(chosen.by_set, alone.by_set)
+    np.testing.assert_array_equal(chosen.pair_counts, alone.pair_counts)
+    np.testing.assert_array_equal(chosen.pair_sums, alone.pair_sums)
+    np.testing.assert_allclose(chosen.dots, alone.dots, rtol=1e-12)
+    for name in ("conflicts", "cancelled"):
+        value = getattr(chosen, name)
+        if len(keep) in (1, n) or (name == "conflicts" and len(keep) == 2):
+            np.testing.assert_array_equal(value, getattr(alone, name))
+        else:
+            assert value is None
+
+
+@examples(30)
+@given(block=blocks)
+def test_the_lean_kernel_gives_the_same_magnitudes(block):
+    counts = count(block)
+    whole = related(block)
+    lean, by_set = relations.build_magnitude(relate(block, only_magnitudes=True)[0], counts)
+    np.testing.assert_array_equal(lean, whole.magnitude)
+    np.testing.assert_array_equal(by_set, whole.by_set)
+
+
+@examples(25)
+@given(seed=st.integers(0, 10**6), point=st.sampled_from(POINTS))
+def test_beyond_six_agents_magnitudes_are_kept_alone_and_shared(seed, point):
+    block = make_block(seed, 7, 33, "BF16", "every overlap")
+    found = related(block)
+    expected = Expected(block, LADDER[point])
+    assert found.by_set is None
+    scale = sum(float(sum(m)) for m in Expected(block, 0.0).magnitude)
+    for t in range(7):
+        for c in (0, 1):
+            assert near(found.magnitude[0, point, t, c], expected.magnitude[t][c], scale, 33)
+    assert found.conflicts[0, point] == expected.conflicts
+    with pytest.raises(ValueError, match="by set"):
+        found.keep_agents([0])
+
+
+def test_statistics_of_parts_add_up():
+    block = make_block(5, 3, 4000, "BF16", "every overlap")
+    parts = [related(block.part(a, b)) for a, b in ((0, 1), (1, 1500), (1500, 4000))]
+    both = Relations(
+        **{name: np.concatenate([getattr(p, name) for p in parts]) for name in vars(parts[0])}
+    ).grouped([[0, 1, 2]])
+    whole = related(block)
+    np.testing.assert_array_equal(both.conflicts, whole.conflicts)
+    np.testing.assert_array_equal(both.pair_counts, whole.pair_counts)
+    np.testing.assert_allclose(both.magnitude, whole.magnitude, rtol=1e-12)
+    np.testing.assert_allclose(both.dots, whole.dots, rtol=1e-12)
+
+
+def test_equal_and_opposite_changes_lose_all_and_half_of_it_each():
+    base = stored_as(np.ones(4), "F32")
+    up, down = stored_as(np.full(4, 1.5), "F32"), stored_as(np.full(4, 0.5), "F32")
+    found = related(ElementBlock(base, (up, down)))
+    assert found.cancelled[0, 0].tolist() == [1.0, 1.0]
+    assert found.pair_sums[0, 0, 0].tolist() == [4.0, 4.0]
+    assert found.cosines[0, 0, 1] == -1.0
+    assert (found.conflicts[0, 0], found.conflicts[0, -1]) == (4, 0)
+
+
+def test_zero_and_minus_zero_are_no_change():
+    base = stored_as([0.0, -0.0, 1.0], "BF16")
+    other = stored_as([-0.0, 0.0, 1.0], "BF16")
+    found = related(ElementBlock(base, (other, base)))
+    assert not found.magnitude.any()
+    assert np.isnan(found.cosines).all()
+
+
+@pytest.mark.parametrize(
+    ("shared", "unique", "expected"), [(0.0, 0.0, 0.0), (2.0, 0.0, math.inf), (3.0, 2.0, 1.5)]
+)
+def test_ratio_by_magnitude_has_the_edge_cases_of_the_count(shared, unique, expected):
+    assert relations.magnitude_ratio(shared, unique) == expected
