@@ -23,7 +23,7 @@ export PLAYWRIGHT_BROWSERS_PATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test lint format wheel bench bench-kernels bench-ui clean
+.PHONY: help app test lint format wheel bench bench-kernels bench-gpu bench-ui clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -66,6 +66,9 @@ bench: $(VENV)/.app-stamp ## time whole merges against the I/O floor (and mergek
 
 bench-kernels: $(VENV)/.app-stamp ## time the kernels against a copy of the same elements
 	$(BIN)/python benchmarks/kernels.py $(BENCH_ARGS)
+
+bench-gpu: $(VENV)/.app-stamp ## time merges on a GPU against its memory, its link and the files
+	$(BIN)/python benchmarks/gpu.py $(BENCH_ARGS)
 
 bench-ui: $(VENV)/.test-stamp $(VENV)/.browser-stamp ## time a slider's move until the browser has painted it
 	$(BIN)/python benchmarks/preview.py --browser "$$(cat $(VENV)/.browser-stamp)" $(BENCH_ARGS)

@@ -1,0 +1,279 @@
+"""What a GPU does: merges of resident tensors, and merges streamed through it, against its floors.
+
+Floors are measured in the same run: copying within the device's memory, copying to and from it,
+and reading the files. Without a CUDA device it says so and measures nothing; ``--device torch``
+runs the same on the CPU with plain kernels, which says nothing about a GPU.
+
+    python benchmarks/gpu.py [--size 0.5b] [--agents 3] [--rounds 5] [--elements N]
+                             [--device cuda] [--folder FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from measuring import machine_facts, table
+from zoo import DENSITIES, SIZES, Shape, agent_names, make_zoo
+
+from ram_studio.algorithm.methods import Facts, get_method, make_settings
+from ram_studio.checkpoints.compatibility import MergeTensor
+from ram_studio.checkpoints.header import TensorInfo
+from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.engine.analyse import load
+from ram_studio.engine.blocks import Block, BlockReader, Sources, blocks_of
+from ram_studio.engine.device_counting import CountingTask, DeviceCounter, every_agent
+from ram_studio.engine.device_merging import MergingTask
+from ram_studio.engine.devices import devices_of, free_bytes, host_buffer, settle
+from ram_studio.engine.events import Meter
+from ram_studio.engine.lanes import DEVICE_BLOCK_ELEMENTS
+from ram_studio.engine.merge import merge
+from ram_studio.engine.merging import MergeTally, Plan
+from ram_studio.engine.residence import empty_rows
+from ram_studio.engine.resident import ResidentMerge
+from ram_studio.engine.tally import Tally, ladder_grid
+from ram_studio.engine.workers import run_blocks, thread_count
+
+SEVEN_B = Shape(152064, 3584, 28, 18944, 28, 4)
+"""Qwen2.5-7B, whose head is a matrix of its own: 7.6 G elements."""
+
+
+def seconds(work: Callable[[], object], device: str, rounds: int) -> float:
+    """Return the median time of some work on a device, after a run that compiles and allocates."""
+    times = []
+    for number in range(rounds + 1):
+        settle([device])
+        start = time.perf_counter()
+        work()
+        settle([device])
+        if number:
+            times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def tensors_of(shape: Shape, most: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield those of a model's tensors and its head that fit into ``most`` elements, in order."""
+    head = ("lm_head.weight", (shape.vocabulary, shape.hidden))
+    for name, dimensions in (*shape.tensors(), head):
+        if math.prod(dimensions) <= most:
+            most -= math.prod(dimensions)
+            yield name, dimensions
+
+
+def blocks_like(shape: Shape, agents: int, most: int) -> list[Block]:
+    """Return one block for each tensor of a model; there are no files behind them."""
+    blocks = []
+    for name, dimensions in tensors_of(shape, most):
+        n = math.prod(dimensions)
+        info = TensorInfo(name, "BF16", dimensions, Path("nowhere"), 0, 2 * n)
+        tensor = MergeTensor(
+            name, "BF16", dimensions, info, (info,) * agents, "merge", True, (n,) * agents
+        )
+        blocks.append(Block(len(blocks), len(blocks), tensor, 0, n, tensor.agents))
+    return blocks
+
+
+def fill(blocks: list[Block], agents: int, device: str) -> list[torch.Tensor]:
+    """Return each block's stored rows on the device: agents one unit beside the base, or on it."""
+    random = torch.Generator(device).manual_seed(0)
+    found = []
+    for block in blocks:
+        rows = empty_rows(["BF16"] * (agents + 1), block.n, device)
+        rows[0].normal_(0, 0.02, generator=random)
+        for t in range(agents):
+            draws = torch.rand(block.n, device=device, generator=random)
+            moved = (draws < DENSITIES[t % len(DENSITIES)]).to(torch.int16)
+            rows[t + 1] = (rows[0].view(torch.int16) + moved).view(torch.bfloat16)
+        found.append(rows)
+    return found
+
+
+def resident_rows(device: str, agents: int, most: int, rounds: int) -> list[list[object]]:
+    """Time counting and merging tensors of a 7 b model that lie on one device."""
+    room = int(0.8 * free_bytes(device)) // (2 * (agents + 2))
+    blocks = blocks_like(SEVEN_B, agents, min(most, room))
+    stored = fill(blocks, agents, device)
+    elements = sum(block.n for block in blocks)
+    names = tuple(agent_names(agents))
+    plan_of = get_method("ram").prepare(
+        make_settings("ram", {}), Facts(names, 0, tuple(b.tensor.name for b in blocks))
+    )
+    merged = [torch.empty(b.n, dtype=torch.bfloat16, device=device) for b in blocks]
+
+    def run(task: CountingTask | MergingTask) -> None:
+        results = [
+            (block, task.enqueue(block, rows[0], rows[1:]).numbers)
+            for block, rows in zip(blocks, stored, strict=True)
+        ]
+        settle([device])
+        for block, numbers in results:
+            task.take(block, numbers.cpu().numpy(), None)
+        task.close()
+
+    def count() -> None:
+        tally = Tally(len(blocks), agents, ladder_grid())
+        run(CountingTask([(every_agent, DeviceCounter(tally, device))], _not_finite))
+
+    def merge_all(rounding: str) -> Callable[[], None]:
+        plan = Plan(
+            get_method("ram"),
+            plan_of,
+            Facts(names, 0, ()),
+            {b.tensor.name: "BF16" for b in blocks},
+            {b.tensor.name: b.index for b in blocks},
+            rounding,
+            device,
+        )
+
+        def work() -> None:
+            tally = MergeTally(agents)
+            run(
+                MergingTask(
+                    plan, tally, device, place=lambda b: merged[b.index], error_of=_not_finite
+                )
+            )
+
+        return work
+
+    copied = torch.empty_like(merged[0])
+    copy = seconds(lambda: copied.copy_(merged[0]), device, rounds)
+    floor = 4 * len(copied) / copy
+    rows = [["memory: copy", f"{len(copied) / 1e9:.2f} G", f"{copy * 1e3:.1f}", _rate(floor), "-"]]
+    for name, work, width in (
+        ("resident: count, all epsilons", count, 2 * (agents + 1)),
+        ("resident: merge, counted and measured", merge_all("nearest"), 2 * (agents + 2)),
+        ("resident: merge, stochastic", merge_all("stochastic"), 2 * (agents + 2)),
+    ):
+        found = seconds(work, device, rounds)
+        rate = width * elements / found
+        row = [name, f"{elements / 1e9:.2f} G", f"{found * 1e3:.1f}", _rate(rate)]
+        rows.append([*row, f"{rate / floor:.0%} of memory"])
+    return rows
+
+
+def _not_finite(block: Block) -> Exception:
+    return AssertionError(f"{block.tensor.name}: made of finite numbers")
+
+
+def link_rows(device: str, rounds: int) -> list[list[object]]:
+    """Time page-locked copies to the device and back."""
+    nbytes = 256 << 20 if device != "cpu" else 1 << 20
+    host = host_buffer(nbytes, device)
+    there = torch.empty(nbytes, dtype=torch.uint8, device=device)
+    rows = []
+    for name, target, source in (("link: up", there, host), ("link: down", host, there)):
+        found = seconds(lambda t=target, s=source: t.copy_(s, non_blocking=True), device, rounds)
+        rows.append([name, "-", f"{found * 1e3:.1f}", _rate(nbytes / found), "-"])
+    return rows
+
+
+def streamed_rows(
+    zoo: Path, agents: int, device: str, rounds: int, out: Path
+) -> list[list[object]]:
+    """Time whole merges from files and from memory, and reading the files alone."""
+    sources = {name: str(zoo / name) for name in agent_names(agents)}
+    recipe = make_recipe({"base": str(zoo / "base"), "agents": sources, "method": "ram+"})
+    report = load(recipe.base, recipe.agents)
+    blocks = list(blocks_of(report.tensors, DEVICE_BLOCK_ELEMENTS))
+    nbytes = sum(block.nbytes for block in blocks)
+    first = devices_of(device)[0]
+
+    def read() -> None:
+        with Sources(report) as files:
+            run_blocks(
+                blocks,
+                lambda: BlockReader(files, agents, DEVICE_BLOCK_ELEMENTS).read,
+                threads=thread_count(None),
+                meter=Meter("read", nbytes, len(report.tensors)),
+                on_progress=None,
+                cancel=None,
+            )
+
+    def merge_on(name: str) -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        merge(recipe, out, device=name)
+
+    reading = seconds(read, first, rounds)
+    resident = ResidentMerge(recipe.base, recipe.agents, device=device)
+    factors = iter(np.linspace(0.0, 0.5, rounds + 1))
+    into = resident.merge("ram+").tensors
+    rows = [
+        ["files: read", _elements(report), f"{reading * 1e3:.1f}", _rate(nbytes / reading), "-"]
+    ]
+    for name, work in (
+        ("streamed: merge on the device", lambda: merge_on(device)),
+        ("streamed: merge on the CPU", lambda: merge_on("cpu")),
+        (
+            "ResidentMerge.merge, a new r each",
+            lambda: resident.merge("ram+", {"r": float(next(factors))}, into=into),
+        ),
+    ):
+        found = seconds(work, first, rounds)
+        row = [name, _elements(report), f"{found * 1e3:.1f}", _rate(nbytes / found)]
+        rows.append([*row, f"{found / reading:.2f} x reading"])
+    shutil.rmtree(out, ignore_errors=True)
+    return rows
+
+
+def _elements(report) -> str:
+    return f"{report.counted_elements / 1e9:.2f} G"
+
+
+def _rate(bytes_per_second: float) -> str:
+    return f"{bytes_per_second / 1e9:.2f}"
+
+
+def device_facts(device: str) -> str:
+    """Return one sentence on the device and what runs on it."""
+    if device == "cpu":
+        return (
+            "The CPU in place of a GPU: plain torch kernels, nothing of which says how fast one is."
+        )
+    triton = "with" if importlib.util.find_spec("triton") else "without"
+    about = torch.cuda.get_device_properties(device)
+    return (
+        f"{torch.cuda.device_count()} x {about.name}, {about.total_memory / 2**30:.0f} GiB; torch "
+        f"{torch.__version__}, CUDA {torch.version.cuda}, {triton} triton."
+    )
+
+
+def main() -> None:
+    """Read the command line, measure, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", choices=SIZES, default="0.5b")
+    parser.add_argument("--agents", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--elements", type=int, default=8_000_000_000)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--folder", type=Path, help="for the models; kept (default: temporary)")
+    options = parser.parse_args()
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        print("No CUDA device here: nothing was measured. Run this on a machine with a GPU.")
+        return
+    first = devices_of(options.device)[0]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = (options.folder or Path(scratch)) / f"{options.size}-{options.agents}"
+        zoo = make_zoo(folder, options.size, options.agents)
+        rows = resident_rows(first, options.agents, options.elements, options.rounds)
+        rows += link_rows(first, options.rounds)
+        out = Path(scratch) / "merged"
+        rows += streamed_rows(zoo, options.agents, options.device, options.rounds, out)
+    print(f"{options.agents} agents, bfloat16, medians of {options.rounds} rounds")
+    print()
+    print(table(("what", "elements", "ms", "GB/s", "share of its floor"), rows))
+    print()
+    print(device_facts(first))
+    print(machine_facts())
+
+
+if __name__ == "__main__":
+    main()
