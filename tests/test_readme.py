@@ -57,7 +57,7 @@ def test_every_command_line_of_the_readme_runs_in_order(tmp_path):
 
 def test_the_python_session_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (session,) = _blocks("python")
+    session = "\n".join(_blocks("python"))
     exec(compile(session, "README.md", "exec"), {})
     first = capsys.readouterr().out.splitlines()[0]
     assert first == re.search(r'\["lambda"\]\)  # (\S+)', session)[1]
