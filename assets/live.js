@@ -34,6 +34,7 @@
       pointed = pointed === null ? (move > 0 ? 0 : last) : Math.min(last, Math.max(0, pointed + move));
       drawBars();
     });
+    RAM.mountDetails(element);
     if (props.value) RAM.setProfile(props.value);
     if (window.ResizeObserver) new ResizeObserver(() => RAM.redraw()).observe(element);
   };
@@ -95,26 +96,42 @@
       const own = put(bar, "i", { class: "own" });
       put(bar, "i", { class: "rest" });
       const legend = put(card, "p", { class: "split-legend" });
+      const kept = profile.rounding ? put(card, "p", { class: "split-legend kept" }) : null;
       // Only when the agents are stored in another number format than the base.
       const stored = profile.as_base_dtype_overlap ? put(card, "p", { class: "split-legend" }) : null;
-      return { card, density, value, note, rho, lambda, bar, own, legend, stored };
+      return { card, density, value, note, rho, lambda, bar, own, legend, kept, stored };
     });
   };
 
-  const ratioText = (node, agent) => {
+  const size = (value) => Number(value.toPrecision(3)).toString();
+
+  // The ratio that the rule uses, with its numbers, and the other one in a word.
+  const ratioText = (node, agent, t) => {
     node.replaceChildren();
-    put(node, "span", {}, `${TEXT.shared} ÷ ${TEXT.unique}`);
-    put(node, "span", {}, `= ${RAM.count(agent.shared)} ÷ ${RAM.count(agent.unique)} = `)
-      .append(Object.assign(document.createElement("b"), { textContent: RAM.ratio(agent.rho) }));
+    const isBySize = state.rule === "ram+m" && agent.rhoM !== null;
+    const [top, bottom] = isBySize
+      ? [profile.relations.shared_magnitude, profile.relations.unique_magnitude]
+        .map((sums) => size(sums[state.point][t]))
+      : [RAM.count(agent.shared), RAM.count(agent.unique)];
+    put(node, "span", {}, isBySize ? TEXT.by_size_of : `${TEXT.shared} ÷ ${TEXT.unique}`);
+    put(node, "span", {}, `= ${top} ÷ ${bottom} = `)
+      .append(Object.assign(document.createElement("b"), {
+        textContent: RAM.ratio(isBySize ? agent.rhoM : agent.rho),
+      }));
+    if (agent.rhoM === null) return;
+    put(node, "span", { class: "aside" }, isBySize
+      ? fill(TEXT.by_count, { rho: RAM.ratio(agent.rho) })
+      : fill(TEXT.by_size, { rho: RAM.ratio(agent.rhoM) }));
   };
 
   const factorText = (node, agent) => {
     const { rule, r, alpha } = state;
     let general = "1";
     let filled = "";
-    if (rule === "ram+") {
+    if (rule === "ram+" || rule === "ram+m") {
+      const rho = rule === "ram+" ? agent.rho : agent.rhoM;
       general = "1 + r · min(ρ, α)";
-      filled = `= 1 + ${r} · min(${RAM.ratio(agent.rho)}, ${alpha})`;
+      filled = rho === null ? "" : `= 1 + ${r} · min(${RAM.ratio(rho)}, ${alpha})`;
     } else if (rule === "ram+s") {
       general = "1 + r · ρ ÷ (1 + ρ)";
       const soft = agent.rho === Infinity ? 1 : agent.rho / (1 + agent.rho);
@@ -125,20 +142,25 @@
     if (filled) put(node, "span", {}, filled);
   };
 
-  const drawCard = (parts, agent) => {
+  const factor = (lambda) => (lambda === null ? "–" : digits(lambda, 3));
+
+  const drawCard = (parts, agent, t) => {
     const { card } = parts;
     card.dataset.epsilon = String(profile.ladder[state.point]);
     card.dataset.rho = String(agent.rho);
+    card.dataset.rhoM = String(agent.rhoM);
     card.dataset.lambda = String(agent.lambda);
     parts.density.textContent = fill(TEXT.card_density, { share: RAM.percent(agent.density) });
-    parts.value.textContent = digits(agent.lambda, 3);
-    const capped = state.rule === "ram+" && agent.rho > state.alpha;
+    parts.value.textContent = factor(agent.lambda);
+    const capped = (state.rule === "ram+" && agent.rho > state.alpha)
+      || (state.rule === "ram+m" && agent.rhoM > state.alpha);
     let note = "";
     if (!agent.active) note = TEXT.card_nothing;
+    else if (agent.lambda === null) note = TEXT.card_no_sizes;
     else if (capped) note = TEXT.card_capped;
     else if (state.rule === "ram") note = TEXT.card_plain;
     parts.note.textContent = note;
-    ratioText(parts.rho, agent);
+    ratioText(parts.rho, agent, t);
     factorText(parts.lambda, agent);
     const own = agent.active ? agent.unique / agent.active : 0;
     parts.own.style.width = `${100 * own}%`;
@@ -146,8 +168,8 @@
     const legend = fill(TEXT.card_split, { own: RAM.percent(own), rest: RAM.percent(1 - own) });
     parts.legend.textContent = agent.active ? legend : TEXT.card_nothing_legend;
     parts.bar.setAttribute("aria-label", parts.legend.textContent);
+    if (parts.kept) drawKept(parts.kept, agent, t);
     if (parts.stored) {
-      const t = profile.agents.indexOf(agent.name);
       const [unique, ...rest] = profile.as_base_dtype_overlap[state.point][t];
       const shared = rest.reduce((a, b) => a + b, 0);
       parts.stored.textContent = fill(TEXT.card_stored, {
@@ -157,10 +179,20 @@
     }
   };
 
-  const nice = (top) => {
-    const steps = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1];
-    return steps.find((step) => step >= top) || 1;
+  // A small meter: what the base's format keeps of the asked rescale, rounded to nearest.
+  const drawKept = (box, agent, t) => {
+    const kept = RAM.cardKept(profile, state.point, t, agent.lambda);
+    box.replaceChildren();
+    box.hidden = !kept || kept.asked <= 1;
+    card(t).dataset.kept = kept ? String(kept.kept) : "";
+    if (box.hidden) return;
+    const share = Math.min(1, Math.max(0, (kept.kept - 1) / (kept.asked - 1)));
+    const meter = put(box, "span", { class: "meter" });
+    put(meter, "i").style.width = `${100 * share}%`;
+    box.append(fill(TEXT.card_kept, { dtype: kept.dtype, kept: digits(kept.kept, 3) }));
   };
+
+  const card = (t) => cards[t].card;
 
   const groups = () => {
     const wanted = grouping === "module" && profile.modules ? "module" : "layer";
@@ -172,71 +204,27 @@
     };
   };
 
-  const shortLabel = (label) => (TEXT.labels && TEXT.labels[label]) || label;
-
   const drawBars = () => {
     const box = part("bars");
     const { wanted, labels, totals, active } = groups();
     for (const button of root.querySelectorAll("[data-grouping]")) {
       button.setAttribute("aria-pressed", String(button.dataset.grouping === wanted));
     }
-    const agents = profile.agents.length;
-    const width = Math.max(280, box.clientWidth || 640);
-    const height = width < 480 ? 170 : 190;
-    const edge = { left: 44, right: 6, top: 8, bottom: wanted === "module" ? 58 : 24 };
     const share = (point, g, t) => (totals[g] ? active[point][g][t] / totals[g] : 0);
     // The scale is that of epsilon 0, so a rising epsilon visibly takes the bars down.
     let top = 0;
     labels.forEach((_, g) => profile.agents.forEach((__, t) => { top = Math.max(top, share(0, g, t)); }));
-    top = nice(top);
-    const y = (value) => edge.top + (height - edge.top - edge.bottom) * (1 - value / top);
-    const slot = (width - edge.left - edge.right) / labels.length;
-    const bar = Math.max(1, Math.min(26, (slot * 0.8) / agents));
-    box.replaceChildren();
-    const svg = put(box, "svg", {
-      width, height, role: "img", "aria-label": fill(TEXT.bars_aria, { groups: labels.length }),
-    });
-    for (let tick = 0; tick <= 4; tick += 1) {
-      const value = (top * tick) / 4;
-      put(svg, "line", { x1: edge.left, x2: width - edge.right, y1: y(value), y2: y(value), class: "grid" });
-      if (tick % 2 === 0) {
-        const percent = Number((100 * value).toPrecision(3));
-        put(svg, "text", { x: edge.left - 6, y: y(value) + 4, class: "axis end" }, `${percent} %`);
-      }
-    }
-    const every = Math.ceil((wanted === "module" ? 16 : 30) / slot);
-    labels.forEach((label, g) => {
-      const start = edge.left + slot * g + (slot - bar * agents) / 2;
-      const zone = put(svg, "g", { class: "zone", tabindex: "-1" });
-      put(zone, "rect", {
-        x: edge.left + slot * g, y: edge.top, width: slot, height: height - edge.top - edge.bottom,
-        class: pointed === g ? "hit on" : "hit",
-      });
-      profile.agents.forEach((_, t) => {
-        const value = share(state.point, g, t);
-        put(zone, "rect", {
-          x: start + bar * t, y: y(value), width: Math.max(0.6, bar - (bar > 4 ? 1 : 0)),
-          height: Math.max(value > 0 ? 1 : 0, y(0) - y(value)),
-          class: "bar", style: `fill:var(--ram-agent-${t % 8})`,
-        });
-      });
-      if (g % every === 0) {
-        const x = edge.left + slot * (g + 0.5);
-        const text = put(svg, "text", { x, y: height - edge.bottom + 15, class: "axis middle" }, shortLabel(label));
-        if (wanted === "module") {
-          text.setAttribute("class", "axis end");
-          text.setAttribute("transform", `rotate(-38 ${x} ${height - edge.bottom + 15})`);
-        }
-      }
-      const show = () => { if (pointed !== g) { pointed = g; drawReadout(); mark(svg, g); } };
-      zone.addEventListener("pointerenter", show);
-      zone.addEventListener("pointerdown", show);
+    RAM.groupedBars(box, {
+      labels,
+      isRotated: wanted === "module",
+      series: profile.agents.map((_, t) => `var(--ram-agent-${t % 8})`),
+      value: (g, t) => share(state.point, g, t),
+      top,
+      aria: fill(TEXT.bars_aria, { groups: labels.length }),
+      pointed,
+      onPoint: (g) => { pointed = g; drawReadout(); },
     });
     drawReadout();
-  };
-
-  const mark = (svg, g) => {
-    svg.querySelectorAll(".hit").forEach((node, i) => node.classList.toggle("on", i === g));
   };
 
   const drawReadout = () => {
@@ -248,7 +236,7 @@
       return;
     }
     const label = labels[pointed];
-    const name = wanted === "layer" && /^\d+$/.test(label) ? fill(TEXT.layer, { n: label }) : label;
+    const name = wanted === "layer" ? RAM.layerName(label) : label;
     put(box, "b", {}, name);
     profile.agents.forEach((agent, t) => {
       const item = put(box, "span", { class: "item" });
@@ -321,7 +309,7 @@
       marker(item, t);
       put(item, "span", { class: "name" }, agent.name);
       item.append(" λ ");
-      put(item, "b", {}, digits(agent.lambda, 3));
+      put(item, "b", {}, factor(agent.lambda));
     });
   };
 
@@ -337,7 +325,7 @@
     const alpha = document.getElementById("alpha");
     const r = document.getElementById("r");
     // Not disabled: only faded, with the reason in its help text, so nothing jumps.
-    if (alpha) alpha.classList.toggle("unused", state.rule !== "ram+");
+    if (alpha) alpha.classList.toggle("unused", state.rule !== "ram+" && state.rule !== "ram+m");
     if (r) r.classList.toggle("unused", state.rule === "ram");
     for (const node of document.querySelectorAll("[data-live=settings]")) {
       node.textContent = fill(TEXT.settings, {
@@ -351,11 +339,12 @@
     state.point = Math.min(Math.max(0, state.point), profile.ladder.length - 1);
     if (cards.length !== profile.agents.length) buildCards();
     const result = RAM.compute(profile, state.point, state.rule, state.r, state.alpha);
-    result.agents.forEach((agent, t) => drawCard(cards[t], agent));
+    result.agents.forEach((agent, t) => drawCard(cards[t], agent, t));
     drawVerdict();
     drawBars();
     drawOverlap(result);
     drawDialects(result);
+    RAM.drawDetails(profile, state, result);
     drawStrip(result);
     drawSettings();
   };

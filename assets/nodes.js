@@ -21,10 +21,13 @@
     return node;
   };
 
+  // Outline of an agent's marker in a box of 12 by 12.
+  RAM.shape = (agent) => SHAPES[agent % SHAPES.length];
+
   RAM.marker = (parent, agent) => {
     const svg = RAM.put(parent, "svg", { class: "marker", viewBox: "0 0 12 12", "aria-hidden": "true" });
     RAM.put(svg, "path", {
-      d: SHAPES[agent % SHAPES.length], style: `fill:var(--ram-agent-${agent % 8})`,
+      d: RAM.shape(agent), style: `fill:var(--ram-agent-${agent % 8})`,
     });
     return svg;
   };

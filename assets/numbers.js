@@ -10,6 +10,19 @@ window.RAM = {};
     "ram+": (rho, r, alpha) => 1 + r * Math.min(Math.max(rho, 0), alpha),
     "ram+s": (rho, r) => 1 + r * (rho === Infinity ? 1 : rho / (1 + rho)),
   };
+  RULES["ram+m"] = RULES["ram+"]; // of another rho: by magnitudes
+
+  // Sizes instead of counts; null where the sketch has no magnitudes by region.
+  const byMagnitude = (profile, point, t) => {
+    const relations = profile.relations;
+    if (!relations) return null;
+    return RAM.quotient(relations.shared_magnitude[point][t], relations.unique_magnitude[point][t]);
+  };
+
+  RAM.quotient = (shared, unique) => {
+    if (unique === 0) return shared > 0 ? Infinity : 0;
+    return shared / unique;
+  };
 
   // rho and lambda of every agent at one ladder point; the same numbers as Sketch.preview.
   // others[j]: elements of the agent that exactly j other agents changed as well.
@@ -19,13 +32,15 @@ window.RAM = {};
       const unique = others[0];
       let shared = 0;
       for (let j = 1; j < others.length; j += 1) shared += others[j];
-      const rho = unique === 0 ? (shared > 0 ? Infinity : 0) : shared / unique;
+      const rho = RAM.quotient(shared, unique);
+      const rhoM = byMagnitude(profile, point, t);
       const active = unique + shared;
       return {
-        name, unique, shared, active, others, rho,
+        name, unique, shared, active, others, rho, rhoM,
         total: profile.total,
         density: profile.total ? active / profile.total : 0,
-        lambda: RULES[rule](rho, r, alpha),
+        // null: the rule needs magnitudes that this sketch does not have.
+        lambda: rule === "ram+m" && rhoM === null ? null : RULES[rule](rule === "ram+m" ? rhoM : rho, r, alpha),
         dialects: {
           paper: RULES["ram+"](rho, 0.1, 2),
           script: 1 + (1.2 - 1) * Math.min(1, rho),
@@ -38,6 +53,51 @@ window.RAM = {};
       (_, j) => agents.reduce((sum, agent) => sum + agent.others[j], 0) / (j + 1)
     );
     return { epsilon: profile.ladder[point], rule, r, alpha, agents, byCount };
+  };
+
+  // ---------------------------------------------------------------- rounding (as in rounding_meter.py)
+
+  const TIE = 1e-4;
+
+  // What rounding to nearest keeps of lambda, and how far off that can be; null without a unique
+  // element. precision: of the output's dtype, in bits.
+  RAM.keptToNearest = (curve, lambda, precision) => {
+    if (!curve) return null;
+    let value = 0;
+    let ties = 0;
+    let edges = 0;
+    for (const [delta, share] of curve.cells) {
+      const steps = (lambda - 1) * delta;
+      const below = Math.floor(steps);
+      const isTie = Math.abs(steps - below - 0.5) < TIE;
+      const rounded = isTie ? below + 0.5 : below + (steps - below > 0.5 ? 1 : 0);
+      value += share * (1 + rounded / delta);
+      if (isTie) ties += (share * 0.5) / delta;
+      edges += share / delta;
+    }
+    value += curve.loose * lambda;
+    const width = lambda <= 2
+      ? curve.spread + ties
+      : 2 * curve.spread + (lambda - 1) * 2 ** -precision + edges + ties;
+    return { value, low: value - width, high: value + width };
+  };
+
+  // The standard error of what stochastic rounding keeps, whose mean is lambda itself.
+  RAM.stochasticError = (curve, lambda) => {
+    if (!curve) return null;
+    let variance = curve.noise / 4;
+    for (const [delta, , noise] of curve.cells) {
+      const steps = (lambda - 1) * delta;
+      const part = steps - Math.floor(steps);
+      variance += noise * part * (1 - part);
+    }
+    return Math.sqrt(variance);
+  };
+
+  // The curve of agent t in output dtype d (index into profile.rounding.dtypes), or null.
+  RAM.roundingCurve = (profile, point, t, d) => {
+    const { points, curves } = profile.rounding.agents[t][d];
+    return curves[points[point]];
   };
 
   // ---------------------------------------------------------------- numbers as text

@@ -13,7 +13,7 @@ from ram_studio.app import palette, theme, wording
 from ram_studio.app.settings import Settings
 from ram_studio.resources import asset_path
 
-SCRIPTS = ("numbers.js", "nodes.js", "live.js", "microscope.js", "page.js")
+SCRIPTS = ("numbers.js", "nodes.js", "bars.js", "details.js", "live.js", "microscope.js", "page.js")
 """The page's scripts under assets/, in the order in which they are loaded."""
 
 _THEME_ICON = (

@@ -144,6 +144,7 @@ RULES = [
     ("RAM: keep them as they are", "ram"),
     ("RAM+: rescale, capped", "ram+"),
     ("RAM+s: rescale, softly", "ram+s"),
+    ("RAM+m: capped, by size", "ram+m"),
 ]
 RESET = "Reset"
 COPY_LINK = "Copy link"
@@ -155,6 +156,11 @@ LIVE = {
     "card_capped": "capped by α",
     "card_plain": "no rescaling",
     "card_nothing": "changed nothing",
+    "card_no_sizes": "analyze again: this sketch has no sizes by region",
+    "card_kept": "stored in {dtype}: λ {kept}",
+    "by_size": "by size of change: {rho}",
+    "by_count": "by count: {rho}",
+    "by_size_of": "sum |τ| shared ÷ sum |τ| unique",
     "card_split": "{own} alone · {rest} shared",
     "card_stored": "rounded to the base's format: changed {share}, ρ {rho}",
     "card_nothing_legend": "no weight moved by more than ε",
@@ -167,6 +173,33 @@ LIVE = {
     "all_agents": "all {n}",
     "changed": "{share} of all weights ({n}) changed by anyone",
     "settings": "ε {epsilon} · r {r} · α {alpha}",
+    "dtypes": {"BF16": "bfloat16", "F16": "float16", "F32": "float32"},
+    "round_asked": "asked",
+    "round_stored": "Stored as",
+    "round_nearest": "{dtype}, to nearest",
+    "round_stochastic": "{dtype}, stochastic",
+    # As rounding_meter.rounding_advice words it.
+    "round_lost": (
+        "Rounding to nearest in {dtype} takes part of the rescaling: {agents}. "
+        "Stochastic rounding or float32 keeps it."
+    ),
+    "round_lost_one": "{name} {kept} instead of {asked}",
+    "round_fine": "Stored in {dtype} to nearest, every agent keeps at least nine tenths of it.",
+    "round_plain": "Nothing is rescaled, so rounding in {dtype} takes nothing away.",
+    "round_absent": (
+        "This analysis has no statistics of rounding. Analyze the models again to see what is kept."
+    ),
+    "round_layers_aria": "Share of the intended change that {dtype} keeps, by layer and agent",
+    "agree_line": (
+        "{conflict} of the shared weights are pulled in opposite directions; in their mean {mass} "
+        "of the shared change cancels out."
+    ),
+    "agree_nothing": "At this ε no weight is shared, so nothing can cancel out.",
+    "agree_absent": (
+        "This analysis has no statistics of signs and sizes. Analyze the models again to see them."
+    ),
+    "agree_opposite": "opposite signs",
+    "agree_layers_aria": "Conflict in the shared weights, by layer",
     "scope_nobody": "changed by nobody",
     "scope_by": "changed by",
     "scope_below": "moved too little to count",
@@ -191,6 +224,30 @@ BARS_HEADING = "Weights each agent changed"
 BY_LAYER = "By layer"
 BY_MODULE = "By module"
 OVERLAP_HEADING = "Who shares the changed weights"
+FORMATS = ("bfloat16", "float16", "float32")
+ROUNDING_HEADING = "What rounding keeps of the rescaling"
+ROUNDING_MORE = "By format and by layer"
+ROUNDING_NOTE = (
+    "Factor on the changes that an agent made alone, expected from the sizes of its changes: to "
+    "nearest with the range it must lie in, stochastic with its standard error. The merge measures "
+    "it."
+)
+ROUNDING_LAYERS = "Share of the intended change that is kept, to nearest (at ε = 10⁻⁵)"
+AGREE_HEADING = "Do the agents pull the same way?"
+AGREE_MORE = "By agent, pair and layer"
+AGREE_AGENTS = ("Agent", "ρ by count", "ρ by size", "of its shared change cancelled")
+AGREE_NOTE = (
+    "ρ by size compares sums of |τ| instead of numbers of weights: it differs where shared changes "
+    "are larger or smaller than unique ones. The rule RAM+m uses it. Cancelled: the part of an "
+    "agent's shared change that points against the sum."
+)
+AGREE_PAIRS = ("Pair", "both changed", "opposite signs", "cancels out")
+COSINE_HEADING = "Direction of all changes (cosine)"
+COSINE_NOTE = (
+    "1: the same direction. 0: unrelated. Below 0: against each other. All changes, any ε."
+)
+AGREE_LAYERS = "In the shared weights of each layer (at ε = 10⁻⁵)"
+AGREE_MEASURES = ("Opposite signs", "Cancelled")
 DIALECTS_HEADING = "The same counts in other implementations"
 DIALECTS_NOTE = (
     "Each at its own defaults. Paper: r 0.1, α 2, ρ of the whole model. Authors' script: "
@@ -253,6 +310,7 @@ METHOD_NOTES = {
     "ram": "Unique changes in full, shared ones averaged.",
     "ram+": "RAM, with unique changes scaled up by λ = 1 + r · min(ρ, α).",
     "ram+s": "RAM, with unique changes scaled up by λ = 1 + r · ρ ÷ (1 + ρ).",
+    "ram+m": "RAM+ with ρ of sizes of change instead of counts.",
     "task-arithmetic": "Base plus scale × the sum of all changes. 1/N is plain averaging.",
     "ties": "Keeps each agent's largest changes, elects one sign, averages those that agree.",
     "dare-ta": "Drops changes at random, scales up the rest, then adds them.",
@@ -265,6 +323,7 @@ METHOD_NAMES = {
     "ram": "RAM",
     "ram+": "RAM+",
     "ram+s": "RAM+s",
+    "ram+m": "RAM+m",
     "task-arithmetic": "Task arithmetic (plain averaging and sums)",
     "ties": "TIES",
     "dare-ta": "DARE + task arithmetic",

@@ -5,13 +5,25 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 from random_sketches import make_sketch
 
-from ram_studio.algorithm.ladder import LADDER
-from ram_studio.algorithm.scaling import RULES
+from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.rounding_meter import (
+    DTYPES,
+    PRECISION,
+    curve_from_dict,
+    estimate,
+    rounding_advice,
+    stochastic_error,
+)
+from ram_studio.algorithm.scaling import MAGNITUDE_RULE, RULES
+from ram_studio.app import wording
 from ram_studio.app.profile import build_profile
 from ram_studio.app.shell import SCRIPTS
+from ram_studio.app.steps.tune import _template
+from ram_studio.engine.analyse import analyze
 from ram_studio.resources import asset_path
 
 pytestmark = pytest.mark.browser
@@ -23,6 +35,7 @@ SETTINGS = [(0.1, 2.0), (0.0, 0.0), (1.0, 10.0), (0.37, 0.613)]
 def page(browser):
     page = browser.new_page()
     page.set_content("<html><body></body></html>")
+    page.evaluate("(texts) => { window.RAM_TEXT = texts; }", wording.LIVE)
     for script in SCRIPTS:
         page.add_script_tag(path=str(asset_path(script)))
     yield page
@@ -36,6 +49,7 @@ def test_the_browser_computes_what_python_computes(page, n_agents: int) -> None:
         [point, rule, r, alpha]
         for point in range(len(LADDER))
         for rule in RULES
+        if rule != MAGNITUDE_RULE
         for r, alpha in SETTINGS
     ]
     answers = page.evaluate(
@@ -65,6 +79,167 @@ def test_the_browser_computes_what_python_computes(page, n_agents: int) -> None:
             assert mine["density"] == pytest.approx(theirs["density"], rel=1e-12, abs=0)
     # The random sketches make agent 0 unbounded wherever it is not alone.
     assert unbounded or n_agents == 1
+
+
+@pytest.fixture(scope="module")
+def real_sketch():
+    """A sketch with everything that a pass finds: the example's, counted now."""
+    folders = {name: asset_path("example", name) for name in ("coding", "tool", "memory")}
+    return analyze(asset_path("example", "base"), folders, device="cpu")
+
+
+def test_the_rule_by_size_of_change_is_that_of_python(page, real_sketch) -> None:
+    points = range(len(LADDER))
+    answers = page.evaluate(
+        """([profile, points]) => points.map((k) => RAM.compute(profile, k, "ram+m", 0.3, 1.25)
+          .agents.map((a) => [a.rhoM === Infinity ? null : a.rhoM, a.lambda]))""",
+        [build_profile(real_sketch), list(points)],
+    )
+    differs = 0
+    for k, answer in zip(points, answers, strict=True):
+        expected = real_sketch.preview(k, "ram+m", 0.3, 1.25)["agents"].values()
+        for (rho, factor), agent in zip(answer, expected, strict=True):
+            assert rho == (agent["rho_m"] and pytest.approx(agent["rho_m"], rel=1e-12))
+            assert factor == pytest.approx(agent["lambda"], rel=1e-12)
+            differs += agent["rho_m"] != agent["rho"]
+    assert differs > len(LADDER)
+
+
+def random_curve(rng: np.random.Generator) -> dict:
+    """Return a curve as in the profile: steps of a half to 16 places, shares that sum to one."""
+    deltas = rng.choice(np.arange(1, 33), size=int(rng.integers(0, 20)), replace=False) / 2
+    shares = rng.dirichlet(np.ones(len(deltas) + 1)).tolist()
+    return {
+        "cells": [
+            [float(d), s, float(rng.random() * 1e-6)]
+            for d, s in zip(deltas, shares[1:], strict=True)
+        ],
+        "loose": shares[0],
+        "spread": float(rng.random() * 0.02),
+        "noise": float(rng.random() * 1e-5),
+    }
+
+
+def test_what_rounding_keeps_is_estimated_as_in_python(page) -> None:
+    rng = np.random.default_rng(11)
+    # Half-way cases among them: 1.1 of 5 places, 1.25 of 2, 1.5 of 1; and beyond the exact range.
+    factors = [1.0, 1.001, 1.05, 1.1, 1.2, 1.25, 1.5, 1 + 1 / 3, 2.0, 2.01, 4.0]
+    factors += rng.uniform(1, 2.5, 20).tolist()
+    curves = [random_curve(rng) for _ in range(60)]
+    dtypes = [DTYPES[i % 3] for i in range(len(curves))]
+    answers = page.evaluate(
+        """([curves, precisions, factors]) => curves.map((curve, i) => factors.map((x) => {
+          const kept = RAM.keptToNearest(curve, x, precisions[i]);
+          return [kept.value, kept.low, kept.high, RAM.stochasticError(curve, x)];
+        }))""",
+        [curves, [PRECISION[d] for d in dtypes], factors],
+    )
+    for data, dtype, row in zip(curves, dtypes, answers, strict=True):
+        curve = curve_from_dict(data, dtype)
+        for factor, numbers in zip(factors, row, strict=True):
+            expected = [*estimate(curve, factor), stochastic_error(curve, factor)]
+            assert numbers == pytest.approx(expected, rel=1e-12, abs=1e-15)
+    assert page.evaluate("() => RAM.keptToNearest(null, 1.1, 8)") is None
+
+
+def mount(page, profile: dict, *, point: int, r: float = 0.1, rule: str = "ram+") -> None:
+    """Show a profile in the Tune panel, all of it unfolded."""
+    page.evaluate(
+        """([html, profile, point, r, rule]) => {
+          document.body.innerHTML = "<div id=live></div>";
+          const live = document.getElementById("live");
+          live.innerHTML = html;
+          for (const details of live.querySelectorAll("details")) details.open = true;
+          RAM.mount(live, { value: profile }, () => {});
+          RAM.update(point, r, 2, rule);
+        }""",
+        [_template(), profile, point, r, rule],
+    )
+    page.wait_for_function(
+        "(e) => document.querySelector('.agent-card')?.dataset.epsilon === String(e)",
+        arg=LADDER[point],
+    )
+
+
+def text_of(page, part: str) -> str:
+    return page.inner_text(f"[data-part={part}]")
+
+
+def test_rounding_is_told_for_every_format(page, real_sketch) -> None:
+    profile = build_profile(real_sketch)
+    mount(page, profile, point=DEFAULT_INDEX)
+    factors = [a["lambda"] for a in real_sketch.preview()["agents"].values()]
+    rows = text_of(page, "kept").splitlines()
+    assert rows[0].split("\t")[1:] == [f"{x:.3f}" for x in factors]
+    for t, (name, factor) in enumerate(zip(real_sketch.agents, factors, strict=True)):
+        for d, dtype in enumerate(DTYPES):
+            sent = profile["rounding"]["agents"][t][d]
+            curve = curve_from_dict(sent["curves"][sent["points"][DEFAULT_INDEX]], dtype)
+            kept, low, high = estimate(curve, factor)
+            full = real_sketch.steps.curve(t, DEFAULT_INDEX, dtype)
+            assert low <= estimate(full, factor).value <= high
+            told = rows[1 + 2 * d].split("\t")[1 + t]
+            assert told.startswith(f"{kept:.3f}"), (name, dtype)
+            assert rows[2 + 2 * d].split("\t")[1 + t].startswith(f"{factor:.3f}")
+            # The example's agents changed by many steps: little is lost.
+            assert kept - 1 >= 0.9 * (factor - 1)
+    assert "at least nine tenths" in text_of(page, "rounding-line")
+    dots = page.locator("[data-part=rounding-chart] path").count()
+    assert dots == sum(c is not None for layer in profile["rounding"]["layers"] for c, *_ in layer)
+
+
+def test_advice_is_python_s_sentence(page, real_sketch) -> None:
+    profile = json.loads(json.dumps(build_profile(real_sketch)))
+    # As RL leaves it: every change one step of bfloat16, so that 1.2 steps round back to one.
+    one_step = {"cells": [[1.0, 1.0, 0.0]], "loose": 0.0, "spread": 0.0, "noise": 0.0}
+    for agent in profile["rounding"]["agents"][:2]:
+        agent[0]["curves"] = [one_step] * len(agent[0]["curves"])
+    mount(page, profile, point=DEFAULT_INDEX)
+    preview = real_sketch.preview()["agents"]
+    lost = {name: (preview[name]["lambda"], 1.0) for name in real_sketch.agents[:2]}
+    assert text_of(page, "rounding-line") == rounding_advice("bfloat16", lost)
+    assert page.get_attribute("[data-part=rounding-line]", "data-tone") == "note"
+    assert page.locator(".agent-card .kept").first.inner_text() == "stored in bfloat16: λ 1.000"
+    mount(page, profile, point=DEFAULT_INDEX, r=0.0)
+    assert "Nothing is rescaled" in text_of(page, "rounding-line")
+
+
+def test_signs_and_sizes_are_told(page, real_sketch) -> None:
+    profile = build_profile(real_sketch)
+    mount(page, profile, point=DEFAULT_INDEX)
+    relations = profile["relations"]
+    conflict = relations["conflict"][DEFAULT_INDEX] / relations["shared"][DEFAULT_INDEX]
+    cancelled = relations["cancelled"][DEFAULT_INDEX]
+    mass = 2 * sum(cancelled) / sum(relations["shared_magnitude"][DEFAULT_INDEX])
+    line = text_of(page, "relations-line")
+    assert f"{100 * conflict:.1f} %" in line
+    assert f"{100 * mass:.1f} %" in line
+    rows = [row.split("\t") for row in text_of(page, "agree-agents").splitlines()]
+    for row, agent in zip(rows, real_sketch.preview()["agents"].values(), strict=True):
+        assert float(row[1]) == pytest.approx(agent["rho"], rel=1e-2)
+        assert float(row[2]) == pytest.approx(agent["rho_m"], rel=1e-2)
+    assert len(text_of(page, "pairs").splitlines()) >= 3
+    cosines = [row.split("\t")[1:] for row in text_of(page, "cosine").splitlines()]
+    assert cosines[0][1] == f"{relations['cosine'][0][1]:.3f}".replace("-", "−")
+    assert page.locator("[data-part=relations-chart] rect.bar").count() == len(profile["layers"])
+
+
+def test_old_sketches_say_what_to_do(page) -> None:
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    profile = build_profile(make_sketch(2))
+    assert profile["relations"] is None
+    assert profile["rounding"] is None
+    mount(page, profile, point=DEFAULT_INDEX, rule="ram+m")
+    assert "Analyze the models again" in text_of(page, "rounding-line")
+    assert "Analyze the models again" in text_of(page, "relations-line")
+    for part in ("rounding-more", "relations-more"):
+        assert not page.is_visible(f"[data-part={part}]")
+    card = page.locator(".agent-card").first
+    assert card.locator(".lambda b").inner_text() == "–"
+    assert "analyze again" in card.locator(".note").inner_text()
+    assert card.locator(".kept").count() == 0
+    assert complaints == []
 
 
 def test_other_implementations_factors_are_those_of_python(page) -> None:

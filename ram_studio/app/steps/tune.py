@@ -37,8 +37,63 @@ class TuneStep:
         return [self.epsilon, self.r, self.alpha, self.rule]
 
 
+def _columns(names: tuple[str, ...]) -> str:
+    return "".join(f"<th scope='col'>{escape(name)}</th>" for name in names)
+
+
+def _segmented(attribute: str, names: tuple[str, ...], values: tuple[object, ...]) -> str:
+    buttons = "".join(
+        f'<button type="button" data-{attribute}="{value}">{escape(name)}</button>'
+        for name, value in zip(names, values, strict=True)
+    )
+    return f'<div class="segmented" role="group">{buttons}</div>'
+
+
+def _rounding() -> str:
+    """Return the section on rounding: a sentence, and unfolded, numbers by format and layer."""
+    formats = _segmented("format", wording.FORMATS, tuple(range(len(wording.FORMATS))))
+    return f"""<section class="box" data-part="rounding">
+    <h3>{escape(wording.ROUNDING_HEADING)}</h3>
+    <p class="finding" data-part="rounding-line" role="status"></p>
+    <details data-part="rounding-more"><summary>{wording.ROUNDING_MORE}</summary>
+      <div class="table-scroll"><table class="plain kept-table">
+        <thead><tr data-part="kept-head"></tr></thead><tbody data-part="kept"></tbody></table></div>
+      <p class="fine">{escape(wording.ROUNDING_NOTE)}</p>
+      <div class="figure-head"><h4>{escape(wording.ROUNDING_LAYERS)}</h4>{formats}</div>
+      <p class="readout" data-part="rounding-readout" role="status"></p>
+      <div class="bars" data-part="rounding-chart" tabindex="0"></div>
+    </details>
+  </section>"""
+
+
+def _relations() -> str:
+    """Return the section on signs and sizes: a sentence, and unfolded, agents, pairs and layers."""
+    measures = _segmented("measure", wording.AGREE_MEASURES, ("conflict", "cancelled"))
+    return f"""<section class="box" data-part="relations">
+    <h3>{escape(wording.AGREE_HEADING)}</h3>
+    <p class="finding" data-part="relations-line" role="status"></p>
+    <details data-part="relations-more"><summary>{wording.AGREE_MORE}</summary>
+      <div class="table-scroll"><table class="plain">
+        <thead><tr>{_columns(wording.AGREE_AGENTS)}</tr></thead>
+        <tbody data-part="agree-agents"></tbody></table></div>
+      <p class="fine">{escape(wording.AGREE_NOTE)}</p>
+      <div class="table-scroll"><table class="plain">
+        <thead><tr>{_columns(wording.AGREE_PAIRS)}</tr></thead>
+        <tbody data-part="pairs"></tbody></table></div>
+      <h4>{escape(wording.COSINE_HEADING)}</h4>
+      <div class="table-scroll"><table class="plain cosine">
+        <thead><tr data-part="cosine-head"></tr></thead><tbody data-part="cosine"></tbody></table>
+      </div>
+      <p class="fine">{escape(wording.COSINE_NOTE)}</p>
+      <div class="figure-head"><h4>{escape(wording.AGREE_LAYERS)}</h4>{measures}</div>
+      <p class="readout" data-part="relations-readout" role="status"></p>
+      <div class="bars" data-part="relations-chart" tabindex="0"></div>
+    </details>
+  </section>"""
+
+
 def _template() -> str:
-    head = "".join(f"<th scope='col'>{escape(c)}</th>" for c in wording.DIALECTS_COLUMNS)
+    head = _columns(wording.DIALECTS_COLUMNS)
     return f"""
 <div class="live"><h2 class="unseen">{escape(wording.TUNE_HEADING)}</h2>
   <p class="callout" data-part="verdict" role="status" hidden>
@@ -59,11 +114,13 @@ def _template() -> str:
     <div class="overlap" data-part="overlap" role="img"></div>
     <p class="legend" data-part="overlap-legend"></p>
   </section>
+  {_rounding()}
+  {_relations()}
   <section class="box">
-    <h3 style="font-size:15px;font-weight:650">{escape(wording.DIALECTS_HEADING)}</h3>
+    <details data-part="dialects-more"><summary>{escape(wording.DIALECTS_HEADING)}</summary>
     <div class="table-scroll"><table class="plain"><thead><tr>{head}</tr></thead>
       <tbody data-part="dialects"></tbody></table></div>
-    <p class="fine">{escape(wording.DIALECTS_NOTE)}</p>
+    <p class="fine">{escape(wording.DIALECTS_NOTE)}</p></details>
   </section>
   <p data-part="link" role="status"></p>
 </div>"""
@@ -109,7 +166,7 @@ def build() -> TuneStep:
                         elem_id="alpha",
                     )
                     rule = gr.Radio(
-                        wording.RULES,
+                        [(text, rule) for text, rule in wording.RULES if rule in scaling.RULES],
                         value=scaling.DEFAULT_RULE,
                         label=wording.RULE_LABEL,
                         elem_id="rule",
