@@ -1,0 +1,219 @@
+"""The rounding meter's estimate before a merge against what the merge then stored."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import reference
+import torch
+from engine_zoo import DTYPES, NAMES, Zoo, make_zoo, read_folder, values_of, write_folder
+
+from ram_studio.algorithm import rounding_meter
+from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.profile import client_profile
+from ram_studio.algorithm.rounding_meter import curve_from_dict, estimate, stochastic_error
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.engine.analyse import analyze, load
+from ram_studio.engine.job import MergeJob
+from ram_studio.errors import SettingsError
+
+NAME = "model.layers.0.mlp.up_proj.weight"
+FALSE_ALARM = 1e-9
+FACTORS = (1.0, 1.05, 1.2, 1.25, 1.4, 1.5, 1.75, 2.0, 3.0)
+EXACT = (1.0, 1.05, 1.2, 1.4)
+"""Factors at which neither one place nor two halves of one land half-way."""
+
+
+class Discard:
+    """A sink that keeps nothing: only what the merge counted is looked at."""
+
+    def write(self, name: str, byte_offset: int, buffer: object) -> None:
+        pass
+
+
+def ulp_zoo(folder, dtype: str, reach: int, size: int = 3000, seed: int = 5) -> Zoo:
+    """Two agents of the base's dtype that moved by 1 to ``reach`` last places, up to edges.
+
+    Every binade's first and last numbers are among the base's, so that updates cross them; the
+    agents share some elements.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    base = (torch.randn(size, generator=rng) * 0.05).to(DTYPES[dtype])
+    integer = torch.int32 if dtype == "F32" else torch.int16
+    powers = torch.tensor([2.0 ** (k % 9 - 13) for k in range(400)]).to(DTYPES[dtype])
+    base[:400] = (powers.view(integer) + torch.arange(400).remainder(5).to(integer) - 2).view(
+        DTYPES[dtype]
+    )
+    moved = {}
+    for name in ("a", "b"):
+        changed = torch.rand(size, generator=rng) < 0.4
+        sign = torch.randint(0, 2, (size,), generator=rng) * 2 - 1
+        steps = torch.randint(1, reach + 1, (size,), generator=rng) * sign
+        steps = torch.where(base.float().abs() < 1e-3, steps.abs(), steps)
+        bits = base.view(integer) + (steps * changed).to(integer)
+        moved[name] = {NAME: bits.view(DTYPES[dtype])}
+        write_folder(folder / name, moved[name])
+    write_folder(folder / "base", {NAME: base})
+    return Zoo(folder, {NAME: base}, moved, (NAME,))
+
+
+def measured(zoo: Zoo, factor: float, epsilon: float, dtype: str, **changes: object) -> list[float]:
+    """Return the effective factors of a merge that asks for ``factor`` everywhere."""
+    settings = {"epsilon": epsilon, "factors": dict.fromkeys(zoo.agents, factor)}
+    recipe = zoo.recipe(method="ram+", settings={"epsilon": epsilon}, dtype=NAMES[dtype], **changes)
+    job = MergeJob(load(recipe.base, recipe.agents), recipe, threads=1)
+    plan = job.plan(job.counts(None, None, None))
+    plan.prepared.factors[:] = settings["factors"]["a"] if "a" in zoo.agents else factor
+    tally = job.run(plan, Discard())
+    return [tally.effective_factor(t) for t in range(len(zoo.agents))]
+
+
+@pytest.mark.parametrize("reach", [1, 3, 200])
+@pytest.mark.parametrize("stored", ["BF16", "F16", "F32"])
+def test_what_is_stored_lies_within_the_stated_bound(tmp_path, stored, reach):
+    zoo = ulp_zoo(tmp_path, stored, reach)
+    sketch = analyze(zoo.base_path, zoo.agent_paths)
+    widths = []
+    for point in (0, DEFAULT_INDEX):
+        for dtype in rounding_meter.DTYPES:
+            for factor in FACTORS:
+                found = measured(zoo, factor, LADDER[point], dtype)
+                for t, value in enumerate(found):
+                    curve = sketch.steps.curve(t, point, dtype)
+                    assert (curve is None) == (value is None)
+                    if curve is None:
+                        continue  # float32's last places are smaller than epsilon
+                    expected = estimate(curve, factor)
+                    assert expected.low - 1e-9 <= value <= expected.high + 1e-9
+                    if dtype == stored and reach == 1 and factor in EXACT:
+                        # One last place, and no half-way case: nothing is left to a bound.
+                        assert value == pytest.approx(expected.value, abs=1e-6)
+                    widths.append(expected.high - expected.low)
+    assert min(widths) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("base", "agents"), [("F32", ("BF16", "F32")), ("BF16", ("F32", "F16")), ("F16", ("BF16",))]
+)
+def test_mixed_formats_lie_within_the_stated_bound(tmp_path, base, agents):
+    zoo = make_zoo(tmp_path, len(agents), dtype=base, agent_dtypes=agents, seed=4)
+    sketch = analyze(zoo.base_path, zoo.agent_paths)
+    for dtype in rounding_meter.DTYPES:
+        for factor in (1.0, 1.2, 1.5):
+            for t, value in enumerate(measured(zoo, factor, 0.0, dtype)):
+                expected = estimate(sketch.steps.curve(t, 0, dtype), factor)
+                assert expected.low - 1e-9 <= value <= expected.high + 1e-9
+
+
+@pytest.fixture(scope="module")
+def one_place(tmp_path_factory) -> tuple[Zoo, Sketch]:
+    """Agents that moved by one bfloat16 place, and their sketch."""
+    zoo = ulp_zoo(tmp_path_factory.mktemp("one"), "BF16", 1, size=40_000)
+    return zoo, analyze(zoo.base_path, zoo.agent_paths)
+
+
+def test_one_place_in_bfloat16_keeps_nothing_of_a_fifth_and_stochastic_rounding_all(one_place):
+    zoo, sketch = one_place
+    for t, value in enumerate(measured(zoo, 1.2, 0.0, "BF16", seed=3)):
+        curve = sketch.steps.curve(t, 0, "BF16")
+        # All but the few updates towards zero off a power of two, where places are half as large.
+        assert estimate(curve, 1.2).value == pytest.approx(1.0, abs=0.02)
+        assert value == pytest.approx(estimate(curve, 1.2).value, abs=1e-6)
+        assert rounding_meter.loses_rescaling(1.2, value)
+    for t, value in enumerate(measured(zoo, 1.2, 0.0, "F32")):
+        curve = sketch.steps.curve(t, 0, "F32")
+        # A place of bfloat16 is 2**16 of float32's, and half of one of those may be lost.
+        assert estimate(curve, 1.2).value == pytest.approx(1.2, abs=2.0**-17)
+        assert value == pytest.approx(1.2, abs=2.0**-17)
+
+
+def test_stochastic_rounding_keeps_lambda_within_its_stated_error(one_place):
+    zoo, sketch = one_place
+    # The effective factor is a sum of thousands of independent bounded terms; seeds are fixed, and
+    # six of its standard errors are exceeded with probability 2e-9.
+    for seed in range(3):
+        found = measured(zoo, 1.2, 0.0, "BF16", rounding="stochastic", seed=seed)
+        for t, value in enumerate(found):
+            error = stochastic_error(sketch.steps.curve(t, 0, "BF16"), 1.2)
+            assert error < 0.02
+            assert abs(value - 1.2) < 6 * error + 2.0**-16
+
+
+def test_the_stated_error_of_stochastic_rounding_is_that_of_many_seeds(one_place):
+    zoo, sketch = one_place
+    found = np.array(
+        [measured(zoo, 1.3, 0.0, "BF16", rounding="stochastic", seed=s) for s in range(24)]
+    )
+    stated = stochastic_error(sketch.steps.curve(0, 0, "BF16"), 1.3)
+    spread = float(np.sqrt(np.mean((found[:, 0] - 1.3) ** 2)))
+    # 24 (spread / stated)**2 is chi-squared with 24 degrees of freedom: outside (4.2, 80) with
+    # probability below 1e-6 on either side.
+    assert 4.2 < 24 * (spread / stated) ** 2 < 80
+
+
+def test_the_curve_of_the_profile_is_the_estimate_in_few_digits(one_place):
+    _, sketch = one_place
+    profile = client_profile(sketch)
+    json.dumps(profile, allow_nan=False)
+    rounding = profile["rounding"]
+    for t in range(2):
+        for d, dtype in enumerate(rounding["dtypes"]):
+            entry = rounding["agents"][t][d]
+            for point in (0, DEFAULT_INDEX, 50):
+                data = entry["curves"][entry["points"][point]]
+                full = sketch.steps.curve(t, point, dtype)
+                assert (data is None) == (full is None)
+                if full is None:
+                    continue
+                short = estimate(curve_from_dict(data, dtype), 1.2)
+                exact = estimate(full, 1.2)
+                assert short.low <= exact.value <= short.high
+                assert short.value == pytest.approx(exact.value, abs=1e-3)
+            layer = rounding["layers"][0][t][d]
+            whole = sketch.steps.curve(t, DEFAULT_INDEX, dtype)
+            found = estimate(curve_from_dict(layer, dtype), 1.2)
+            assert found.low <= estimate(whole, 1.2).value <= found.high
+
+
+def test_the_meter_sees_what_the_files_hold(tmp_path):
+    """The effective factor again, from nothing but the stored numbers."""
+    from ram_studio.engine.merge import merge
+
+    zoo = ulp_zoo(tmp_path, "BF16", 1)
+    recipe = zoo.recipe(method="ram+", settings={"epsilon": 0.0, "r": 0.1})
+    result = merge(recipe, tmp_path / "out")
+    sketch = analyze(zoo.base_path, zoo.agent_paths)
+    base, agents = zoo.values(NAME)
+    stored = values_of(read_folder(tmp_path / "out")[NAME])
+    for t, agent in enumerate(result.agents.values()):
+        again = reference.effective_scaling(base, agents, 0.0, t, stored)
+        assert agent.effective_scaling_factor == pytest.approx(again, abs=1e-6)
+        expected = estimate(sketch.steps.curve(t, 0, "BF16"), agent.scaling_factor)
+        assert again == pytest.approx(expected.value, abs=1e-6)
+
+
+def test_an_agent_that_changed_nothing_alone_has_no_curve(tmp_path):
+    zoo = ulp_zoo(tmp_path, "BF16", 1)
+    paths = zoo.agent_paths
+    sketch = analyze(zoo.base_path, {"one": paths["a"], "same": paths["a"]})
+    assert sketch.steps.curve(0, DEFAULT_INDEX, "BF16") is None
+    assert sketch.steps.layer_curve(0, 0, "BF16") is None
+
+
+@pytest.mark.parametrize("factor", [0.5, math.nan, math.inf])
+def test_factors_that_no_rule_gives_are_refused(one_place, factor):
+    curve = one_place[1].steps.curve(0, 0, "BF16")
+    with pytest.raises(SettingsError, match="at least 1"):
+        estimate(curve, factor)
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored", "lost"), [(1.2, 1.17, True), (1.2, 1.19, False), (1.0, 0.99, False)]
+)
+def test_advice_is_given_when_a_tenth_of_the_rescaling_is_lost(asked, stored, lost):
+    assert rounding_meter.loses_rescaling(asked, stored) is lost
+    text = rounding_meter.rounding_advice("bfloat16", {"coding": (asked, stored)} if lost else {})
+    assert text == "" or ("coding 1.170 instead of 1.200" in text and "bfloat16" in text)
