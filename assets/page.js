@@ -3,9 +3,10 @@
   "use strict";
   const RAM = window.RAM;
   const STEPS = ["load", "look", "tune", "merge", "check"];
+  const PAGES = [...STEPS, "history"];
 
   RAM.go = (step) => {
-    if (!STEPS.includes(step)) return;
+    if (!PAGES.includes(step)) return;
     const moved = document.body.dataset.step !== step;
     document.body.dataset.step = step;
     for (const name of STEPS) {
@@ -18,14 +19,26 @@
     if (moved) window.scrollTo(0, 0);
     RAM.redraw();
     if (moved) tab("step", step);
-    if (step !== "load") RAM.remember();
+    document.getElementById("open-history")?.toggleAttribute("data-current", step === "history");
+    if (step === "history") address(step);
+    else if (step !== "load") RAM.remember();
     // Figures drawn while their step was hidden measure themselves again.
     requestAnimationFrame(() => window.dispatchEvent(new Event("resize")));
   };
 
+  // A page of the past has an address of its own; the steps' is made of the settings.
+  const address = (step) => {
+    const url = new URL(window.location.href);
+    const theme = url.searchParams.get("__theme");
+    url.search = "";
+    url.searchParams.set("step", step);
+    if (theme) url.searchParams.set("__theme", theme);
+    history.replaceState(history.state, "", url);
+  };
+
   // Go to a step as if its button in the stepper was pressed, with whatever else that does.
   RAM.open = (step) => {
-    const button = STEPS.includes(step) && document.getElementById(`to-${step}`);
+    const button = PAGES.includes(step) && document.getElementById(`to-${step}`);
     if (button) setTimeout(() => button.click(), 30);
   };
 
@@ -51,12 +64,14 @@
   // After the first answer of the server: where to start. A link opens Tune, a reload the same step.
   RAM.enter = () => {
     RAM.go(document.body.dataset.step || "load");
-    if (!RAM.hasProfile()) return;
     const [entry] = performance.getEntriesByType("navigation");
     const last = entry && entry.type === "reload" ? tab("step") : null;
-    const linked = new URL(window.location.href).searchParams.has("example");
-    const step = STEPS.includes(last) ? last : linked ? "tune" : null;
-    if (!step) return;
+    const query = new URL(window.location.href).searchParams;
+    const asked = PAGES.includes(query.get("step")) ? query.get("step") : null;
+    const linked = query.has("example") ? "tune" : null;
+    const step = PAGES.includes(last) ? last : asked || linked;
+    // Without models there is nothing to show but the past.
+    if (!step || !(RAM.hasProfile() || step === "history")) return;
     RAM.open(step);
   };
 
@@ -74,6 +89,8 @@
     }
     document.addEventListener("click", (event) => {
       if (event.target.closest("#theme")) RAM.toggleTheme();
+      const opens = event.target.closest("[data-open]");
+      if (opens) RAM.open(opens.dataset.open);
       const link = event.target.closest("[data-go]");
       if (link) RAM.go(link.dataset.go);
     });

@@ -13,7 +13,7 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.algorithm.ladder import LADDER, snap
-from ram_studio.app import comparing, loading, merging, scoring
+from ram_studio.app import comparing, loading, merge_log, merging, scoring
 from ram_studio.app.examples import load_example
 from ram_studio.app.jobs import Job
 from ram_studio.app.sources import MAX_AGENTS, read_sources
@@ -225,6 +225,7 @@ class Endpoints:
             raise error_message(error) from error
         text = merging.recipe_text(recipe, loaded, self._settings)
         session.merges[name] = Merged(name, out, method, result, text)
+        merge_log.remember(session.merges[name], loaded, session, self._settings)
         shown = out.name if self._settings.is_space else str(out)
         return {"merge": name, **result, "out": shown, "recipe": text}
 
@@ -234,13 +235,18 @@ class Endpoints:
         analysis: str = "example",
         models: list | None = None,
         limit: int = 200,
+        suites: list | None = None,
+        lengths: list | None = None,
     ) -> dict:
-        """Score base, agents and this client's merges on held-out prompts of the example's skills.
+        """Score base, agents and this client's merges on the example's skills, or general suites.
 
         Args:
             analysis: "example", "dense" or what /analyze returned.
             models: names among "base", the agents and what /merge returned; all when left out.
-            limit: prompts per skill, 1 to 300.
+            limit: prompts per skill, 1 to 300; of a general suite at most as many as it has.
+            suites: ["demo"] (the default), or any of "tool", "memory", "code", "math",
+                "instructions" and "health".
+            lengths: prompt lengths of suite memory in tokens, such as [1000, 4000].
 
         Returns:
             {"suite", "seed", "n", "models": {name: {"domains": {skill: {"n", "correct", "score",
@@ -251,6 +257,7 @@ class Endpoints:
             self._loaded(analysis, session)
             if not 1 <= _number("limit", limit) <= _MOST_PROMPTS:
                 raise SettingsError(f"limit is {limit}; it must be from 1 to {_MOST_PROMPTS}.")
+            plan = self._plan(suites, limit, lengths)
             every = scoring.candidates(session)
             wanted = [str(m) for m in models] if models else list(every)
             unknown = [m for m in wanted if m not in every]
@@ -261,14 +268,7 @@ class Endpoints:
 
             def work(report: Callable[[Any], None], cancel: CancelToken) -> Any:
                 chosen = {name: every[name] for name in wanted}
-                return scoring.score_models(
-                    chosen,
-                    int(limit),
-                    self._workspace.shared_scores,
-                    session.scores,
-                    report,
-                    cancel,
-                )
+                return scoring.score_models(chosen, plan, session, self._workspace, report, cancel)
 
             report = (await _finish(Job(work), session)).to_dict()
         except RamStudioError as error:
@@ -279,6 +279,17 @@ class Endpoints:
             if not self._settings.is_space:
                 numbers["folder"] = path
         return report
+
+    def _plan(self, suites: list | None, limit: float, lengths: list | None) -> scoring.Plan:
+        names = [scoring.SUITE] if suites is None else [str(name) for name in suites]
+        for name in names:
+            if name not in scoring.KNOWN:
+                raise SettingsError(
+                    f"There is no suite {name[:80]!r}; there are {', '.join(scoring.KNOWN)}."
+                )
+        most = self._settings.max_suite_items
+        limits = {n: int(limit if n == scoring.SUITE else min(limit, most)) for n in names}
+        return scoring.make_plan(names, limits, lengths or [scoring.LENGTHS[0]], self._settings)
 
     async def compare(
         self,

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.algorithm.methods import make_settings
-from ram_studio.app import loading, markup, wording
+from ram_studio.app import loading, markup, merge_log, wording
 from ram_studio.app.controls import tuned_by
 from ram_studio.app.jobs import Job
 from ram_studio.app.settings import Settings
@@ -32,7 +32,7 @@ _START_SECONDS = 0.2
 _USUAL_RATE = 300e6
 """Bytes a second where nothing was measured: two cores of a small machine."""
 
-RESCALING = ("ram+", "ram+s")
+RESCALING = ("ram+", "ram+s", "ram+m")
 
 
 @dataclass(frozen=True)
@@ -212,6 +212,7 @@ def run_merge(
     text = recipe_text(recipe, loaded, settings)
     merged = Merged(name, out, form.method, result.to_dict(), text)
     session.merges[name] = merged
+    merge_log.remember(merged, loaded, session, settings)
     yield "", merged
 
 

@@ -25,7 +25,7 @@ from ram_studio.app import (
 )
 from ram_studio.app.deep_link import Link, read_link
 from ram_studio.app.settings import Settings
-from ram_studio.app.steps import check, compare, load, look, merge, tune
+from ram_studio.app.steps import check, history, load, look, merge, tune
 from ram_studio.app.workspace import Workspace
 from ram_studio.errors import RamStudioError
 
@@ -35,6 +35,9 @@ _HEAVY: dict[str, Any] = {**_QUIET, "concurrency_id": "heavy", "concurrency_limi
 
 # Shown at once by the browser, until the job's first word: heavy work is done one at a time.
 _WAITING = f"() => {json.dumps(markup.progress(None, wording.WAITING))}"
+
+
+_EVENTS: dict[str, Any] = {"waiting": _WAITING, "quiet": _QUIET, "heavy": _HEAVY}
 
 
 class Page:
@@ -53,7 +56,8 @@ class Page:
         self.look = look.build()
         self.tune = tune.build()
         self.merge = merge.build(shell.devices())
-        self.check = check.build()
+        self.check = check.build(self.tune, self.workspace, _EVENTS)
+        self.history = history.build()
         gr.HTML('<div id="ram-strip"></div>', apply_default_css=False)
         # Before the events below: their handlers' names would take the endpoints'.
         api.build(self.workspace)
@@ -62,7 +66,8 @@ class Page:
         self._wire_steps()
         self._wire_load()
         self._wire_merge()
-        self._wire_check()
+        check.wire(self.check, self.tune, self.workspace, _EVENTS)
+        history.wire(self.history, self.check, self.workspace, _QUIET)
         microscope_panel.wire(self.tune.scope, self.tune.settings, self.merge.seed, self.workspace)
 
     # ------------------------------------------------------------------ what a load changes
@@ -77,13 +82,7 @@ class Page:
             self.merge.download,
             self.merge.recipe,
             self.merge.recipe_box,
-            self.check.note,
-            self.check.models,
-            self.check.scores,
-            self.check.browser,
-            self.check.position,
-            self.check.item,
-            *self.check.compare.shown,
+            *self.check.shown,
         ]
 
     def show_loaded(self, session: Any) -> list[Any]:
@@ -95,10 +94,7 @@ class Page:
             examples.profile_of(session.loaded),
             *[gr.update(interactive=True)] * 4,
             *merge.show_result(last, session, self.settings),
-            check.note_html(session),
-            check.model_update(session),
-            *check.show_report(session.report, session),
-            *compare.show(session.comparison),
+            *check.show(session),
         ]
 
     # ------------------------------------------------------------------ steps
@@ -274,42 +270,11 @@ class Page:
             before = len(session.merges)
             for updates in merge.run(merge.read_form(values), session, self.settings):
                 added = len(session.merges) > before
-                yield [*updates, check.model_update(session) if added else gr.skip()]
+                yield [*updates, check.offer(session) if added else gr.skip()]
 
         step.merge.click(fn=None, js=_WAITING, outputs=step.status)
         step.merge.click(run, form, [*step.outputs, self.check.models], **_HEAVY)
         step.stop.click(self._stop, None, None, queue=False, **_QUIET)
-
-    # ------------------------------------------------------------------ Check
-
-    def _wire_check(self) -> None:
-        step = self.check
-
-        def run(names: list[str], limit: float, request: gr.Request) -> Iterator[list[Any]]:
-            session = self.workspace.session(request.session_hash)
-            yield from check.run(names, limit, session, self.workspace.shared_scores)
-
-        step.evaluate.click(fn=None, js=_WAITING, outputs=step.status)
-        step.evaluate.click(run, [step.models, step.limit], step.outputs, **_HEAVY)
-        step.stop.click(self._stop, None, None, queue=False, **_QUIET)
-        step.compare.stop.click(self._stop, None, None, queue=False, **_QUIET)
-        compare.wire(
-            step.compare, self.tune, self.workspace, waiting=_WAITING, quiet=_QUIET, heavy=_HEAVY
-        )
-
-        def browse(domain: str, which: str, position: float, request: gr.Request) -> list[Any]:
-            session = self.workspace.session(request.session_hash)
-            return check.browse(session.report, domain, which, position, check.agents_of(session))
-
-        gr.on(
-            [step.domain.input, step.which.input, step.position.input],
-            browse,
-            [step.domain, step.which, step.position],
-            [step.position, step.item],
-            queue=False,
-            trigger_mode="always_last",
-            **_QUIET,
-        )
 
 
 def _link_updates(link: Link) -> list[Any]:

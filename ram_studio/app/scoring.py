@@ -1,50 +1,54 @@
-"""The work behind the Check step: evaluate what is not scored yet, compare, tell it in words."""
+"""The work behind the Check step: ask the models what is not answered yet, and tell how far it is.
+
+Answers go to the visitor's store as they come (see `answers`); stopping loses nothing.
+"""
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from ram_studio.app import markup, wording
+from ram_studio.app import check_wording, markup, wording
+from ram_studio.app.answers import open_answers
 from ram_studio.app.jobs import Job, Report
-from ram_studio.app.workspace import Session
+from ram_studio.app.progress_grid import Cell, Scoring, progress_html
+from ram_studio.app.settings import Settings
+from ram_studio.app.workspace import Session, Workspace
 from ram_studio.engine.events import CancelToken
-from ram_studio.evals import (
-    DEFAULT_SEED,
-    RETENTION_DOMAIN,
-    SKILL_DOMAINS,
-    SUITES,
-    EvalReport,
-    PairedCounts,
-    compare,
-    evaluate,
-)
+from ram_studio.errors import EvaluationError, RamStudioError, SettingsError
+from ram_studio.evals import EvalReport, evaluate_suites
 
 BASE = "base"
 SUITE = "demo"
-
-
-class Scoring(NamedTuple):
-    """How far an evaluation is: model (of how many), domain, prompts done of total."""
-
-    model: str
-    model_index: int
-    model_count: int
-    domain: str
-    done: int
-    total: int
+HEALTH = "health"
+GENERAL = ("tool", "memory", "code", "math", "instructions")
+KNOWN = (SUITE, *GENERAL, HEALTH)
+LENGTHS = (1000, 2000, 4000, 8000, 16000, 32000)
+_SPACE_LENGTHS = LENGTHS[:3]
+# Small ones are asked in large batches; with a large one the first answers should come soon.
+_SMALL_BYTES = 200_000_000
+_BATCH_OF_LARGE = 8
+_SPEED_SECONDS = 3.0
+_TELL_SECONDS = 0.1
 
 
 class Candidate(NamedTuple):
-    """A model that can be evaluated: its folder, and whether its scores are kept for everybody."""
+    """A model that can be evaluated: its folder, and whether it is one of the shipped ones."""
 
     path: str
     is_shipped: bool
 
 
-Scores = dict[tuple[str, int], EvalReport]
-"""One model's report by (folder, prompts per skill)."""
+@dataclass(frozen=True)
+class Plan:
+    """What to ask: suite names, questions of each (demo: per skill), lengths for memory."""
+
+    suites: tuple[str, ...] = (SUITE,)
+    limits: Mapping[str, int] = field(default_factory=dict)
+    lengths: tuple[int, ...] = LENGTHS[:1]
 
 
 def candidates(session: Session) -> dict[str, Candidate]:
@@ -58,63 +62,134 @@ def candidates(session: Session) -> dict[str, Candidate]:
     return found
 
 
+def offered_lengths(settings: Settings) -> tuple[int, ...]:
+    """Return the prompt lengths that the memory suite can be asked for here."""
+    return _SPACE_LENGTHS if settings.is_space else LENGTHS
+
+
+def code_refusal() -> str | None:
+    """Return why programs that a model wrote may not run here; None where they may."""
+    from ram_studio.evals.sandbox import check_code_allowed
+
+    try:
+        check_code_allowed("auto")
+    except RamStudioError as error:
+        return str(error)
+    return None
+
+
+def make_plan(
+    suites: Sequence[str], limits: Mapping[str, Any], lengths: Sequence[Any], settings: Settings
+) -> Plan:
+    """Return the checked plan of a form.
+
+    Raises: SettingsError for no suite, an unknown one, or numbers out of range.
+    """
+    chosen = tuple(name for name in KNOWN if name in suites)
+    if not chosen:
+        raise SettingsError(check_wording.NO_SUITE_CHOSEN)
+    whole = {}
+    for name in chosen:
+        if name == HEALTH:
+            continue
+        most = 300 if name == SUITE else settings.max_suite_items
+        value = limits.get(name)
+        if not isinstance(value, (int, float)) or not 1 <= value <= most:
+            raise SettingsError(
+                f"The number of questions for {name} is {value}; it must be from 1 to {most}."
+            )
+        whole[name] = int(value)
+    allowed = offered_lengths(settings)
+    wanted = tuple(length for length in allowed if length in lengths)
+    if "memory" in chosen and not wanted:
+        raise SettingsError(check_wording.NO_LENGTH_CHOSEN)
+    return Plan(chosen, whole, wanted or allowed[:1])
+
+
+class _Watch:
+    """Turns what an evaluation tells into snapshots with the speed of the last seconds."""
+
+    def __init__(self, models: Sequence[str], report: Report) -> None:
+        self._models, self._report = tuple(models), report
+        self._cells: dict[tuple[str, str], Cell] = {}
+        self._now: tuple[str, str] | None = None
+        self._steps: deque[tuple[float, int]] = deque()
+        self._told = 0.0
+
+    def progress(self, model: str, domain: str, done: int, total: int) -> None:
+        known = self._cells.get((model, domain))
+        self._cells[model, domain] = Cell(done, total, known.reused if known else done)
+        self._now = model, domain
+        self._tell(time.monotonic())
+
+    def tokens(self, step: Mapping[int, int]) -> None:
+        now = time.monotonic()
+        self._steps.append((now, len(step)))
+        while now - self._steps[0][0] > _SPEED_SECONDS:
+            self._steps.popleft()
+        if now - self._told > _TELL_SECONDS:
+            self._tell(now)
+
+    def _tell(self, now: float) -> None:
+        self._told = now
+        speed = None
+        if len(self._steps) > 1 and now - self._steps[-1][0] < _SPEED_SECONDS:
+            span = max(now - self._steps[0][0], 1e-3)
+            speed = sum(count for _, count in self._steps) / span
+        self._report(Scoring(self._models, dict(self._cells), self._now, speed))
+
+
 def score_models(
     models: Mapping[str, Candidate],
-    limit: int,
-    shared: Scores,
-    own: Scores,
+    plan: Plan,
+    session: Session,
+    workspace: Workspace,
     report: Report,
     cancel: CancelToken,
 ) -> EvalReport:
-    """Return the joint report of these models; those scored before are not run again.
+    """Return the report of these models; questions that are stored already are not asked again.
 
-    shared: scores of shipped models, kept for all sessions; own: those of this session.
+    Raises: EvaluationError, CheckpointError; Stopped when cancelled or, on a Space, out of time.
     """
-    joint: EvalReport | None = None
-    for i, (name, model) in enumerate(models.items()):
-        store = shared if model.is_shipped else own
-        key = (model.path, limit)
-
-        def tell(_: str, domain: str, done: int, total: int, name: str = name, i: int = i) -> None:
-            report(Scoring(name, i, len(models), domain, done, total))
-
-        if key not in store:
-            store[key] = evaluate(
-                {name: _folder(model.path, name, cancel)},
-                suite=SUITE,
-                limit=limit,
-                on_progress=tell,
-                should_stop=lambda: cancel.is_cancelled,
+    settings = workspace.settings
+    folders, nbytes = {}, 0
+    for name, model in models.items():
+        checkpoint = open_model(model.path, name, cancel)
+        folders[name] = str(checkpoint.folder)
+        nbytes = max(nbytes, checkpoint.nbytes)
+    shipped = [folders[name] for name, model in models.items() if model.is_shipped]
+    watch = _Watch(list(models), report)
+    end = time.monotonic() + settings.max_check_seconds if settings.is_space else float("inf")
+    try:
+        with open_answers(session, workspace, shipped) as store:
+            return evaluate_suites(
+                folders,
+                plan.suites,
+                limit=plan.limits,
+                lengths=plan.lengths,
+                batch_size=128 if nbytes < _SMALL_BYTES else _BATCH_OF_LARGE,
+                base=BASE if BASE in folders else None,
+                store=store,
+                on_progress=watch.progress,
+                on_tokens=watch.tokens,
+                should_stop=lambda: cancel.is_cancelled or time.monotonic() > end,
             )
-        joint = store[key] if joint is None else joint.joined(store[key])
-    assert joint is not None, "callers give at least one model"
-    return joint
+    except EvaluationError as error:
+        if not settings.is_space:
+            raise
+        raise EvaluationError(without_folders(str(error), folders, session)) from error
 
 
-def _folder(path: str, name: str, cancel: CancelToken) -> str:
+def open_model(path: str, name: str, cancel: CancelToken) -> Any:
+    """Return a model's opened checkpoint, which knows its folder, size and fingerprint."""
     # A Hub id was downloaded by the analysis: this finds it in the cache.
     from ram_studio.checkpoints.checkpoint import open_checkpoint
 
-    return str(open_checkpoint(path, name=name, cancel=cancel).folder)
-
-
-def progress_html(event: Scoring | None) -> str:
-    """Return the progress bar of an evaluation."""
-    if event is None:
-        return markup.progress(None, "Loading the first model")
-    domains = SUITES[SUITE]
-    within = (domains.index(event.domain) + event.done / max(1, event.total)) / len(domains)
-    fraction = (event.model_index + within) / event.model_count
-    title = f"{event.model} on {event.domain}"
-    details = (
-        f"model {event.model_index + 1} of {event.model_count} · "
-        f"prompt {event.done} of {event.total}"
-    )
-    return markup.progress(fraction, title, details)
+    return open_checkpoint(path, name=name, cancel=cancel)
 
 
 def run_evaluation(
-    names: Sequence[str], limit: int, session: Session, shared: Scores
+    names: Sequence[str], plan: Plan, session: Session, workspace: Workspace
 ) -> Iterator[tuple[str, EvalReport | None]]:
     """Evaluate; yield (status HTML, the report or None) as it goes."""
     every = candidates(session)
@@ -128,21 +203,33 @@ def run_evaluation(
     if session.is_busy:
         yield markup.callout(wording.BUSY, "warn"), None
         return
-    job = Job(
-        lambda report, cancel: score_models(
-            chosen, int(limit), shared, session.scores, report, cancel
-        )
-    )
+    job = Job(lambda report, cancel: score_models(chosen, plan, session, workspace, report, cancel))
     session.job = job
+    last: Scoring | None = None
     yield progress_html(None), None
-    for event in job.updates():
-        yield progress_html(event), None
+    for last in job.updates():
+        yield progress_html(last), None
     report, error = job.outcome()
     if report is None:
-        yield markup.failure(error, wording.STOPPED), None
+        kept = check_wording.STOPPED_KEPT.format(count=last.done if last else 0)
+        yield markup.failure(error, kept), None
         return
     session.report = report
-    yield "", session.report
+    yield (_finished_html(last) if last else ""), report
+
+
+def _finished_html(last: Scoring) -> str:
+    text = check_wording.FINISHED.format(asked=last.done - last.reused)
+    if last.reused:
+        text += " " + check_wording.REUSED.format(reused=last.reused)
+    return markup.callout(text, "good")
+
+
+def without_folders(text: str, folders: Mapping[str, str], session: Session) -> str:
+    """Return a message with models' folders replaced by their names, and no session folder."""
+    for name, folder in folders.items():
+        text = text.replace(folder, name)
+    return text.replace(str(session.folder), "")
 
 
 def specialist(report: EvalReport, domain: str, agents: Sequence[str]) -> str | None:
@@ -153,143 +240,14 @@ def specialist(report: EvalReport, domain: str, agents: Sequence[str]) -> str | 
     return max(present, key=lambda a: report.models[a].domains[domain].score)
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
-def _tone(pair: PairedCounts | None) -> str:
-    if pair is None or pair.is_within_noise:
-        return ""
-    return "better" if pair.wins > pair.losses else "worse"
-
-
-def table_html(report: EvalReport, agents: Sequence[str]) -> str:
-    """Return the score table: model by domain, with intervals and colours against the base."""
-    domains = [d for d in SUITES[report.suite] if d != RETENTION_DOMAIN]
-    columns = ["Model", *domains, "Skills average", f"{RETENTION_DOMAIN} (kept?)"]
-    best = {d: max(result.domains[d].score for result in report.models.values()) for d in domains}
-    rows = []
-    for name, result in report.models.items():
-        pairs = compare(report, name, BASE) if BASE in report.models and name != BASE else {}
-
-        def score_cell(domain: str, result=result, pairs=pairs) -> str:
-            value = result.domains[domain]
-            low, high = value.ci95
-            top = " best" if domain in best and value.score == best[domain] else ""
-            return (
-                f'<td class="score {_tone(pairs.get(domain))}{top}">'
-                f"<b>{_percent(value.score)}</b>"
-                f'<span class="ci">{100 * low:.0f}–{100 * high:.0f}</span></td>'
-            )
-
-        head = escape(name)
-        if name in agents:
-            head = markup.marker(list(agents).index(name)) + head
-        elif name != BASE:
-            head = f'<span class="merge-tag">merge</span>{head}'
-        rows.append(
-            (
-                head,
-                *(score_cell(d) for d in domains),
-                f'<td class="score"><b>{_percent(result.average)}</b></td>',
-                score_cell(RETENTION_DOMAIN),
-            )
-        )
-    note = (
-        f'<p class="fine">{report.n} held-out prompts per skill, greedy answers, strict checkers. '
-        "Small numbers: 95 % Wilson interval. "
-        '<span class="key better">better</span> or <span class="key worse">worse</span> than the '
-        "base beyond chance (exact paired test, p &lt; 0.05); no colour: within noise. "
-        "Bold underline: best of the column.</p>"
-    )
-    return markup.table(columns, rows, css="scores") + note
-
-
-def statements_html(report: EvalReport, agents: Sequence[str]) -> str:
-    """Return, for each merge, what it gained or lost against each skill's own specialist."""
-    merges = [name for name in report.models if name != BASE and name not in agents]
-    if not merges:
-        return markup.callout(wording.NO_MERGE_YET, "note")
-    blocks = []
-    for name in merges:
-        lines = []
-        for domain in SKILL_DOMAINS:
-            rival = specialist(report, domain, agents)
-            if rival is None:
-                continue
-            pair = compare(report, name, rival)[domain]
-            mine = report.models[name].domains[domain].score
-            theirs = report.models[rival].domains[domain].score
-            tone = _tone(pair)
-            if pair.wins == pair.losses == 0:
-                said = "answers exactly as well"
-            elif tone == "":
-                said = "no difference beyond chance"
-            elif tone == "better":
-                said = "better"
-            else:
-                said = "worse"
-            counts = f"{pair.wins} gained, {pair.losses} lost of {report.n}"
-            lines.append(
-                f'<li><span class="key {tone or "same"}">{escape(said)}</span> on <b>{domain}</b>: '
-                f"{_percent(mine)} against {_percent(theirs)} of its specialist {escape(rival)} "
-                f'<span class="muted">({counts})</span></li>'
-            )
-        blocks.append(
-            f'<div class="statement"><h3>{escape(name)}</h3><ul>{"".join(lines)}</ul></div>'
-        )
-    return f'<div class="statements">{"".join(blocks)}</div>'
-
-
-FILTERS = {
-    "all": "All prompts",
-    "differ": "Models disagree",
-    "merge-lost": "A merge is wrong, a specialist right",
-    "merge-won": "A merge is right, all agents wrong",
-}
-
-
-def matching_items(report: EvalReport, domain: str, which: str, agents: Sequence[str]) -> list[int]:
-    """Return the indices of a domain's prompts that fit a filter (a key of FILTERS)."""
-    names = list(report.models)
-    merges = [n for n in names if n != BASE and n not in agents]
-    found = []
-    for i in range(len(report.items[domain])):
-        right = {n: report.models[n].answers[domain][i].is_correct for n in names}
-        any_agent = any(right[a] for a in agents if a in right)
-        keep = {
-            "all": True,
-            "differ": len(set(right.values())) > 1,
-            "merge-lost": any_agent and any(not right[m] for m in merges),
-            "merge-won": not any_agent and any(right[m] for m in merges),
-        }[which]
-        if keep:
-            found.append(i)
-    return found
-
-
-def item_html(report: EvalReport, domain: str, index: int, agents: Sequence[str]) -> str:
-    """Return one prompt, its known answer and every model's answer."""
-    item = report.items[domain][index]
-    rows = []
-    for name, result in report.models.items():
-        answer = result.answers[domain][index]
-        mark = (
-            '<span class="key better">right</span>'
-            if answer.is_correct
-            else '<span class="key worse">wrong</span>'
-        )
-        head = escape(name)
-        if name in agents:
-            head = markup.marker(list(agents).index(name)) + head
-        text = escape(answer.text.strip()[:600]) or '<span class="muted">(nothing)</span>'
-        rows.append((head, f"<td>{mark}</td>", f'<td class="answer"><code>{text}</code></td>'))
-    return (
-        f'<div class="item-view"><p class="prompt"><span class="muted">Prompt</span>'
-        f"<code>{escape(item.prompt)}</code></p>"
-        f'<p class="prompt"><span class="muted">Right answer</span><code>{escape(item.gold)}</code>'
-        f"</p>{markup.table(('Model', '', 'Answer'), rows, css='answers')}</div>"
-    )
-
-
-__all__ = ["DEFAULT_SEED", "FILTERS", "SUITE", "candidates", "run_evaluation", "score_models"]
+__all__ = [
+    "BASE",
+    "SUITE",
+    "Candidate",
+    "Plan",
+    "candidates",
+    "make_plan",
+    "run_evaluation",
+    "score_models",
+    "specialist",
+]

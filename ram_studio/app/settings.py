@@ -12,6 +12,9 @@ from ram_studio.errors import SettingsError
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 7860
+_SPACE_ITEMS = 24
+_SPACE_TOKENS = 160
+_OWN_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 def _default_work_dir() -> Path:
@@ -31,6 +34,8 @@ class Settings:
     max_download_bytes: most that one Hub checkpoint may weigh on a Space.
     max_zip_bytes: merged folders up to this size are offered as one zip.
     idle_seconds: a session untouched for this long is removed with its files.
+    max_suite_items: most questions of one general suite. max_check_seconds: longest evaluation on a
+        Space. max_chat_tokens: longest answer in the chat.
     """
 
     host: str = DEFAULT_HOST
@@ -41,6 +46,14 @@ class Settings:
     max_download_bytes: int = 12_000_000_000
     max_zip_bytes: int = 1_000_000_000
     idle_seconds: float = 3 * 3600.0
+    max_suite_items: int = 64
+    max_check_seconds: float = 900.0
+    max_chat_tokens: int = 512
+
+    @property
+    def is_private(self) -> bool:
+        """Whether only this machine's user can come here; checks are then kept for good."""
+        return not self.is_space and self.host in _OWN_HOSTS
 
     @classmethod
     def from_environment(
@@ -69,9 +82,12 @@ class Settings:
                 f"--models-dir is {folder}, which is no folder; give the folder that holds your "
                 "checkpoints."
             )
+        is_space = bool(env.get("SPACE_ID"))
         return cls(
             host=host or env.get("GRADIO_SERVER_NAME") or DEFAULT_HOST,
             port=number,
             models_dir=folder,
-            is_space=bool(env.get("SPACE_ID")),
+            is_space=is_space,
+            max_suite_items=_SPACE_ITEMS if is_space else 64,
+            max_chat_tokens=_SPACE_TOKENS if is_space else 512,
         )

@@ -9,12 +9,15 @@ from typing import Any
 
 import gradio as gr
 
-from ram_studio.app import palette, theme, wording
+from ram_studio.app import check_wording, palette, theme, wording
 from ram_studio.app.settings import Settings
 from ram_studio.resources import asset_path
 
 SCRIPTS = ("numbers.js", "nodes.js", "bars.js", "details.js", "live.js", "microscope.js", "page.js")
 """The page's scripts under assets/, in the order in which they are loaded."""
+
+STYLES = ("app.css", "check.css")
+"""The page's style sheets under assets/."""
 
 _THEME_ICON = (
     '<svg viewBox="0 0 20 20" aria-hidden="true"><path d="M10 2a8 8 0 1 0 0 16 8 8 0 0 0 0-16Zm0 '
@@ -26,6 +29,8 @@ def head_html() -> str:
     """Return the page's head: title, tagline, the button for light and dark."""
     return (
         f'<div class="head"><h1>{escape(wording.TITLE)}</h1><p>{escape(wording.TAGLINE)}</p>'
+        f'<button id="open-history" type="button" data-open="history">{check_wording.HISTORY}'
+        "</button>"
         f'<button id="theme" type="button" title="{wording.THEME}" aria-label="{wording.THEME}">'
         f"{_THEME_ICON}</button></div>"
     )
@@ -45,7 +50,7 @@ def devices() -> list[tuple[str, str]]:
 def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
     """Return the arguments of ``gr.Blocks.launch``: looks, script, what strangers may not do."""
     text = json.dumps(wording.LIVE).replace("</", "<\\/")
-    css = asset_path("app.css").read_text(encoding="utf-8")
+    css = "\n".join(asset_path(name).read_text(encoding="utf-8") for name in STYLES)
     shapes = json.dumps(palette.SHAPE_PATHS)
     scripts = (asset_path(name).read_text(encoding="utf-8") for name in SCRIPTS)
     script = "\n".join(scripts).replace("</script", "<\\/script")

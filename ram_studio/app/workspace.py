@@ -16,13 +16,17 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app.jobs import Job
+from ram_studio.app.loaded_engines import Engines
 from ram_studio.app.settings import Settings
 from ram_studio.evals.report import EvalReport
 from ram_studio.evals.sweep_result import SweepState
+
+if TYPE_CHECKING:
+    from ram_studio.app.chatting import Chat
 
 _KEY = re.compile(r"[0-9a-f]{32}")
 _SWEEP_SECONDS = 60.0
@@ -75,15 +79,19 @@ class Comparison:
 
 @dataclass
 class Session:
-    """One visitor's work. Changed by one handler at a time: heavy ones check ``job``."""
+    """One visitor's work. Changed by one handler at a time: heavy ones check ``job``.
+
+    report: what Check shows. found: what History compares.
+    """
 
     key: str
     folder: Path
     loaded: Loaded | None = None
     merges: dict[str, Merged] = field(default_factory=dict)
     report: EvalReport | None = None
-    scores: dict[tuple[str, int], EvalReport] = field(default_factory=dict)
     comparison: Comparison | None = None
+    found: EvalReport | None = None
+    chat: Chat | None = None
     sweep: SweepState | None = None
     job: Job[Any] | None = None
     touched: float = field(default_factory=time.monotonic)
@@ -99,8 +107,8 @@ class Session:
             for merged in self.merges.values():
                 shutil.rmtree(merged.folder, ignore_errors=True)
             self.merges.clear()
-            self.scores.clear()
             self.report = None
+            self.chat = None
             self.comparison = None
             self.sweep = None
         self.loaded = loaded
@@ -124,7 +132,7 @@ class Workspace:
         self._keys: dict[str, str] = {}
         self._lock = threading.Lock()
         self._swept = time.monotonic()
-        self.shared_scores: dict[tuple[str, int], EvalReport] = {}
+        self.engines = Engines()
 
     @property
     def root(self) -> Path:

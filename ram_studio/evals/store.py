@@ -223,6 +223,30 @@ class AnswerStore:
                     ),
                 )
 
+    def adopt(self, run: int, key: RunKey, other: Path) -> None:
+        """Copy into a run what the store in another file has under the same key; keeps its own."""
+        if not other.is_file():
+            return
+        with self._errors():
+            self._connection.execute("ATTACH ? AS other", (str(other),))
+        try:
+            with self._transaction() as connection:
+                connection.execute(
+                    "INSERT OR IGNORE INTO prompts SELECT p.* FROM other.prompts p WHERE digest IN"
+                    " (SELECT a.prompt FROM other.answers a JOIN other.runs r ON r.id = a.run"
+                    " WHERE r.key = ?)",
+                    (key.digest,),
+                )
+                connection.execute(
+                    "INSERT OR IGNORE INTO answers SELECT ?, a.item, a.question, a.domain,"
+                    " a.category, a.asked, a.prompt, a.gold, a.output, a.finish, a.is_correct,"
+                    " a.note, a.facts, a.tokens, a.seconds, a.answered FROM other.answers a"
+                    " JOIN other.runs r ON r.id = a.run WHERE r.key = ? AND a.finish != 'failed'",
+                    (run, key.digest),
+                )
+        finally:
+            self._connection.execute("DETACH other")
+
     def answers(self, run: int) -> list[StoredAnswer]:
         """Return a run's answers in the order of their items, failed attempts included."""
         with self._errors():

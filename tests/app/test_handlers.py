@@ -10,10 +10,11 @@ import pytest
 from random_sketches import make_sketch
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.app import loading, markup, merging, scoring, wording
+from ram_studio.app import loading, markup, merging, wording
 from ram_studio.app.deep_link import read_link
 from ram_studio.app.jobs import Job
 from ram_studio.app.profile import build_profile
+from ram_studio.app.progress_grid import Cell, Scoring, progress_html
 from ram_studio.app.settings import Settings
 from ram_studio.app.sources import (
     MAX_AGENTS,
@@ -316,9 +317,12 @@ def test_progress_is_worded_from_events() -> None:
     assert "Merging tensor 3 of 50" in html
     assert "50 bytes/s" in html
     assert "2.0 s left" in html
-    html = scoring.progress_html(scoring.Scoring("<x>", 1, 4, "code", 10, 50))
+    cells = {("base", "code"): Cell(50, 50, 20), ("<x>", "code"): Cell(10, 50, 0)}
+    html = progress_html(Scoring(("base", "<x>"), cells, ("<x>", "code"), 123.4))
     assert "&lt;x&gt; on code" in html
-    assert "model 2 of 4" in html
+    assert "60 of 100 answers" in html
+    assert "20 reused" in html
+    assert "123 tokens/s" in html
 
 
 def test_the_profile_has_a_verdict_at_every_point() -> None:

@@ -52,6 +52,25 @@ def test_equal_keys_share_a_run_and_any_difference_makes_another(tmp_path):
         assert len({run, *(store.open_run(key, model="x") for key in others)}) == 5
 
 
+def test_answers_under_the_same_key_are_adopted_from_another_file(tmp_path):
+    with AnswerStore(tmp_path / "theirs") as theirs:
+        run = theirs.open_run(KEY, model="their name", path="/their/place")
+        theirs.record(run, [row(1), row(2, finish="failed", correct=False), row(3)])
+        other = theirs.open_run(RunKey("e" * 64, "math", 1, {}), model="another")
+        theirs.record(other, [row(4)])
+    with AnswerStore(tmp_path / "ours") as ours:
+        run = ours.open_run(KEY, model="ours")
+        ours.record(run, [row(1, correct=False)])
+        ours.adopt(run, KEY, tmp_path / "theirs")
+        ours.adopt(run, KEY, tmp_path / "missing")
+        assert [(a.item, a.verdict.is_correct) for a in ours.answers(run)] == [
+            ("q-01", False),
+            ("q-03", True),
+        ]
+        assert [(known.model, known.path) for known in ours.runs()] == [("ours", None)]
+    assert not (tmp_path / "missing").exists()
+
+
 def test_a_failed_attempt_is_kept_but_not_counted_and_a_later_answer_replaces_it(tmp_path):
     with AnswerStore(tmp_path / "s") as store:
         run = store.open_run(KEY, model="one")

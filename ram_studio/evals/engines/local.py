@@ -52,6 +52,16 @@ _BEHAVIOUR_FILES = (
 )
 
 
+def model_fingerprint(folder: Path, weights: str) -> str:
+    """Return 32 hex digits of weights with this fingerprint beside a folder's other files."""
+    digest = hashlib.blake2b(weights.encode(), digest_size=16)
+    for name in _BEHAVIOUR_FILES:
+        file = folder / name
+        content = file.read_bytes() if file.is_file() else b""
+        digest.update(f"{name}:{len(content)}:".encode() + content)
+    return digest.hexdigest()
+
+
 class LocalEngine:
     """Answers with the model in a local folder.
 
@@ -100,13 +110,8 @@ class LocalEngine:
 
     def _identity(self, weights: str, nbytes: int) -> dict[str, Any]:
         """Return the identity of weights with this fingerprint beside this folder's other files."""
-        digest = hashlib.blake2b(weights.encode(), digest_size=16)
-        for name in _BEHAVIOUR_FILES:
-            file = self.path / name
-            content = file.read_bytes() if file.is_file() else b""
-            digest.update(f"{name}:{len(content)}:".encode() + content)
         return {
-            "fingerprint": digest.hexdigest(),
+            "fingerprint": model_fingerprint(self.path, weights),
             "engine": "transformers",
             "device": self.device.split(":")[0],
             "dtype": "float32" if nbytes < FLOAT32_BELOW_BYTES else "stored",
@@ -163,7 +168,7 @@ class LocalEngine:
         return str(text)
 
     @property
-    def _context(self) -> int | None:
+    def context(self) -> int | None:
         """Return the most tokens the model was made for; None when its config does not say."""
         from transformers import AutoConfig
 
@@ -181,7 +186,7 @@ class LocalEngine:
         self, questions: Sequence[Question], should_stop: ShouldStop | None = None
     ) -> Iterator[list[tuple[Question, Reply]]]:
         """Yield batch after batch; see `Engine.answer`. Prompts that do not fit come first."""
-        context = self._context
+        context = self.context
         fitting, refused = [], []
         for question in questions:
             prompt = self.prompt_of(question)
