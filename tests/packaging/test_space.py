@@ -73,8 +73,10 @@ def test_torch_stays_a_range_for_gpu_spaces() -> None:
 def test_constraints_pin_everything_that_is_declared_within_its_range() -> None:
     project = read_project()
     constraints = read_requirements("constraints.txt")
-    extras = project["optional-dependencies"].values()
-    for name, requirement in declared(project["dependencies"], *extras).items():
+    extras = project["optional-dependencies"]
+    # vLLM chooses a CUDA build of torch of its own, so no version of it was installed beside these.
+    groups = [texts for extra, texts in extras.items() if extra != "vllm"]
+    for name, requirement in declared(project["dependencies"], *groups).items():
         if name == canonicalize_name(project["name"]):
             continue
         assert name in constraints, f"constraints.txt does not pin {name}"

@@ -1,0 +1,127 @@
+"""Tasks of lm-eval: how its samples are read, and, where it is installed, a task run for real."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals import AnswerStore, evaluate_suites, make_items, score
+from ram_studio.evals.harness import evaluate_with_harness, rows_of
+from ram_studio.resources import asset_path
+
+TASKS = Path(__file__).with_name("lm_eval_tasks")
+
+
+def sample(doc_id: int, value, metric: str = "exact_match", **more) -> dict:
+    return {
+        "doc_id": doc_id,
+        "doc": {"question": f"What is {doc_id}?"},
+        "target": str(doc_id),
+        "arguments": [(f"Q: What is {doc_id}? A:", {"until": ["\n"]})],
+        "resps": [[f" it is {doc_id}"]],
+        "filtered_resps": [str(doc_id)],
+        "filter": "none",
+        "metrics": [metric],
+        metric: value,
+        **more,
+    }
+
+
+def test_samples_become_questions_replies_and_verdicts():
+    rows = rows_of({"samples": {"sums": [sample(1, 1.0), sample(0, False)]}})
+    (first, reply, verdict), (second, _, other) = rows
+    assert (first.id, first.domain, first.prompt, first.gold) == (
+        "sums/none/000000",
+        "sums",
+        "What is 0?",
+        "0",
+    )
+    assert (reply.text, reply.prompt) == (" it is 0", "Q: What is 0? A:")
+    assert (verdict.is_correct, other.is_correct) == (False, True)
+    assert second.id == "sums/none/000001"
+
+
+def test_filters_are_columns_and_the_metric_is_the_first_of_right_and_wrong():
+    both = [sample(0, True, filter="strict"), sample(0, 0.0, filter="loose")]
+    assert [row[0].domain for row in rows_of({"samples": {"g": both}})] == [
+        "g (loose)",
+        "g (strict)",
+    ]
+    mixed = sample(0, 0.3, "bleu")
+    mixed = {**mixed, "metrics": ["bleu", "acc"], "acc": 1}
+    ((_, _, verdict),) = rows_of({"samples": {"t": [mixed]}})
+    assert verdict.is_correct
+    assert verdict.facts == {"bleu": 0.3, "acc": 1}
+    weighed = sample(0, 1.0, resps=[[[-1.5, False]], [[-0.5, True]]], filtered_resps=[[1, 2]])
+    ((_, reply, _),) = rows_of({"samples": {"t": [weighed]}})
+    assert reply.text == "[[1, 2]]"
+
+
+@pytest.mark.parametrize(
+    ("results", "message"),
+    [
+        ({"samples": {"t": [sample(0, 0.4, "bleu")]}}, "Task t .* no metric of right and wrong"),
+        ({"samples": {}}, "gave no answers"),
+        ({}, "gave no answers"),
+    ],
+)
+def test_results_without_right_and_wrong_are_refused(results, message):
+    with pytest.raises(EvaluationError, match=message):
+        rows_of(results)
+
+
+def test_without_lm_eval_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setattr("ram_studio.evals.harness.find_spec", lambda name: None)
+    with pytest.raises(EvaluationError, match=r'pip install "ram-studio\[lm-eval\]"'):
+        evaluate_with_harness({"m": asset_path("example", "tool")}, "gsm8k")
+
+
+@pytest.fixture
+def local_task(tmp_path):
+    """A folder with one task whose data are local: twelve calls of the example's tool domain."""
+    pytest.importorskip("lm_eval", reason="lm-eval is an extra and not installed here")
+    items = make_items("tool", 12, 2026)
+    data = tmp_path / "calls.jsonl"
+    data.write_text("".join(json.dumps({"prompt": i.prompt, "gold": i.gold}) + "\n" for i in items))
+    folder = tmp_path / "tasks"
+    folder.mkdir()
+    text = (TASKS / "ram_calls.yaml").read_text().replace("CALLS_JSONL", str(data))
+    (folder / "ram_calls.yaml").write_text(text)
+    return folder, items
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_local_task_runs_in_lm_eval_and_agrees_with_our_own_suite(local_task, tmp_path):
+    folder, items = local_task
+    models = {name: asset_path("example", name) for name in ("tool", "base")}
+    with AnswerStore(tmp_path / "a.sqlite3") as store:
+        report = evaluate_with_harness(
+            models, "ram_calls", device="cpu", include_path=folder, store=store
+        )
+        again = evaluate_with_harness(
+            models, "ram_calls", device="cpu", include_path=folder, store=store
+        )
+    assert list(report.items) == ["ram_calls (exact)", "ram_calls (first-word)"]
+    ours = evaluate_suites(models, "demo", limit=12, device="cpu")
+    for name in models:
+        answers = report.models[name].answers["ram_calls (exact)"]
+        texts = [answer.text.strip() for answer in ours.models[name].answers["tool"]]
+        assert [answer.text.strip() for answer in answers] == texts
+        exact = [text == item.gold for text, item in zip(texts, items, strict=True)]
+        assert [answer.is_correct for answer in answers] == exact
+        assert again.models[name].answers == report.models[name].answers
+        assert sum(score(i, a.text) for i, a in zip(items, answers, strict=True)) >= sum(exact)
+    assert report.models["tool"].domains["ram_calls (exact)"].correct >= 9
+    assert report.models["tool"].skills == ("ram_calls (exact)",)
+    json.dumps(report.to_dict(), allow_nan=False)
+
+
+@pytest.mark.filterwarnings("default")
+def test_tasks_that_do_not_exist_are_told(local_task):
+    folder, _ = local_task
+    model = {"tool": asset_path("example", "tool")}
+    with pytest.raises(EvaluationError, match=r"no task 'ram_cals'\. Did you mean ram_calls"):
+        evaluate_with_harness(model, "ram_cals", include_path=folder)
+    with pytest.raises(EvaluationError, match="is no folder of tasks"):
+        evaluate_with_harness(model, "ram_calls", include_path=folder / "none")
