@@ -28,6 +28,7 @@ CHOICES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "ram": ("ram", {}),
     "ram+": ("ram+", {}),
     "ram+s": ("ram+s", {}),
+    "ram+m": ("ram+m", {}),
 }
 """What the form offers: (method, settings) by the value of its box."""
 

@@ -25,7 +25,21 @@ _RAM_RULES = {
     "ram": r"\lambda_t = 1",
     "ram+": r"\lambda_t = 1 + r \cdot \mathrm{clip}(\rho_t, 0, \alpha)",
     "ram+s": r"\lambda_t = 1 + r \cdot \frac{\rho_t}{1 + \rho_t}",
+    "ram+m": r"\lambda_t = 1 + r \cdot \mathrm{clip}(\rho_t, 0, \alpha)",
 }
+
+_RHO = (
+    r"\rho_t = \frac{\#\,\text{changed by } t \text{ and others}}"
+    r"{\#\,\text{changed by } t \text{ alone}}"
+)
+_RHO_BY_MAGNITUDE = (
+    r"\rho_t = \frac{\sum |\tau_t| \text{ over what } t \text{ and others changed}}"
+    r"{\sum |\tau_t| \text{ over what } t \text{ alone changed}}"
+)
+_OURS = (
+    "The paper counts changed elements; weighing them by how far they moved is RAM Studio's "
+    "variant of its rule (the table's rho is the count).\n\n"
+)
 
 
 def model_card(passport: Passport, *, title: str | None = None) -> str:
@@ -118,9 +132,8 @@ def _method(passport: Passport) -> str:
         r"$|\tau_t| > \epsilon$. An element that one agent alone changed takes "
         r"$\lambda_t \tau_t$; one that several changed takes "
         f"{region}; all others stay as in the base.\n\n"
-        "$$" + rule + r", \qquad \rho_t = \frac{\#\,\text{changed by } t \text{ and others}}"
-        r"{\#\,\text{changed by } t \text{ alone}}$$"
-        f"\n\n{used}"
+        "$$" + rule + r", \qquad " + (_RHO_BY_MAGNITUDE if method == "ram+m" else _RHO) + "$$"
+        f"\n\n{_OURS if method == 'ram+m' else ''}{used}"
     )
 
 

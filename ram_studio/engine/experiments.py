@@ -81,6 +81,7 @@ def _standard(recipe: Recipe) -> dict[str, Recipe]:
         ("ram", {}),
         ("ram+", {}),
         ("ram+s", {}),
+        ("ram+m", {}),
     ]
     return rows_of(recipe, rows)
 

@@ -185,9 +185,11 @@ class InMemoryMerger:
         needs = get_method(recipe.method).needs(make_settings(recipe.method, recipe.settings))
         if not needs & {Need.RATIOS, Need.MAGNITUDES}:
             return None
-        if self._sketch is None:
+        by_magnitude = Need.MAGNITUDE_RATIOS in needs
+        if self._sketch is None or (by_magnitude and self._sketch.relations is None):
             self._sketch = analyze_report(
                 self._report,
+                relations=by_magnitude,
                 device=self._device,
                 threads=self._threads,
                 on_progress=on_progress,
