@@ -428,6 +428,7 @@ COMPARE_CHOICES = {
     "ram": "RAM",
     "ram+": "RAM+",
     "ram+s": "RAM+s",
+    "ram+m": "RAM+m",
 }
 COMPARE_OWN_NOTE = "RAM rows use your ε, r and α from Tune; the others their defaults."
 COMPARE = "Compare"
