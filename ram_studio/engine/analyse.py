@@ -228,8 +228,8 @@ def count_overlap(
     if collect != "counts":
         only_magnitudes = collect == "magnitudes"
         related = RelationTally(counted, n_agents, grid, only_magnitudes=only_magnitudes)
-        if residence is not None and residence.is_filled:
-            # Collected from blocks that are read.
+        if residence is not None and residence.is_filled and device != "cpu":
+            # Collected on the host, from blocks that are read.
             residence, block_elements = None, BLOCK_ELEMENTS
     if device != "cpu":
         block_elements = device_block_elements(block_elements)

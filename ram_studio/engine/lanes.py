@@ -119,7 +119,7 @@ class _Lane:
         assert self._sources is not None, "blocks that do not stay come from files"
         tensors = (block.tensor.base, *block.agents)
         widths = [rounding.STORAGE[t.dtype].itemsize for t in tensors]
-        room = -(-block.n * 4 // 256) * 256
+        room = -(-block.n * max(widths) // 256) * 256
         slot.host = self._at_least(slot.host, room * len(tensors))
         pieces = []
         for row, (source, width) in enumerate(zip(tensors, widths, strict=True)):

@@ -64,6 +64,7 @@ class ResidentMerge:
         base: folder or Hub id; agents: folder or Hub id by name.
         device: "auto" and "cpu" keep them in RAM, "cuda" on all GPUs, "cuda:N" on one.
         threads, missing, extra, rows, on_progress, cancel: as for `analyze`.
+        relations: as for `analyze`; without them each `ram+m` merge on a GPU reads the files again.
 
     Attributes:
         report: the checkpoints; sketch: their counts; nbytes: of memory held on the devices.
@@ -86,6 +87,7 @@ class ResidentMerge:
         missing: MissingPolicy = "error",
         extra: ExtraPolicy = "error",
         rows: RowsPolicy = "exact",
+        relations: bool = False,
         on_progress: ProgressCallback | None = None,
         cancel: CancelToken | None = None,
     ) -> None:
@@ -100,6 +102,7 @@ class ResidentMerge:
             device=self._device,
             threads=threads,
             residence=self._residence,
+            relations=relations,
             on_progress=on_progress,
             cancel=cancel,
         )

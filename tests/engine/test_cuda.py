@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from engine_zoo import NAMES, Zoo, assert_leaves_nothing, contents, make_zoo, wr
 from test_analyze_counts import assert_same_sketch
 from test_source_faults import TENSOR, poisoned
 
+from ram_studio.algorithm import device_kernels
 from ram_studio.checkpoints.writer import CheckpointWriter
 from ram_studio.engine import residence
 from ram_studio.engine.analyse import analyze, analyze_report, load
@@ -238,13 +240,40 @@ def test_progress_adds_up_and_stopping_leaves_nothing(big, tmp_path, device, mon
     original = CheckpointWriter.write
 
     def write(self, *arguments):
-        cancel._event.wait(5)
+        if threading.current_thread() is not threading.main_thread():
+            assert cancel._event.wait(60)
         original(self, *arguments)
 
     monkeypatch.setattr(CheckpointWriter, "write", write)
     with pytest.raises(Stopped):
         merge(big.recipe(), tmp_path / "stopped", on_progress=stop, cancel=cancel, **options)
     assert_leaves_nothing(tmp_path / "stopped", before)
+
+
+@pytest.mark.skipif(
+    HAS_CUDA or os.environ.get("TRITON_INTERPRET") != "1" or not find_spec("triton"),
+    reason="needs Triton's interpreter",
+)
+def test_triton_kernels_fit_into_the_same_place(tmp_path, monkeypatch):
+    """Interpreted on CPU tensors: several histogram copies, keys of 64 bits, groups of tiles."""
+    from ram_studio.algorithm import triton_kernels
+
+    used: list[str] = []
+
+    class Noted:
+        def __getattr__(self, name):
+            used.append(name)
+            return getattr(triton_kernels, name)
+
+    monkeypatch.setattr(device_kernels, "kernels_for", lambda device: Noted())
+    shapes = {"model.layers.0.w": (GROUP_ELEMENTS + 5000,), "model.layers.1.w": (70, 2)}
+    zoo = make_zoo(tmp_path / "zoo", 3, shapes=shapes, seed=6)
+    recipe = zoo.recipe(rounding="stochastic", seed=2**63, settings={"scope": "tensor"})
+    expected = merge(recipe, tmp_path / "cpu")
+    options = {"device": "torch:2", "block_elements": GROUP_ELEMENTS, "threads": 1}
+    found = merge(recipe, tmp_path / "triton", **options)
+    assert_same_results(found, expected)
+    assert set(used) == {"count_block", "merge_block"}
 
 
 class Recorder:
