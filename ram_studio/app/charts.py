@@ -81,31 +81,59 @@ def _agent_rows(sketch: Sketch) -> list[str]:
     return list(reversed(sketch.agents))
 
 
+def _rounded_active(sketch: Sketch, by: str, point: int) -> np.ndarray | None:
+    """Return changed elements by group and agent with agents rounded to the base's dtype.
+
+    None when all are stored in it.
+    """
+    if sketch.rounded is None:
+        return None
+    return sketch.grouped(by, sketch.rounded).active[:, point]
+
+
 def density(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure:
-    """Return one bar per agent: changed / all elements (paper Fig. 2, left)."""
-    shares = sketch.model.active[0, point] / max(1, sketch.total)
-    figure = go.Figure(
-        go.Bar(
+    """Return one bar per agent: changed / all elements (paper Fig. 2, left).
+
+    Where dtypes differ a second one, hatched, with the agents rounded to the base's dtype.
+    """
+    total = max(1, sketch.total)
+    figure = go.Figure()
+    stored = sketch.model.active[0, point]
+    rounded = _rounded_active(sketch, "model", point)
+    kinds = [("as stored", stored, "")]
+    if rounded is not None:
+        kinds.append(("rounded to the base's format", rounded[0], "/"))
+    for name, active, shape in kinds:
+        shares = active / total
+        figure.add_bar(
+            name=name,
             x=100 * shares,
             y=list(sketch.agents),
             orientation="h",
-            marker={"color": [agent_color(t) for t in range(len(shares))]},
+            marker={
+                "color": [agent_color(t) for t in range(len(shares))],
+                "pattern": {"shape": shape, "fgcolor": FIGURE_INK},
+            },
             text=[_percent(s) for s in shares],
             textposition="outside",
             cliponaxis=False,
-            customdata=sketch.model.active[0, point],
-            hovertemplate="%{y}: %{customdata:,} weights changed<extra></extra>",
+            customdata=active,
+            hovertemplate=f"%{{y}}, {name}: %{{customdata:,}} weights changed<extra></extra>",
         )
-    )
-    top = 100 * float(shares.max(initial=0.0))
+    top = 100 * float(stored.max(initial=0)) / total
     figure.update_yaxes(
         categoryorder="array", categoryarray=_agent_rows(sketch), ticklabelstandoff=6
     )
     figure.update_xaxes(
         range=[0, min(100.0, top * 1.25) or 1], ticksuffix=" %", nticks=4, tickangle=0
     )
+    rows = 44 if len(kinds) == 1 else 66
     return _finish(
-        figure, 70 + 44 * len(shares), showlegend=False, margin={"l": 8, "r": 60, "t": 8, "b": 8}
+        figure,
+        70 + rows * len(sketch.agents) + 24 * (len(kinds) - 1),
+        showlegend=len(kinds) > 1,
+        legend_traceorder="normal",
+        margin={"l": 8, "r": 60, "t": 8 if len(kinds) == 1 else 34, "b": 8},
     )
 
 
@@ -285,12 +313,28 @@ def magnitude(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure:
 
 
 def layer_density(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure:
-    """Return, per layer, the share of its elements that each agent changed."""
+    """Return, per layer, the share of its elements that each agent changed.
+
+    Dotted, where dtypes differ: with the agents rounded to the base's dtype.
+    """
     counts = sketch.grouped("layer")
     labels = sketch.group_labels("layer")
-    shares = counts.active[:, point] / np.maximum(1, counts.numel)[:, None]
+    numel = np.maximum(1, counts.numel)[:, None]
+    shares = counts.active[:, point] / numel
+    rounded = _rounded_active(sketch, "layer", point)
     figure = go.Figure()
     for t, name in enumerate(sketch.agents):
+        if rounded is not None:
+            figure.add_scatter(
+                name=f"{name}, rounded to the base's format",
+                showlegend=False,
+                x=[_tick(label) for label in labels],
+                y=100 * (rounded / numel)[:, t],
+                mode="lines",
+                line={"color": agent_color(t), "width": 2, "dash": "dot"},
+                customdata=[_layer_name(label) for label in labels],
+                hovertemplate=name + " rounded, %{customdata}: %{y:.2f} %<extra></extra>",
+            )
         figure.add_scatter(
             name=name,
             x=[_tick(label) for label in labels],

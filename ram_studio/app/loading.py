@@ -12,6 +12,7 @@ from ram_studio.app import markup, wording
 from ram_studio.app.jobs import Report
 from ram_studio.app.settings import Settings
 from ram_studio.app.sources import Sources
+from ram_studio.app.storage_view import storage_html
 from ram_studio.checkpoints.checkpoint import (
     DownloadProgress,
     is_local_source,
@@ -19,6 +20,7 @@ from ram_studio.checkpoints.checkpoint import (
     open_folder,
 )
 from ram_studio.checkpoints.compatibility import CompatibilityReport, check_compatibility
+from ram_studio.checkpoints.storage import storage_report
 from ram_studio.engine.analyse import analyze_report
 from ram_studio.engine.events import CancelToken, Progress
 from ram_studio.errors import HubError
@@ -121,8 +123,11 @@ def progress_html(event: Progress | DownloadProgress | None) -> str:
     return markup.progress(event.fraction, title, details)
 
 
-def fit_html(fit: CompatibilityReport, *, is_space: bool) -> str:
-    """Return the compatibility report as a table and its warnings."""
+def fit_html(fit: CompatibilityReport, sketch: Sketch | None = None, *, is_space: bool) -> str:
+    """Return the compatibility report: that they fit, what is stored, where it comes from.
+
+    sketch: of the same checkpoints, once they were analyzed.
+    """
     rows = []
     for i, checkpoint in enumerate((fit.base, *fit.agents)):
         dtypes = fit.dtypes[checkpoint.name]
@@ -158,7 +163,7 @@ def fit_html(fit: CompatibilityReport, *, is_space: bool) -> str:
         f"{markup.size_text(free)} are free."
     )
     lines = [markup.callout("They fit together. " + " ".join(facts), "good")]
-    lines += [markup.callout(w, "warn") for w in fit.warnings]
+    lines.append(storage_html(storage_report(fit, sketch)))
     columns = ("Model", "From", "Size", "Stored as", "Tensors")
     return f'<div class="stack">{"".join(lines)}{markup.table(columns, rows)}</div>'
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +21,6 @@ from ram_studio.app.markup import epsilon_text
 from ram_studio.app.workspace import Loaded
 from ram_studio.checkpoints.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.engine import microscope as scope
-from ram_studio.engine.analyse import load
 from ram_studio.engine.microscope_lens import Seen
 from ram_studio.engine.microscope_search import SHARED, find_element
 from ram_studio.engine.worked_example import number
@@ -75,31 +72,6 @@ class ScopeForm:
     def epsilon(self) -> float:
         """The threshold."""
         return LADDER[min(max(0, int(self.point)), len(LADDER) - 1)]
-
-
-def open_loaded(loaded: Loaded) -> CompatibilityReport:
-    """Return the checkpoints of what is loaded, opened; headers are read again when files changed.
-
-    Raises: CheckpointError, CompatibilityError, HubError.
-    """
-    folders = (loaded.base, *loaded.agents.values())
-    states = tuple(state for folder in folders for state in _states(folder))
-    return _open(
-        loaded.base, tuple(loaded.agents.items()), tuple(sorted(loaded.options.items())), states
-    )
-
-
-@lru_cache(maxsize=8)
-def _open(base: str, agents: tuple, options: tuple, states: tuple) -> CompatibilityReport:
-    return load(base, dict(agents), **dict(options))
-
-
-def _states(folder: str) -> list[tuple[str, int, int]]:
-    """Return size and time of a folder's shards; nothing for a Hub id (its files stay)."""
-    return [
-        (path.name, (stat := path.stat()).st_size, stat.st_mtime_ns)
-        for path in sorted(Path(folder).glob("*.safetensors"))
-    ]
 
 
 def merged_tensors(report: CompatibilityReport) -> list[MergeTensor]:

@@ -16,6 +16,7 @@ import gradio as gr
 from ram_studio.app import markup, wording
 from ram_studio.app import microscope_data as data
 from ram_studio.app.microscope_data import EVERYWHERE, ScopeForm
+from ram_studio.app.opened import open_loaded
 from ram_studio.app.workspace import Loaded, Workspace
 from ram_studio.checkpoints.compatibility import CompatibilityReport
 from ram_studio.engine.microscope import find_tensor
@@ -203,7 +204,7 @@ def show(loaded: Loaded | None, values: Sequence[Any], *, jumps: bool = False) -
         int(point), r, alpha, rule, "", 0, layout, dtype or None, how, int(seed or 0)
     )
     try:
-        report = data.open_loaded(loaded)
+        report = open_loaded(loaded)
         layers, modules = data.choices_of(report)
         layer = layer if layer in layers else EVERYWHERE
         module = module if module in modules else EVERYWHERE

@@ -131,6 +131,35 @@ CHARTS = {
         "agents.",
     ),
 }
+STORED_HEADING = "What is stored"
+STORED_MORE = "Every model"
+STORED_FINE = "Nothing odd: what differs from the base was trained."
+STORED_FINE_SO_FAR = "Nothing odd in the headers; the analysis tells the rest."
+STORED_ONE_ODD = "One thing to know before you merge."
+STORED_ODD = "{n} things to know before you merge."
+STORED_COLUMNS = {
+    "model": "Model",
+    "dtype": "Stored as",
+    "head": "Head and embedding",
+    "density": "Changed",
+    "rho": "ρ",
+    "stored": ", as stored",
+    "rounded": ", rounded to the base's format",
+    "verdict": "Verdict",
+}
+STORED_HEADS = {
+    "both": "both stored",
+    "embedding": "embedding only",
+    "head": "head only",
+    "none": "neither",
+}
+STORED_TIED = {True: "one matrix", False: "two matrices"}
+STORED_VERDICTS = {
+    "training": "trained",
+    "partly-storage": "partly storage",
+    "storage": "storage, not training",
+    "unchanged": "equals the base",
+}
 NO_PATTERNS = "With more than six agents the single patterns are not counted."
 
 # ------------------------------------------------------------------------------------ Tune

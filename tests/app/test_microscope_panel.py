@@ -11,6 +11,7 @@ import pytest
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app import microscope_data, microscope_panel, wording
 from ram_studio.app.examples import load_example
+from ram_studio.app.opened import open_loaded
 from ram_studio.engine import microscope as scope
 
 MATRIX = "model.layers.0.mlp.up_proj.weight"
@@ -153,10 +154,10 @@ def test_changed_files_are_read_anew(tmp_path) -> None:
         folders[name] = str(shutil.copytree(folder, tmp_path / name))
     base = folders.pop("base")
     loaded = replace(example, base=base, agents=folders)
-    first = microscope_data.open_loaded(loaded)
-    assert microscope_data.open_loaded(loaded) is first
+    first = open_loaded(loaded)
+    assert open_loaded(loaded) is first
     shutil.copyfile(f"{base}/model.safetensors", f"{folders['tool']}/model.safetensors")
-    second = microscope_data.open_loaded(loaded)
+    second = open_loaded(loaded)
     assert second is not first
     assert second.agents[1].fingerprint != first.agents[1].fingerprint
 

@@ -97,7 +97,7 @@ def analyze_models(
         read_rate=analysis.read_rate,
     )
     session.load(loaded)
-    yield loading.fit_html(analysis.fit, is_space=settings.is_space), loaded
+    yield loading.fit_html(analysis.fit, analysis.sketch, is_space=settings.is_space), loaded
 
 
 def _hero() -> str:

@@ -15,6 +15,7 @@ import gradio as gr
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app import charts, markup, wording
 from ram_studio.app.markup import step_head
+from ram_studio.app.storage_view import report_of, storage_html
 from ram_studio.app.workspace import Loaded
 
 _HALF = (("density", "composition"), ("patterns", "magnitude"), ("layer_density", "layer_overlap"))
@@ -42,13 +43,10 @@ class LookStep:
 
 
 def head_html(loaded: Loaded | None, point: int) -> str:
-    """Return the step's heading; it names the epsilon and passes on the analysis' warnings."""
+    """Return the step's heading, which names the epsilon, and what is stored."""
     lead = wording.LOOK_LEAD.format(epsilon=markup.epsilon_text(LADDER[point]))
-    warnings = "".join(
-        f'<p class="callout" data-tone="warn"><span>{escape(w)}</span></p>'
-        for w in (loaded.sketch.warnings if loaded else ())
-    )
-    return f'{step_head(wording.LOOK_HEADING, lead)}<div class="warnings">{warnings}</div>'
+    head = step_head(wording.LOOK_HEADING, lead)
+    return head if loaded is None else head + storage_html(report_of(loaded, point))
 
 
 def draw(

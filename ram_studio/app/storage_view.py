@@ -1,0 +1,124 @@
+"""The storage report as a section of the page: how the models are stored, and what that looks like.
+
+Shown in Load from headers alone, completed after the analysis, and again in Look at its epsilon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from html import escape
+
+from ram_studio.algorithm.storage import Share
+from ram_studio.app import markup, wording
+from ram_studio.app.opened import open_loaded
+from ram_studio.app.workspace import Loaded
+from ram_studio.checkpoints.storage import AgentStorage, StorageReport, storage_report
+from ram_studio.errors import RamStudioError
+
+_TONES = {
+    "training": "good",
+    "partly-storage": "warn",
+    "storage": "bad",
+    "unchanged": "warn",
+}
+
+
+def report_of(loaded: Loaded, point: int) -> StorageReport:
+    """Return the report of what is loaded, at a ladder point.
+
+    Of the sketch alone where the files cannot be opened any more: what it says holds all the same.
+    """
+    try:
+        return storage_report(open_loaded(loaded), loaded.sketch, point=point)
+    except RamStudioError:
+        return storage_report(None, loaded.sketch, point=point)
+
+
+def storage_html(report: StorageReport) -> str:
+    """Return the report as a section: warnings always, every model and note unfolded."""
+    warnings = [f.text for f in report.findings if f.level == "warn"]
+    notes = [f.text for f in report.findings if f.level == "note"]
+    said = set(warnings)
+    told = [
+        f"<li>{markup.marker(t)} {escape(agent.text)}</li>"
+        for t, agent in enumerate(report.agents.values())
+        if report.is_complete and agent.text not in said
+    ]
+    told += [f"<li>{escape(note)}</li>" for note in notes]
+    callouts = "".join(markup.callout(text, "warn") for text in warnings)
+    listed = f'<ul class="notes">{"".join(told)}</ul>' if told else ""
+    is_open = " open" if warnings else ""
+    return (
+        f'<section class="box stored"><div class="figure-head"><h3>{wording.STORED_HEADING}</h3>'
+        f'<span class="muted">{escape(_summary(report, len(warnings)))}</span></div>{callouts}'
+        f"<details{is_open}><summary>{wording.STORED_MORE}</summary>{_table(report)}{listed}"
+        "</details></section>"
+    )
+
+
+def _summary(report: StorageReport, warnings: int) -> str:
+    if warnings:
+        return wording.STORED_ODD.format(n=warnings) if warnings > 1 else wording.STORED_ONE_ODD
+    return wording.STORED_FINE if report.is_complete else wording.STORED_FINE_SO_FAR
+
+
+def _dtypes(dtypes: dict[str, int]) -> str:
+    most = sorted(dtypes, key=lambda d: -dtypes[d])
+    return " + ".join(wording.STORED_NAMES.get(d, d) for d in most) or "–"
+
+
+def _table(report: StorageReport) -> str:
+    """Return one row per model; what is unknown, or the same for all, has no column."""
+    agents = list(report.agents.values())
+    has_rounded = any(agent.rounded is not None for agent in agents)
+    columns = [wording.STORED_COLUMNS["model"]]
+    cells: list[Callable[[str, AgentStorage | None], str]] = []
+
+    def add(column: str, cell: Callable[[str, AgentStorage | None], str]) -> None:
+        columns.append(wording.STORED_COLUMNS[column])
+        cells.append(cell)
+
+    if report.base_dtypes:
+        add("dtype", lambda name, a: markup.cell(_dtypes(a.dtypes if a else report.base_dtypes)))
+    if report.heads:
+        add("head", lambda name, a: markup.cell(_head(report, name)))
+    if report.is_complete:
+        stored = wording.STORED_COLUMNS["stored"] if has_rounded else ""
+        for key, show in (("density", _density), ("rho", _rho)):
+            columns.append(wording.STORED_COLUMNS[key] + stored)
+            cells.append(lambda name, a, show=show: markup.cell(show(a.stored) if a else ""))
+            if has_rounded:
+                columns.append(wording.STORED_COLUMNS[key] + wording.STORED_COLUMNS["rounded"])
+                cells.append(lambda name, a, show=show: markup.cell(show(a.rounded) if a else ""))
+        add("verdict", lambda name, a: _verdict(a))
+    rows = [("base", *(cell("base", None) for cell in cells))]
+    for t, (name, agent) in enumerate(report.agents.items()):
+        first = markup.marker(t) + escape(name)
+        rows.append((first, *(cell(name, agent) for cell in cells)))
+    return markup.table(columns, rows, css="stored-table")
+
+
+def _head(report: StorageReport, name: str) -> str:
+    head = report.heads.get(name)
+    if head is None:
+        return "–"
+    stored = wording.STORED_HEADS[head.stored]
+    return f"{stored}, {wording.STORED_TIED[head.is_tied]}" if head.is_tied is not None else stored
+
+
+def _density(share: Share | None) -> str:
+    return "–" if share is None else f"{share.density:.2%}".replace("%", " %")
+
+
+def _rho(share: Share | None) -> str:
+    if share is None:
+        return "–"
+    return "∞" if math.isinf(share.rho) else f"{share.rho:.3f}"
+
+
+def _verdict(agent: AgentStorage | None) -> str:
+    if agent is None:
+        return "<td></td>"
+    text = escape(wording.STORED_VERDICTS[agent.verdict])
+    return f'<td><span class="chip" data-tone="{_TONES[agent.verdict]}">{text}</span></td>'

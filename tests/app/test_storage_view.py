@@ -1,0 +1,140 @@
+"""What is stored, as the page tells it: in Load from headers, after the pass, and in Look."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ram_studio.algorithm.ladder import DEFAULT_INDEX
+from ram_studio.app import charts, wording
+from ram_studio.app.examples import load_example
+from ram_studio.app.loading import fit_html
+from ram_studio.app.steps import look
+from ram_studio.app.storage_view import report_of, storage_html
+from ram_studio.app.workspace import Loaded
+from ram_studio.engine.analyse import analyze_report, load
+from ram_studio.resources import asset_path
+
+
+def words(html: str) -> str:
+    return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html)))
+
+
+def cells(html: str, model: str) -> list[str]:
+    """Return the cells of a model's row in the table of what is stored."""
+    table = html[html.index("stored-table") :]
+    row = next(r for r in re.findall(r"<tr>.*?</tr>", table) if words(r).split()[0] == model)
+    return [words(c).strip() for c in re.findall(r"<t[dh].*?</t[dh]>", row)]
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory) -> tuple[dict[str, Path], Loaded]:
+    """The example's base and tool agent, a float32 copy with too small noise, and a twin."""
+    folder = tmp_path_factory.mktemp("mixed")
+    sources = {"base": "base", "tool": "tool", "noisy": "base", "twin": "base"}
+    paths = {}
+    for name, source in sources.items():
+        paths[name] = shutil.copytree(asset_path("example", source), folder / name)
+    rng = torch.Generator().manual_seed(0)
+    tensors = load_file(paths["base"] / "model.safetensors")
+    noisy = {
+        # A quarter of the last place of bfloat16 at most: rounding takes it away again.
+        n: t.float() * (1 + (torch.rand(t.shape, generator=rng) - 0.5) * 2.0**-10)
+        for n, t in tensors.items()
+    }
+    save_file(noisy, paths["noisy"] / "model.safetensors", {"format": "pt"})
+    config = json.loads((paths["tool"] / "config.json").read_text())
+    (paths["tool"] / "config.json").write_text(json.dumps({**config, "rope_theta": 12345.0}))
+    settings = paths["tool"] / "tokenizer_config.json"
+    known = json.loads(settings.read_text())
+    settings.write_text(json.dumps({**known, "chat_template": "{{ 'other' }}"}))
+    agents = {name: str(path) for name, path in paths.items() if name != "base"}
+    fit = load(paths["base"], agents)
+    sketch = analyze_report(fit, device="cpu")
+    return paths, Loaded("mixed", None, str(paths["base"]), agents, sketch)
+
+
+def test_headers_tell_dtypes_configs_and_tokenizers_before_the_pass(mixed) -> None:
+    _, loaded = mixed
+    html = fit_html(load(loaded.base, loaded.agents), is_space=False)
+    assert cells(html, "noisy")[1] == "float32"
+    assert cells(html, "tool")[1] == "bfloat16"
+    assert wording.STORED_COLUMNS["verdict"] not in html  # that takes a pass
+    told = words(html)
+    assert "rope_theta is 12345.0" in told
+    assert "chat template" in told
+    assert "holds the same files as the base" in told or "same tensors" in told
+
+
+def test_after_the_pass_both_densities_and_the_verdict_are_side_by_side(mixed) -> None:
+    _, loaded = mixed
+    fit = load(loaded.base, loaded.agents)
+    html = fit_html(fit, loaded.sketch, is_space=False)
+    preview = loaded.sketch.preview()
+    stored, rounded = preview["agents"], preview["as_base_dtype"]["agents"]
+    for name in loaded.agents:
+        row = cells(html, name)
+        assert f"{stored[name]['density']:.2%}".replace("%", " %") in row
+        assert f"{rounded[name]['density']:.2%}".replace("%", " %") in row
+    assert stored["noisy"]["density"] > 0.4
+    assert rounded["noisy"]["density"] == 0.0
+    assert cells(html, "noisy")[-1] == "storage, not training"
+    assert cells(html, "tool")[-1] == "trained"
+    assert cells(html, "twin")[-1] == "equals the base"
+    # Rho of the trained agent suffers from the noise of the other one, and is shown both ways.
+    assert f"{stored['tool']['rho']:.3f}" in cells(html, "tool")
+    assert f"{rounded['tool']['rho']:.3f}" in cells(html, "tool")
+    assert "<details open>" in html
+
+
+def test_look_tells_it_at_its_epsilon_and_draws_both(mixed) -> None:
+    _, loaded = mixed
+    head = look.head_html(loaded, DEFAULT_INDEX + 8)
+    density = loaded.sketch.preview(DEFAULT_INDEX + 8)["agents"]["tool"]["density"]
+    assert f"{density:.2%}".replace("%", " %") in cells(head, "tool")
+    bars = charts.density(loaded.sketch, DEFAULT_INDEX).data
+    preview = loaded.sketch.preview()
+    for trace, agents in zip(bars, (preview, preview["as_base_dtype"]), strict=True):
+        expected = [100 * a["density"] for a in agents["agents"].values()]
+        assert list(trace.x) == pytest.approx(expected)
+    lines = charts.layer_density(loaded.sketch, DEFAULT_INDEX).data
+    dotted = [line for line in lines if line.line.dash == "dot"]
+    assert len(dotted) == len(loaded.agents)
+    assert np.allclose(dotted[1].y, 0)  # the noise, rounded away
+
+
+def test_the_example_has_nothing_odd() -> None:
+    html = storage_html(report_of(load_example("1"), DEFAULT_INDEX))
+    assert wording.STORED_FINE in html
+    assert "<details>" in html
+    assert "callout" not in html
+    assert "rounded" not in words(html)
+    assert [cells(html, name)[-1] for name in ("coding", "tool", "memory")] == ["trained"] * 3
+
+
+def test_without_the_files_the_sketch_still_tells(mixed, tmp_path) -> None:
+    _, loaded = mixed
+    gone = Loaded("gone", None, str(tmp_path / "no"), loaded.agents, loaded.sketch)
+    html = storage_html(report_of(gone, DEFAULT_INDEX))
+    assert cells(html, "noisy")[-1] == "storage, not training"
+    assert "Head and embedding" not in html
+
+
+def test_names_are_escaped() -> None:
+    from random_sketches import make_sketch
+
+    from ram_studio.checkpoints.storage import storage_report
+
+    sketch = make_sketch(2)
+    object.__setattr__(sketch, "agents", ("<img src=x>", "b&b"))
+    html = storage_html(storage_report(None, sketch))
+    assert "<img" not in html
+    assert "&lt;img src=x&gt;" in html
