@@ -1,20 +1,24 @@
 """The passport: `ram_studio.json` beside a merged checkpoint, telling how it came to be.
 
 Same merge, same bytes: nothing in it depends on the clock or the machine, except the sources as the
-user spelt them. `verify` checks a folder against it.
+user spelt them and the versions of the libraries. `verify` checks a folder against it.
 """
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ram_studio.checkpoints.checkpoint import Checkpoint
+from ram_studio.checkpoints.content_hash import CONTENT_HASH, hash_bytes
 from ram_studio.checkpoints.describe import printable
 from ram_studio.checkpoints.json_files import read_bounded
+from ram_studio.checkpoints.licences import Licence, licence_of
 from ram_studio.checkpoints.recipe import AgentName, Recipe, describe_validation
 from ram_studio.errors import VerificationError
 
@@ -36,6 +40,26 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class SourceFile(_Record):
+    """A source's shard: its size and content hash, "sha256:<hex>" or "blake3:<hex>"."""
+
+    nbytes: Count
+    hash: Annotated[str, Field(pattern=CONTENT_HASH)]
+
+
+class LicenceRecord(_Record):
+    """A licence as model cards state it; `id` is None where nothing is stated."""
+
+    id: str | None = None
+    name: str | None = None
+    link: str | None = None
+
+    @property
+    def licence(self) -> Licence:
+        """The licence, with its rank."""
+        return Licence(self.id, self.name, self.link)
+
+
 class SourceRecord(_Record):
     """A checkpoint that went into the merge.
 
@@ -44,12 +68,16 @@ class SourceRecord(_Record):
         revision: the commit, for a Hub id.
         fingerprint: see `fingerprint_of`.
         nbytes: of its shards.
+        files: its shards by name; None when they were not hashed.
+        license: what its model card states.
     """
 
     source: str
     revision: str | None = None
     fingerprint: str
     nbytes: Count
+    files: dict[str, SourceFile] | None = None
+    license: LicenceRecord = LicenceRecord()
 
 
 class AgentRecord(SourceRecord):
@@ -58,6 +86,8 @@ class AgentRecord(SourceRecord):
     Attributes:
         rho: overlap-unique ratio; null when infinite (`unique` is then 0 and `shared` is not) or
             when the method has none.
+        rho_m: the ratio by magnitude, for methods that use it; null also when infinite.
+        is_rho_m_infinite: it is.
         scaling_factor: lambda as asked for.
         effective_scaling_factor: lambda as stored after rounding; null without unique elements.
         total: elements compared (a tied matrix once).
@@ -67,6 +97,8 @@ class AgentRecord(SourceRecord):
     """
 
     rho: Ratio = None
+    rho_m: Ratio = None
+    is_rho_m_infinite: bool = False
     scaling_factor: Ratio = None
     effective_scaling_factor: Ratio = None
     total: Count | None = None
@@ -96,8 +128,12 @@ class Passport(_Record):
         rounding, seed: as used.
         elements: of all merged tensors, a tied matrix once.
         shards: by file name.
+        files: all other files of the folder, the model card included, by name; only the passport
+            itself is not among them.
+        libraries: versions of Python and of the libraries that computed.
         warnings: what the user was told about the sources.
-        license: stated by the sources, where all state the same one.
+        license: the most restrictive of the sources' licences.
+        seal: BLAKE3 of everything else in the passport, see `seal_of`.
     """
 
     format: Literal[1] = 1
@@ -110,34 +146,76 @@ class Passport(_Record):
     seed: Count
     elements: Count
     shards: dict[str, ShardRecord]
+    files: dict[str, ShardRecord] = Field(default_factory=dict)
+    libraries: dict[str, str] = Field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    license: str | None = None
+    license: LicenceRecord = LicenceRecord()
+    seal: Digest | None = None
+
+    @property
+    def sources(self) -> dict[str, SourceRecord]:
+        """The base ("base") and the agents by name."""
+        return {"base": self.base, **self.agents}
+
+    def sealed(self, files: Mapping[str, bytes]) -> Passport:
+        """Return the passport of a folder that also holds these files, with its seal."""
+        records = {
+            name: ShardRecord(nbytes=len(data), blake3=hash_bytes(data))
+            for name, data in sorted(files.items())
+        }
+        covered = self.model_copy(update={"files": records, "seal": None})
+        seal = seal_of(json.loads(covered.to_json()))
+        return covered.model_copy(update={"seal": seal})
 
     def to_json(self) -> bytes:
         """Return the file's content; equal passports give equal bytes."""
         return (self.model_dump_json(indent=2) + "\n").encode()
 
 
-def source_record(checkpoint: Checkpoint) -> SourceRecord:
-    """Return what a passport keeps of a base."""
+def seal_of(passport: Mapping[str, Any]) -> str:
+    """Return the BLAKE3 of a passport's JSON without its `seal`: keys sorted, no spaces, UTF-8."""
+    rest = {key: value for key, value in passport.items() if key != "seal"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hash_bytes(text.encode("utf-8", "surrogatepass"))
+
+
+def source_record(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = None) -> SourceRecord:
+    """Return what a passport keeps of a base.
+
+    Args:
+        checkpoint: the base.
+        hashes: content hashes of its shards by file name, where they were computed.
+    """
+    files = None
+    if hashes is not None:
+        files = {
+            path.name: SourceFile(nbytes=path.stat().st_size, hash=hashes[path.name])
+            for path in checkpoint.shards
+        }
+    licence = licence_of(checkpoint)
     return SourceRecord(
         source=checkpoint.source,
         revision=checkpoint.revision,
         fingerprint=checkpoint.fingerprint,
         nbytes=checkpoint.nbytes,
+        files=files,
+        license=LicenceRecord(id=licence.id, name=licence.name, link=licence.link),
     )
 
 
-def agent_record(checkpoint: Checkpoint, **numbers: object) -> AgentRecord:
+def agent_record(
+    checkpoint: Checkpoint, hashes: Mapping[str, str] | None = None, **numbers: object
+) -> AgentRecord:
     """Return what a passport keeps of an agent; `numbers` are the fields of `AgentRecord`."""
-    return AgentRecord.model_validate({**source_record(checkpoint).model_dump(), **numbers})
+    source = source_record(checkpoint, hashes)
+    return AgentRecord.model_validate({**source.model_dump(), **numbers})
 
 
 def read_passport(folder: str | Path) -> Passport:
     """Return the passport of a merged checkpoint.
 
-    Raises: VerificationError when there is none or it is damaged, CheckpointError when it cannot
-    be read.
+    Raises: VerificationError when there is none, it is damaged or was changed after the merge;
+    CheckpointError when it cannot be read.
     """
     path = Path(folder).expanduser() / PASSPORT_FILE
     if not path.is_file():
@@ -145,9 +223,16 @@ def read_passport(folder: str | Path) -> Passport:
             f"{printable(path)} is missing; expected the folder of a checkpoint that RAM Studio "
             "merged."
         )
+    data = read_bounded(path, "", limit=MAX_PASSPORT_BYTES)
     try:
-        return Passport.model_validate_json(read_bounded(path, "", limit=MAX_PASSPORT_BYTES))
+        passport = Passport.model_validate_json(data)
     except ValidationError as error:
         raise VerificationError(
             f"{printable(path)} is damaged: {describe_validation(error)}; merge again."
         ) from error
+    if passport.seal is not None and passport.seal != seal_of(json.loads(data)):
+        raise VerificationError(
+            f"{printable(path)} differs from its seal: the passport was changed after the merge. "
+            "Restore it, or merge again."
+        )
+    return passport

@@ -10,7 +10,7 @@ from typing import Any
 from ram_studio.checkpoints.checkpoint import CONFIG_FILE, Checkpoint
 from ram_studio.checkpoints.describe import printable, who
 from ram_studio.checkpoints.json_files import parse_json_object, read_bounded
-from ram_studio.errors import CheckpointError, SettingsError
+from ram_studio.errors import SettingsError
 
 OUTPUT_DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 """Output dtypes by the name a recipe uses, and the safetensors name of each."""
@@ -95,27 +95,3 @@ def _set_dtype(config: dict[str, Any], dtype: str) -> bool:
                 if isinstance(value.get(key), str):
                     value[key] = dtype
     return json.dumps(config, sort_keys=True) != before
-
-
-def known_license(checkpoints: list[Checkpoint]) -> str | None:
-    """Return the licence all these checkpoints state in their model cards, or None.
-
-    A merge is a derivative of every source: a licence is known only where all name the same one.
-    """
-    found = {_card_license(checkpoint) for checkpoint in checkpoints}
-    return found.pop() if len(found) == 1 else None
-
-
-def _card_license(checkpoint: Checkpoint) -> str | None:
-    """Return `license` from the YAML front matter of README.md; None where nothing is stated."""
-    try:
-        text = read_bounded(checkpoint.folder / "README.md", "", limit=4_000_000)
-    except CheckpointError:
-        return None
-    front = re.match(rb"\A---\s*\n(.*?)\n---", text, re.DOTALL)
-    if front is None:
-        return None
-    line = re.search(
-        rb"^license:[ \t]*[\"']?([a-z0-9][a-z0-9.+-]{0,60})[\"']?[ \t]*$", front[1], re.MULTILINE
-    )
-    return line[1].decode() if line and line[1] != b"other" else None

@@ -93,6 +93,10 @@ def merge(
     missing: Annotated[str | None, typer.Option(help="error or keep-base.")] = None,
     extra: Annotated[str | None, typer.Option(help="error or ignore.")] = None,
     rows: Annotated[str | None, typer.Option(help="exact or common.")] = None,
+    hash_sources: Annotated[
+        bool,
+        typer.Option("--hash/--no-hash", help="Keep a hash of every source file in the passport."),
+    ] = True,
     as_json: options.Json = False,
 ) -> None:
     """Merge agents into one checkpoint, by a recipe or by options (options win over the recipe)."""
@@ -124,6 +128,7 @@ def merge(
             device=device,
             threads=threads,
             max_shard_bytes=shard_bytes,
+            hash_sources=hash_sources,
             on_progress=on_progress,
             on_download=on_download,
         )
@@ -243,7 +248,7 @@ def parse_size(text: str) -> int:
 def verify(
     folder: Annotated[Path, typer.Argument(help="A merged checkpoint.")],
     sources: Annotated[
-        bool, typer.Option("--sources", help="Also recompute from the recipe's sources.")
+        bool, typer.Option("--sources", help="Also check the recipe's sources and recompute.")
     ] = False,
     base: options.Base = None,
     agent: options.Agents = None,
@@ -252,6 +257,7 @@ def verify(
     as_json: options.Json = False,
 ) -> None:
     """Re-check a merged checkpoint against its passport and, if given, its sources."""
+    from ram_studio.checkpoints.describe import plural
     from ram_studio.cli.progress import progress_bars
     from ram_studio.engine.verify import verify as run
 
@@ -268,7 +274,14 @@ def verify(
     if as_json:
         print(json.dumps(result.to_dict()))
         return
-    print(f"MATCH: {result.shards} shards with {result.tensors} tensors are as the passport says.")
+    for note in result.notes:
+        print(f"note: {note}")
+    print(
+        f"MATCH: {plural(result.shards, 'shard')} with {plural(result.tensors, 'tensor')} and "
+        f"{plural(result.files, 'other file')} are as the passport says."
+    )
+    if result.source_files:
+        print(f"MATCH: {plural(result.source_files, 'source file')} have the content merged.")
     if result.compared_bytes:
         print(
             f"MATCH: {result.compared_bytes:,} of {result.total_bytes:,} bytes recomputed from the "

@@ -7,7 +7,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,23 +16,31 @@ from ram_studio._version import __version__
 from ram_studio.algorithm.methods import make_settings
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.sketch import Sketch
+from ram_studio.checkpoints.compatibility import CompatibilityReport
+from ram_studio.checkpoints.licences import most_restrictive
 from ram_studio.checkpoints.model_card import model_card
 from ram_studio.checkpoints.output_folder import check_output
 from ram_studio.checkpoints.passport import (
     PASSPORT_FILE,
+    LicenceRecord,
     Passport,
     ShardRecord,
     agent_record,
     source_record,
 )
 from ram_studio.checkpoints.recipe import Recipe
-from ram_studio.checkpoints.sidecars import known_license, sidecar_files
+from ram_studio.checkpoints.shard_files import INDEX_FILE
+from ram_studio.checkpoints.shard_plan import index_json
+from ram_studio.checkpoints.sidecars import sidecar_files
 from ram_studio.checkpoints.writer import DEFAULT_MAX_SHARD_BYTES, CheckpointWriter
 from ram_studio.engine.analyse import load
 from ram_studio.engine.blocks import BLOCK_ELEMENTS
 from ram_studio.engine.devices import choose_device
 from ram_studio.engine.events import CancelToken, ProgressCallback
 from ram_studio.engine.job import AgentResult, MergeJob
+from ram_studio.engine.libraries import library_versions
+from ram_studio.engine.merging import Plan, is_fused
+from ram_studio.engine.source_hashes import SourceHasher
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,7 @@ def merge(
     threads: int | None = None,
     block_elements: int = BLOCK_ELEMENTS,
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
+    hash_sources: bool = True,
     on_progress: ProgressCallback | None = None,
     on_download: Callable | None = None,
     cancel: CancelToken | None = None,
@@ -89,6 +98,8 @@ def merge(
         device, threads, on_progress, on_download, cancel: as for ``analyze``.
         block_elements: elements a thread holds at a time; the result does not depend on it.
         max_shard_bytes: the most bytes of tensor data in one file.
+        hash_sources: keep a content hash of every source file in the passport, computed behind the
+            readers of the first pass; False saves its time.
 
     Raises: SettingsError, CheckpointError, CompatibilityError, HubError, SketchError, OutputError;
     Stopped when cancelled. Nothing is left behind then.
@@ -115,19 +126,25 @@ def merge(
         max_shard_bytes=max_shard_bytes,
         sources=[c.folder for c in checkpoints.values()],
     )
-    with writer:
-        counts = job.counts(sketch, on_progress=on_progress, cancel=cancel)
-        plan = job.plan(counts, sketch, on_progress=on_progress, cancel=cancel)
-        tally = job.run(plan, writer, on_progress=on_progress, cancel=cancel)
+    with writer, _hasher(report, wanted=hash_sources) as hasher:
+        watch = on_progress if hasher is None else hasher.watch(on_progress)
+        counts = job.counts(sketch, on_progress=watch, cancel=cancel)
+        plan = job.plan(counts, sketch, on_progress=watch, cancel=cancel)
+        tally = job.run(plan, writer, on_progress=watch, cancel=cancel)
         if counts is not None:
             job.check_counts(counts, tally, sketch)
         job.check_expected(plan, tally, is_from_sketch=sketch is not None)
         agents = job.results(plan, counts, tally)
-        passport = _passport(job, agents, counts, writer)
+        hashes = {}
+        if hasher is not None:
+            hashes = hasher.finish(on_progress=on_progress, cancel=cancel)
+        passport = _passport(job, plan, agents, counts, writer, hashes)
         files = sidecar_files(
             report.base, dtype=recipe.dtype, tokenizer=checkpoints[recipe.tokenizer]
         )
         files["README.md"] = model_card(passport).encode()
+        index = {INDEX_FILE: index_json(writer.shards)} if len(writer.shards) > 1 else {}
+        passport = passport.sealed(files | index)
         files[PASSPORT_FILE] = passport.to_json()
         if cancel:
             cancel.raise_if_cancelled()
@@ -144,11 +161,19 @@ def merge(
     )
 
 
+def _hasher(
+    report: CompatibilityReport, *, wanted: bool
+) -> contextlib.AbstractContextManager[SourceHasher | None]:
+    return SourceHasher(report) if wanted else contextlib.nullcontext()
+
+
 def _passport(
     job: MergeJob,
+    plan: Plan,
     agents: dict[str, AgentResult],
     counts: OverlapCounts | None,
     writer: CheckpointWriter,
+    hashes: Mapping[str, Mapping[str, str]],
 ) -> Passport:
     dtypes = {job.dtype_of(t) for t in job.merged}
     records = {}
@@ -159,7 +184,10 @@ def _passport(
             overlap = tuple(int(n) for n in counts.shared[:, 0, t].sum(0))
         records[agent.name] = agent_record(
             agent,
+            hashes.get(agent.name),
             rho=result.rho,
+            rho_m=result.rho_m,
+            is_rho_m_infinite=result.rho_m is not None and math.isinf(result.rho_m),
             scaling_factor=result.scaling_factor,
             effective_scaling_factor=result.effective_scaling_factor,
             total=job.elements,
@@ -168,11 +196,14 @@ def _passport(
             shared=result.changed - result.unique,
             overlap=overlap,
         )
+    base = source_record(job.report.base, hashes.get(job.report.base.name))
+    sources = {"base": base, **records}
+    licence = most_restrictive({name: s.license.licence for name, s in sources.items()})
     sizes = {shard.file_name: shard.file_size for shard in writer.shards}
     return Passport(
         ram_studio_version=__version__,
         recipe=job.recipe,
-        base=source_record(job.report.base),
+        base=base,
         agents=records,
         dtype=dtypes.pop() if len(dtypes) == 1 else "mixed",
         rounding=job.recipe.rounding,
@@ -183,7 +214,8 @@ def _passport(
             for name, digest in writer.digests().items()
         },
         warnings=job.report.warnings,
-        license=known_license([job.report.base, *job.report.agents]),
+        libraries=library_versions(with_torch=not is_fused(plan), with_triton=job.is_streamed),
+        license=LicenceRecord(id=licence.id, name=licence.name, link=licence.link),
     )
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ram_studio._version import __version__
 from ram_studio.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from ram_studio.checkpoints.describe import printable, quoted, shown_list
+from ram_studio.checkpoints.compatibility import CompatibilityReport
+from ram_studio.checkpoints.describe import printable, quoted, shown_list, who
 from ram_studio.checkpoints.header import TensorInfo
 from ram_studio.checkpoints.passport import Passport, read_passport
-from ram_studio.checkpoints.writer import shard_digest
 from ram_studio.engine.analyse import load
 from ram_studio.engine.blocks import Block
 from ram_studio.engine.events import CancelToken, ProgressCallback
-from ram_studio.engine.job import MergeJob
+from ram_studio.engine.job import AgentResult, MergeJob
+from ram_studio.engine.verify_files import check_files, check_sources
 from ram_studio.errors import CheckpointError, VerificationError
 
 SAMPLED_BLOCKS = 64
@@ -24,14 +27,24 @@ SAMPLED_BLOCKS = 64
 
 @dataclass(frozen=True)
 class Verification:
-    """What matched. shards: files whose content was checked; tensors: their tensors;
-    compared_bytes: stored bytes that were recomputed from the sources (0 without sources),
-    of total_bytes.
+    """What matched; where something does not, `verify` raises.
+
+    Attributes:
+        folder: the merged checkpoint.
+        shards, tensors: files of weights whose content was checked, and their tensors.
+        files: other files that were checked.
+        notes: sentences on what is not as at the merge and does no harm (an edited model card).
+        source_files: files of the sources whose content hash was checked.
+        compared_bytes: stored bytes that were recomputed from the sources (0 without sources), of
+            total_bytes.
     """
 
     folder: Path
     shards: int
     tensors: int
+    files: int
+    notes: tuple[str, ...]
+    source_files: int
     compared_bytes: int
     total_bytes: int
 
@@ -42,6 +55,9 @@ class Verification:
             "match": True,
             "shards": self.shards,
             "tensors": self.tensors,
+            "files": self.files,
+            "notes": list(self.notes),
+            "source_files": self.source_files,
             "compared_bytes": self.compared_bytes,
             "total_bytes": self.total_bytes,
         }
@@ -58,74 +74,63 @@ def verify(
     on_progress: ProgressCallback | None = None,
     cancel: CancelToken | None = None,
 ) -> Verification:
-    """Check that a merged folder is what its passport says; raise at the first difference.
+    """Check that a merged folder is what its passport says; raise where it is not.
 
-    Every shard's size and BLAKE3 digest are compared with the passport. With sources, lambda is
-    counted anew and merged blocks are recomputed and compared byte for byte: all of them with
-    ``full``, else SAMPLED_BLOCKS spread over the model.
+    The passport's seal, every shard's and every other file's size and BLAKE3 digest are checked.
+    With sources, their files' content hashes are compared with the passport, lambda is counted
+    anew, and merged blocks are recomputed and compared byte for byte: all of them with ``full``
+    (and then the passport's numbers too), else SAMPLED_BLOCKS spread over the model.
 
     Args:
         with_sources: look for the sources where the recipe says they were.
         base, agents: where they are now (imply with_sources; those left out as in the recipe).
 
-    Raises: VerificationError naming the shard or tensor; CheckpointError when a file cannot be
-    read.
+    Raises: VerificationError naming every file, or the tensor; CheckpointError when a file cannot
+    be read; Stopped.
     """
     passport = read_passport(folder)
+    folder = Path(folder).expanduser()
+    notes = check_files(folder, passport)
     checkpoint = open_checkpoint(str(folder), name="merged")
-    _check_shards(checkpoint, passport)
-    total = sum(t.nbytes for t in checkpoint.tensors.values())
-    compared = 0
+    source_files = compared = 0
     if with_sources or base is not None or agents:
+        places = {**passport.recipe.agents, **(agents or {})}
+        sources = _open_sources(passport, base or passport.recipe.base, places, cancel)
+        source_files = check_sources(passport, sources, threads, on_progress, cancel)
+        if not source_files:
+            notes.append(
+                "The passport has no content hashes of the sources (--no-hash): they were "
+                "recognised by their fingerprints, which read a sample of large files."
+            )
         compared = _compare_with_sources(
-            checkpoint,
-            passport,
-            base or passport.recipe.base,
-            {**passport.recipe.agents, **(agents or {})},
-            full,
-            threads,
-            on_progress,
-            cancel,
+            checkpoint, passport, sources, full, threads, on_progress, cancel
         )
     return Verification(
-        checkpoint.folder, len(passport.shards), len(checkpoint.tensors), compared, total
+        folder=checkpoint.folder,
+        shards=len(passport.shards),
+        tensors=len(checkpoint.tensors),
+        files=len(passport.files),
+        notes=tuple(notes),
+        source_files=source_files,
+        compared_bytes=compared,
+        total_bytes=sum(t.nbytes for t in checkpoint.tensors.values()),
     )
 
 
-def _check_shards(checkpoint: Checkpoint, passport: Passport) -> None:
-    found = {path.name: path for path in checkpoint.shards}
-    if set(found) != set(passport.shards):
-        different = sorted(set(found) ^ set(passport.shards))
-        raise VerificationError(
-            f"{printable(checkpoint.folder)}: its shards are not those of the passport "
-            f"({shown_list([quoted(n) for n in different])}); merge again."
-        )
-    for name, record in passport.shards.items():
-        size = found[name].stat().st_size
-        if size != record.nbytes:
-            raise VerificationError(
-                f"{printable(found[name])} has {size} bytes, the passport says {record.nbytes}; "
-                "the file was changed after the merge."
-            )
-        if shard_digest(found[name]) != record.blake3:
-            raise VerificationError(
-                f"{printable(found[name])} differs from its digest in the passport; the file was "
-                "changed after the merge."
-            )
-
-
-def _compare_with_sources(
-    checkpoint: Checkpoint,
+def _open_sources(
     passport: Passport,
     base: str | Path,
-    agents: dict[str, str | Path],
-    full: bool,
-    threads: int | None,
-    on_progress: ProgressCallback | None,
+    agents: Mapping[str, str | Path],
     cancel: CancelToken | None,
-) -> int:
+) -> CompatibilityReport:
     recipe = passport.recipe
-    report = load(
+    unknown = sorted(set(agents) - set(recipe.agents))
+    if unknown:
+        raise VerificationError(
+            f"{shown_list([quoted(n) for n in unknown])} went into no merge here; its agents are "
+            f"{', '.join(recipe.agents)}."
+        )
+    return load(
         base,
         {name: agents[name] for name in recipe.agents},
         missing=recipe.missing,
@@ -133,13 +138,18 @@ def _compare_with_sources(
         rows=recipe.rows,
         cancel=cancel,
     )
-    for source in (report.base, *report.agents):
-        record = passport.base if source.name == "base" else passport.agents[source.name]
-        if source.fingerprint != record.fingerprint:
-            raise VerificationError(
-                f"{source.name}: {printable(source.folder)} is not the checkpoint that was merged "
-                "(its fingerprint differs); give the one that was."
-            )
+
+
+def _compare_with_sources(
+    checkpoint: Checkpoint,
+    passport: Passport,
+    report: CompatibilityReport,
+    full: bool,
+    threads: int | None,
+    on_progress: ProgressCallback | None,
+    cancel: CancelToken | None,
+) -> int:
+    recipe = passport.recipe
     job = MergeJob(report, recipe, threads=threads)
     counts = job.counts(None, on_progress=on_progress, cancel=cancel)
     blocks = sum(t.numel for t in job.merged) // job.block_elements + len(job.merged)
@@ -149,20 +159,49 @@ def _compare_with_sources(
         return block.index % every == 0
 
     plan = job.plan(counts, on_progress=on_progress, cancel=cancel)
-    with _Comparison(checkpoint) as comparison:
+    with _Comparison(checkpoint, passport) as comparison:
         tally = job.run(plan, comparison, keep=keep, on_progress=on_progress, cancel=cancel)
     if every == 1:
         if counts is not None:
             job.check_counts(counts, tally, None)
         job.check_expected(plan, tally, is_from_sketch=False)
+        _check_numbers(passport, job.results(plan, counts, tally))
     return comparison.compared_bytes
+
+
+def _check_numbers(passport: Passport, results: Mapping[str, AgentResult]) -> None:
+    """Compare what was counted anew with the passport's numbers."""
+    for name, result in results.items():
+        record = passport.agents[name]
+        pairs = {
+            "changed": (record.changed, result.changed),
+            "unique": (record.unique, result.unique),
+            "rho": (record.rho, result.rho),
+            "lambda": (record.scaling_factor, result.scaling_factor),
+            "stored lambda": (record.effective_scaling_factor, result.effective_scaling_factor),
+        }
+        for what, (stored, found) in pairs.items():
+            if not _is_same(stored, found):
+                raise VerificationError(
+                    f"{who(name)}the passport says {what} is {stored}, the sources give {found}; "
+                    "the passport is not of this merge."
+                )
+
+
+def _is_same(stored: float | None, found: float | None) -> bool:
+    if found is not None and not math.isfinite(found):
+        found = None  # as JSON keeps it
+    if stored is None or found is None:
+        return stored is found
+    return math.isclose(stored, found, rel_tol=1e-9, abs_tol=1e-12)
 
 
 class _Comparison:
     """A sink that compares what is merged with what is stored."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, passport: Passport) -> None:
         self._checkpoint = checkpoint
+        self._version = passport.ram_studio_version
         self._files: dict[Path, Any] = {}
         self._lock = threading.Lock()
         self.compared_bytes = 0
@@ -186,9 +225,12 @@ class _Comparison:
         stored = self._read(tensor, byte_offset, len(expected))
         if stored != expected:
             first = next(i for i, (a, b) in enumerate(zip(stored, expected, strict=True)) if a != b)
+            versions = ""
+            if self._version != __version__:
+                versions = f" It was merged by version {self._version}, this is {__version__}."
             raise VerificationError(
                 f"{printable(tensor.path)}: tensor {quoted(name)} differs from what its sources "
-                f"give, first at byte {byte_offset + first} of its data."
+                f"give, first at byte {byte_offset + first} of its data.{versions}"
             )
         with self._lock:
             self.compared_bytes += len(expected)

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from ram_studio.checkpoints.model_card import model_card
 from ram_studio.checkpoints.passport import (
     AgentRecord,
+    LicenceRecord,
     Passport,
     ShardRecord,
     SourceRecord,
@@ -91,7 +92,11 @@ def test_a_passport_comes_back_from_its_file_with_the_same_bytes(tmp_path: Path)
         "revision",
         "fingerprint",
         "nbytes",
+        "files",
+        "license",
         "rho",
+        "rho_m",
+        "is_rho_m_infinite",
         "scaling_factor",
         "effective_scaling_factor",
         "total",
@@ -132,7 +137,7 @@ def test_records_are_made_from_checkpoints(tmp_path: Path) -> None:
 
 
 def test_the_card_is_what_the_hub_expects() -> None:
-    card = model_card(passport(license="apache-2.0"))
+    card = model_card(passport(license=LicenceRecord(id="apache-2.0")))
     assert front_matter(card) == {
         "base_model": [HUB_BASE, "Gen-Verse/ReasonFlux-Coder-7B"],
         "base_model_relation": "merge",
@@ -148,12 +153,12 @@ def test_the_card_is_what_the_hub_expects() -> None:
 
 def test_the_card_shows_the_formula_the_numbers_and_how_to_reproduce() -> None:
     card = model_card(passport())
-    assert "license" not in front_matter(card)
+    assert front_matter(card)["license"] == "unknown"
     assert r"\mathrm{clip}(\rho_t, 0, \alpha)" in card
-    [row] = [line for line in card.splitlines() if line.startswith("| coding")]
+    [row, _] = [line for line in card.splitlines() if line.startswith("| coding")]
     for cell in ("0.0700", "50,000", "20,000", "0.4000", "1.0400", "1.0123"):
         assert f"| {cell} " in row
-    [row] = [line for line in card.splitlines() if line.startswith("| memory")]
+    [row, _] = [line for line in card.splitlines() if line.startswith("| memory")]
     assert "| ∞ |" in row
     assert "arXiv" in card
     assert "2601.13572" in card
@@ -178,8 +183,9 @@ def test_a_merge_of_local_folders_names_no_base_model() -> None:
     assert "base_model" not in front_matter(card)
     assert front_matter(card)["tags"] == ["merge", "ram-studio"]
     assert "## Citation" not in card  # the paper is about another method
-    assert "**ties**" in card
-    assert "rho" not in card.split("## Agents")[1].split("## Details")[0]
+    assert "**TIES** ([arXiv 2306.01708](https://arxiv.org/abs/2306.01708))" in card
+    assert "trimmed tau" in card
+    assert "rho" not in card.split("## Agents")[1].split("## Method")[0]
 
 
 def test_text_of_strangers_cannot_break_the_card() -> None:
@@ -194,12 +200,80 @@ def test_text_of_strangers_cannot_break_the_card() -> None:
             agents={"a": AgentRecord(**source)},
             recipe=recipe,
             warnings=(evil,),
+            license=LicenceRecord(id="other", name=evil, link="javascript:alert(1)"),
+            libraries={evil: evil},
         )
     )
-    assert "license" not in front_matter(card)
+    assert front_matter(card)["license"] == "other"
     prose = "".join(part for i, part in enumerate(card.split("```")) if i % 2 == 0)
     assert "<script>" not in prose
     assert "[x](javascript" not in prose
-    assert card.count("```") == 4
-    [row] = [line for line in card.splitlines() if line.startswith("| a ")]
-    assert row.replace(r"\|", "").count("|") == 3
+    assert card.count("```") == 2 * 4  # how to load, recipe, commands, citation
+    rows = [line for line in card.splitlines() if line.startswith("| a ")]
+    assert [row.replace(r"\|", "").count("|") for row in rows] == [3, 5]
+
+
+def test_the_card_tells_how_to_load_and_verify_and_what_to_mind() -> None:
+    card = model_card(passport())
+    headings = [line[3:] for line in card.splitlines() if line.startswith("## ")]
+    assert headings == [
+        "Use",
+        "Agents",
+        "Method",
+        "Settings",
+        "Reproduce and verify",
+        "Licence",
+        "Limitations",
+        "Citation",
+    ]
+    assert 'from_pretrained(path, dtype="bfloat16")' in card
+    assert "ram-studio verify merged --sources --full" in card
+    assert "| alpha | 2.0 |" in card
+    # coding: asked 1.04, kept 1.0123; memory has nothing of its own.
+    assert "kept only part of the rescaling of coding:" in card
+    assert "of memory is unique to it" in card
+
+
+def test_the_card_names_every_licence_and_the_most_restrictive() -> None:
+    source = {"fingerprint": "f" * 64, "nbytes": 1}
+    qwen = LicenceRecord(id="other", name="qwen-research", link="https://hf.co/Qwen/x/LICENSE")
+    card = model_card(
+        passport(
+            base=SourceRecord(
+                source=HUB_BASE, revision="a" * 40, license=LicenceRecord(id="mit"), **source
+            ),
+            agents={"a": AgentRecord(source="x/a", revision="b" * 40, license=qwen, **source)},
+            license=qwen,
+            recipe=make_recipe({"base": HUB_BASE, "agents": {"a": "x/a"}}),
+        )
+    )
+    matter = front_matter(card)
+    assert (matter["license"], matter["license_name"]) == ("other", "qwen-research")
+    assert matter["license_link"] == "https://hf.co/Qwen/x/LICENSE"
+    licence = card.split("## Licence")[1].split("## Limitations")[0]
+    assert "| mit | keep the notices |" in licence
+    assert "[qwen-research](https://hf.co/Qwen/x/LICENSE) | no commercial use |" in licence
+    assert "The most restrictive is [qwen-research]" in licence
+
+
+def test_a_seal_covers_every_number_and_every_file(tmp_path: Path) -> None:
+    sealed = passport().sealed({"config.json": b"{}", "README.md": b"x"})
+    assert list(sealed.files) == ["README.md", "config.json"]
+    assert sealed.files["config.json"].nbytes == 2
+    path = tmp_path / "ram_studio.json"
+    path.write_bytes(sealed.to_json())
+    assert read_passport(tmp_path) == sealed
+    stored = json.loads(sealed.to_json())
+    path.write_text(json.dumps(stored))  # other spaces say the same
+    assert read_passport(tmp_path) == sealed
+    for change in (
+        {"elements": 7},
+        {"seed": 1},
+        {"warnings": ["x"]},
+        {"files": {}},
+        {"agents": {**stored["agents"], "coding": {**stored["agents"]["coding"], "rho": 0.41}}},
+        {"seal": "0" * 64},
+    ):
+        path.write_text(json.dumps({**stored, **change}))
+        with pytest.raises(VerificationError, match="differs from its seal"):
+            read_passport(tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from checkpoint_zoo import QWEN_CONFIG, make, small_tensors, write_json
 
-from ram_studio.checkpoints.sidecars import known_license, sidecar_files
+from ram_studio.checkpoints.sidecars import sidecar_files
 from ram_studio.errors import CheckpointError, SettingsError
 
 
@@ -71,28 +71,3 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     (base.folder / "config.json").write_text("[]")
     with pytest.raises(CheckpointError, match=r"Base: .*config\.json holds a list"):
         sidecar_files(base, dtype="float16")
-
-
-@pytest.mark.parametrize(
-    ("cards", "expected"),
-    [
-        (
-            ["---\nlicense: apache-2.0\n---\nx", '---\nlicense: "apache-2.0"\ntags: []\n---\n'],
-            "apache-2.0",
-        ),
-        (["---\nlicense: apache-2.0\n---\n", "---\nlicense: mit\n---\n"], None),
-        (["---\nlicense: mit\n---\n", None], None),
-        (["---\nlicense: other\n---\n", "---\nlicense: other\n---\n"], None),
-        (["no front matter\nlicense: mit\n", "license: mit"], None),
-        (["---\nlicense: [mit]\n---\n", "---\nlicense: [mit]\n---\n"], None),
-        ([None, None], None),
-    ],
-)
-def test_a_licence_is_known_where_all_sources_state_the_same(
-    tmp_path: Path, cards: list[str | None], expected: str | None
-) -> None:
-    checkpoints = [make(tmp_path, f"c{i}", small_tensors(i)) for i in range(2)]
-    for checkpoint, card in zip(checkpoints, cards, strict=True):
-        if card is not None:
-            (checkpoint.folder / "README.md").write_text(card)
-    assert known_license(checkpoints) == expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 import shutil
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from engine_zoo import EMBEDDING, Zoo, make_zoo
 
 from ram_studio.checkpoints.header import read_header
+from ram_studio.checkpoints.passport import seal_of
 from ram_studio.engine.blocks import GROUP_ELEMENTS
 from ram_studio.engine.merge import merge
 from ram_studio.engine.verify import verify
@@ -41,19 +44,131 @@ def test_a_merge_is_what_its_sources_give(zoo, tmp_path, changes):
     assert verify(out, with_sources=True).compared_bytes > 0
 
 
-def flip(path: Path, offset: int) -> None:
+def flip(path: Path, offset: int, bit: int = 0) -> None:
     data = bytearray(path.read_bytes())
-    data[offset] ^= 1
+    data[offset] ^= 1 << bit
     path.write_bytes(data)
+
+
+def reseal(out: Path, text: str) -> None:
+    """Write a passport with the seal it should have: a forger's way."""
+    stored = json.loads(text)
+    stored["seal"] = seal_of(stored)
+    (out / "ram_studio.json").write_text(json.dumps(stored))
 
 
 def test_one_flipped_bit_is_found_and_its_shard_named(zoo, tmp_path):
     out = merge(zoo.recipe(), tmp_path / "out", max_shard_bytes=100_000).out
     shards = sorted(out.glob("*.safetensors"))
     assert len(shards) == 3
-    flip(shards[1], shards[1].stat().st_size - 1)
-    with pytest.raises(VerificationError, match=shards[1].name):
+    chance = random.Random(0)
+    for shard in shards:
+        for _ in range(3):
+            place, bit = chance.randrange(shard.stat().st_size), chance.randrange(8)
+            flip(shard, place, bit)
+            with pytest.raises(VerificationError) as caught:
+                verify(out)
+            flip(shard, place, bit)
+            assert shard.name in str(caught.value)
+            for other in set(shards) - {shard}:
+                assert other.name not in str(caught.value)
+    verify(out)
+
+
+def test_every_other_file_is_covered_too(zoo, tmp_path):
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "LICENSE"):
+        (zoo.base_path / name).write_text('{"a": 1}')
+    out = merge(zoo.recipe(), tmp_path / "out", max_shard_bytes=100_000).out
+    names = {p.name for p in out.iterdir() if p.suffix != ".safetensors"}
+    assert names > {"config.json", "tokenizer.json", "LICENSE", "model.safetensors.index.json"}
+    for name in sorted(names - {"README.md"}):
+        flip(out / name, 3)
+        with pytest.raises(RamStudioError) as caught:
+            verify(out)
+        assert name in str(caught.value)
+        flip(out / name, 3)
+    (out / "config.json").rename(tmp_path / "config.json")
+    (out / "tokenizer.json").unlink()
+    with pytest.raises(VerificationError, match=r"2 files changed.*config\.json is missing"):
         verify(out)
+
+
+def test_an_edited_model_card_is_told_and_added_files_that_load_are_refused(zoo, tmp_path):
+    out = merge(zoo.recipe(), tmp_path / "out").out
+    (out / "README.md").write_text("my own words")
+    (out / "picture.png").write_bytes(b"x")
+    (out / ".gitattributes").write_text("x")
+    assert verify(out).notes == (
+        "README.md is not as the merge wrote it.",
+        "picture.png was added after the merge.",
+    )
+    for name in ("adapter_model.safetensors", "pytorch_model.bin", "modeling_x.py", "vocab.json"):
+        (out / name).write_bytes(b"{}")
+        with pytest.raises(VerificationError, match=name):
+            verify(out)
+        (out / name).unlink()
+
+
+def test_the_source_file_that_differs_is_named(zoo, tmp_path):
+    out = merge(zoo.recipe(), tmp_path / "out").out
+    assert verify(out, with_sources=True).source_files == 3
+    shard = zoo.folder / "agent1" / "model.safetensors"
+    flip(shard, shard.stat().st_size - 5)
+    with pytest.raises(VerificationError) as caught:
+        verify(out, with_sources=True)
+    assert str(caught.value).startswith('Agent "agent1": ')
+    assert "`model.safetensors` has another content" in str(caught.value)
+    assert "agent0" not in str(caught.value)
+    shard.rename(shard.with_name("weights.safetensors"))
+    with pytest.raises(VerificationError, match=r"`model\.safetensors` has no bytes"):
+        verify(out, with_sources=True)
+
+
+def test_without_hashes_sources_are_known_by_their_fingerprints(zoo, tmp_path):
+    out = merge(zoo.recipe(), tmp_path / "out", hash_sources=False).out
+    checked = verify(out, with_sources=True, full=True)
+    assert checked.source_files == 0
+    assert "no content hashes" in checked.notes[0]
+    shard = zoo.folder / "agent0" / "model.safetensors"
+    flip(shard, shard.stat().st_size - 5)
+    with pytest.raises(VerificationError, match=r'Agent "agent0": .*its fingerprint differs'):
+        verify(out, with_sources=True)
+
+
+def test_a_number_of_the_passport_that_the_sources_do_not_give_is_found(zoo, tmp_path):
+    out = merge(zoo.recipe(), tmp_path / "out").out
+    text = (out / "ram_studio.json").read_text()
+    stored = json.loads(text)
+    for key, value in (("unique", 1), ("scaling_factor", 1.5), ("effective_scaling_factor", 1.9)):
+        agent = {**stored["agents"]["agent1"], key: value}
+        reseal(out, json.dumps({**stored, "agents": {**stored["agents"], "agent1": agent}}))
+        verify(out)
+        with pytest.raises(VerificationError, match='Agent "agent1": the passport says'):
+            verify(out, full=True, with_sources=True)
+
+
+def test_a_passport_of_before_there_were_seals_is_still_read(zoo, tmp_path):
+    out = merge(zoo.recipe(), tmp_path / "out").out
+    stored = json.loads((out / "ram_studio.json").read_text())
+    new = {"files", "license", "rho_m", "is_rho_m_infinite"}
+    for record in (stored["base"], *stored["agents"].values()):
+        for key in new & record.keys():
+            del record[key]
+    for key in ("files", "libraries", "license", "seal"):
+        del stored[key]
+    (out / "ram_studio.json").write_text(json.dumps(stored))
+    assert verify(out, with_sources=True).compared_bytes > 0
+
+
+def test_libraries_and_licences_are_in_the_passport(zoo, tmp_path):
+    (zoo.base_path / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    for name, licence in (("agent0", "mit"), ("agent1", "cc-by-nc-4.0")):
+        (zoo.folder / name / "README.md").write_text(f"---\nlicense: {licence}\n---\n")
+    result = merge(zoo.recipe(), tmp_path / "out")
+    assert result.passport.license.id == "cc-by-nc-4.0"
+    assert result.passport.agents["agent0"].license.id == "mit"
+    assert set(result.passport.libraries) == {"python", "numpy", "numba", "llvmlite", "blake3"}
+    assert "license: cc-by-nc-4.0" in (result.out / "README.md").read_text()
 
 
 def test_a_shard_and_passport_changed_together_are_found_from_the_sources(zoo, tmp_path):
@@ -65,7 +180,7 @@ def test_a_shard_and_passport_changed_together_are_found_from_the_sources(zoo, t
     passport = (out / "ram_studio.json").read_text()
     old = shard_digest(shard)
     flip(shard, info.offset + 1000)
-    (out / "ram_studio.json").write_text(passport.replace(old, shard_digest(shard)))
+    reseal(out, passport.replace(old, shard_digest(shard)))
     verify(out)
     with pytest.raises(VerificationError, match=r"`model.layers.0.w`.*byte 1000 "):
         verify(out, with_sources=True, full=True)

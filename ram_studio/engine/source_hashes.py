@@ -1,0 +1,243 @@
+"""Hashing every source file right behind the readers of a pass, without a pass of its own.
+
+Threads of their own read each file in order as far as the pass has come, while its pages are still
+in memory, and hash them. They never hold the pass up; what is left at its end is hashed then.
+Memory is one piece per thread, whatever the models.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self
+
+from ram_studio.checkpoints.checkpoint import Checkpoint
+from ram_studio.checkpoints.compatibility import CompatibilityReport
+from ram_studio.checkpoints.content_hash import PIECE_BYTES, Hasher, known_hash, make_hasher
+from ram_studio.checkpoints.describe import printable, who
+from ram_studio.engine.events import CancelToken, Meter, Progress, ProgressCallback
+from ram_studio.errors import CheckpointError, SourceChangedError
+
+MAX_THREADS = 4
+CORES_PER_THREAD = 4
+_IDLE_SECONDS = 0.02
+REPORT_SECONDS = 0.1
+
+
+class _File:
+    """One file being hashed: an open handle, how far, and the state it was found in."""
+
+    def __init__(self, path: Path, name: str, starts_at: float, ends_at: float) -> None:
+        self.path = path
+        self.label = f"{who(name)}{printable(path)}"
+        self.starts_at, self.ends_at = starts_at, ends_at  # of the checkpoint's bytes, fractions
+        self.handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.state = _state(os.fstat(self.handle))
+        self.size = self.state[0]
+        self.done = 0
+        self.hasher: Hasher = make_hasher("blake3")
+
+    @property
+    def is_done(self) -> bool:
+        return self.done >= self.size
+
+    def reached(self, fraction: float) -> int:
+        """Return how many bytes of it a pass has read that is so far through the model."""
+        if fraction >= self.ends_at:
+            return self.size
+        width = self.ends_at - self.starts_at
+        return int(self.size * max(0.0, fraction - self.starts_at) / width) if width else 0
+
+    def hash_piece(self, buffer: memoryview, limit: int) -> int:
+        """Hash one piece up to byte `limit`; return its bytes."""
+        count = min(len(buffer), limit - self.done)
+        try:
+            got = os.preadv(self.handle, [buffer[:count]], self.done)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.label} cannot be read: {error.strerror}. Check the disk, or fetch the file "
+                "again."
+            ) from error
+        if got == 0:
+            self.refuse()
+        self.hasher.update(buffer[:got])
+        self.done += got
+        return got
+
+    def check_unchanged(self) -> None:
+        """Raise SourceChangedError when the file is not the one that was opened, or was changed."""
+        try:
+            now = os.stat(self.path)
+        except OSError as error:
+            raise SourceChangedError(
+                f"{self.label} vanished while it was read ({error.strerror}). Leave the files "
+                "alone during a run, and run again."
+            ) from error
+        if _state(now) != self.state or _state(os.fstat(self.handle)) != self.state:
+            self.refuse()
+
+    def refuse(self) -> NoReturn:
+        raise SourceChangedError(
+            f"{self.label} changed while it was read. Leave the files alone during a run, and run "
+            "again."
+        )
+
+
+def _state(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev
+
+
+class SourceHasher:
+    """Content hashes of all shards of a merge's sources; a context manager.
+
+    Also watches the files from entering to `finish`: one that changed, was replaced or vanished in
+    between, even between two passes, is an error.
+    """
+
+    def __init__(self, report: CompatibilityReport, *, threads: int | None = None) -> None:
+        """Remember which files there are; nothing is opened before the with-block."""
+        self._checkpoints = (report.base, *report.agents)
+        self._order = {t.name: i for i, t in enumerate(report.tensors)}
+        cores = os.cpu_count() or 1
+        self._threads = threads or max(1, min(MAX_THREADS, cores // CORES_PER_THREAD))
+        self._files: dict[Path, _File] = {}
+        self._known: dict[Path, str] = {}
+        self._waiting: deque[_File] = deque()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._fraction = 0.0
+        self._error: BaseException | None = None
+        self._workers: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        try:
+            for checkpoint in self._checkpoints:
+                self._open(checkpoint)
+        except OSError as error:
+            self._close()
+            raise CheckpointError(
+                f"{who(checkpoint.name)}{printable(error.filename)} cannot be opened: "
+                f"{error.strerror}. Check that the file is there and readable, and run again."
+            ) from error
+        self._waiting.extend(self._files.values())
+        for _ in range(self._threads):
+            worker = threading.Thread(target=self._work, name="hash", daemon=True)
+            self._workers.append(worker)
+            worker.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._wake.set()
+        for worker in self._workers:
+            worker.join()
+        self._close()
+
+    def _open(self, checkpoint: Checkpoint) -> None:
+        total = max(1, checkpoint.nbytes)
+        first: dict[Path, int] = {}
+        for tensor in checkpoint.tensors.values():
+            place = self._order.get(tensor.name, len(self._order))
+            first[tensor.path] = min(first.get(tensor.path, place), place)
+        start = 0
+        for path in sorted(checkpoint.shards, key=lambda p: (first.get(p, len(self._order)), p)):
+            size = path.stat().st_size
+            if known := known_hash(path):
+                self._known[path] = known
+            if path not in self._files:
+                ends = (start / total, (start + size) / total)
+                self._files[path] = _File(path, checkpoint.name, *ends)
+                if known:
+                    self._files[path].done = size
+            start += size
+
+    def _close(self) -> None:
+        for file in self._files.values():
+            os.close(file.handle)
+        self._files = {}
+
+    def watch(self, on_progress: ProgressCallback | None) -> ProgressCallback:
+        """Return a progress callback that also tells the hasher how far the pass has come."""
+
+        def tell(progress: Progress) -> None:
+            self.advance(progress.fraction)
+            if on_progress:
+                on_progress(progress)
+
+        return tell
+
+    def advance(self, fraction: float) -> None:
+        """Let the files be hashed as far as a pass has read them, 0 to 1."""
+        if fraction > self._fraction:
+            self._fraction = fraction
+            self._wake.set()
+
+    def _work(self) -> None:
+        buffer = memoryview(bytearray(PIECE_BYTES))
+        try:
+            while not self._stop.is_set():
+                with self._lock:
+                    file = self._waiting.popleft() if self._waiting else None
+                if file is None:
+                    if all(f.is_done for f in self._files.values()):
+                        return
+                    self._stop.wait(_IDLE_SECONDS)  # another thread has it
+                    continue
+                limit = file.reached(self._fraction)
+                is_behind = limit - file.done >= PIECE_BYTES or limit == file.size
+                if is_behind and not file.is_done:
+                    file.hash_piece(buffer, limit)
+                if not file.is_done:
+                    with self._lock:
+                        self._waiting.append(file)
+                if not is_behind and not self._has_work():
+                    self._wake.clear()
+                    self._wake.wait(_IDLE_SECONDS)
+        except BaseException as error:
+            self._error = error
+
+    def _has_work(self) -> bool:
+        fraction = self._fraction
+        with self._lock:
+            return any(f.reached(fraction) - f.done >= PIECE_BYTES for f in self._waiting)
+
+    def finish(
+        self, *, on_progress: ProgressCallback | None = None, cancel: CancelToken | None = None
+    ) -> dict[str, dict[str, str]]:
+        """Hash what is left and return checkpoint name -> file name -> content hash.
+
+        Raises: SourceChangedError naming a file that is not what it was at the start;
+        CheckpointError when one cannot be read; Stopped.
+        """
+        total = sum(f.size for f in self._files.values())
+        meter = Meter("hash", total, len(self._files))
+        meter.add(sum(f.done for f in self._files.values()), "", -1)
+        self.advance(1.0)
+        while any(worker.is_alive() for worker in self._workers):
+            self._workers[0].join(REPORT_SECONDS)
+            if cancel:
+                cancel.raise_if_cancelled()
+            is_alive = any(worker.is_alive() for worker in self._workers)
+            if on_progress and is_alive:
+                done = sum(f.done for f in self._files.values())
+                index = sum(f.is_done for f in self._files.values())
+                meter.add(done - meter.read().done_bytes, "", max(0, index - 1))
+                on_progress(meter.read())
+        if self._error is not None:
+            raise self._error
+        for file in self._files.values():
+            file.check_unchanged()
+        digests = {
+            path: self._known.get(path) or f"blake3:{file.hasher.hexdigest()}"
+            for path, file in self._files.items()
+        }
+        return {c.name: {path.name: digests[path] for path in c.shards} for c in self._checkpoints}

@@ -1,0 +1,151 @@
+"""Comparing files with a passport: those of a merged folder, and those of its sources."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ram_studio.checkpoints.checkpoint import Checkpoint
+from ram_studio.checkpoints.compatibility import CompatibilityReport
+from ram_studio.checkpoints.content_hash import hash_file
+from ram_studio.checkpoints.describe import plural, printable, quoted, shown_list, who
+from ram_studio.checkpoints.passport import PASSPORT_FILE, Passport, SourceRecord
+from ram_studio.checkpoints.writer import shard_digest
+from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
+from ram_studio.engine.workers import thread_count
+from ram_studio.errors import CheckpointError, VerificationError
+
+EDITABLE = ("README.md",)
+"""Files people change before they publish a merge: a change is told and is no failure."""
+
+_LOADED_SUFFIXES = (
+    *(".json", ".jinja", ".model", ".txt", ".py"),
+    *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".gguf", ".msgpack", ".h5"),
+)
+"""A file with such a name that is not in the passport may be loaded with the model."""
+
+
+def check_files(folder: Path, passport: Passport) -> list[str]:
+    """Check every file of the folder by the passport; return notes on harmless differences.
+
+    Raises: VerificationError that names every file that differs; CheckpointError.
+    """
+    records = {**passport.shards, **passport.files}
+    differences, notes = [], []
+    for name, record in records.items():
+        path = folder / name
+        if not path.is_file():
+            found = f"{printable(path)} is missing"
+        elif path.stat().st_size != record.nbytes:
+            found = (
+                f"{printable(path)} has {path.stat().st_size} bytes, the passport says "
+                f"{record.nbytes}"
+            )
+        elif _digest(path) != record.blake3:
+            found = f"{printable(path)} differs from its digest in the passport"
+        else:
+            continue
+        if name in EDITABLE:
+            notes.append(f"{name} is not as the merge wrote it.")
+        else:
+            differences.append(found)
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        name = path.relative_to(folder).as_posix()
+        if name in records or name == PASSPORT_FILE or name.startswith("."):
+            continue
+        if path.suffix.lower() not in _LOADED_SUFFIXES:
+            notes.append(f"{printable(name)} was added after the merge.")
+        elif passport.files or path.suffix == ".safetensors":
+            differences.append(
+                f"{printable(path)} is not in the passport and may be loaded with the model"
+            )
+    if differences:
+        raise VerificationError(
+            f"{plural(len(differences), 'file')} changed after the merge: "
+            f"{shown_list(differences)}. Restore {'it' if len(differences) == 1 else 'them'}, or "
+            "merge again."
+        )
+    return notes
+
+
+def _digest(path: Path) -> str:
+    try:
+        return shard_digest(path)
+    except OSError as error:
+        raise CheckpointError(
+            f"{printable(path)} cannot be read: {error.strerror}; check the disk."
+        ) from error
+
+
+def check_sources(
+    passport: Passport,
+    report: CompatibilityReport,
+    threads: int | None,
+    on_progress: ProgressCallback | None,
+    cancel: CancelToken | None,
+) -> int:
+    """Compare the sources' files with the passport's hashes; return how many were checked.
+
+    Of sources that were not hashed the fingerprints are compared, and none is counted.
+
+    Raises: VerificationError that names each file that differs; CheckpointError; Stopped.
+    """
+    cancel = cancel or CancelToken()
+    differences = []
+    jobs = []
+    for source in (report.base, *report.agents):
+        record = passport.sources[source.name]
+        if record.files is None:
+            if source.fingerprint != record.fingerprint:
+                differences.append(_other(source, "its fingerprint differs"))
+            continue
+        wrong = _other_sizes(source, record)
+        differences += wrong
+        if not wrong:
+            jobs += [(source, path, record.files[path.name].hash) for path in source.shards]
+    meter = Meter("hash", sum(path.stat().st_size for _, path, _ in jobs), len(jobs))
+
+    def check(number: int) -> str | None:
+        source, path, expected = jobs[number]
+
+        def tell(count: int) -> None:
+            meter.add(count, path.name, number)
+            cancel.raise_if_cancelled()
+
+        if hash_file(path, expected.partition(":")[0], on_piece=tell) == expected:
+            return None
+        return _other(source, f"{quoted(path.name)} has another content")
+
+    with ThreadPoolExecutor(thread_count(threads), thread_name_prefix="hash") as pool:
+        futures = [pool.submit(check, number) for number in range(len(jobs))]
+        for future in futures:
+            found = future.result()
+            if on_progress:
+                on_progress(meter.read())
+            if found:
+                differences.append(found)
+    if differences:
+        raise VerificationError(
+            f"{shown_list(differences)}. Give the sources that were merged (--base, --agent)."
+        )
+    return len(jobs)
+
+
+def _other_sizes(source: Checkpoint, record: SourceRecord) -> list[str]:
+    assert record.files is not None, "only of sources that were hashed"
+    found = {path.name: path.stat().st_size for path in source.shards}
+    expected = {name: file.nbytes for name, file in record.files.items()}
+    return [
+        _other(
+            source,
+            f"{quoted(name)} has "
+            f"{'no' if found.get(name) is None else found[name]} bytes, the passport says "
+            f"{'none' if expected.get(name) is None else expected[name]}",
+        )
+        for name in sorted(found.keys() | expected.keys())
+        if found.get(name) != expected.get(name)
+    ]
+
+
+def _other(source: Checkpoint, why: str) -> str:
+    return f"{who(source.name)}{printable(source.folder)} is not the checkpoint merged: {why}"

@@ -1,0 +1,112 @@
+"""Licences from model cards, and which of them asks most."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from checkpoint_zoo import make, small_tensors
+
+from ram_studio.checkpoints.licences import RANKS, Licence, licence_of, most_restrictive, rank_of
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [
+        ("---\nlicense: apache-2.0\n---\nx", Licence("apache-2.0")),
+        ('---\nlicense: "apache-2.0"\ntags: []\n---\n', Licence("apache-2.0")),
+        ("---\nlicense: Apache-2.0\n---\n", Licence("apache-2.0")),
+        ("\ufeff---\r\nlicense: mit\r\n---\r\n", Licence("mit")),
+        (
+            "---\nlicense: other\nlicense_name: qwen-research\nlicense_link: https://x/y\n---\n",
+            Licence("other", "qwen-research", "https://x/y"),
+        ),
+        ("---\nlicense:\n- mit\n- cc-by-nc-4.0\ntags:\n- a\n---\n", Licence("cc-by-nc-4.0")),
+        ("---\nlicense: [mit]\n---\n", Licence("mit")),
+        # What else is in a card does not matter, valid or not.
+        ("---\nmodel-index: {[\nlicense: mit\nx: *y\n---\n", Licence("mit")),
+        ("---\ntags:\n  license: gpl-3.0\n---\n", Licence()),
+        ("---\nlicense: mit\nno end", Licence()),
+        ("license: mit\n---\n", Licence()),
+        ("---\nlicense:\n---\n", Licence()),
+        ("---\nlicense: {a: b}\n---\n", Licence()),
+        ("---\nlicense: *alias\n---\n", Licence()),
+        ("---\nlicense: " + "[" * 280 + "\n---\n", Licence()),
+        ("---\nlicense: " + "x" * 700 + "\n---\n", Licence()),
+        (b"---\nlicense: \xff\n---\n", Licence("\ufffd")),
+        ("", Licence()),
+        (None, Licence()),
+    ],
+)
+def test_the_front_matter_of_a_card_is_read(
+    tmp_path: Path, card: str | bytes | None, expected: Licence
+) -> None:
+    checkpoint = make(tmp_path, "a", small_tensors())
+    if card is not None:
+        data = card if isinstance(card, bytes) else card.encode()
+        (checkpoint.folder / "README.md").write_bytes(data)
+    assert licence_of(checkpoint) == expected
+
+
+@pytest.mark.parametrize(
+    ("licence", "rank"),
+    [
+        (Licence("cc0-1.0"), "public-domain"),
+        (Licence("mit"), "permissive"),
+        (Licence("apache-2.0"), "permissive"),
+        (Licence("bsd-3-clause"), "permissive"),
+        (Licence("cc-by-4.0"), "permissive"),
+        (Licence("mpl-2.0"), "weak-copyleft"),
+        (Licence("lgpl-3.0"), "weak-copyleft"),
+        (Licence("gpl-3.0"), "copyleft"),
+        (Licence("agpl-3.0"), "copyleft"),
+        (Licence("cc-by-sa-4.0"), "copyleft"),
+        (Licence("openrail"), "use-restricted"),
+        (Licence("creativeml-openrail-m"), "use-restricted"),
+        (Licence("llama3.1"), "use-restricted"),
+        (Licence("gemma"), "use-restricted"),
+        (Licence("other", "tongyi-qianwen-license-agreement"), "custom"),
+        (Licence("other", "Llama 3.2 Community License"), "use-restricted"),
+        (Licence("cc-by-nc-4.0"), "non-commercial"),
+        (Licence("cc-by-nc-sa-4.0"), "non-commercial"),
+        (Licence("other", "qwen-research"), "non-commercial"),
+        (Licence("other", "Qwen Research"), "non-commercial"),
+        (Licence("other", "my-non-commercial-terms"), "non-commercial"),
+        (Licence("cc-by-nc-nd-4.0"), "no-derivatives"),
+        (Licence("cc-by-nd-4.0"), "no-derivatives"),
+        (Licence("other"), "custom"),
+        (Licence("other", "mit"), "permissive"),
+        (Licence("something-new-1.0"), "custom"),
+        (Licence("unknown"), "unknown"),
+        (Licence(), "unknown"),
+    ],
+)
+def test_every_licence_has_a_rank(licence: Licence, rank: str) -> None:
+    assert rank_of(licence) == rank
+
+
+ONE_OF_EACH = [
+    Licence("cc0-1.0"),
+    Licence("mit"),
+    Licence("mpl-2.0"),
+    Licence("gpl-3.0"),
+    Licence("llama3.2"),
+    Licence("cc-by-nc-4.0"),
+    Licence("cc-by-nd-4.0"),
+    Licence("other", "terms-of-acme"),
+    Licence(),
+]
+
+
+def test_the_order_is_total_and_what_is_not_stated_is_the_most_restrictive() -> None:
+    assert [licence.rank for licence in ONE_OF_EACH] == [rank for rank, _, _ in RANKS]
+    for i, j in itertools.permutations(range(len(ONE_OF_EACH)), 2):
+        pair = {"base": ONE_OF_EACH[i], "a": ONE_OF_EACH[j]}
+        assert most_restrictive(pair) == ONE_OF_EACH[max(i, j)]
+    assert most_restrictive({}) == Licence()
+
+
+def test_of_equally_restrictive_licences_the_first_is_named() -> None:
+    licences = {"base": Licence("apache-2.0"), "a": Licence("mit"), "b": Licence("cc0-1.0")}
+    assert most_restrictive(licences) == Licence("apache-2.0")

@@ -1,0 +1,182 @@
+"""Hashing sources behind a pass: the right digests, little memory, nothing in the way."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import tracemalloc
+from pathlib import Path
+
+import blake3
+import pytest
+import torch
+from engine_zoo import make_zoo, write_folder
+
+from ram_studio.checkpoints.content_hash import PIECE_BYTES, blob_of, hash_file, known_hash
+from ram_studio.engine import source_hashes
+from ram_studio.engine.analyse import load
+from ram_studio.engine.blocks import GROUP_ELEMENTS
+from ram_studio.engine.events import CancelToken
+from ram_studio.engine.merge import merge
+from ram_studio.engine.source_hashes import SourceHasher
+from ram_studio.errors import CheckpointError, SourceChangedError, Stopped
+
+BIG = {f"model.layers.{i}.w": ((3 + i) * 4 * GROUP_ELEMENTS,) for i in range(3)}
+
+
+def digest(path: Path) -> str:
+    return f"blake3:{blake3.blake3(path.read_bytes()).hexdigest()}"
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory):
+    return make_zoo(tmp_path_factory.mktemp("zoo"), 2, shapes=BIG, shards=3, seed=1)
+
+
+def fit_of(zoo):
+    return load(zoo.base_path, zoo.agent_paths)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("steps", [(), (0.2, 0.1, 0.7), (1.0,)])
+def test_every_shard_gets_the_hash_of_its_content(zoo, threads, steps):
+    report = fit_of(zoo)
+    with SourceHasher(report, threads=threads) as hasher:
+        for fraction in steps:
+            hasher.advance(fraction)
+        found = hasher.finish()
+    assert list(found) == ["base", "agent0", "agent1"]
+    for checkpoint in (report.base, *report.agents):
+        expected = {path.name: digest(path) for path in checkpoint.shards}
+        assert found[checkpoint.name] == expected
+    assert threading.active_count() == 1 or not any(t.name == "hash" for t in threading.enumerate())
+
+
+def test_nothing_is_read_before_the_pass_has_been_there(zoo, monkeypatch):
+    report = fit_of(zoo)
+    reads: list[tuple[int, int]] = []
+    original = os.preadv
+
+    def preadv(handle, buffers, offset):
+        reads.append((handle, offset + len(buffers[0])))
+        return original(handle, buffers, offset)
+
+    monkeypatch.setattr(source_hashes.os, "preadv", preadv)
+    with SourceHasher(report, threads=1) as hasher:
+        hasher._workers[0].join(0.1)
+        assert reads == []
+        hasher.advance(0.5)
+        hasher._workers[0].join(0.5)
+        done = sum(f.done for f in hasher._files.values())
+        total = sum(f.size for f in hasher._files.values())
+        assert 0 < done <= total // 2
+        assert total // 2 - done < len(hasher._files) * PIECE_BYTES
+        hasher.finish()
+        assert sum(f.done for f in hasher._files.values()) == total
+
+
+def test_memory_is_a_piece_per_thread(zoo):
+    report = fit_of(zoo)
+    tracemalloc.start()
+    try:
+        with SourceHasher(report, threads=2) as hasher:
+            hasher.finish()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * PIECE_BYTES + 300_000
+
+
+def test_a_stop_ends_it_and_its_threads(zoo):
+    cancel = CancelToken()
+    cancel.cancel()
+    with pytest.raises(Stopped), SourceHasher(fit_of(zoo)) as hasher:
+        hasher.finish(cancel=cancel)
+    assert not any(t.name == "hash" for t in threading.enumerate())
+
+
+@pytest.mark.parametrize("change", ["touch", "replace", "vanish", "truncate"])
+def test_a_file_that_is_not_the_one_at_the_start_is_refused(tmp_path, change):
+    zoo = make_zoo(tmp_path, 1, seed=2)
+    shard = zoo.folder / "agent0" / "model.safetensors"
+    named = pytest.raises(SourceChangedError, match=r'Agent "agent0": .*model\.safetensors')
+    with named, SourceHasher(fit_of(zoo)) as hasher:
+        if change == "touch":
+            os.utime(shard, ns=(1, 1))
+        elif change == "replace":
+            copy = tmp_path / "copy"
+            copy.write_bytes(shard.read_bytes())
+            os.utime(copy, ns=(shard.stat().st_atime_ns, shard.stat().st_mtime_ns))
+            os.replace(copy, shard)
+        elif change == "vanish":
+            shard.unlink()
+        else:
+            os.truncate(shard, 100)
+        hasher.finish()
+
+
+def test_a_disk_that_fails_is_named(zoo, monkeypatch):
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    report = fit_of(zoo)
+    monkeypatch.setattr(source_hashes.os, "preadv", fail)
+    with pytest.raises(CheckpointError, match="Input/output"), SourceHasher(report) as hasher:
+        hasher.finish()
+
+
+def hub_cache(folder: Path, tensors: dict[str, torch.Tensor]) -> Path:
+    """Write a snapshot as the Hub's cache lays it out: links to blobs named by their SHA-256."""
+    written = write_folder(folder / "written", tensors)
+    repository = folder / "models--owner--name"
+    snapshot = repository / "snapshots" / ("a" * 40)
+    (repository / "blobs").mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for file in written.iterdir():
+        data = file.read_bytes()
+        name = hashlib.sha256(data).hexdigest()
+        if file.suffix == ".json":
+            name = hashlib.sha1(b"blob %d\0%s" % (len(data), data)).hexdigest()
+        (repository / "blobs" / name).write_bytes(data)
+        (snapshot / file.name).symlink_to(Path("../../blobs") / name)
+    return snapshot
+
+
+def test_of_the_hubs_cache_the_sha256_is_known_without_reading(tmp_path, zoo, monkeypatch):
+    base = {"w": torch.ones(100)}
+    snapshot = hub_cache(tmp_path, base)
+    other = write_folder(tmp_path / "agent", {"w": torch.zeros(100)})
+    shard = snapshot / "model.safetensors"
+    expected = hash_file(shard, "sha256")
+    assert known_hash(shard) == expected
+    assert expected == f"sha256:{hashlib.sha256(shard.read_bytes()).hexdigest()}"
+    assert known_hash(snapshot / "config.json") is None  # a Git hash
+    assert blob_of(snapshot / "config.json") is not None
+    assert known_hash(other / "model.safetensors") is None
+    read: list[int] = []
+    original = os.preadv
+    monkeypatch.setattr(
+        source_hashes.os, "preadv", lambda h, b, o: (read.append(h), original(h, b, o))[1]
+    )
+    with SourceHasher(load(snapshot, {"a": other})) as hasher:
+        found = hasher.finish()
+    assert found["base"] == {"model.safetensors": expected}
+    assert found["a"] == {"model.safetensors": digest(other / "model.safetensors")}
+    assert len(set(read)) == 1
+
+
+def test_a_merge_hashes_its_sources_unless_told_not_to(zoo, tmp_path):
+    result = merge(zoo.recipe(), tmp_path / "out")
+    for name in ("base", "agent0", "agent1"):
+        record = result.passport.base if name == "base" else result.passport.agents[name]
+        shards = sorted((zoo.folder / name).glob("*.safetensors"))
+        assert {f: r.hash for f, r in record.files.items()} == {p.name: digest(p) for p in shards}
+        assert {f: r.nbytes for f, r in record.files.items()} == {
+            p.name: p.stat().st_size for p in shards
+        }
+    plain = merge(zoo.recipe(), tmp_path / "plain", hash_sources=False)
+    assert plain.passport.base.files is None
+    shards = sorted(p.name for p in result.out.glob("*.safetensors"))
+    for name in shards:
+        assert (result.out / name).read_bytes() == (plain.out / name).read_bytes()
