@@ -34,8 +34,12 @@ class DeviceKernels(Protocol):
 
 
 def kernels_for(device: torch.device) -> DeviceKernels:
-    """Return the fused kernels on CUDA where triton is installed, else the plain ones."""
-    if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
+    """Return the fused kernels on CUDA where triton is installed, else the plain ones.
+
+    Triton compiles for GPUs from compute capability 7.0 on.
+    """
+    is_known = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
+    if is_known and importlib.util.find_spec("triton") is not None:
         from ram_studio.algorithm import triton_kernels
 
         return triton_kernels

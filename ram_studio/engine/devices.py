@@ -8,10 +8,12 @@ and there to be tested where there is no GPU.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ram_studio.checkpoints.describe import shown_bytes
 from ram_studio.errors import SettingsError
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -91,10 +93,22 @@ def settled(devices: Iterable[str]) -> Iterator[None]:
 
     Streams do not wait for each other: what was queued before may still use memory that is handed
     out anew, and what is queued here may use buffers that are freed at the end.
+
+    Raises: SettingsError when a device's memory runs out.
     """
+    devices = tuple(devices)
     settle(devices)
     try:
         yield
+    except Exception as error:
+        torch = sys.modules.get("torch")
+        if torch is None or not isinstance(error, torch.OutOfMemoryError):
+            raise
+        free = ", ".join(f"{name} has {shown_bytes(free_bytes(name))}" for name in set(devices))
+        raise SettingsError(
+            f"The device's memory ran out ({free} free): something else may be using it. Stop "
+            "that, use fewer threads, or merge on the CPU."
+        ) from error
     finally:
         settle(devices)
 

@@ -25,7 +25,7 @@ from ram_studio.checkpoints.describe import shown_bytes
 from ram_studio.checkpoints.recipe import Recipe, make_recipe
 from ram_studio.engine.analyse import analyze_report, load
 from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, Sources
-from ram_studio.engine.devices import choose_device, devices_of, free_bytes
+from ram_studio.engine.devices import choose_device, devices_of, free_bytes, settled
 from ram_studio.engine.events import CancelToken, ProgressCallback
 from ram_studio.engine.job import AgentResult, MergeJob
 from ram_studio.engine.loaded_model import ModelSink, check_fits, flat_tensors, torch_dtype
@@ -145,11 +145,12 @@ class ResidentMerge:
         if self._device != "cpu" and not job.is_streamed:
             # These read the files once more, see MergeJob.is_streamed.
             job = MergeJob(self.report, recipe, device=self._device, threads=self._threads)
-        sink = _TensorSink(job, self._residence, into)
         watch = {"on_progress": on_progress, "cancel": cancel}
-        counts = job.counts(self.sketch, **watch)
-        plan = job.plan(counts, self.sketch, **watch)
-        tally = job.run(plan, sink, **watch)
+        with settled(self._residence.devices):
+            sink = _TensorSink(job, self._residence, into)
+            counts = job.counts(self.sketch, **watch)
+            plan = job.plan(counts, self.sketch, **watch)
+            tally = job.run(plan, sink, **watch)
         if counts is not None:
             job.check_counts(counts, tally, self.sketch)
         job.check_expected(plan, tally, is_from_sketch=True)

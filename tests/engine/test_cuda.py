@@ -223,6 +223,22 @@ def test_overflow_of_the_output_dtype_is_refused(tmp_path, device):
 
 
 @on_devices
+def test_memory_that_runs_out_is_said_in_plain_words(big, tmp_path, device, monkeypatch):
+    def merge_block(*_, **__):
+        raise torch.OutOfMemoryError("tried to allocate a lot")
+
+    class Full:
+        def __getattr__(self, name):
+            return merge_block if name == "merge_block" else getattr(device_kernels.PLAIN, name)
+
+    monkeypatch.setattr(device_kernels, "kernels_for", lambda device: Full())
+    before = set(tmp_path.iterdir())
+    with pytest.raises(SettingsError, match=r"memory ran out \(.* has .* free\)"):
+        merge(big.recipe(), tmp_path / "out", device=device)
+    assert_leaves_nothing(tmp_path / "out", before)
+
+
+@on_devices
 def test_progress_adds_up_and_stopping_leaves_nothing(big, tmp_path, device, monkeypatch):
     options = {"device": device, "threads": 2, "block_elements": GROUP_ELEMENTS}
     seen: list[Progress] = []
