@@ -63,6 +63,16 @@ def evaluate(
         typer.Option(metavar="NAME", help="Environment variable that holds its token."),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds for one answer of an endpoint.")] = 300.0,
+    engine: Annotated[
+        str,
+        typer.Option(help="What answers for folders: transformers, vllm or lm-eval (its tasks)."),
+    ] = "transformers",
+    tasks: Annotated[
+        str | None, typer.Option(help="Tasks of --engine lm-eval, such as gsm8k,ifeval.")
+    ] = None,
+    include_path: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Task files of your own for lm-eval.")
+    ] = None,
     device: options.Device = "auto",
     batch_size: Annotated[int, typer.Option(help="Prompts decoded together.")] = 128,
     store: Store = None,
@@ -79,6 +89,7 @@ def evaluate(
 ) -> None:
     """Score models side by side on the same prompts, with 95 % intervals."""
     from ram_studio.evals import AnswerStore, Endpoint, compare_all, evaluate_suites
+    from ram_studio.evals.harness import evaluate_with_harness
 
     if print_commands:
         _print_commands(name_models(models), as_json)
@@ -88,6 +99,7 @@ def evaluate(
     else:
         token = _token(token_env)
         sources = {name: Endpoint(endpoint, name, token, timeout) for name in models}
+    _check_engine(engine, tasks, include_path, endpoint)
     # Before hours are spent: what is only needed at the end must be right, too.
     chosen = parse_specialists(specialists, sources)
     check_exports(export)
@@ -97,23 +109,40 @@ def evaluate(
         if is_terminal:
             print(f"\r\033[K{model}: {domain} {done}/{total}", end="", file=sys.stderr)
 
+    template = options.choice(chat, ("auto", "template", "none"), "--chat")
+    may_run = options.choice(code, ("auto", "on", "off"), "--code")
+    sizes = parse_lengths(lengths)
     answers = None if no_store else AnswerStore(store)
     try:
-        report = evaluate_suites(
-            sources,
-            suite,
-            limit=limit,
-            seed=seed,
-            lengths=parse_lengths(lengths),
-            chat=options.choice(chat, ("auto", "template", "none"), "--chat"),
-            code=options.choice(code, ("auto", "on", "off"), "--code"),
-            device=device,
-            batch_size=batch_size,
-            base=base,
-            store=answers,
-            fresh=fresh,
-            on_progress=on_progress,
-        )
+        if tasks is not None:
+            report = evaluate_with_harness(
+                sources,
+                tasks,
+                limit=limit,
+                chat=template,
+                device=device,
+                include_path=include_path,
+                store=answers,
+                fresh=fresh,
+                on_progress=on_progress,
+            )
+        else:
+            report = evaluate_suites(
+                sources,
+                suite,
+                limit=limit,
+                seed=seed,
+                lengths=sizes,
+                chat=template,
+                code=may_run,
+                engine="vllm" if engine == "vllm" else "transformers",
+                device=device,
+                batch_size=batch_size,
+                base=base,
+                store=answers,
+                fresh=fresh,
+                on_progress=on_progress,
+            )
     finally:
         if answers is not None:
             answers.close()
@@ -222,6 +251,24 @@ def _print_commands(models: dict[str, str], as_json: bool) -> None:
         return
     for command in commands:
         print(f"# {command.model}: {command.purpose}\n{command.command}\n")
+
+
+def _check_engine(
+    engine: str, tasks: str | None, include_path: Path | None, endpoint: str | None
+) -> None:
+    """Raise typer.BadParameter (exit code 2) for engines and options that do not go together."""
+    options.choice(engine, ("transformers", "vllm", "lm-eval"), "--engine")
+    if endpoint is not None and engine != "transformers":
+        raise typer.BadParameter(
+            "an endpoint answers itself; leave the engine out", param_hint="--engine"
+        )
+    if engine == "lm-eval" and tasks is None:
+        raise typer.BadParameter("say which, for example gsm8k,ifeval", param_hint="--tasks")
+    if engine != "lm-eval" and (tasks is not None or include_path is not None):
+        raise typer.BadParameter(
+            "these are lm-eval's; add --engine lm-eval",
+            param_hint="--tasks" if tasks is not None else "--include-path",
+        )
 
 
 def _token(name: str | None) -> str | None:
