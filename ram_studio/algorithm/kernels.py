@@ -62,12 +62,3 @@ def fill_steps(
     """
     order, bins = (np.empty(len(agents), dtype=np.int64) for _ in range(2))
     return _fill_steps(base, agents, steps, magnitudes, edge_bits, order, bins)
-
-
-def __getattr__(name: str) -> object:
-    """Forward the parts of loops to modules of loops, which import them from here."""
-    if name not in ("_decode", "float_bits"):
-        raise AttributeError(name)
-    from ram_studio.algorithm import loop_kernels
-
-    return getattr(loop_kernels, name)

@@ -1,18 +1,39 @@
-"""The loop of ``measured_kernels``, as numba compiles it."""
+"""The loops of ``measured_kernels``, as numba compiles them."""
 
 from __future__ import annotations
 
-from ram_studio.algorithm.lane_kernels import LANES, merge_mean_lanes
+from ram_studio.algorithm.merge_lanes import merge_mean_lanes, merge_plain_lanes
+from ram_studio.algorithm.processor import STEP
 
 
 def merge_groups(base, agents, merged, cuts, epsilon, factors, low, high, counts, sums, largest):
+    """Merge the elements between each two cuts, a multiple of STEP, with sums for each part."""
     for row in range(sums.shape[0]):
         merge_mean_lanes(
             base,
             agents,
             merged,
             cuts[row],
-            (cuts[row + 1] - cuts[row]) // LANES,
+            (cuts[row + 1] - cuts[row]) // STEP,
+            epsilon,
+            factors,
+            low,
+            high,
+            counts,
+            sums[row],
+            largest,
+        )
+
+
+def merge_plain(base, agents, merged, cuts, epsilon, factors, low, high, counts, sums, largest):
+    """Do ``merge_groups`` without measuring."""
+    for row in range(sums.shape[0]):
+        merge_plain_lanes(
+            base,
+            agents,
+            merged,
+            cuts[row],
+            (cuts[row + 1] - cuts[row]) // STEP,
             epsilon,
             factors,
             low,

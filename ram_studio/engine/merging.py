@@ -180,7 +180,9 @@ class FusedMerger:
         if kernels.is_unchanged(base, agents):
             return base if kernels.is_finite(base) else None
         cuts = [0, *(part.stop for part in _groups(block.start, block.n))]
-        measured = measured_kernels.merge_measured(base, agents, merged, *arguments, cuts)
+        measured = measured_kernels.merge_measured(
+            base, agents, merged, *arguments, cuts, is_measuring=block.tensor.is_counted
+        )
         if not measured.is_finite:
             return None
         if not measured.is_in_range:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ram_studio.algorithm import kernels, measured_kernels
-from ram_studio.algorithm.lane_kernels import HAS_FAST_LANES, LANES
 from ram_studio.algorithm.measured_kernels import can_measure, merge_measured
+from ram_studio.algorithm.processor import HAS_FAST_LANES, LANES, STEP
 
 pytestmark = pytest.mark.skipif(not HAS_FAST_LANES, reason="the processor lacks AVX-512")
 
@@ -23,14 +23,18 @@ blocks = st.builds(
     make_block,
     seed=st.integers(0, 2**32),
     agents=st.integers(1, 8),
-    size=st.sampled_from((0, 1, 15, 16, 17, 64, 333)),
+    size=st.sampled_from((0, 1, 15, 31, 32, 33, 64, 333)),
     dtype=st.just("BF16"),
     kind=st.sampled_from(KINDS),
 )
 
 
 def assert_like_plain_kernels(
-    block: ElementBlock, epsilon: float, factors: tuple[float, ...], cuts: list[int]
+    block: ElementBlock,
+    epsilon: float,
+    factors: tuple[float, ...],
+    cuts: list[int],
+    rtol: float = 1e-6,
 ) -> np.ndarray:
     threshold = np.float32(epsilon)
     n = len(block.base)
@@ -53,7 +57,7 @@ def assert_like_plain_kernels(
                 block.base[part], agent[part], expected[part], active[part], t
             )
             if measured.is_in_range:
-                np.testing.assert_allclose(measured.sums[row, :, t], sums, rtol=1e-10)
+                np.testing.assert_allclose(measured.sums[row, :, t], sums, rtol=rtol)
     return merged
 
 
@@ -70,6 +74,46 @@ def test_measured_merge_equals_the_plain_kernels(block, epsilon, seed, pieces):
     n = len(block.base)
     cuts = [0, *sorted(rng.integers(0, n + 1, pieces - 1).tolist()), n]
     assert_like_plain_kernels(block, epsilon, factors, cuts)
+
+
+def test_sums_over_many_elements_agree_to_nine_digits():
+    """They are formed in float32 over 512 elements, whose errors average out."""
+    rng = np.random.default_rng(3)
+    n = 1 << 16
+    base = (rng.standard_normal(n, dtype=np.float32) * 0.02).view(np.uint32) >> 16
+    agents = tuple((base + rng.integers(-2, 3, n)).astype(np.uint16) for _ in range(2))
+    block = ElementBlock(base.astype(np.uint16), agents)
+    assert_like_plain_kernels(block, 1e-5, (1.2, 1.1), [0, n], rtol=1e-8)
+
+
+def test_merging_alone_stores_the_same():
+    rng = np.random.default_rng(4)
+    base = rng.integers(0x3C00, 0x3F80, 1000)
+    agents = np.where(rng.random((3, 1000)) < 0.4, base + rng.integers(-3, 4, (3, 1000)), base)
+    arguments = (base.astype(np.uint16), tuple(agents.astype(np.uint16)))
+    stored = [np.empty(1000, np.uint16) for _ in range(2)]
+    factors = (1.2, 1.1, 1.0823)
+    for out, is_measuring in zip(stored, (True, False), strict=True):
+        measured = merge_measured(
+            *arguments, out, np.float32(1e-5), factors, [0, 1000], is_measuring=is_measuring
+        )
+        assert measured.changed.any() == is_measuring
+        assert measured.sums.any() == is_measuring
+    np.testing.assert_array_equal(*stored)
+
+
+@pytest.mark.parametrize("agents", [1, 2, 3, 5, 8])
+def test_numbers_at_the_edge_of_what_float32_holds_exactly(agents):
+    """Up to 15 octaves apart, at full precision: beyond some spread only float64 is exact."""
+    rng = np.random.default_rng(agents)
+    for octaves in range(9, 17):
+        base = rng.integers(0x3F00, 0x3F80, 2048)
+        lower = rng.integers(0, octaves + 1, (agents, 2048)) << 7
+        models = tuple(((base | 1) - row).astype(np.uint16) for row in lower)
+        factors = tuple((1 + rng.integers(1, 1 << 23, agents) / 2**23).tolist())
+        assert_like_plain_kernels(
+            ElementBlock(base.astype(np.uint16), models), 1e-9, factors, [0, 2048]
+        )
 
 
 def test_ties_and_near_ties_are_decided_as_in_float64():
@@ -107,10 +151,10 @@ def test_numbers_many_octaves_apart(spread):
 
 
 @pytest.mark.parametrize("bits", [0x7F80, 0xFF80, 0x7FC1])
-@pytest.mark.parametrize("place", [0, LANES - 1, LANES, 2 * LANES + 3])
+@pytest.mark.parametrize("place", [0, LANES - 1, LANES, STEP - 1, STEP, STEP + LANES + 3])
 def test_numbers_that_are_not_finite_are_noticed(bits, place):
     for row in range(3):
-        arrays = [np.full(2 * LANES + 5, 0x3F80 + t, np.uint16) for t in range(3)]
+        arrays = [np.full(STEP + LANES + 5, 0x3F80 + t, np.uint16) for t in range(3)]
         arrays[row][place] = bits
         merged = np.empty_like(arrays[0])
         measured = merge_measured(
