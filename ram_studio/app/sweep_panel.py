@@ -17,7 +17,7 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.algorithm.ladder import LADDER, snap
-from ram_studio.app import markup, sweep_view, sweeping, wording
+from ram_studio.app import markup, sweep_view, sweep_wording, sweeping, wording
 from ram_studio.app.deep_link import ALPHA_MAX, R_MAX
 from ram_studio.app.markup import epsilon_text
 from ram_studio.app.steps.tune import TuneStep
@@ -150,9 +150,9 @@ def use(label: str | None, session: Session) -> list[Any]:
         return [*[gr.skip()] * 4, "", ""]
     values = sweeping.tune_values(state.row(label))
     if values is None:
-        text = wording.SWEEP_USE_ELSEWHERE.format(label=label)
+        text = sweep_wording.USE_ELSEWHERE.format(label=label)
         return [*[gr.skip()] * 4, markup.callout(text, "note"), ""]
-    said = markup.callout(wording.SWEEP_USED.format(label=label), "good")
+    said = markup.callout(sweep_wording.USED.format(label=label), "good")
     return [*(gr.skip() if value is None else value for value in values), said, "tune"]
 
 
@@ -161,12 +161,12 @@ def _range_line(name: str) -> list[Any]:
     with gr.Row(elem_classes="sweep-range"):
         varied = gr.Checkbox(
             is_varied,
-            label=wording.SWEEP_PARAMETERS[name],
+            label=sweep_wording.PARAMETERS[name],
             min_width=210,
             elem_id=f"sweep-{name}",
         )
         ends = []
-        for label, value in ((wording.SWEEP_FROM, low), (wording.SWEEP_TO, high)):
+        for label, value in ((sweep_wording.FROM, low), (sweep_wording.TO, high)):
             hint = f"{wording.SETTING_SIGNS.get(name, name)} {label.lower()}"
             if name == "epsilon":
                 near = LADDER[snap(value)]
@@ -175,27 +175,27 @@ def _range_line(name: str) -> list[Any]:
                 end = gr.Number(value, label=hint, minimum=0, maximum=most, min_width=120)
             ends.append(end)
         values = gr.Slider(
-            2, 12, value=count, step=1, label=wording.SWEEP_COUNT, buttons=[], min_width=150
+            2, 12, value=count, step=1, label=sweep_wording.COUNT, buttons=[], min_width=150
         )
     return [varied, *ends, values]
 
 
 def _build() -> SweepPanel:
-    with gr.Accordion(wording.SWEEP_HEADING, open=False, elem_id="sweep-panel"):
-        gr.HTML(f'<p class="lead">{wording.SWEEP_LEAD}</p>', apply_default_css=False)
+    with gr.Accordion(sweep_wording.HEADING, open=False, elem_id="sweep-panel"):
+        gr.HTML(f'<p class="lead">{sweep_wording.LEAD}</p>', apply_default_css=False)
         methods = gr.CheckboxGroup(
-            [(label, name) for name, label in wording.SWEEP_CHOICES.items()],
+            [(label, name) for name, label in sweep_wording.CHOICES.items()],
             value=list(_DEFAULT_METHODS),
-            label=wording.SWEEP_METHODS,
+            label=sweep_wording.METHODS,
             elem_id="sweep-methods",
         )
         ranges = {name: _range_line(name) for name in sweeping.PARAMETERS}
-        gr.HTML(f'<p class="fine">{wording.SWEEP_FIXED}</p>', apply_default_css=False)
+        gr.HTML(f'<p class="fine">{sweep_wording.FIXED}</p>', apply_default_css=False)
         with gr.Row():
             search = gr.Radio(
-                [(label, name) for name, label in wording.SWEEP_SEARCHES.items()],
+                [(label, name) for name, label in sweep_wording.SEARCHES.items()],
                 value="grid",
-                label=wording.SWEEP_HOW,
+                label=sweep_wording.HOW,
                 min_width=330,
                 elem_id="sweep-search",
             )
@@ -204,7 +204,7 @@ def _build() -> SweepPanel:
                 sweeping.MAX_SETTINGS,
                 value=12,
                 step=1,
-                label=wording.SWEEP_TRIALS,
+                label=sweep_wording.TRIALS,
                 buttons=[],
                 visible=False,
                 min_width=180,
@@ -215,14 +215,14 @@ def _build() -> SweepPanel:
                 100,
                 value=30,
                 step=5,
-                label=wording.SWEEP_ITEMS,
+                label=sweep_wording.ITEMS,
                 buttons=[],
                 min_width=180,
                 elem_id="sweep-items",
             )
             minutes = gr.Number(
                 5,
-                label=wording.SWEEP_MINUTES,
+                label=sweep_wording.MINUTES,
                 minimum=0.1,
                 maximum=sweeping.MAX_MINUTES,
                 min_width=120,
@@ -231,21 +231,21 @@ def _build() -> SweepPanel:
         suites = gr.CheckboxGroup(
             [(suite.title, name) for name, suite in ALL_SUITES.items()],
             value=["demo"],
-            label=wording.SWEEP_SUITES,
+            label=sweep_wording.SUITES,
             elem_id="sweep-suites",
         )
         count = gr.HTML("", elem_id="sweep-count", elem_classes="fine", apply_default_css=False)
         with gr.Row(elem_classes="actions"):
-            start = gr.Button(wording.SWEEP_START, variant="primary", elem_id="sweep-start")
+            start = gr.Button(sweep_wording.START, variant="primary", elem_id="sweep-start")
             stop = gr.Button(wording.STOP, variant="stop", visible=False, elem_id="stop-sweep")
         status = gr.HTML("", elem_id="sweep-status", apply_default_css=False)
-        axis = gr.Radio([], label=wording.SWEEP_AXIS, visible=False, elem_id="sweep-axis")
+        axis = gr.Radio([], label=sweep_wording.AXIS, visible=False, elem_id="sweep-axis")
         chart = gr.Plot(visible=False, show_label=False, elem_id="sweep-chart")
         found = gr.HTML("", elem_id="sweep-found", apply_default_css=False)
         with gr.Row(elem_classes="actions", visible=False) as actions:
-            pick = gr.Dropdown([], label=wording.SWEEP_PICK, elem_id="sweep-pick", min_width=240)
-            use_it = gr.Button(wording.SWEEP_USE, variant="primary", elem_id="sweep-use")
-            csv = gr.DownloadButton(wording.SWEEP_CSV, elem_id="sweep-csv")
+            pick = gr.Dropdown([], label=sweep_wording.PICK, elem_id="sweep-pick", min_width=240)
+            use_it = gr.Button(sweep_wording.USE, variant="primary", elem_id="sweep-use")
+            csv = gr.DownloadButton(sweep_wording.CSV, elem_id="sweep-csv")
         note = gr.HTML("", elem_id="sweep-note", apply_default_css=False)
         target = gr.Textbox(visible=False)
     return SweepPanel(

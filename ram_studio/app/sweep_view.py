@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app import markup, wording
+from ram_studio.app import markup, sweep_wording, wording
 from ram_studio.app.markup import epsilon_text
 from ram_studio.app.palette import FIGURE_GRID, FIGURE_INK, agent_color, agent_symbol
 from ram_studio.evals.report import DomainScore
@@ -35,7 +35,7 @@ def axes_of(state: SweepState) -> list[str]:
 def axis_label(name: str) -> str:
     """Return an axis's name for people."""
     if name == _BY_SETTING:
-        return wording.SWEEP_PICK
+        return sweep_wording.PICK
     return wording.SETTING_SIGNS.get(name, name.replace("_", " "))
 
 
@@ -73,14 +73,14 @@ def figure(state: SweepState, axis: str) -> go.Figure:
             )
     out = [row for row in rows if row.is_out]
     if out:
-        _points(drawn, out, places, wording.SWEEP_OUT_SERIES, FIGURE_INK, "x-thin-open", 0.55)
+        _points(drawn, out, places, sweep_wording.OUT_SERIES, FIGURE_INK, "x-thin-open", 0.55)
     best = state.best
     if best is not None and best in rows:
         drawn.add_scatter(
             x=[places[best.label]],
             y=[_percent(best.score.score)],
             mode="markers",
-            name=wording.SWEEP_CHOSEN_SERIES,
+            name=sweep_wording.CHOSEN_SERIES,
             marker={
                 "symbol": "circle-open",
                 "size": 20,
@@ -96,7 +96,7 @@ def figure(state: SweepState, axis: str) -> go.Figure:
         drawn.add_hline(
             y=_percent(start.score.score),
             line={"dash": "dot", "width": 1, "color": FIGURE_INK},
-            annotation={"text": wording.SWEEP_START_LINE, "font": {"size": 11}},
+            annotation={"text": sweep_wording.START_LINE, "font": {"size": 11}},
             annotation_position="bottom right",
         )
     return _finish(drawn, axis)
@@ -131,7 +131,7 @@ def _held_out(drawn: go.Figure, place: Any, score: DomainScore) -> None:
         y=[_percent(score.score)],
         error_y=_bars([score]),
         mode="markers",
-        name=wording.SWEEP_HELD_SERIES,
+        name=sweep_wording.HELD_SERIES,
         marker={"symbol": "diamond-open", "size": 12, "color": FIGURE_INK, "line": {"width": 2}},
         hovertemplate=f"{score.correct} of {score.n}, %{{y:.1f}} %<extra></extra>",
     )
@@ -182,7 +182,7 @@ def _finish(drawn: go.Figure, axis: str) -> go.Figure:
     drawn.update_xaxes(title=axis_label(axis), **grid)
     if axis in ("epsilon", _BY_SETTING):
         drawn.update_xaxes(type="category", showticklabels=axis == "epsilon")
-    drawn.update_yaxes(title=wording.SWEEP_SCORE_AXIS, ticksuffix=" %", **grid)
+    drawn.update_yaxes(title=sweep_wording.SCORE_AXIS, ticksuffix=" %", **grid)
     return drawn
 
 
@@ -190,9 +190,9 @@ def found_html(state: SweepState) -> str:
     """Return what was found in sentences, and a table of all settings, the best first."""
     lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in state.statements())
     domains = list(dict.fromkeys(name for row in state.rows for name in row.domains))
-    name, score, factors, outcome = wording.SWEEP_COLUMNS
+    name, score, factors, outcome = sweep_wording.COLUMNS
     rows = [_cells(row, state, domains) for row in ordered(state)]
-    note = wording.SWEEP_NOTE.format(level=state.level)
+    note = sweep_wording.NOTE.format(level=state.level)
     return (
         f'<div class="stack"><div class="statement"><ul>{lines}</ul></div>'
         f'<section class="box">'
@@ -222,15 +222,15 @@ def _cells(row: SweepRow, state: SweepState, domains: Sequence[str]) -> tuple[st
         for d in domains
     ]
     factors = " ".join(f"{v:.3f}" for v in row.factors.values() if v is not None)
-    said = wording.SWEEP_OUTCOMES[row.status]
+    said = sweep_wording.OUTCOMES[row.status]
     tone = "worse" if row.is_out else "same"
     if row.label == state.winner:
-        said, tone = wording.SWEEP_CHOSEN_SERIES.lower(), "better"
+        said, tone = sweep_wording.CHOSEN_SERIES.lower(), "better"
     hint = row.note or (f"{row.same_as}" if row.same_as else "")
     if row.loss is not None and row.is_out:
         hint = f"+{row.loss.wins} −{row.loss.losses} of {row.loss.items}"
     if row.is_start:
-        hint = f"{hint} {wording.SWEEP_START_LINE}".strip()
+        hint = f"{hint} {sweep_wording.START_LINE}".strip()
     outcome = (
         f'<td><span class="key {tone}">{escape(said)}</span>'
         f'<span class="ci">{escape(hint)}</span></td>'

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ram_studio.algorithm.ladder import LADDER, snap
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import RULES
-from ram_studio.app import markup, merging, wording
+from ram_studio.app import markup, merging, sweep_wording, wording
 from ram_studio.app.jobs import Job, Report
 from ram_studio.app.workspace import Loaded, Session
 from ram_studio.engine.events import CancelToken
@@ -18,7 +18,7 @@ from ram_studio.evals.sweep_plan import SweepPlan
 from ram_studio.evals.sweep_result import SweepRow, SweepState
 from ram_studio.evals.sweep_space import parse_axes
 
-PARAMETERS = tuple(wording.SWEEP_PARAMETERS)
+PARAMETERS = tuple(sweep_wording.PARAMETERS)
 MAX_SETTINGS = 60
 MAX_MINUTES = 30.0
 
@@ -52,7 +52,7 @@ def plan_of(form: Form, loaded: Loaded) -> SweepPlan:
 
     Raises: SettingsError, EvaluationError for what cannot be swept.
     """
-    methods = [name for name in wording.SWEEP_CHOICES if name in form.methods]
+    methods = [name for name in sweep_wording.CHOICES if name in form.methods]
     if not methods:
         raise SettingsError(wording.NO_METHOD_CHOSEN)
     over: dict[str, Any] = {"method": methods}
@@ -97,9 +97,9 @@ def count_text(form: Form, loaded: Loaded | None) -> str:
         plan = plan_of(form, loaded)
         skills = 3 if "demo" in plan.suite_names else len(plan.suite_names)
         if plan.search == "optuna":
-            text, settings = wording.SWEEP_COUNT_SEARCH, plan.trials
+            text, settings = sweep_wording.COUNT_SEARCH, plan.trials
         else:
-            text, settings = wording.SWEEP_COUNT_GRID, len(plan.candidates())
+            text, settings = sweep_wording.COUNT_GRID, len(plan.candidates())
     except RamStudioError as error:
         return str(error)
     return text.format(settings=settings, items=skills * plan.items)
@@ -108,7 +108,7 @@ def count_text(form: Form, loaded: Loaded | None) -> str:
 def progress_html(state: SweepState | None) -> str:
     """Return the progress bar of a sweep."""
     if state is None or not state.rows:
-        return markup.progress(None, wording.SWEEP_STARTING)
+        return markup.progress(None, sweep_wording.STARTING)
     finished = sum(row.status not in ("waiting", "running", "open") for row in state.rows)
     left = sum(row.is_out for row in state.rows) * state.chosen_by
     spent = sum(row.n for row in state.rows if row.is_out)
@@ -175,8 +175,8 @@ def run_sweep(form: Form, session: Session) -> Iterator[tuple[str, SweepState | 
         yield progress_html(state), state
     result, error = job.outcome()
     if result is None:
-        yield markup.failure(error, wording.SWEEP_STOPPED), None
+        yield markup.failure(error, sweep_wording.STOPPED), None
         return
     session.sweep = result
     is_stopped = result.ending == "stopped"
-    yield markup.callout(wording.SWEEP_STOPPED) if is_stopped else "", result
+    yield markup.callout(sweep_wording.STOPPED) if is_stopped else "", result

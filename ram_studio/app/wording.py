@@ -187,6 +187,7 @@ LIVE = {
     "card_nothing": "changed nothing",
     "card_no_sizes": "analyze again: this sketch has no sizes by region",
     "card_kept": "stored in {dtype}: λ {kept}",
+    "card_kept_unknown": "what {dtype} keeps: known after the merge",
     "by_size": "by size of change: {rho}",
     "by_count": "by count: {rho}",
     "by_size_of": "sum |τ| shared ÷ sum |τ| unique",
@@ -488,71 +489,6 @@ NONE_OF_THEM = "none"
 NO_METHOD_CHOSEN = "No method is chosen. Tick at least one."
 REPORT_ABOUT = "RAM Studio {version} · suite {suite} · {n} prompts per skill · seed {seed}"
 SETTING_SIGNS = {"epsilon": "ε", "alpha": "α"}
-
-# ------------------------------------------------------------------------------------ Sweep
-
-SWEEP_HEADING = "Find a good setting"
-SWEEP_LEAD = (
-    "Many settings are merged in memory and answer the same questions; no model folder is written. "
-    "Clearly losing ones stop early, and the winner is scored again on questions it was not chosen "
-    "by."
-)
-SWEEP_METHODS = "Methods"
-SWEEP_CHOICES = {
-    "ram": "RAM",
-    "ram+": "RAM+",
-    "ram+s": "RAM+s",
-    "task-arithmetic": "Task arithmetic",
-    "ties": "TIES",
-    "dare-ta": "DARE + task arithmetic",
-}
-SWEEP_PARAMETERS = {
-    "r": "r, strength of the rescaling",
-    "alpha": "α, cap on ρ (RAM+)",
-    "epsilon": "ε, what counts as changed",
-    "scale": "Scale (methods other than RAM)",
-}
-SWEEP_VARY = "Vary"
-SWEEP_FROM, SWEEP_TO, SWEEP_COUNT = "From", "To", "Values"
-SWEEP_FIXED = "What is not varied is as set in Tune."
-SWEEP_HOW = "How"
-SWEEP_SEARCHES = {"grid": "Every combination", "optuna": "Search (Optuna)"}
-SWEEP_TRIALS = "Settings to try"
-SWEEP_SUITES = "Questions"
-SWEEP_ITEMS = "Questions per skill"
-SWEEP_MINUTES = "At most minutes"
-SWEEP_START = "Start"
-SWEEP_STARTING = "Loading the base"
-SWEEP_STOPPED = "Stopped. What is finished is kept; start again to go on from there."
-SWEEP_AXIS = "Show against"
-SWEEP_PICK = "Setting"
-SWEEP_USE = "Use this setting in Tune"
-SWEEP_USED = "{label} is now set in Tune."
-SWEEP_USE_ELSEWHERE = "{label} has no sliders in Tune: choose this method and its setting in Merge."
-SWEEP_CSV = "Download CSV"
-SWEEP_COUNT_GRID = "{settings} settings, {items} questions each at most."
-SWEEP_COUNT_SEARCH = "{settings} settings to try, {items} questions each at most."
-SWEEP_SCORE_AXIS = "Right answers"
-SWEEP_CHOSEN_SERIES = "Best"
-SWEEP_HELD_SERIES = "Best, on held-out questions"
-SWEEP_OUT_SERIES = "Clearly worse"
-SWEEP_START_LINE = "where it started"
-SWEEP_COLUMNS = ("Setting", "Score", "λ", "")
-SWEEP_OUTCOMES = {
-    "waiting": "waiting",
-    "running": "being asked",
-    "open": "in the race",
-    "kept": "not told apart",
-    "behind": "clearly worse",
-    "dropped": "dropped",
-    "same": "same merge",
-    "unfinished": "not finished",
-    "failed": "failed",
-}
-SWEEP_NOTE = (
-    "Bars are 95 % Wilson intervals. A setting is dropped when a one-sided exact sign test against "
-    "the best so far says so at a level of {level:.2g}: 5 % shared over all settings and looks."
-)
 
 WAITING = "Waiting for its turn"
 BUSY = "Another job of this session is running. Stop it, or wait until it is done."

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.app import sweep_panel, sweep_view, sweeping, wording
+from ram_studio.app import sweep_panel, sweep_view, sweep_wording, sweeping
 from ram_studio.app.examples import load_example
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Session, Workspace
@@ -147,11 +147,11 @@ def test_the_chart_greys_out_losers_and_marks_best_start_and_held_out(state):
     traces = {trace.name: trace for trace in figure.data if trace.name}
     assert list(traces["RAM+"].x) == [0.1, 0.2]
     assert list(traces["RAM+"].y) == [pytest.approx(100 * 50 / 60), 80.0]
-    grey = traces[wording.SWEEP_OUT_SERIES]
+    grey = traces[sweep_wording.OUT_SERIES]
     assert list(grey.x) == [0.3]
     assert grey.opacity < 1
-    assert traces[wording.SWEEP_CHOSEN_SERIES].x == (0.1,)
-    assert traces[wording.SWEEP_HELD_SERIES].y == (75.0,)
+    assert traces[sweep_wording.CHOSEN_SERIES].x == (0.1,)
+    assert traces[sweep_wording.HELD_SERIES].y == (75.0,)
     low, high = state.rows[0].score.ci95
     assert traces["RAM+"].error_y.array[0] == pytest.approx(100 * high - 100 * 50 / 60)
     assert traces["RAM+"].error_y.arrayminus[0] == pytest.approx(100 * 50 / 60 - 100 * low)
@@ -205,7 +205,7 @@ def test_stopping_keeps_what_is_finished(session):
         if update[4].get("value") is not None:
             session.job.stop()
     assert session.sweep.ending == "stopped"
-    assert wording.SWEEP_STOPPED in update[2]
+    assert sweep_wording.STOPPED in update[2]
     assert session.sweep.recheck is None
     session.load(load_example("dense"))
     assert session.sweep is None
