@@ -1,4 +1,4 @@
-"""Fused GPU kernels in Triton: one reads a block and counts it, one merges and measures it.
+"""Fused GPU kernels in Triton: one counts a block, two merge and measure it.
 
 Same bits and counts as ``kernels``, ``rounding`` and their torch twins, on contiguous stored
 elements: bfloat16, float16 or float32, agents stacked. Imported only where triton is installed and
@@ -21,6 +21,13 @@ from torch import Tensor
 
 from ram_studio.algorithm.device_kernels import TILE, tiles
 from ram_studio.algorithm.ladder import BIN_COUNT, BIN_SHIFT, LOWEST_BIN
+from ram_studio.algorithm.triton_storing import (
+    INFINITY,
+    load,
+    magnitude_bits,
+    random_word,
+    store_and_measure,
+)
 
 _OUTPUTS = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
 _ONE_AT_A_TIME = threading.Lock()
@@ -31,38 +38,6 @@ _OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 _BINS = tl.constexpr(BIN_COUNT)
 _SHIFT = tl.constexpr(BIN_SHIFT)
 _LOWEST = tl.constexpr(LOWEST_BIN)
-_INFINITY = tl.constexpr(0x7F800000)
-
-
-@triton.jit
-def _load(pointer, at, inside):
-    """Return stored elements as float32; bfloat16 comes as int16 bit patterns."""
-    stored = tl.load(pointer + at, mask=inside, other=0)
-    if pointer.dtype.element_ty == tl.int16:
-        bits = stored.to(tl.uint16, bitcast=True).to(tl.uint32) << 16
-        return bits.to(tl.float32, bitcast=True)
-    else:
-        return stored.to(tl.float32)
-
-
-@triton.jit
-def _magnitude_bits(tau):
-    return tau.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-
-
-@triton.jit
-def _word(key, index):
-    """Return the 64 random bits of ``rounding.random_words`` for uint64 elements."""
-    z = key.to(tl.uint64) + index * 0x9E3779B97F4A7C15
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB
-    return z ^ (z >> 31)
-
-
-@triton.jit
-def _uniform(key, index):
-    """Return float64 in [0, 1) with 53 random bits."""
-    return (_word(key, index) >> 11).to(tl.float64) * 1.1102230246251565e-16
 
 
 @triton.jit
@@ -82,17 +57,17 @@ def fill_chain(
     program = tl.program_id(0)
     at = program.to(tl.int64) * TILE + tl.arange(0, TILE)
     inside = at < n
-    x = _load(base, at, inside)
+    x = load(base, at, inside)
     worst = tl.zeros([TILE], tl.int32)
     bins = ()
     for t in tl.static_range(AGENTS):
-        y = _load(agents + t * stride, at, inside)
-        bits = _magnitude_bits(y - x)
+        y = load(agents + t * stride, at, inside)
+        bits = magnitude_bits(y - x)
         worst = tl.maximum(worst, bits)
         k = ((bits - edge_bits - 1) >> _SHIFT) - _LOWEST
         k = tl.minimum(tl.maximum(k, 0), _BINS - 1)
         bins = bins + (tl.where(bits == 0, -1, k),)  # noqa: RUF005  triton knows no unpacking
-    if tl.max(worst) >= _INFINITY:
+    if tl.max(worst) >= INFINITY:
         tl.store(flags + 0, 1)
     chain += (program % COPIES).to(tl.int64) * ((1 << AGENTS) * AGENTS * _BINS)
     for t in tl.static_range(AGENTS):
@@ -105,59 +80,6 @@ def fill_chain(
                 still_active |= (bins[other] > own).to(tl.int32) << other
         slot = (still_active * AGENTS + t) * _BINS + own
         tl.atomic_add(chain + slot, 1, mask=own >= 0, sem="relaxed")
-
-
-@triton.jit
-def _to_bfloat16_bits(bits):
-    """Round the uint32 bits of finite float32 to the nearest bfloat16, ties to even."""
-    return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-
-
-@triton.jit
-def _to_float16(value):
-    """Round float64 to the nearest float16 once: through a float32 that is rounded to odd."""
-    near = value.to(tl.float32)
-    bits = near.to(tl.uint32, bitcast=True)
-    wide = near.to(tl.float64)
-    toward_zero = tl.where(tl.abs(wide) > tl.abs(value), bits - 1, bits)
-    odd = tl.where(wide == value, bits, toward_zero | 1)
-    return odd.to(tl.float32, bitcast=True).to(tl.float16)
-
-
-@triton.jit
-def _drawn_bfloat16_bits(value, key, index):
-    bits = value.to(tl.float32).to(tl.uint32, bitcast=True)
-    up = bits + (_word(key, index) >> 48).to(tl.uint32)
-    return tl.where((up & _INFINITY) == _INFINITY, bits, up) >> 16
-
-
-@triton.jit
-def _drawn_float32(value, key, index):
-    near = value.to(tl.float32)
-    bits = near.to(tl.uint32, bitcast=True)
-    below_bits = tl.where(tl.abs(near.to(tl.float64)) > tl.abs(value), bits - 1, bits)
-    below = below_bits.to(tl.float32, bitcast=True)
-    above = (below_bits + 1).to(tl.float32, bitcast=True)
-    share = (value - below.to(tl.float64)) / (above.to(tl.float64) - below.to(tl.float64))
-    drawn = tl.where(_uniform(key, index) < share, above, below)
-    is_exact = (tl.abs(value) >= 3.4028234663852886e38) | (value == near.to(tl.float64))
-    return tl.where(is_exact, near, drawn)
-
-
-@triton.jit
-def _drawn_float16(value, key, index):
-    size = tl.abs(value)
-    exponent = ((size.to(tl.int64, bitcast=True) >> 52) & 0x7FF) - 1023
-    exponent = tl.maximum(exponent, -14)
-    # Powers of two by their bits: 2**(exponent - 10), the spacing of float16 there.
-    step = ((exponent + (1023 - 10)) << 52).to(tl.float64, bitcast=True)
-    places = size / step
-    is_in_range = size <= 65504.0
-    count = tl.where(is_in_range, places, 0.0).to(tl.int64).to(tl.float64)
-    count += (_uniform(key, index) < places - count).to(tl.float64)
-    drawn = tl.where(is_in_range, tl.minimum(count * step, 65504.0), size)
-    sign = value.to(tl.int64, bitcast=True) & (-9223372036854775807 - 1)
-    return (drawn.to(tl.int64, bitcast=True) | sign).to(tl.float64, bitcast=True)
 
 
 @triton.jit
@@ -190,7 +112,7 @@ def merge_region(
     program = tl.program_id(0)
     at = program.to(tl.int64) * TILE + tl.arange(0, TILE) - lead
     inside = (at >= 0) & (at < n)
-    x32 = _load(base, at, inside)
+    x32 = load(base, at, inside)
     x = x32.to(tl.float64)
     worst = tl.zeros([TILE], tl.int32)
     pattern = tl.zeros([TILE], tl.int32)
@@ -199,8 +121,8 @@ def merge_region(
     last32 = x32
     factor = tl.zeros([TILE], tl.float64)
     for t in tl.static_range(AGENTS):
-        y32 = _load(agents + t * stride, at, inside)
-        bits = _magnitude_bits(y32 - x32)
+        y32 = load(agents + t * stride, at, inside)
+        bits = magnitude_bits(y32 - x32)
         worst = tl.maximum(worst, bits)
         is_active = bits.to(tl.float32, bitcast=True) > epsilon
         pattern |= is_active.to(tl.int32) << t
@@ -217,7 +139,7 @@ def merge_region(
         elected = tl.zeros([TILE], tl.float64)
         voters = tl.zeros([TILE], tl.int32)
         for t in tl.static_range(AGENTS):
-            change = _load(agents + t * stride, at, inside).to(tl.float64) - x
+            change = load(agents + t * stride, at, inside).to(tl.float64) - x
             has_sign = ((change > 0.0) & (total > 0.0)) | ((change < 0.0) & (total < 0.0))
             agrees = (((pattern >> t) & 1) != 0) & has_sign
             elected += tl.where(agrees, change, 0.0)
@@ -227,43 +149,120 @@ def merge_region(
     value = tl.where(voters == 0, x, value)
     value = tl.where(count == 1, alone, value)
     value = tl.where(count == 0, x, value)
-    if tl.max(worst) >= _INFINITY:
+    if tl.max(worst) >= INFINITY:
         tl.store(flags + 0, 1)
+    store_and_measure(
+        value,
+        x,
+        tau,
+        pattern,
+        merged,
+        counts,
+        sums,
+        flags,
+        at,
+        inside,
+        key,
+        start,
+        AGENTS,
+        OUTPUT,
+        IS_STOCHASTIC,
+        IS_MEASURED,
+    )
 
-    index = (start + at).to(tl.uint64)
-    changed = pattern != 0
-    if OUTPUT == 0:
-        bits = _to_bfloat16_bits(value.to(tl.float32).to(tl.uint32, bitcast=True))
-        if IS_STOCHASTIC:
-            bits = tl.where(changed, _drawn_bfloat16_bits(value, key, index), bits)
-        stored32 = (bits << 16).to(tl.float32, bitcast=True)
-        stored = bits.to(tl.uint16).to(tl.int16, bitcast=True)
-    elif OUTPUT == 1:
-        if IS_STOCHASTIC:
-            value = tl.where(changed, _drawn_float16(value, key, index), value)
-        stored = _to_float16(value)
-        stored32 = stored.to(tl.float32)
-    else:
-        stored32 = value.to(tl.float32)
-        if IS_STOCHASTIC:
-            stored32 = tl.where(changed, _drawn_float32(value, key, index), stored32)
-        stored = stored32
-    tl.store(merged + at, stored, mask=inside)
-    if tl.max(_magnitude_bits(stored32)) >= _INFINITY:
-        tl.store(flags + 1, 1)
 
-    if IS_MEASURED:
-        row = program.to(tl.int64) * (2 * AGENTS)
-        kept = (stored32.to(tl.float64) - x) * tau
-        square = tau * tau
-        for t in tl.static_range(AGENTS):
-            mine = pattern == (1 << t)
-            # Both counts in one sum: a tile has fewer than 2**16 elements.
-            both = tl.sum(((pattern >> t) & 1) + (mine.to(tl.int32) << 16))
-            tl.store(counts + row + t, both & 0xFFFF)
-            tl.store(counts + row + AGENTS + t, both >> 16)
-            tl.store(sums + row + t, tl.sum(tl.where(mine, kept, 0.0)))
-            tl.store(sums + row + AGENTS + t, tl.sum(tl.where(mine, square, 0.0)))
+@triton.jit
+def merge_kept(
+    base,
+    agents,
+    merged,
+    thresholds,
+    keys,
+    factor,
+    counts,
+    sums,
+    flags,
+    n,
+    stride,
+    lead,
+    cut: tl.int64,
+    key: tl.int64,
+    start: tl.int64,
+    AGENTS: tl.constexpr,
+    IS_TRIMMED: tl.constexpr,
+    IS_DROPPED: tl.constexpr,
+    OUTPUT: tl.constexpr,
+    IS_STOCHASTIC: tl.constexpr,
+    IS_MEASURED: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Merge a block by the sum or the elected mean of kept task vectors, and measure it.
+
+    Does what ``sum_kernels.merge_trimmed`` (IS_TRIMMED) or ``merge_sum`` do; see ``sum_block``.
+    """
+    program = tl.program_id(0)
+    at = program.to(tl.int64) * TILE + tl.arange(0, TILE) - lead
+    inside = (at >= 0) & (at < n)
+    x32 = load(base, at, inside)
+    x = x32.to(tl.float64)
+    worst = tl.zeros([TILE], tl.int32)
+    pattern = tl.zeros([TILE], tl.int32)
+    total = tl.zeros([TILE], tl.float64)
+    positive = tl.zeros([TILE], tl.float64)
+    negative = tl.zeros([TILE], tl.float64)
+    n_positive = tl.zeros([TILE], tl.int32)
+    n_negative = tl.zeros([TILE], tl.int32)
+    last32 = x32
+    for t in tl.static_range(AGENTS):
+        y32 = load(agents + t * stride, at, inside)
+        bits = magnitude_bits(y32 - x32)
+        worst = tl.maximum(worst, bits)
+        is_kept = bits != 0
+        pattern |= is_kept.to(tl.int32) << t
+        last32 = tl.where(is_kept, y32, last32)
+        if IS_TRIMMED:
+            is_kept = bits.to(tl.float32, bitcast=True) > tl.load(thresholds + t)
+        if IS_DROPPED:
+            word = random_word(tl.load(keys + t), (start + at).to(tl.uint64))
+            is_kept = is_kept & ((word >> 11).to(tl.int64) >= cut)
+        tau = tl.where(is_kept, y32, x32).to(tl.float64) - x
+        total += tau
+        if IS_TRIMMED:
+            positive += tl.where(tau > 0.0, tau, 0.0)
+            negative += tl.where(tau < 0.0, tau, 0.0)
+            n_positive += (tau > 0.0).to(tl.int32)
+            n_negative += (tau < 0.0).to(tl.int32)
+    summed = total
+    if IS_TRIMMED:
+        voters = tl.where(total > 0.0, n_positive, n_negative)
+        elected = tl.where(total > 0.0, positive, negative)
+        summed = elected / tl.maximum(voters, 1).to(tl.float64)
+    value = tl.where(total != 0.0, x + tl.load(factor) * summed, x)
+    if tl.max(worst) >= INFINITY:
+        tl.store(flags + 0, 1)
+    store_and_measure(
+        value,
+        x,
+        last32.to(tl.float64) - x,
+        pattern,
+        merged,
+        counts,
+        sums,
+        flags,
+        at,
+        inside,
+        key,
+        start,
+        AGENTS,
+        OUTPUT,
+        IS_STOCHASTIC,
+        IS_MEASURED,
+    )
+
+
+def signed(key: int) -> int:
+    """Return 64 bits as the int64 with the same bits."""
+    return key - (1 << 64) if key >> 63 else key
 
 
 def _bits(tensor: Tensor) -> Tensor:
@@ -309,7 +308,6 @@ def merge_block(
     if not n:
         return
     counts, sums = measured or (flags, factors)
-    key_bits = key or 0
     with _ONE_AT_A_TIME:
         merge_region[(tiles(start, n),)](
             _bits(base),
@@ -323,10 +321,63 @@ def merge_block(
             agents.stride(0),
             start % TILE,
             epsilon,
-            key_bits - (1 << 64) if key_bits >> 63 else key_bits,
+            signed(key or 0),
             start,
             AGENTS=agents.shape[0],
             ELECT_SIGN=elect_sign,
+            OUTPUT=_OUTPUTS[merged.dtype],
+            IS_STOCHASTIC=key is not None,
+            IS_MEASURED=measured is not None,
+            TILE=TILE,
+            **_OPTIONS,
+        )
+
+
+def sum_block(
+    base: Tensor,
+    agents: Tensor,
+    merged: Tensor,
+    flags: Tensor,
+    *,
+    thresholds: Tensor | None,
+    factor: Tensor,
+    keys: Tensor | None,
+    cut: int,
+    key: int | None,
+    start: int,
+    measured: tuple[Tensor, Tensor] | None,
+) -> None:
+    """Merge a block by base + factor * sum of the kept tau, in one kernel; does not wait for it.
+
+    With ``thresholds``, float32 (agents,), kept are the larger |tau|, and the mean of those that
+    agree with the sign of their sum takes the sum's place. factor: float64 (1,). keys: int64
+    (agents,), of random words (see ``signed``); kept are elements whose word is at least ``cut``.
+    Otherwise as ``device_kernels.merge_block``; the plain way is the methods' own formula.
+    """
+    n = base.shape[0]
+    if not n:
+        return
+    counts, sums = measured or (flags, factor)
+    with _ONE_AT_A_TIME:
+        merge_kept[(tiles(start, n),)](
+            _bits(base),
+            _bits(agents),
+            _bits(merged),
+            flags if thresholds is None else thresholds,
+            flags if keys is None else keys,
+            factor,
+            counts,
+            sums,
+            flags,
+            n,
+            agents.stride(0),
+            start % TILE,
+            cut,
+            signed(key or 0),
+            start,
+            AGENTS=agents.shape[0],
+            IS_TRIMMED=thresholds is not None,
+            IS_DROPPED=keys is not None,
             OUTPUT=_OUTPUTS[merged.dtype],
             IS_STOCHASTIC=key is not None,
             IS_MEASURED=measured is not None,

@@ -1,4 +1,4 @@
-"""Merging blocks on a device: fused kernels for RAM's region rule, torch formulas for the rest."""
+"""Merging blocks on a device: fused kernels for methods that have one on the CPU, else formulas."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ram_studio.algorithm import kernels
+from ram_studio.algorithm import kernels, sum_kernels
 from ram_studio.algorithm.methods import BlockInput, KernelInput
 from ram_studio.engine.blocks import GROUP_ELEMENTS, Block
 from ram_studio.engine.lanes import Results
@@ -15,6 +15,9 @@ from ram_studio.engine.merging import MergeTally, Plan, overflow_error
 
 _REGION_RULES = {kernels.merge_mean: False, kernels.merge_elected: True}
 """The CPU kernels that ``device_kernels.merge_block`` stands for: does it elect a sign?"""
+
+_SUMS = (sum_kernels.merge_sum, sum_kernels.merge_trimmed)
+"""Those that ``triton_kernels.sum_block`` stands for."""
 
 
 class MergingTask:
@@ -47,7 +50,7 @@ class MergingTask:
         self._give = give
         self._place = place
         self._error_of = error_of
-        self._factors: dict[tuple[float, ...], Any] = {}
+        self._sent: dict[tuple[tuple, str], Any] = {}
 
     def enqueue(self, block: Block, base: Any, agents: Any) -> Results:
         """Queue the merging and measuring of a block."""
@@ -87,6 +90,9 @@ class MergingTask:
         how = {"key": key, "start": block.start, "measured": measured}
         if hasattr(plan.prepared, "kernel"):
             kernel, arguments = plan.prepared.kernel(KernelInput(row, name, block.start))
+            if kernel in _SUMS and hasattr(self._kernels, "sum_block"):
+                self._sum_kept(arguments, base, agents, merged, flags, how)
+                return
             if kernel in _REGION_RULES:
                 epsilon, factors = arguments
                 self._kernels.merge_block(
@@ -95,7 +101,7 @@ class MergingTask:
                     merged,
                     flags,
                     epsilon=float(epsilon),
-                    factors=self._on_device(factors),
+                    factors=self._on_device(factors, "float64"),
                     elect_sign=_REGION_RULES[kernel],
                     **how,
                 )
@@ -107,12 +113,39 @@ class MergingTask:
         )
         device_kernels.store_block(x, y, values, active, merged, flags, **how)
 
-    def _on_device(self, factors: tuple[float, ...]) -> Any:
-        if factors not in self._factors:
+    def _sum_kept(
+        self,
+        arguments: tuple,
+        base: Any,
+        agents: Any,
+        merged: Any,
+        flags: Any,
+        how: dict[str, Any],
+    ) -> None:
+        *thresholds, factor, keys, cut, _ = arguments
+        limits = tuple(float(limit) for limit in thresholds[0]) if thresholds else None
+        signed = tuple(np.array(keys, dtype=np.uint64).view(np.int64).tolist())
+        self._kernels.sum_block(
+            base,
+            agents,
+            merged,
+            flags,
+            thresholds=None if limits is None else self._on_device(limits, "float32"),
+            factor=self._on_device((float(factor),), "float64"),
+            keys=self._on_device(signed, "int64") if signed else None,
+            cut=int(cut),
+            **how,
+        )
+
+    def _on_device(self, numbers: tuple, dtype: str) -> Any:
+        """Return numbers as a tensor on the device; the same ones are sent once."""
+        if (numbers, dtype) not in self._sent:
             import torch
 
-            self._factors[factors] = torch.tensor(factors, dtype=torch.float64, device=self._device)
-        return self._factors[factors]
+            self._sent[numbers, dtype] = torch.tensor(
+                numbers, dtype=getattr(torch, dtype), device=self._device
+            )
+        return self._sent[numbers, dtype]
 
     def _by_group(self, block: Block, sums: Any) -> Any:
         """Return the sums of tiles added up to groups of elements, (groups, 2, agents)."""

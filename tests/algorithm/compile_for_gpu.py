@@ -37,6 +37,7 @@ NUMBERS = {
     "lead": "i32",
     "edge_bits": "i32",
     "epsilon": "fp32",
+    "cut": "i64",
     "key": "i64",
     "start": "i64",
 }
@@ -110,6 +111,24 @@ def main() -> None:
             "TILE": TILE,
         }
         found[f"merge {name}"] = facts(compiled(triton_kernels.merge_region, pointers, constants))
+    for name, trims, drops in (("sum", False, False), ("trimmed, dropped", True, True)):
+        pointers = {
+            **{k: v for k, v in MERGE.items() if k not in ("chain", "factors")},
+            **dict.fromkeys(("base", "agents", "merged"), STORED["BF16"]),
+            "thresholds": "*fp32",
+            "keys": "*i64",
+            "factor": "*fp64",
+        }
+        constants = {
+            "AGENTS": 4,
+            "IS_TRIMMED": trims,
+            "IS_DROPPED": drops,
+            "OUTPUT": 0,
+            "IS_STOCHASTIC": False,
+            "IS_MEASURED": True,
+            "TILE": TILE,
+        }
+        found[f"merge {name}"] = facts(compiled(triton_kernels.merge_kept, pointers, constants))
     print(json.dumps(found))
 
 

@@ -16,7 +16,7 @@ from element_blocks import KINDS, ElementBlock, examples, float32_of, make_block
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ram_studio.algorithm import device_kernels, kernels, rounding
+from ram_studio.algorithm import device_kernels, kernels, rounding, sum_kernels
 from ram_studio.algorithm.ladder import BIN_COUNT, EDGE_BITS
 from ram_studio.algorithm.rounding import decode, stream_key
 from ram_studio.algorithm.torch_kernels import TORCH_DTYPES
@@ -79,7 +79,7 @@ def tensors_of(block: ElementBlock, dtype: str) -> tuple[torch.Tensor, torch.Ten
     return base, agents[:, :n]
 
 
-def count(run: str, block: ElementBlock, dtype: str, copies: int = 3) -> tuple[np.ndarray, bool]:
+def count(run: str, block: ElementBlock, dtype: str, copies: int = 2) -> tuple[np.ndarray, bool]:
     n_agents = len(block.agents)
     shape = (copies, 1 << n_agents, n_agents, BIN_COUNT)
     chain = torch.zeros(shape, dtype=torch.int32, device=DEVICE)
@@ -99,13 +99,33 @@ def counted_on_cpu(block: ElementBlock) -> tuple[np.ndarray, bool]:
 
 
 @implementations
-@examples(8)
+@examples(6)
 @given(case=blocks)
 def test_counting_gives_the_same_histogram(run, case):
     dtype, block = case
     (found, is_fine), (expected, is_finite) = count(run, block, dtype), counted_on_cpu(block)
     assert is_fine == is_finite
     np.testing.assert_array_equal(found, expected)
+
+
+Found = tuple[np.ndarray, np.ndarray, np.ndarray, list[int]]
+"""Stored elements as ``rounding`` stores them, counts, sums and flags."""
+
+
+def run_merge(fused, block: ElementBlock, dtype: str, output: str, start: int) -> Found:
+    """Run what merges (base, agents) into (merged, flags, counts, sums), full of rubbish."""
+    base, agents = tensors_of(block, dtype)
+    n_agents, n = agents.shape
+    merged = torch.full((n,), 7.0, dtype=TORCH_DTYPES[output], device=DEVICE)
+    flags = torch.zeros(2, dtype=torch.int32, device=DEVICE)
+    rows = device_kernels.tiles(start, n) if n else 0
+    counts = torch.full((rows, 2, n_agents), 99, dtype=torch.int32, device=DEVICE)
+    sums = torch.full((rows, 2, n_agents), 9.9, dtype=torch.float64, device=DEVICE)
+    with np.errstate(all="ignore"):  # the interpreter computes with numpy
+        fused(base, agents, merged, flags, counts, sums)
+    bits = merged.view(torch.int16) if output == "BF16" else merged
+    stored = bits.cpu().numpy().view(rounding.STORAGE[output])
+    return stored, counts.cpu().numpy(), sums.cpu().numpy(), flags.tolist()
 
 
 def merge(
@@ -119,16 +139,8 @@ def merge(
     elect_sign: bool = False,
     key: int | None = None,
     start: int = 0,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[int]]:
-    """Return stored elements as ``rounding`` stores them, counts, sums and flags."""
-    base, agents = tensors_of(block, dtype)
-    n_agents, n = agents.shape
-    merged = torch.full((n,), 7.0, dtype=TORCH_DTYPES[output], device=DEVICE)
-    flags = torch.zeros(2, dtype=torch.int32, device=DEVICE)
-    rows = device_kernels.tiles(start, n)
-    counts = torch.full((rows, 2, n_agents), 99, dtype=torch.int32, device=DEVICE)
-    sums = torch.full((rows, 2, n_agents), 9.9, dtype=torch.float64, device=DEVICE)
-    with np.errstate(all="ignore"):
+) -> Found:
+    def fused(base, agents, merged, flags, counts, sums):
         implementation(run).merge_block(
             base,
             agents,
@@ -141,11 +153,8 @@ def merge(
             start=start,
             measured=(counts, sums),
         )
-    if n == 0:
-        counts, sums = counts[:0], sums[:0]
-    bits = merged.view(torch.int16) if output == "BF16" else merged
-    stored = bits.cpu().numpy().view(rounding.STORAGE[output])
-    return stored, counts.cpu().numpy(), sums.cpu().numpy(), flags.tolist()
+
+    return run_merge(fused, block, dtype, output, start)
 
 
 def merged_on_cpu(
@@ -168,10 +177,16 @@ def merged_on_cpu(
     return stored, active, is_finite
 
 
-def assert_same_merge(run: str, block: ElementBlock, dtype: str, output: str, **rule) -> None:
-    rule = {"elect_sign": False, "key": None, "start": 0, **rule}
-    stored, counts, sums, flags = merge(run, block, dtype, output, **rule)
-    expected, active, is_finite = merged_on_cpu(block, output, **rule)
+def assert_same_stored(
+    found: Found,
+    block: ElementBlock,
+    output: str,
+    start: int,
+    expected: np.ndarray,
+    active: np.ndarray,
+    is_finite: bool,
+) -> None:
+    stored, counts, sums, flags = found
     assert flags[0] == (not is_finite)
     if not is_finite:
         return
@@ -179,8 +194,8 @@ def assert_same_merge(run: str, block: ElementBlock, dtype: str, output: str, **
     np.testing.assert_array_equal(stored.view(width), expected.view(width))
     is_in_range = bool(np.isfinite(decode(expected, output)).all())
     assert flags[1] == (not is_in_range)
-    lead = rule["start"] % TILE
-    edges = [0, *range(TILE - lead, len(stored), TILE), len(stored)] if len(stored) else [0]
+    first = TILE - start % TILE
+    edges = [0, *range(first, len(stored), TILE), len(stored)] if len(stored) else [0]
     assert len(counts) == len(edges) - 1
     base32 = float32_of(block.base)
     for row in range(len(counts)):
@@ -195,11 +210,17 @@ def assert_same_merge(run: str, block: ElementBlock, dtype: str, output: str, **
                 np.testing.assert_allclose(sums[row, :, t], wanted, rtol=1e-9)
 
 
+def assert_same_merge(run: str, block: ElementBlock, dtype: str, output: str, **rule) -> None:
+    rule = {"elect_sign": False, "key": None, "start": 0, **rule}
+    found = merge(run, block, dtype, output, **rule)
+    assert_same_stored(found, block, output, rule["start"], *merged_on_cpu(block, output, **rule))
+
+
 FACTORS = (1.0, 1.2, 1.5, 1.0823, 2.0, 7.3, 0.5, 0.0, -1.0)
 
 
 @implementations
-@examples(24)
+@examples(16)
 @given(
     case=blocks,
     output=st.sampled_from(["BF16", "F16", "F32"]),
@@ -225,6 +246,57 @@ def test_merging_stores_and_measures_the_same(
         key=key,
         start=start,
     )
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="triton is not installed here")
+@examples(16)
+@given(
+    case=blocks,
+    output=st.sampled_from(["BF16", "F16", "F32"]),
+    threshold=st.sampled_from((None, 0.0, 1e-5, 0.0123)),
+    factor=st.sampled_from((1.0, 0.25, 1.3, -0.7, 0.0)),
+    cut=st.sampled_from((None, 0, 2**52, 3 * 2**51 + 1)),
+    key=st.sampled_from((None, KEY)),
+    start=st.sampled_from((0, 65536, 3 * 65536 + 1000)),
+)
+def test_summing_stores_and_measures_the_same(case, output, threshold, factor, cut, key, start):
+    from ram_studio.algorithm import triton_kernels
+
+    dtype, block = case
+    n_agents, n = len(block.agents), len(block.base)
+    keys = () if cut is None else tuple(np.uint64(KEY * (t + 1) % 2**64) for t in range(n_agents))
+    drawing = (keys, np.uint64(cut or 0), np.uint64(start))
+    limits = None
+    values, active = np.empty(n), np.empty(n, np.uint8)
+    if threshold is None:
+        arguments = (factor, *drawing)
+        is_finite = sum_kernels.merge_sum(block.base, block.agents, values, active, *arguments)
+    else:
+        limits = tuple(np.float32(threshold * (t + 1)) for t in range(n_agents))
+        arguments = (limits, factor, *drawing)
+        is_finite = sum_kernels.merge_trimmed(block.base, block.agents, values, active, *arguments)
+    how = "nearest" if key is None else "stochastic"
+    expected = rounding.store(values, output, how, active, np.uint64(key or 0), start)
+
+    def fused(base, agents, merged, flags, counts, sums):
+        triton_kernels.sum_block(
+            base,
+            agents,
+            merged,
+            flags,
+            thresholds=None if limits is None else torch.tensor(limits, device=DEVICE),
+            factor=torch.tensor([factor], dtype=torch.float64, device=DEVICE),
+            keys=torch.tensor([triton_kernels.signed(int(k)) for k in keys], device=DEVICE)
+            if keys
+            else None,
+            cut=cut or 0,
+            key=key,
+            start=start,
+            measured=(counts, sums),
+        )
+
+    found = run_merge(fused, block, dtype, output, start)
+    assert_same_stored(found, block, output, start, expected, active, is_finite)
 
 
 @implementations

@@ -270,7 +270,14 @@ def test_progress_adds_up_and_stopping_leaves_nothing(big, tmp_path, device, mon
     HAS_CUDA or os.environ.get("TRITON_INTERPRET") != "1" or not find_spec("triton"),
     reason="needs Triton's interpreter",
 )
-def test_triton_kernels_fit_into_the_same_place(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("recipe", "shape", "kernels"),
+    [
+        ({"settings": {"scope": "tensor"}}, GROUP_ELEMENTS + 5000, {"count_block", "merge_block"}),
+        ({"method": "dare-ties", "settings": {"density": 0.3}}, 5000, {"count_block", "sum_block"}),
+    ],
+)
+def test_triton_kernels_fit_into_the_same_place(tmp_path, monkeypatch, recipe, shape, kernels):
     """Interpreted on CPU tensors: several histogram copies, keys of 64 bits, groups of tiles."""
     from ram_studio.algorithm import triton_kernels
 
@@ -282,14 +289,14 @@ def test_triton_kernels_fit_into_the_same_place(tmp_path, monkeypatch):
             return getattr(triton_kernels, name)
 
     monkeypatch.setattr(device_kernels, "kernels_for", lambda device: Noted())
-    shapes = {"model.layers.0.w": (GROUP_ELEMENTS + 5000,), "model.layers.1.w": (70, 2)}
+    shapes = {"model.layers.0.w": (shape,), "model.layers.1.w": (70, 2)}
     zoo = make_zoo(tmp_path / "zoo", 3, shapes=shapes, seed=6)
-    recipe = zoo.recipe(rounding="stochastic", seed=2**63, settings={"scope": "tensor"})
+    recipe = zoo.recipe(rounding="stochastic", seed=2**63, **recipe)
     expected = merge(recipe, tmp_path / "cpu")
     options = {"device": "torch:2", "block_elements": GROUP_ELEMENTS, "threads": 1}
     found = merge(recipe, tmp_path / "triton", **options)
     assert_same_results(found, expected)
-    assert set(used) == {"count_block", "merge_block"}
+    assert set(used) == kernels
 
 
 class Recorder:
