@@ -51,14 +51,14 @@
     drawRelations();
   };
 
-  // What a card says in a line: { asked, kept, dtype } for the base's format, or null.
+  // What a card says in a line: { asked, kept, width, dtype } for the base's format, or null.
   RAM.cardKept = (profile, point, t, lambda) => {
     if (!profile.rounding || lambda === null) return null;
     const d = usualFormat(profile);
     const kept = RAM.keptToNearest(
       RAM.roundingCurve(profile, point, t, d), lambda, profile.rounding.precision[d]
     );
-    return kept && { asked: lambda, kept: kept.value, dtype: dtypeName(profile.rounding.dtypes[d]) };
+    return kept && { asked: lambda, kept: kept.value, width: kept.high - kept.value, dtype: dtypeName(profile.rounding.dtypes[d]) };
   };
 
   // ---------------------------------------------------------------- rounding

@@ -186,6 +186,11 @@
     box.hidden = !kept || kept.asked <= 1;
     card(t).dataset.kept = kept ? String(kept.kept) : "";
     if (box.hidden) return;
+    // Where the range is as wide as the rescaling itself, nothing can be said yet.
+    if (kept.width >= kept.asked - 1) {
+      box.append(fill(TEXT.card_kept_unknown, { dtype: kept.dtype }));
+      return;
+    }
     const share = Math.min(1, Math.max(0, (kept.kept - 1) / (kept.asked - 1)));
     const meter = put(box, "span", { class: "meter" });
     put(meter, "i").style.width = `${100 * share}%`;

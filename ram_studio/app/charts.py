@@ -113,6 +113,7 @@ def density(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure:
             marker={
                 "color": [agent_color(t) for t in range(len(shares))],
                 "pattern": {"shape": shape, "fgcolor": FIGURE_INK},
+                "opacity": 0.6 if shape else 1.0,
             },
             text=[_percent(s) for s in shares],
             textposition="outside",

@@ -12,7 +12,7 @@ from ram_studio.app import markup, wording
 from ram_studio.app.jobs import Report
 from ram_studio.app.settings import Settings
 from ram_studio.app.sources import Sources
-from ram_studio.app.storage_view import storage_html
+from ram_studio.app.storage_view import dtypes_text, storage_html
 from ram_studio.checkpoints.checkpoint import (
     DownloadProgress,
     is_local_source,
@@ -130,8 +130,6 @@ def fit_html(fit: CompatibilityReport, sketch: Sketch | None = None, *, is_space
     """
     rows = []
     for i, checkpoint in enumerate((fit.base, *fit.agents)):
-        dtypes = fit.dtypes[checkpoint.name]
-        most = " + ".join(sorted(dtypes, key=lambda d: -dtypes[d])) or "–"
         name = escape(checkpoint.name)
         if i:
             name = markup.marker(i - 1) + name
@@ -141,7 +139,7 @@ def fit_html(fit: CompatibilityReport, sketch: Sketch | None = None, *, is_space
                 name,
                 f'<td class="source" title="{escape(source)}">{escape(source)}</td>',
                 markup.cell(markup.size_text(checkpoint.nbytes)),
-                markup.cell(most),
+                markup.cell(dtypes_text(fit.dtypes[checkpoint.name])),
                 markup.cell(str(len(checkpoint.tensors))),
             )
         )

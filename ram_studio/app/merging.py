@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.algorithm.methods import make_settings
+from ram_studio.algorithm.rounding_meter import estimate, loses_rescaling, rounding_advice
 from ram_studio.app import loading, markup, merge_log, wording
 from ram_studio.app.controls import tuned_by
 from ram_studio.app.jobs import Job
@@ -148,10 +149,34 @@ def plan_html(loaded: Loaded | None, form: MergeForm, folder: Path) -> str:
     lines = [f'<p class="plan">{escape(note)} <span class="muted">{escape(size)}</span></p>']
     if needed > free:
         lines.append(markup.callout("The disk is too small for this merge.", "bad"))
-    trapped = form.method in RESCALING and form.rounding == "nearest" and dtype != "float32"
-    if trapped and form.r > 0:
-        lines.append(f'<p class="fine">{escape(wording.ROUNDING_TRAP.format(dtype=dtype))}</p>')
+    if caution := rounding_caution(loaded, form, dtype):
+        lines.append(f'<p class="fine">{escape(caution)}</p>')
     return "".join(lines)
+
+
+def rounding_caution(loaded: Loaded, form: MergeForm, dtype: str) -> str:
+    """Return a sentence where rounding to nearest takes much of the rescaling, "" elsewhere.
+
+    With the sketch's statistics it names agents and factors; without, it says what can happen.
+    """
+    is_exposed = form.rounding == "nearest" and dtype != "float32" and form.r > 0
+    if form.method not in RESCALING or not is_exposed:
+        return ""
+    sketch = loaded.sketch
+    if sketch.steps is None or form.own.get("scope", "global") != "global":
+        return wording.ROUNDING_TRAP.format(dtype=dtype)
+    point = min(max(0, int(form.point)), len(LADDER) - 1)
+    agents = sketch.preview(point, form.method, form.r, form.alpha)["agents"]
+    code = next(k for k, name in _STORED_NAMES.items() if name == dtype)
+    lost = {}
+    for t, (name, numbers) in enumerate(agents.items()):
+        curve = sketch.steps.curve(t, point, code)
+        if curve is None:
+            continue
+        kept = estimate(curve, numbers["lambda"]).value
+        if loses_rescaling(numbers["lambda"], kept):
+            lost[name] = (numbers["lambda"], kept)
+    return rounding_advice(dtype, lost)
 
 
 def _time(method: str, loaded: Loaded, written: float) -> str:

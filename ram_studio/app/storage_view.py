@@ -49,11 +49,17 @@ def storage_html(report: StorageReport) -> str:
     callouts = "".join(markup.callout(text, "warn") for text in warnings)
     listed = f'<ul class="notes">{"".join(told)}</ul>' if told else ""
     is_open = " open" if warnings else ""
+    models = ""
+    # From headers the page already lists dtypes, beside sizes.
+    if report.is_complete or report.heads or told:
+        table = _table(report) if report.is_complete or report.heads else ""
+        models = (
+            f"<details{is_open}><summary>{wording.STORED_MORE}</summary>{table}{listed}</details>"
+        )
     return (
         f'<section class="box stored"><div class="figure-head"><h3>{wording.STORED_HEADING}</h3>'
         f'<span class="muted">{escape(_summary(report, len(warnings)))}</span></div>{callouts}'
-        f"<details{is_open}><summary>{wording.STORED_MORE}</summary>{_table(report)}{listed}"
-        "</details></section>"
+        f"{models}</section>"
     )
 
 
@@ -63,7 +69,8 @@ def _summary(report: StorageReport, warnings: int) -> str:
     return wording.STORED_FINE if report.is_complete else wording.STORED_FINE_SO_FAR
 
 
-def _dtypes(dtypes: dict[str, int]) -> str:
+def dtypes_text(dtypes: dict[str, int]) -> str:
+    """Return dtypes by name, the most frequent first."""
     most = sorted(dtypes, key=lambda d: -dtypes[d])
     return " + ".join(wording.STORED_NAMES.get(d, d) for d in most) or "–"
 
@@ -80,7 +87,9 @@ def _table(report: StorageReport) -> str:
         cells.append(cell)
 
     if report.base_dtypes:
-        add("dtype", lambda name, a: markup.cell(_dtypes(a.dtypes if a else report.base_dtypes)))
+        add(
+            "dtype", lambda name, a: markup.cell(dtypes_text(a.dtypes if a else report.base_dtypes))
+        )
     if report.heads:
         add("head", lambda name, a: markup.cell(_head(report, name)))
     if report.is_complete:

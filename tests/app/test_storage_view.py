@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
-from ram_studio.app import charts, wording
+from ram_studio.app import charts, merging, wording
 from ram_studio.app.examples import load_example
 from ram_studio.app.loading import fit_html
 from ram_studio.app.steps import look
@@ -65,8 +65,8 @@ def mixed(tmp_path_factory) -> tuple[dict[str, Path], Loaded]:
 def test_headers_tell_dtypes_configs_and_tokenizers_before_the_pass(mixed) -> None:
     _, loaded = mixed
     html = fit_html(load(loaded.base, loaded.agents), is_space=False)
-    assert cells(html, "noisy")[1] == "float32"
-    assert cells(html, "tool")[1] == "bfloat16"
+    assert re.search(r"noisy /\S+ \d.\d MB float32", words(html))
+    assert re.search(r"tool /\S+ \d.\d MB bfloat16", words(html))
     assert wording.STORED_COLUMNS["verdict"] not in html  # that takes a pass
     told = words(html)
     assert "rope_theta is 12345.0" in told
@@ -126,6 +126,37 @@ def test_without_the_files_the_sketch_still_tells(mixed, tmp_path) -> None:
     html = storage_html(report_of(gone, DEFAULT_INDEX))
     assert cells(html, "noisy")[-1] == "storage, not training"
     assert "Head and embedding" not in html
+
+
+def test_the_merge_step_names_who_loses_the_rescaling(mixed) -> None:
+    """One step of bfloat16 times 1.5 is a tie, times 1.2 one step again: r decides."""
+    paths, _ = mixed
+    agents = {}
+    rng = torch.Generator().manual_seed(1)
+    base = load_file(paths["base"] / "model.safetensors")
+    for name in ("one", "two"):
+        agents[name] = str(shutil.copytree(paths["base"], paths["base"].parent / name))
+        moved = {
+            n: (t.view(torch.int16) + (torch.rand(t.shape, generator=rng) < 0.3)).view(t.dtype)
+            for n, t in base.items()
+        }
+        save_file(moved, Path(agents[name]) / "model.safetensors", {"format": "pt"})
+    sketch = analyze_report(load(paths["base"], agents), device="cpu")
+    loaded = Loaded("steps", None, str(paths["base"]), agents, sketch)
+    form = merging.MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0)
+    factor = sketch.preview()["agents"]["one"]["lambda"]
+    told = merging.rounding_caution(loaded, form, "bfloat16")
+    assert f"one 1.000 instead of {factor:.3f}; two 1.000" in told
+    for quiet in (
+        merging.MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0, rounding="stochastic"),
+        merging.MergeForm("ram", DEFAULT_INDEX, 0.1, 2.0),
+        merging.MergeForm("ram+", DEFAULT_INDEX, 0.0, 2.0),
+    ):
+        assert merging.rounding_caution(loaded, quiet, "bfloat16") == ""
+    assert merging.rounding_caution(loaded, form, "float32") == ""
+    # Layer by layer there is more than one lambda: what can happen is said instead.
+    by_layer = merging.MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0, {"scope": "layer"})
+    assert "can lose" in merging.rounding_caution(loaded, by_layer, "bfloat16")
 
 
 def test_names_are_escaped() -> None:
