@@ -322,18 +322,19 @@ def loses_rescaling(asked: float, stored: float) -> bool:
     return asked > 1 and stored - 1 < (1 - LOST) * (asked - 1)
 
 
-def rounding_advice(dtype: str, lost: Mapping[str, tuple[float, float]]) -> str:
+def rounding_advice(dtype: str | None, lost: Mapping[str, tuple[float, float]]) -> str:
     """Return one sentence on agents whose rescaling rounding to nearest takes, "" for none.
 
-    dtype: output dtype in words, as the user knows it; lost: (lambda asked, stored or expected) by
-    agent, those for which ``loses_rescaling`` holds.
+    dtype: output dtype in words, as the user knows it, None to leave it out; lost: (lambda asked,
+    stored or expected) by agent, those for which ``loses_rescaling`` holds.
     """
     if not lost:
         return ""
     parts = [
         f"{name} {stored:.3f} instead of {asked:.3f}" for name, (asked, stored) in lost.items()
     ]
+    rounding = "Rounding" if dtype is None else f"Rounding to nearest in {dtype}"
     return (
-        f"Rounding to nearest in {dtype} takes part of the rescaling: {'; '.join(parts)}. "
+        f"{rounding} takes part of the rescaling: {'; '.join(parts)}. "
         "Stochastic rounding or float32 keeps it."
     )

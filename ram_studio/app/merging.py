@@ -26,9 +26,6 @@ from ram_studio.errors import OutputError, RamStudioError, SettingsError
 
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 _STORED_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
-_LOST = 0.1
-"""Share of the asked rescaling that may get lost in rounding before the page says so."""
-
 _START_SECONDS = 0.2
 _USUAL_RATE = 300e6
 """Bytes a second where nothing was measured: two cores of a small machine."""
@@ -261,7 +258,7 @@ def _ratio(value: float | None) -> str:
 def result_html(merged: Merged, loaded: Loaded, settings: Settings) -> str:
     """Return a finished merge: lambda asked and stored per agent, sizes, time, where it is."""
     result = merged.result
-    rows, lost = [], []
+    rows, lost = [], {}
     shows_lambda = merged.method in ("ram", *RESCALING)
     for t, (name, numbers) in enumerate(result["agents"].items()):
         asked, stored = numbers.get("lambda"), numbers.get("effective_lambda")
@@ -274,13 +271,8 @@ def result_html(merged: Merged, loaded: Loaded, settings: Settings) -> str:
                 markup.cell("–" if stored is None else f"{stored:.3f}", "strong"),
             )
         )
-        if (
-            asked is not None
-            and stored is not None
-            and asked > 1
-            and asked - stored > _LOST * (asked - 1)
-        ):
-            lost.append(f"{name} {stored:.3f} instead of {asked:.3f}")
+        if asked is not None and stored is not None and loses_rescaling(asked, stored):
+            lost[name] = asked, stored
     rate = (result["bytes_read"] + result["bytes_written"]) / max(result["seconds"], 1e-9)
     facts = [
         f"{markup.size_text(result['bytes_written'])} written in "
@@ -294,13 +286,7 @@ def result_html(merged: Merged, loaded: Loaded, settings: Settings) -> str:
     if shows_lambda:
         parts.append(markup.table(("Agent", "ρ", "λ asked", "λ stored"), rows))
     if lost:
-        parts.append(
-            markup.callout(
-                f"Rounding took part of the rescaling: {'; '.join(lost)}. Choose stochastic "
-                "rounding or float32 to keep it.",
-                "note",
-            )
-        )
+        parts.append(markup.callout(rounding_advice(None, lost), "note"))
     if not settings.is_space:
         parts.append(f'<p class="fine">Folder: <code>{escape(str(merged.folder))}</code></p>')
     return f'<section class="box result">{"".join(parts)}</section>'

@@ -156,19 +156,18 @@ def merge(
 
 def _advise(result: Any) -> None:
     """Say in one sentence when rounding to nearest lost more than a tenth of the rescaling."""
-    lost = [
-        name
+    from ram_studio.algorithm.rounding_meter import loses_rescaling, rounding_advice
+
+    lost = {
+        name: (a.scaling_factor, a.effective_scaling_factor)
         for name, a in result.agents.items()
         if a.scaling_factor is not None
         and a.effective_scaling_factor is not None
-        and abs(a.effective_scaling_factor - a.scaling_factor) > 0.1 * abs(a.scaling_factor - 1)
-        and a.scaling_factor != 1
-    ]
+        and loses_rescaling(a.scaling_factor, a.effective_scaling_factor)
+    }
     if lost and result.passport.rounding == "nearest":
-        print(
-            f"note: {result.passport.dtype} rounding kept only part of the rescaling of "
-            f"{', '.join(lost)}; --rounding stochastic or --dtype float32 keeps it."
-        )
+        advice = rounding_advice(result.passport.dtype, lost)
+        print(f"note: {advice} (--rounding stochastic, --dtype float32)")
 
 
 def _recipe(

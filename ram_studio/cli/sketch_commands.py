@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ram_studio.cli import options
+from ram_studio.cli.relation_view import print_relations, with_relations
 from ram_studio.cli.tables import print_table, ratio
 
 
@@ -24,6 +25,10 @@ def analyze(
     missing: options.Missing = "error",
     extra: options.Extra = "error",
     rows: options.Rows = "exact",
+    relations: Annotated[
+        bool,
+        typer.Option(help="Also collect magnitudes, signs, cosines and what rounding keeps."),
+    ] = True,
     as_json: options.Json = False,
 ) -> None:
     """Count densities and overlaps in one pass over the checkpoints, and keep them as a sketch."""
@@ -43,11 +48,13 @@ def analyze(
             rows=rows,
             on_download=on_download,
         )
-        result = analyze_report(fit, device=device, threads=threads, on_progress=on_progress)
+        result = analyze_report(
+            fit, device=device, threads=threads, relations=relations, on_progress=on_progress
+        )
     storage = storage_report(fit, result)
     if sketch is not None:
         save_sketch(result, sketch)
-    described = result.preview()
+    described = with_relations(result, result.preview())
     if as_json:
         saved = None if sketch is None else str(sketch)
         warnings = {"warnings": list(result.warnings), "storage": storage.to_dict()}
@@ -57,6 +64,7 @@ def analyze(
         print(f"warning: {warning}", file=sys.stderr)
     print_shares(storage)
     _print_preview(described, result)
+    print_relations(described, result)
     if sketch is not None:
         print(f"Sketch written to {sketch}. Next: ram-studio preview {sketch}")
 
@@ -66,7 +74,7 @@ def preview(
     epsilon: Annotated[
         float, typer.Option(help="Threshold of change; snaps to the ladder.")
     ] = 1e-5,
-    rule: Annotated[str, typer.Option(help="ram, ram+ or ram+s.")] = "ram+",
+    rule: Annotated[str, typer.Option(help="ram, ram+, ram+s or ram+m.")] = "ram+",
     r: Annotated[float, typer.Option("--r", help="Strength of the rescaling.")] = 0.1,
     alpha: Annotated[float, typer.Option(help="Cap on rho.")] = 2.0,
     agents: Annotated[str | None, typer.Option(help="Only these, as a,b.")] = None,
@@ -87,11 +95,12 @@ def preview(
             "A merge honours the exact value.",
             file=sys.stderr,
         )
-    described = loaded.preview(point, rule, r, alpha, by=by)
+    described = with_relations(loaded, loaded.preview(point, rule, r, alpha, by=by))
     if as_json:
         print(json.dumps(described))
         return
     _print_preview(described, loaded)
+    print_relations(described, loaded)
     for label, group in described.get("groups", {}).items():
         _print_agents(group["agents"], title=label)
 
@@ -111,8 +120,9 @@ def _print_preview(described: dict[str, Any], sketch: Any) -> None:
 
 
 def _print_agents(agents: dict[str, Any], title: str) -> None:
+    by_size = ["rho by size"] if all("rho_m" in a for a in agents.values()) else []
     print_table(
-        ("agent", "changed", "density", "unique", "shared", "rho", "lambda"),
+        ("agent", "changed", "density", "unique", "shared", "rho", *by_size, "lambda"),
         [
             (
                 name,
@@ -121,7 +131,8 @@ def _print_agents(agents: dict[str, Any], title: str) -> None:
                 f"{a['unique']:,}",
                 f"{a['shared']:,}",
                 ratio(a["rho"]),
-                ratio(a["lambda"]),
+                *(ratio(a["rho_m"]) for _ in by_size),
+                "-" if a["lambda"] is None else ratio(a["lambda"]),
             )
             for name, a in agents.items()
         ],

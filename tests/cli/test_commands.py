@@ -54,7 +54,8 @@ def test_preview_prints_the_contract(cli):
     code, out, _ = cli("preview", asset_path("example", SKETCH), "--json", "--rule", "ram+s")
     result = json.loads(out)
     assert code == 0
-    assert set(result) == {"epsilon", "rule", "r", "alpha", "agents", "patterns"}
+    counted = {"epsilon", "rule", "r", "alpha", "agents", "patterns"}
+    assert set(result) == counted | {"relations", "rounding"}
     assert list(result["agents"]) == ["coding", "tool", "memory"]
     assert set(result["agents"]["tool"]) == {
         "total",
@@ -64,6 +65,7 @@ def test_preview_prints_the_contract(cli):
         "overlap",
         "density",
         "rho",
+        "rho_m",
         "lambda",
     }
     assert set(result["patterns"]) == {

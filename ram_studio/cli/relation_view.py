@@ -1,0 +1,93 @@
+"""What ``analyze`` and ``preview`` say beyond counts: pairs of agents, and what rounding keeps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ram_studio.cli.tables import print_table, ratio
+
+if TYPE_CHECKING:
+    from ram_studio.algorithm.sketch import Sketch
+
+
+def with_relations(sketch: Sketch, described: dict[str, Any]) -> dict[str, Any]:
+    """Return a preview with "relations" and "rounding", null where the sketch has none."""
+    from ram_studio.algorithm.ladder import snap
+    from ram_studio.algorithm.relation_preview import relation_preview, rounding_preview
+
+    point = snap(described["epsilon"])
+    factors = {name: agent["lambda"] for name, agent in described["agents"].items()}
+    return described | {
+        "relations": relation_preview(sketch, point),
+        "rounding": rounding_preview(sketch, point, factors),
+    }
+
+
+def print_relations(described: dict[str, Any], sketch: Sketch) -> None:
+    """Print both, with one sentence of advice where rounding to nearest loses the rescaling."""
+    if described["relations"] is not None:
+        _print_pairs(described["relations"])
+    if described["rounding"] is not None:
+        _print_rounding(described, sketch)
+    elif described["relations"] is not None:
+        print("What rounding keeps is known for all analyzed agents together only.")
+
+
+def _print_pairs(found: dict[str, Any]) -> None:
+    if not found["pairs"]:
+        return
+    print_table(
+        ("pair", "both changed", "opposite signs", "cancels", "cosine"),
+        [
+            (
+                name,
+                f"{pair['both']:,}",
+                _percent(pair["opposite_share"]),
+                _percent(pair["cancelled_share"]),
+                "-" if pair["cosine"] is None else f"{pair['cosine']:.3f}",
+            )
+            for name, pair in found["pairs"].items()
+        ],
+        title="Where both changed; cosine of whole task vectors",
+    )
+    if found["conflict_share"] is not None and len(found["agents"]) > 2:
+        print(f"Signs differ in {found['conflict_share']:.2%} of the shared elements.")
+
+
+def _print_rounding(described: dict[str, Any], sketch: Sketch) -> None:
+    from ram_studio.algorithm.relation_preview import rounding_warning
+
+    rounding = described["rounding"]
+    by_agent = {
+        name: {dtype: found[name] for dtype, found in rounding.items() if name in found}
+        for name in described["agents"]
+    }
+    by_agent = {name: found for name, found in by_agent.items() if found}
+    if not by_agent:
+        return
+    print_table(
+        ("agent", "asked", *rounding, "bfloat16, stochastic"),
+        [
+            (
+                name,
+                ratio(described["agents"][name]["lambda"]),
+                *map(_within, found.values()),
+                f"{found['bfloat16']['stochastic']:.3f}"
+                f" ± {found['bfloat16']['stochastic_error']:.1g}",
+            )
+            for name, found in by_agent.items()
+        ],
+        title="Lambda that each output dtype is expected to store, rounded to nearest",
+    )
+    advice = rounding_warning(sketch, rounding)
+    if advice:
+        print(f"note: {advice}")
+
+
+def _within(found: dict[str, float]) -> str:
+    width = (found["high"] - found["low"]) / 2
+    return f"{found['nearest']:.3f}" + (f" ± {width:.1g}" if width >= 5e-4 else "")
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.2%}"

@@ -1,0 +1,77 @@
+"""What analyze and preview say beyond counts, as JSON and as text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ram_studio.checkpoints.sketch_file import load_sketch
+from ram_studio.resources import asset_path
+
+SKETCH = "sketch.safetensors"
+
+
+def test_preview_tells_pairs_and_what_rounding_keeps(cli):
+    path = asset_path("dense", SKETCH)
+    code, out, _ = cli("preview", path, "--json", "--rule", "ram+m", "--r", "0.2")
+    assert code == 0
+    found = json.loads(out)
+    expected = load_sketch(path).preview(rule="ram+m", r=0.2)
+    assert {k: found[k] for k in expected} == expected
+    assert list(found["relations"]["pairs"]) == ["coding+tool", "coding+memory", "tool+memory"]
+    assert -0.1 < found["relations"]["pairs"]["coding+tool"]["cosine"] < 0.1
+    assert 0.6 < found["relations"]["conflict_share"] < 0.8
+    for dtype, most in (("bfloat16", 0.02), ("float16", 2e-3), ("float32", 1e-5)):
+        for name, agent in found["agents"].items():
+            kept = found["rounding"][dtype][name]
+            assert kept["low"] <= kept["nearest"] <= kept["high"]
+            assert kept["high"] - kept["low"] < most
+            assert kept["stochastic"] == agent["lambda"]
+    assert found["rounding"]["bfloat16"]["coding"]["nearest"] < found["agents"]["coding"]["lambda"]
+
+
+def test_preview_prints_both_ratios_pairs_and_one_sentence_of_advice(cli):
+    code, out, _ = cli("preview", asset_path("dense", SKETCH))
+    assert code == 0
+    for text in ("rho by size", "opposite signs", "coding+tool", "Signs differ in"):
+        assert text in out
+    assert "Rounding to nearest in bfloat16 takes part of the rescaling: coding 1.0" in out
+    assert out.count("note:") == 1
+
+
+def test_preview_of_fewer_agents_says_what_is_not_known(cli):
+    path = asset_path("dense", SKETCH)
+    code, out, _ = cli("preview", path, "--agents", "coding,tool")
+    assert code == 0
+    assert "known for all analyzed agents together only" in out
+    _, out, _ = cli("preview", path, "--agents", "coding,tool", "--json")
+    found = json.loads(out)
+    assert found["rounding"] is None
+    assert found["relations"]["pairs"]["coding+tool"]["both"] == found["relations"]["shared"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_analyze_leaves_it_out_when_asked(cli, tmp_path, as_json):
+    path = tmp_path / "lean.sketch"
+    agents = [f"--agent={n}={asset_path('dense', n)}" for n in ("coding", "tool")]
+    code, out, _ = cli(
+        "analyze",
+        "--base",
+        asset_path("example", "base"),
+        *agents,
+        "--sketch",
+        path,
+        "--no-relations",
+        *(["--json"] if as_json else []),
+    )
+    assert code == 0
+    assert load_sketch(path).relations is None
+    if as_json:
+        found = json.loads(out)
+        assert (found["relations"], found["rounding"]) == (None, None)
+    else:
+        assert "rho by size" not in out
+    code, _, error = cli("preview", path, "--rule", "ram+m")
+    assert code == 1
+    assert "ram+m" in error

@@ -1,0 +1,158 @@
+"""Rule ram+m: rho by magnitude, the same from a sketch, a pass of its own, and in verification."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import reference
+from engine_zoo import Zoo, contents, make_zoo
+
+from ram_studio.algorithm import naming
+from ram_studio.algorithm.ladder import DEFAULT_INDEX
+from ram_studio.checkpoints.sketch_file import load_sketch, save_sketch
+from ram_studio.engine.analyse import analyze, analyze_report, load
+from ram_studio.engine.blocks import GROUP_ELEMENTS
+from ram_studio.engine.merge import merge
+from ram_studio.engine.verify import verify
+from ram_studio.errors import SketchError
+
+WEIGHTS = "model.layers.{}.mlp.up_proj.weight"
+
+
+def magnitude_ratio(zoo: Zoo, agent: int, epsilon: float, tensors: list[str]) -> float:
+    """Return sum of shared |tau| / sum of unique |tau|, element by element."""
+    unique = shared = 0.0
+    for name in tensors:
+        base, agents = zoo.values(name)
+        for i, mask in enumerate(reference.patterns(base, agents, epsilon)):
+            if mask >> agent & 1:
+                size = abs(reference.tau(base[i], agents[agent][i]))
+                unique, shared = (
+                    (unique + size, shared) if mask == 1 << agent else (unique, shared + size)
+                )
+    return shared / unique if unique else math.inf if shared else 0.0
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory) -> Zoo:
+    return make_zoo(tmp_path_factory.mktemp("zoo"), 3, seed=21)
+
+
+def merged(zoo: Zoo, out, *, sketch=None, **settings: object):
+    values = {"r": 0.3, "alpha": 1e6, **settings}
+    return merge(zoo.recipe(method="ram+m", settings=values, dtype="float32"), out, sketch=sketch)
+
+
+def weights_of(out) -> dict[str, bytes]:
+    return {name: data for name, data in contents(out).items() if name.endswith(".safetensors")}
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-5, 1.234e-4])
+def test_lambda_is_that_of_a_plain_loop(zoo, tmp_path, epsilon):
+    result = merged(zoo, tmp_path / "out", epsilon=epsilon)
+    for t, agent in enumerate(result.agents.values()):
+        rho_m = magnitude_ratio(zoo, t, epsilon, list(zoo.counted))
+        assert agent.rho_m == pytest.approx(rho_m, rel=1e-6)
+        assert agent.scaling_factor == pytest.approx(1 + 0.3 * rho_m, rel=1e-6)
+        # The count is still what is told as rho.
+        assert agent.rho == pytest.approx(zoo.ratios(epsilon)[t], rel=1e-12)
+
+
+@pytest.mark.parametrize("scope", ["layer", "tensor"])
+def test_scopes_weigh_inside_each_layer_or_tensor(zoo, scope):
+    sketch = analyze(zoo.base_path, zoo.agent_paths)
+    magnitude = sketch.relations.magnitude[:, DEFAULT_INDEX]
+    ratios = sketch.ratios(DEFAULT_INDEX, scope, magnitude=magnitude)
+    for row, tensor in zip(ratios, sketch.tensors, strict=True):
+        same = [
+            name
+            for name in zoo.counted
+            if name == tensor.name or (scope == "layer" and naming.layer_of(name) == tensor.layer)
+        ]
+        for t in range(3):
+            expected = magnitude_ratio(zoo, t, 1e-5, same)
+            assert row[t] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("scope", ["global", "layer", "tensor"])
+def test_a_sketch_gives_the_same_bytes_as_a_pass_of_its_own(zoo, tmp_path, scope):
+    sketch = analyze(zoo.base_path, zoo.agent_paths)
+    path = save_sketch(sketch, tmp_path / "a.sketch")
+    with_sketch = merged(zoo, tmp_path / "one", sketch=load_sketch(path), scope=scope)
+    without = merged(zoo, tmp_path / "two", scope=scope)
+    assert with_sketch.agents == without.agents
+    assert weights_of(tmp_path / "one") == weights_of(tmp_path / "two")
+    assert with_sketch.bytes_read < without.bytes_read
+    # Counts alone do not save the pass, and the result is the same.
+    lean = dataclasses.replace(sketch, relations=None, steps=None)
+    merged(zoo, tmp_path / "three", sketch=lean, scope=scope)
+    assert weights_of(tmp_path / "three") == weights_of(tmp_path / "one")
+
+
+def test_verification_recomputes_it(zoo, tmp_path):
+    sketch = analyze(zoo.base_path, zoo.agent_paths)
+    merged(zoo, tmp_path / "out", sketch=sketch, epsilon=2e-5)
+    found = verify(tmp_path / "out", with_sources=True, full=True)
+    assert found.compared_bytes == found.total_bytes
+
+
+def test_seven_agents_are_weighed_too(tmp_path):
+    zoo = make_zoo(tmp_path / "zoo", 7, seed=6)
+    result = merged(zoo, tmp_path / "out")
+    for t, agent in enumerate(result.agents.values()):
+        expected = magnitude_ratio(zoo, t, 1e-5, list(zoo.counted))
+        assert agent.rho_m == pytest.approx(expected, rel=1e-6)
+
+
+def test_threads_and_blocks_do_not_change_the_ratio(tmp_path):
+    shapes = {WEIGHTS.format(0): (2 * GROUP_ELEMENTS + 999,), WEIGHTS.format(1): (40_001, 3)}
+    zoo = make_zoo(tmp_path, 2, shapes=shapes, seed=2, copied=False)
+    report = load(zoo.base_path, zoo.agent_paths)
+    found = [
+        analyze_report(report, threads=threads, block_elements=groups * GROUP_ELEMENTS)
+        for threads, groups in ((1, 1), (4, 1), (2, 3))
+    ]
+    for sketch in found[1:]:
+        np.testing.assert_array_equal(sketch.relations.magnitude, found[0].relations.magnitude)
+        np.testing.assert_array_equal(sketch.relations.dots, found[0].relations.dots)
+
+
+def test_a_sketch_of_counts_says_what_is_missing(zoo):
+    sketch = analyze(zoo.base_path, zoo.agent_paths, relations=False)
+    assert (sketch.relations, sketch.steps) == (None, None)
+    agents = sketch.preview()["agents"].values()
+    assert all("rho_m" not in agent for agent in agents)
+    with pytest.raises(SketchError, match=r"counts only.*ram\+m.*analyze"):
+        sketch.preview(rule="ram+m")
+
+
+def test_previews_show_both_ratios_and_scale_by_the_one_of_the_rule(zoo):
+    sketch = analyze(zoo.base_path, zoo.agent_paths)
+    for by in ("model", "layer", "tensor"):
+        preview = sketch.preview(rule="ram+m", r=0.5, alpha=3.0, by=by)
+        json.dumps(preview, allow_nan=False)
+        for found in (preview, *preview.get("groups", {}).values()):
+            for agent in found["agents"].values():
+                rho_m = math.inf if agent["rho_m"] is None else agent["rho_m"]
+                assert agent["lambda"] == 1 + 0.5 * min(rho_m, 3.0)
+
+
+def test_a_sketch_of_format_1_still_loads(zoo, tmp_path):
+    from safetensors import safe_open
+    from safetensors.numpy import save_file
+
+    lean = analyze(zoo.base_path, zoo.agent_paths, relations=False)
+    path = save_sketch(lean, tmp_path / "old.sketch")
+    with safe_open(path, framework="np") as file:
+        header = json.loads(file.metadata()["ram_studio_sketch"])
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    del header["layers"]
+    header["format"] = 1
+    save_file(arrays, path, {"ram_studio_sketch": json.dumps(header)})
+    loaded = load_sketch(path)
+    assert (loaded.relations, loaded.steps) == (None, None)
+    assert loaded.preview() == lean.preview()
