@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,20 +118,24 @@ class StepCounts:
 
         None when the agent changed nothing alone there.
         """
-        rows = self.exact[self.exact[:, 0] == agent]
-        _, source, lower, exponent, halves, count = rows.T
-        size = update_sizes(source, exponent, halves)
-        alone = (lower <= point) & (ladder_intervals(size) > point)
+        updates, lower, first = self._by_agent[agent]
         mine = self.loose[:, 0] == agent
         return _curve(
             dtype,
-            source[alone],
-            exponent[alone],
-            size[alone],
-            count[alone],
+            updates[:, (lower <= point) & (first > point)],
             self.loose[mine, 1:],
             self.loose_sums[mine, point],
         )
+
+    @cached_property
+    def _by_agent(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Each agent's updates (see _curve), and the ladder intervals they are unique between."""
+        found = []
+        for agent in range(self.n_agents):
+            _, source, lower, exponent, halves, count = self.exact[self.exact[:, 0] == agent].T
+            updates = _updates(source, exponent, halves, count)
+            found.append((updates, lower, ladder_intervals(updates[2])))
+        return found
 
     def layer_curve(self, layer: int, agent: int, dtype: str) -> Curve | None:
         """Return the same for one layer (index into ``layers``) at the default epsilon."""
@@ -139,21 +144,24 @@ class StepCounts:
         ]
         _, _, source, exponent, halves, count = rows.T
         mine = (self.layer_loose[:, 0] == layer) & (self.layer_loose[:, 1] == agent)
-        return _curve(
-            dtype,
-            source,
-            exponent,
-            update_sizes(source, exponent, halves),
-            count,
-            self.layer_loose[mine, 2:],
-            self.layer_sums[mine],
-        )
+        updates = _updates(source, exponent, halves, count)
+        return _curve(dtype, updates, self.layer_loose[mine, 2:], self.layer_sums[mine])
+
+
+_PLACES = np.stack([last_place(np.arange(EXPONENTS), dtype) for dtype in DTYPES])
 
 
 def update_sizes(source: np.ndarray, exponent: np.ndarray, halves: np.ndarray) -> np.ndarray:
     """Return |tau| (float64, exact) from halves of the last place of the agent's dtype."""
-    places = np.stack([last_place(np.arange(EXPONENTS), d) for d in DTYPES])
-    return places[source, exponent] * halves / 2.0
+    return _PLACES[source, exponent] * halves / 2.0
+
+
+def _updates(
+    source: np.ndarray, exponent: np.ndarray, halves: np.ndarray, count: np.ndarray
+) -> np.ndarray:
+    """Return rows for _curve: exponent field, the agent's last place there, |tau|, how many."""
+    place = _PLACES[source, exponent]
+    return np.stack([exponent.astype(np.float64), place, place * halves / 2.0, count])
 
 
 def ladder_intervals(size: np.ndarray) -> np.ndarray:
@@ -221,48 +229,37 @@ def curve_from_dict(data: Mapping[str, Any], dtype: str) -> Curve:
 
 
 def _curve(
-    dtype: str,
-    source: np.ndarray,
-    exponent: np.ndarray,
-    size: np.ndarray,
-    count: np.ndarray,
-    loose: np.ndarray,
-    loose_sums: np.ndarray,
+    dtype: str, updates: np.ndarray, loose: np.ndarray, loose_sums: np.ndarray
 ) -> Curve | None:
-    """Return a curve from kinds of updates and sums of loose ones, see StepCounts."""
+    """Return a curve from updates (see _updates) and sums of loose ones (see StepCounts)."""
+    exponent, place, size, count = updates
     squares = count * size**2
-    total = math.fsum(squares) + math.fsum(loose_sums[:, 1])
+    loose_sums = np.maximum(loose_sums, 0.0)
+    total = float(squares.sum() + loose_sums[:, 1].sum())
     if not total > 0:
         return None
     spacing = last_place(exponent, dtype)
-    places = np.stack([last_place(np.arange(EXPONENTS), d) for d in DTYPES])
-    on_grid = places[source, exponent] >= spacing
-    cells = []
-    delta = size / spacing
-    for value in np.unique(delta[on_grid]):
-        which = on_grid & (delta == value)
-        share = math.fsum(squares[which]) / total
-        noise = math.fsum(squares[which] * spacing[which] ** 2) / total**2
-        cells.append(Cell(float(value), share, noise))
-    off = ~on_grid
+    noise = squares * spacing**2 / total**2
+    on_grid = place >= spacing
+    deltas, cell = np.unique((size / spacing)[on_grid], return_inverse=True)
+    shares = np.bincount(cell, squares[on_grid] / total, len(deltas))
+    noises = np.bincount(cell, noise[on_grid], len(deltas))
     near_edge, loose_spacing = loose[:, 0], last_place(loose[:, 1], dtype)
-    sums = np.maximum(loose_sums, 0.0)
+    off = ~on_grid
     # Within the binade of y the error is at most half a spacing g. Beyond it, with p digits, half
     # the spacing at z is at most 2**-p |z| <= g + 2**-p (lambda - 1) |tau|.
     errors = (
-        math.fsum((count * size * spacing)[off]) / 2
-        + math.fsum(sums[:, 0] * loose_spacing * np.where(near_edge, 1.0, 0.5))
-        + math.fsum(sums[near_edge == 1, 1]) * 2.0 ** -PRECISION[dtype]
+        (count * size * spacing)[off].sum() / 2
+        + (loose_sums[:, 0] * loose_spacing * np.where(near_edge, 1.0, 0.5)).sum()
+        + loose_sums[near_edge == 1, 1].sum() * 2.0 ** -PRECISION[dtype]
     )
-    noise = math.fsum((squares * spacing**2)[off]) + math.fsum(
-        sums[:, 1] * (loose_spacing * np.where(near_edge, 2.0, 1.0)) ** 2
-    )
+    spread_out = loose_sums[:, 1] * (loose_spacing * np.where(near_edge, 2.0, 1.0)) ** 2
     return Curve(
         dtype,
-        tuple(cells),
-        (math.fsum(squares[off]) + math.fsum(sums[:, 1])) / total,
-        errors / total * (1 + _TIE),
-        noise / total**2,
+        tuple(map(Cell, deltas.tolist(), shares.tolist(), noises.tolist())),
+        float(squares[off].sum() + loose_sums[:, 1].sum()) / total,
+        float(errors) / total * (1 + _TIE),
+        float(noise[off].sum() + spread_out.sum() / total**2),
     )
 
 
