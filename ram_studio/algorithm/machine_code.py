@@ -32,6 +32,7 @@ import numpy as np
 from ram_studio.algorithm.processor import target_cpu
 
 _SUFFIX = ".kernel"
+_BYTE = ctypes.c_char
 _RESULT_BYTES = 64
 _lock = threading.RLock()
 
@@ -90,22 +91,25 @@ def _kind(value: Any) -> Kind:
     return np.dtype(type(value)).char
 
 
-def _flat(args: tuple[Any, ...]) -> Iterator[Any]:
-    """Yield arguments as numba passes them: an array is its record, a tuple its members."""
+def _flat(args: tuple[Any, ...]) -> list[Any]:
+    """Return arguments as numba passes them: an array is its record, a tuple its members."""
+    found: list[Any] = []
     for value in args:
         if isinstance(value, np.ndarray):
-            yield from (None, None, value.size, value.itemsize)
-            yield value.__array_interface__["data"][0]
-            yield from value.shape
-            yield from value.strides
+            # What numpy offers takes three times as long, or reads the array's flags again.
+            is_plain = value.flags.writeable and value.nbytes
+            place = ctypes.addressof(_BYTE.from_buffer(value)) if is_plain else value.ctypes.data
+            found += (None, None, value.size, value.itemsize, place)
+            found += value.shape + value.strides
         elif isinstance(value, tuple):
-            yield from _flat(value)
+            found += _flat(value)
         else:
-            yield value.item() if isinstance(value, np.generic) else value
+            found.append(value.item() if isinstance(value, np.generic) else value)
+    return found
 
 
 def _types(kinds: tuple[Kind, ...]) -> Iterator[Any]:
-    """Yield the C types of what ``_flat`` yields."""
+    """Yield the C types of what ``_flat`` returns."""
     for kind in kinds:
         if isinstance(kind, str):
             yield np.ctypeslib.as_ctypes_type(np.dtype(kind))

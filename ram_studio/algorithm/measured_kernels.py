@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Float64, Int64, UInt16
@@ -98,6 +99,7 @@ def merge_measured(
     return Measured(counts[0], counts[1], sums, is_finite, is_in_range)
 
 
+@lru_cache(maxsize=1024)
 def _bounds(factors: tuple[float, ...], side: int) -> tuple[float, ...]:
     """Return a float32 bound of each factor, as ``merge_mean_lanes`` needs them."""
     near = [float(np.float32(factor)) for factor in factors]

@@ -18,8 +18,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Self
 
-import blake3
-
 from ram_studio.checkpoints.checkpoint import CONFIG_FILE
 from ram_studio.checkpoints.describe import printable, quoted, shown_list
 from ram_studio.checkpoints.output_folder import (
@@ -28,6 +26,7 @@ from ram_studio.checkpoints.output_folder import (
     plain_words,
     reserved,
 )
+from ram_studio.checkpoints.shard_digest import FollowingDigest, shard_digest
 from ram_studio.checkpoints.shard_files import INDEX_FILE
 from ram_studio.checkpoints.shard_plan import (
     Shard,
@@ -42,7 +41,6 @@ __all__ = ["DEFAULT_MAX_SHARD_BYTES", "CheckpointWriter", "plan_shards", "shard_
 
 DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
 _PARTIAL = ".partial"
-_DIGEST_BYTES = 4 << 20
 
 _EARLY_FLUSH_BYTES = 128 << 20
 """So much is written before a flush is begun in the background: the disk works during the merge."""
@@ -105,6 +103,8 @@ class CheckpointWriter:
         self._flusher = ThreadPoolExecutor(1, thread_name_prefix="flush")
         self._flushes: list[Future[None]] = []
         self._files: dict[str, bytes] = {}
+        self._handles: dict[str, int] = {}
+        self._digests: dict[str, FollowingDigest] = {}
         self._folder: Path | None = None
         self._undo = contextlib.ExitStack()
 
@@ -114,6 +114,7 @@ class CheckpointWriter:
             # Leftovers of a killed run are gone after this, and their space is free again.
             self._folder = undo.enter_context(reserved(self.out))
             check_output(self.out, needed_bytes=self.needed_bytes)
+            undo.callback(self._close_shards)
             for shard in self.shards:
                 self._allocate(shard)
             undo.callback(self._flusher.shutdown, cancel_futures=True)
@@ -141,13 +142,10 @@ class CheckpointWriter:
             return
         view = view.cast("B")
         assert 0 <= byte_offset <= byte_offset + len(view) <= nbytes, f"{name}: outside the tensor"
-        path = self._partial(shard)
+        position = start + byte_offset
         with plain_words(f"tensor {quoted(name)} cannot be written to {printable(self.out)}"):
-            handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                _write_fully(handle, view, start + byte_offset)
-            finally:
-                os.close(handle)
+            _write_fully(self._handles[shard.file_name], view, position)
+            self._digests[shard.file_name].wrote(position, view)
         with self._count_lock:
             self._written[name] += len(view)
             self._unflushed += len(view)
@@ -169,7 +167,7 @@ class CheckpointWriter:
         self._files[name] = data
 
     def digests(self) -> dict[str, str]:
-        """Return each shard's BLAKE3 by its final name, read back from the disk.
+        """Return each shard's BLAKE3 by its final name.
 
         Call it after the last write and before `finish`, so that the passport can hold them.
 
@@ -179,7 +177,11 @@ class CheckpointWriter:
         for shard in self.shards:
             self._flush_soon(shard)
         with plain_words(f"the shards of {printable(self.out)} cannot be read back"):
-            return {shard.file_name: shard_digest(self._partial(shard)) for shard in self.shards}
+            return {
+                shard.file_name: self._digests[shard.file_name].hexdigest()
+                or shard_digest(self._partial(shard))
+                for shard in self.shards
+            }
 
     def finish(self, files: Mapping[str, bytes] | None = None) -> Path:
         """Complete the checkpoint and put it in place with one rename; returns the output folder.
@@ -230,6 +232,11 @@ class CheckpointWriter:
     def _partial(self, shard: Shard) -> Path:
         return self._require_folder() / (shard.file_name + _PARTIAL)
 
+    def _close_shards(self) -> None:
+        for handle in self._handles.values():
+            os.close(handle)
+        self._handles.clear()
+
     def _flush_soon(self, shard: Shard) -> None:
         self._unflushed = 0
         self._flushes.append(self._flusher.submit(_flush, self._partial(shard)))
@@ -238,13 +245,16 @@ class CheckpointWriter:
         """Create a shard at its final size with its header, so that a full disk shows now."""
         with plain_words(f"{printable(self.out)} cannot be prepared"):
             handle = os.open(
-                self._partial(shard), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
+                self._partial(shard), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
             )
-            try:
-                _reserve_space(handle, shard.file_size)
-                _write_fully(handle, memoryview(shard.head), 0)
-            finally:
-                os.close(handle)
+            self._handles[shard.file_name] = handle
+            _reserve_space(handle, shard.file_size)
+            _write_fully(handle, memoryview(shard.head), 0)
+        self._digests[shard.file_name] = FollowingDigest(
+            shard.head,
+            shard.file_size,
+            lambda position, count: _read_fully(handle, position, count),
+        )
 
     def _check_complete(self) -> None:
         # A preallocated file reads as zeros where nothing was written: never let that out.
@@ -259,19 +269,6 @@ class CheckpointWriter:
             )
 
 
-def shard_digest(path: Path) -> str:
-    """Return a file's BLAKE3 as 64 hex digits, hashed by all cores in bounded memory.
-
-    Pieces are read into one buffer: the pages of a memory map would count as this process's memory.
-    """
-    hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)
-    buffer = memoryview(bytearray(_DIGEST_BYTES))
-    with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            hasher.update(buffer[:count])
-    return hasher.hexdigest()
-
-
 def _reserve_space(handle: int, size: int) -> None:
     """Give a file its size and, where the file system can, its blocks on the disk."""
     if hasattr(os, "posix_fallocate"):  # not on macOS
@@ -282,6 +279,16 @@ def _reserve_space(handle: int, size: int) -> None:
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
     os.ftruncate(handle, size)
+
+
+def _read_fully(handle: int, position: int, count: int) -> bytes:
+    found = b""
+    while len(found) < count:
+        piece = os.pread(handle, count - len(found), position + len(found))
+        if not piece:
+            raise OSError(errno.EIO, "the file ends too early")
+        found += piece
+    return found
 
 
 def _write_fully(handle: int, view: memoryview, offset: int) -> None:

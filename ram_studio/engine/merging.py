@@ -177,7 +177,7 @@ class FusedMerger:
         merged: np.ndarray,
         arguments: tuple,
     ) -> np.ndarray | None:
-        if kernels.is_unchanged(base, agents):
+        if kernels.is_copy(base, agents):
             return base if kernels.is_finite(base) else None
         cuts = [0, *(part.stop for part in _groups(block.start, block.n))]
         measured = measured_kernels.merge_measured(

@@ -115,7 +115,7 @@ class CpuCounter:
 
     def add(self, tensor: int, base: np.ndarray, agents: tuple[np.ndarray, ...]) -> bool:
         """Count a block, see Counter."""
-        if kernels.is_unchanged(base, agents):
+        if kernels.is_copy(base, agents):
             return kernels.is_finite(base)
         if tensor != self._tensor or self._held + len(base) > FOLD_ELEMENTS:
             self.close()

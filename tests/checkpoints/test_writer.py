@@ -133,7 +133,11 @@ def test_the_bytes_do_not_depend_on_order_pieces_or_threads(tmp_path: Path) -> N
     ):
         list(pool.map(lambda piece: target.write(*piece), pieces))
         target.add_file("config.json", b"{}")
+        followed = {name: digest.hexdigest() for name, digest in target._digests.items()}
+        assert followed == target.digests()
         target.finish()
+    for name, digest in followed.items():
+        assert blake3.blake3((tmp_path / "mixed" / name).read_bytes()).hexdigest() == digest
     assert files_of(tmp_path / "plain") == files_of(tmp_path / "mixed")
 
 
