@@ -1,9 +1,9 @@
 """Checkpoints as files: reading, matching and writing them, and the records of a merge.
 
-    reading   checkpoint, shard_files, header, json_files; hub (hub_transfer, hub_errors)
+    reading   checkpoint, shard_files, header, json_files, links; hub (hub_transfer, hub_errors)
     matching  compatibility, tied, comparison, cautions, tokenizer_difference, storage
     writing   writer, shard_plan, output_folder, sidecars
-    records   recipe, passport, model_card, sketch_file
+    records   recipe, passport, content_hash, licences, model_card, sketch_file
     wording   describe
 
 Nothing here computes with elements, and nothing needs torch, transformers or gradio.

@@ -23,7 +23,8 @@ from ram_studio.checkpoints.describe import (
     who,
 )
 from ram_studio.checkpoints.header import Header, TensorInfo, load_header
-from ram_studio.checkpoints.json_files import read_json_object
+from ram_studio.checkpoints.json_files import MAX_CONFIG_BYTES, read_json_object
+from ram_studio.checkpoints.links import check_link
 from ram_studio.checkpoints.shard_files import find_shards
 from ram_studio.errors import CheckpointError
 
@@ -186,7 +187,8 @@ def open_folder(
             "files."
         )
     shard_names, weight_map = find_shards(_file_names(folder, at), folder, name=name)
-    headers = [load_header(folder / shard, agent=name) for shard in shard_names]
+    paths = [check_link(folder / shard, at, suffix=".safetensors") for shard in shard_names]
+    headers = [load_header(path, agent=name) for path in paths]
     return assemble(
         headers, folder, name=name, source=source, revision=revision, weight_map=weight_map
     )
@@ -226,7 +228,9 @@ def assemble(
         folder=folder,
         tensors=collect_tensors(headers, weight_map, folder, name=name),
         shards=tuple(header.path for header in headers),
-        config=read_json_object(config_path, at) if config_path.exists() else {},
+        config=read_json_object(config_path, at, limit=MAX_CONFIG_BYTES)
+        if config_path.exists()
+        else {},
         fingerprint=fingerprint,
         nbytes=sum(header.file_size for header in headers),
         revision=revision,

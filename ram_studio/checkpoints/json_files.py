@@ -7,6 +7,7 @@ the index (where that would hide a shard), and deep nesting is an error message,
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ from ram_studio.checkpoints.header import unique_pairs
 from ram_studio.errors import CheckpointError
 
 MAX_JSON_BYTES = 256_000_000
+MAX_CONFIG_BYTES = 16_000_000
+
+# A parsed object is many times its text: these bound what a hostile file can make Python allocate.
+# The largest tokenizers have 260,000 tokens and 520,000 merges, each in a list of its own.
+MAX_COMMAS = 3_000_000
+MAX_BRACKETS = 1_500_000
 
 
 def read_bounded(path: Path, at: str, *, limit: int = MAX_JSON_BYTES) -> bytes:
@@ -31,7 +38,8 @@ def read_bounded(path: Path, at: str, *, limit: int = MAX_JSON_BYTES) -> bytes:
         if not path.is_file():
             raise CheckpointError(f"{at}{printable(path)} is missing or is not a regular file.")
         with open(path, "rb") as file:
-            data = file.read(limit + 1)
+            # As much memory as is asked for is taken at once: ask for no more than there is.
+            data = file.read(min(limit, os.fstat(file.fileno()).st_size) + 1)
     except OSError as error:
         raise CheckpointError(
             f"{at}{printable(path)} cannot be read: {error.strerror or error}."
@@ -55,8 +63,13 @@ def parse_json_object(
         at: the start of messages.
         unique: refuse a name that appears twice in one object.
 
-    Raises: CheckpointError when it is not a JSON object.
+    Raises: CheckpointError when it is not a JSON object, or holds millions of entries.
     """
+    if data.count(b",") > MAX_COMMAS or data.count(b"[") + data.count(b"{") > MAX_BRACKETS:
+        raise CheckpointError(
+            f"{at}{printable(path)} holds more entries than any real file of its kind; it is "
+            "damaged or made to exhaust memory, and is not opened."
+        )
     try:
         value = json.loads(
             data.decode("utf-8-sig"), object_pairs_hook=unique_pairs if unique else None

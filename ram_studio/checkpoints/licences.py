@@ -17,6 +17,7 @@ import yaml
 from ram_studio.checkpoints.checkpoint import Checkpoint
 from ram_studio.checkpoints.describe import printable
 from ram_studio.checkpoints.json_files import read_bounded
+from ram_studio.checkpoints.links import check_link
 from ram_studio.errors import CheckpointError
 
 MAX_CARD_BYTES = 4_000_000
@@ -128,7 +129,8 @@ def licence_of(checkpoint: Checkpoint) -> Licence:
     list of licences the most restrictive counts.
     """
     try:
-        text = read_bounded(checkpoint.folder / "README.md", "", limit=MAX_CARD_BYTES)
+        path = check_link(checkpoint.folder / "README.md", "")
+        text = read_bounded(path, "", limit=MAX_CARD_BYTES)
     except CheckpointError:
         return Licence()
     fields = _licence_fields(text.decode("utf-8", "replace"))

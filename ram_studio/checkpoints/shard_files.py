@@ -65,7 +65,8 @@ def find_shards(
             raise CheckpointError(
                 f"{at}{printable(folder / index_name)} names {plural(len(missing), 'shard')} that "
                 f"{'is' if len(missing) == 1 else 'are'} not there: "
-                f"{shown_list(missing)}; download or copy the checkpoint again."
+                f"{shown_list([printable(m) for m in missing])}; download or copy the checkpoint "
+                "again."
             )
         return shards, weight_map
     shards = [n for n in names if n.endswith(".safetensors") and not n.startswith(".")]

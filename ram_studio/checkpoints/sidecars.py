@@ -10,6 +10,7 @@ from typing import Any
 from ram_studio.checkpoints.checkpoint import CONFIG_FILE, Checkpoint
 from ram_studio.checkpoints.describe import printable, who
 from ram_studio.checkpoints.json_files import parse_json_object, read_bounded
+from ram_studio.checkpoints.links import check_link
 from ram_studio.errors import SettingsError
 
 OUTPUT_DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
@@ -47,15 +48,16 @@ def sidecar_files(
         dtype: the output dtype ("bfloat16", "float16", "float32"); None leaves the config as it is.
         tokenizer: whose tokenizer to take (default: the base's).
 
-    Raises: CheckpointError when a file cannot be read or config.json is not a JSON object;
-    SettingsError for another dtype.
+    Raises: CheckpointError when a file cannot be read or is a link out of its folder, or when
+    config.json is not a JSON object; SettingsError for another dtype.
     """
     if dtype is not None and dtype not in OUTPUT_DTYPES:
         raise SettingsError(f"dtype is {printable(dtype)!r}; expected {', '.join(OUTPUT_DTYPES)}.")
     files = {}
     config = base.folder / CONFIG_FILE
     if config.exists():
-        files[CONFIG_FILE] = _config_bytes(config, dtype, at=who(base.name))
+        at = who(base.name)
+        files[CONFIG_FILE] = _config_bytes(check_link(config, at), dtype, at=at)
     licences = sorted(p.name for p in base.folder.iterdir() if _LICENCE.fullmatch(p.name))
     files |= _read_existing(base, (*MODEL_FILES, *licences))
     files |= _read_existing(tokenizer or base, TOKENIZER_FILES)
@@ -63,8 +65,9 @@ def sidecar_files(
 
 
 def _read_existing(checkpoint: Checkpoint, names: tuple[str, ...]) -> dict[str, bytes]:
+    at = who(checkpoint.name)
     return {
-        name: read_bounded(checkpoint.folder / name, who(checkpoint.name))
+        name: read_bounded(check_link(checkpoint.folder / name, at), at)
         for name in names
         if (checkpoint.folder / name).is_file()
     }

@@ -19,7 +19,7 @@ from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.compatibility import CompatibilityReport
 from ram_studio.checkpoints.licences import most_restrictive
 from ram_studio.checkpoints.model_card import model_card
-from ram_studio.checkpoints.output_folder import check_output
+from ram_studio.checkpoints.output_folder import SIDECAR_BYTES, check_output
 from ram_studio.checkpoints.passport import (
     PASSPORT_FILE,
     LicenceRecord,
@@ -120,11 +120,14 @@ def merge(
     )
     job = MergeJob(report, recipe, device=device, threads=threads, block_elements=block_elements)
     checkpoints = {c.name: c for c in (report.base, *report.agents)}
+    # Read before the work: what cannot be copied must not show after an hour.
+    files = sidecar_files(report.base, dtype=recipe.dtype, tokenizer=checkpoints[recipe.tokenizer])
     writer = CheckpointWriter(
         out,
         [(t.name, job.dtype_of(t), t.shape) for t in report.tensors],
         max_shard_bytes=max_shard_bytes,
         sources=[c.folder for c in checkpoints.values()],
+        sidecar_bytes=SIDECAR_BYTES + sum(map(len, files.values())),
     )
     with writer, _hasher(report, wanted=hash_sources) as hasher:
         watch = on_progress if hasher is None else hasher.watch(on_progress)
@@ -139,9 +142,6 @@ def merge(
         if hasher is not None:
             hashes = hasher.finish(on_progress=on_progress, cancel=cancel)
         passport = _passport(job, plan, agents, counts, writer, hashes)
-        files = sidecar_files(
-            report.base, dtype=recipe.dtype, tokenizer=checkpoints[recipe.tokenizer]
-        )
         files["README.md"] = model_card(passport).encode()
         index = {INDEX_FILE: index_json(writer.shards)} if len(writer.shards) > 1 else {}
         passport = passport.sealed(files | index)

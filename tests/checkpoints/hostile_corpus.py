@@ -1,0 +1,226 @@
+"""Folders made to hurt whoever opens them: each must be refused in one line, in bounded memory.
+
+Run as a script, it opens every folder below its argument under a limit of address space and prints
+what came of each as JSON: nothing else is in that process, so the limit is about the package alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+HEADROOM_BYTES = 220_000_000
+"""Address space that opening any checkpoint may take beyond the imported package."""
+
+SHARD = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+ONE = '{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
+
+
+def _file(header: bytes, data: bytes = b"", length: int | None = None) -> bytes:
+    return (len(header) if length is None else length).to_bytes(8, "little") + header + data
+
+
+def _entry(shape: str, offsets: str, dtype: str = "F32") -> bytes:
+    return f'{{"w":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}}}'.encode()
+
+
+def _sparse(length: int, size: int) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        with open(folder / SHARD, "wb") as file:
+            file.write(length.to_bytes(8, "little"))
+            file.truncate(size)
+
+    return write
+
+
+def _plain(content: bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / SHARD).write_bytes(content) and None
+
+
+def _bomb(open_: bytes, item: bytes, count: int, close: bytes, name: str = SHARD) -> Callable:
+    """Write many small objects; `%d` in the item is its number. Built when written: it is large."""
+
+    def write(folder: Path) -> None:
+        if name == "config.json":
+            (folder / SHARD).write_bytes(_file(b'{"w":' + ONE.encode() + b"}", bytes(8)))
+        if b"%d" in item:
+            items = b",".join(item % i for i in range(count))
+        else:
+            items = (item + b",") * (count - 1) + item
+        text = open_ + items + close
+        (folder / name).write_bytes(_file(text) if name == SHARD else text)
+
+    return write
+
+
+def _index(text: str | bytes, shards: tuple[str, ...] = ("a.safetensors",)) -> Callable:
+    def write(folder: Path) -> None:
+        for shard in shards:
+            (folder / shard).write_bytes(_file(b'{"w":' + ONE.encode() + b"}", bytes(8)))
+        data = text if isinstance(text, bytes) else text.encode()
+        (folder / INDEX).write_bytes(data)
+
+    return write
+
+
+def _points_to(shard: str) -> Callable[[Path], None]:
+    return _index(json.dumps({"weight_map": {"w": shard}}))
+
+
+def _link(target: str, *, index: bool) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        if index:
+            _points_to("b.safetensors")(folder)
+        outside = folder.parent / "outside"
+        outside.mkdir(exist_ok=True)
+        (outside / "secret.txt").write_bytes(_file(b'{"w":' + ONE.encode() + b"}", bytes(8)))
+        name = "b.safetensors" if index else SHARD
+        (folder / name).symlink_to(target.format(outside=outside))
+
+    return write
+
+
+def _config(text: bytes) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / SHARD).write_bytes(_file(b'{"w":' + ONE.encode() + b"}", bytes(8)))
+        (folder / "config.json").write_bytes(text)
+
+    return write
+
+
+def _pipe(folder: Path) -> None:
+    os.mkfifo(folder / SHARD)
+
+
+NESTED = b'{"a":' + b'{"a":' * 200_000
+HOSTILE: dict[str, Callable[[Path], None]] = {
+    # The length of the header.
+    "length-zero": _plain(_file(b"", bytes(8), 0)),
+    "length-u64": _plain(_file(b"{}", length=2**64 - 1)),
+    "length-i64": _plain(_file(b"{}", length=2**63)),
+    "length-over-the-file": _plain(_file(b"{}", length=3)),
+    "length-over-the-limit": _sparse(100_000_001, 200_000_000),
+    "length-at-the-limit-of-zeros": _sparse(100_000_000, 2_000_000_000),
+    "spaces": _bomb(b'{"w":', b" " * 1000, 40_000, b"}"),
+    # Bombs: small text, many objects.
+    "bomb-of-lists": _bomb(b'{"w":[', b"[]", 4_000_000, b"]}"),
+    "bomb-of-objects": _bomb(b'{"w":[', b"{}", 4_000_000, b"]}"),
+    "bomb-of-names": _bomb(b"{", b'"%d":{}', 1_100_000, b"}"),
+    "bomb-of-names-below-the-limit": _bomb(b"{", b'"%d":{}', 300_000, b"}"),
+    "bomb-of-metadata": _bomb(b'{"__metadata__":{', b'"%d":1', 300_000, b"}}"),
+    "bomb-of-tensors": _bomb(
+        b"{", b'"%d":{"dtype":"F32","shape":[],"data_offsets":[0,4]}', 90_000, b"}"
+    ),
+    "long-name": _bomb(b'{"', b"n" * 1_000, 30_000, b'":1}'),
+    "long-number": _plain(_file(_entry("[" + "9" * 5_000_000 + "]", "[0,8]"), bytes(8))),
+    "deep-objects": _plain(_file(NESTED)),
+    "deep-lists": _plain(_file(b'{"a":' + b"[" * 150_000)),
+    # Offsets and shapes.
+    "offsets-overlap": _plain(_file(b'{"v":%b,"w":%b}' % (ONE.encode(), ONE.encode()), bytes(8))),
+    "offsets-beyond": _plain(_file(_entry("[2]", "[8,16]"), bytes(8))),
+    "offsets-backwards": _plain(_file(_entry("[2]", "[8,0]"), bytes(8))),
+    "offsets-negative": _plain(_file(_entry("[2]", "[-8,0]"), bytes(8))),
+    "offsets-into-the-header": _plain(_file(_entry("[2]", "[-4,4]"), bytes(8))),
+    "offsets-huge": _plain(_file(_entry("[2]", "[9223372036854775807,9223372036854775815]"))),
+    "offsets-float": _plain(_file(_entry("[2]", "[0.0,8.0]"), bytes(8))),
+    "shape-wraps-to-zero": _plain(_file(_entry("[4294967296,4294967296]", "[0,0]"))),
+    "shape-wraps-to-two": _plain(_file(_entry("[9223372036854775809,2]", "[0,8]"), bytes(8))),
+    "shape-huge": _plain(_file(_entry("[9223372036854775807]", "[0,8]"), bytes(8))),
+    "shape-of-many-dimensions": _plain(_file(_entry("[" + "1," * 999 + "1]", "[0,4]"), bytes(4))),
+    "shape-negative": _plain(_file(_entry("[-1,-2]", "[0,8]"), bytes(8))),
+    "shape-true": _plain(_file(_entry("[true,2]", "[0,8]"), bytes(8))),
+    "shape-infinite": _plain(_file(_entry("[1e999]", "[0,8]"), bytes(8))),
+    "half-a-byte": _plain(_file(_entry("[3]", "[0,1]", "F4"), bytes(1))),
+    # Names and text.
+    "duplicate-tensor": _plain(_file(f'{{"w":{ONE},"w":{ONE}}}'.encode(), bytes(8))),
+    "duplicate-field": _plain(
+        _file(_entry("[2]", "[0,8]").replace(b"}}", b',"dtype":"F32"}}'), bytes(8))
+    ),
+    "duplicate-by-escape": _plain(_file(f'{{"w":{ONE},"\\u0077":{ONE}}}'.encode(), bytes(8))),
+    "name-with-nul": _plain(_file(f'{{"w\\u0000":{ONE}}}'.encode(), bytes(8))),
+    "name-with-line-break": _plain(_file(f'{{"w\\n":{ONE}}}'.encode(), bytes(8))),
+    "name-turned-round": _plain(_file(f'{{"w\\u202e":{ONE}}}'.encode(), bytes(8))),
+    "name-half-a-pair": _plain(_file(f'{{"\\ud800":{ONE}}}'.encode(), bytes(8))),
+    "not-utf-8": _plain(_file(b'{"\xff":' + ONE.encode() + b"}", bytes(8))),
+    "utf-16": _plain(_file(f'{{"w":{ONE}}}'.encode("utf-16"), bytes(8))),
+    "byte-order-mark": _plain(_file(b"\xef\xbb\xbf" + f'{{"w":{ONE}}}'.encode(), bytes(8))),
+    "text-after-the-object": _plain(_file(f'{{"w":{ONE}}}x'.encode(), bytes(8))),
+    "nan": _plain(_file(b'{"w":NaN}')),
+    "metadata-of-objects": _plain(_file(b'{"__metadata__":{"a":{}}}')),
+    "data-beyond-the-tensors": _plain(_file(f'{{"w":{ONE}}}'.encode(), bytes(9))),
+    "a-pipe": _pipe,
+    # The index.
+    "index-up": _points_to("../outside/model.safetensors"),
+    "index-absolute": _points_to("/etc/passwd"),
+    "index-absolute-safetensors": _points_to("/tmp/model.safetensors"),
+    "index-below": _points_to("sub/model.safetensors"),
+    "index-backslash": _points_to("..\\model.safetensors"),
+    "index-drive": _points_to("C:model.safetensors"),
+    "index-nul": _points_to("a.safetensors\0.txt"),
+    "index-dot": _points_to("."),
+    "index-empty": _points_to(""),
+    "index-home": _points_to("~/model.safetensors"),
+    "index-missing": _points_to("b.safetensors"),
+    "index-pickle": _points_to("model.bin"),
+    "index-long-name": _points_to("n" * 100_000 + ".safetensors"),
+    "index-promises-more": _index('{"weight_map":{"w":"a.safetensors","v":"a.safetensors"}}'),
+    "index-duplicate": _index('{"weight_map":{"w":"a.safetensors","w":"../b.safetensors"}}'),
+    "index-duplicate-map": _index('{"weight_map":{},"weight_map":{"w":"../b.safetensors"}}'),
+    "index-deep": _index(NESTED),
+    "index-bomb": _bomb(b'{"weight_map":{"w":[', b"[]", 4_000_000, b"]}}", INDEX),
+    "index-of-many-shards": _index(
+        json.dumps({"weight_map": {str(i): f"{i}.safetensors" for i in range(100_000)}})
+    ),
+    "index-list": _index("[]"),
+    "index-null": _index('{"weight_map":{"w":null}}'),
+    "index-not-utf-8": _index(b'{"weight_map":{"w":"\xff.safetensors"}}'),
+    # Links.
+    "link-out": _link("{outside}/secret.txt", index=False),
+    "link-out-by-index": _link("{outside}/secret.txt", index=True),
+    "link-to-passwords": _link("/etc/passwd", index=True),
+    "link-to-zeros": _link("/dev/zero", index=False),
+    "link-to-memory": _link("/proc/self/mem", index=False),
+    "link-to-itself": _link(SHARD, index=False),
+    "link-to-nothing": _link("{outside}/nothing.safetensors", index=False),
+    # The config.
+    "config-deep": _config(NESTED),
+    "config-bomb": _bomb(b'{"a":[', b"[]", 4_000_000, b"]}", "config.json"),
+    "config-huge": _bomb(b'{"a":"', b"x" * 1_000, 17_000, b'"}', "config.json"),
+    "config-list": _config(b"[]"),
+    "config-not-utf-8": _config(b'{"\xff": 1}'),
+    "config-long-number": _config(b'{"hidden_size": ' + b"9" * 100_000 + b"}"),
+}
+
+
+def write_corpus(folder: Path) -> None:
+    """Write one folder per case."""
+    for name, write in HOSTILE.items():
+        (folder / name).mkdir(parents=True)
+        write(folder / name)
+
+
+def _open_all(folder: Path) -> dict[str, list[str]]:
+    from ram_studio.checkpoints.checkpoint import open_checkpoint
+
+    status = Path("/proc/self/status").read_text()
+    size = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmSize:"))
+    limit = size * 1024 + HEADROOM_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    outcome = {}
+    for case in sorted(p for p in folder.iterdir() if p.name in HOSTILE):
+        try:
+            opened = open_checkpoint(str(case), name="coder")
+        except Exception as error:
+            outcome[case.name] = [type(error).__name__, str(error)]
+        else:
+            outcome[case.name] = ["opened", repr(opened)[:200]]
+    return outcome
+
+
+if __name__ == "__main__":
+    print(json.dumps(_open_all(Path(sys.argv[1]))))
