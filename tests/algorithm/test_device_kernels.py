@@ -260,9 +260,30 @@ def test_merging_stores_and_measures_the_same(
     start=st.sampled_from((0, 65536, 3 * 65536 + 1000)),
 )
 def test_summing_stores_and_measures_the_same(case, output, threshold, factor, cut, key, start):
+    assert_same_sum(*case, output, threshold, factor, cut, key, start)
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="triton is not installed here")
+def test_a_word_just_at_the_cut_is_kept():
+    words = np.empty(40, np.uint64)
+    rounding.random_words(np.uint64(KEY), 7, words)
+    block = make_block(3, 1, 40, "F32", "all")
+    for cut in (int(words[5] >> np.uint64(11)), int(words[5] >> np.uint64(11)) + 1):
+        assert_same_sum("F32", block, "F32", None, 1.0, cut, None, 7)
+
+
+def assert_same_sum(
+    dtype: str,
+    block: ElementBlock,
+    output: str,
+    threshold: float | None,
+    factor: float,
+    cut: int | None,
+    key: int | None,
+    start: int,
+) -> None:
     from ram_studio.algorithm import triton_kernels
 
-    dtype, block = case
     n_agents, n = len(block.agents), len(block.base)
     keys = () if cut is None else tuple(np.uint64(KEY * (t + 1) % 2**64) for t in range(n_agents))
     drawing = (keys, np.uint64(cut or 0), np.uint64(start))
@@ -318,6 +339,17 @@ def test_ties_of_rounding_are_decided_alike(run, agents, elect_sign):
             factors=(1.5, 1.25, 1.125)[:agents],
             elect_sign=elect_sign,
         )
+
+
+@implementations
+def test_a_negative_zero_stays_where_agents_cancel(run):
+    base = stored_as(np.full(4, -0.0), "F32")
+    agents = (base + np.float32(0.5), base - np.float32(0.5))
+    rule = {"epsilon": np.float32(0), "factors": (1.0, 1.0)}
+    block = ElementBlock(base, agents)
+    for elect_sign in (False, True):
+        assert_same_merge(run, block, "F32", "F32", elect_sign=elect_sign, **rule)
+    assert np.signbit(merge(run, block, "F32", "F32", elect_sign=True, **rule)[0]).all()
 
 
 @implementations
