@@ -33,7 +33,7 @@ def test_every_command_line_of_the_readme_runs_in_order(tmp_path):
         "MEMORIZER": asset_path("example", "memory"),
     }
     lines = _cli_lines()
-    assert len(lines) == 8
+    assert len(lines) == 9
     for line in lines:
         words = [
             re.sub(r"(^|=)(BASE|CODER|MEMORIZER)$", lambda m: f"{m[1]}{places[m[2]]}", word)
@@ -42,6 +42,8 @@ def test_every_command_line_of_the_readme_runs_in_order(tmp_path):
         assert words[0] == "ram-studio"
         if words[1] in ("evaluate", "compare"):
             words += ["--limit", "5"]
+        if words[1] == "sweep":
+            words += ["--items", "3"]
         done = subprocess.run(
             [sys.executable, "-m", "ram_studio", *words[1:]],
             cwd=tmp_path,

@@ -13,7 +13,7 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.algorithm.ladder import LADDER, snap
-from ram_studio.app import comparing, loading, merge_log, merging, scoring
+from ram_studio.app import comparing, loading, merge_log, merging, scoring, sweeping
 from ram_studio.app.examples import load_example
 from ram_studio.app.jobs import Job
 from ram_studio.app.sources import MAX_AGENTS, read_sources
@@ -339,12 +339,68 @@ class Endpoints:
         except RamStudioError as error:
             raise error_message(error) from error
 
+    async def sweep(
+        self,
+        request: gr.Request,
+        over: dict | None = None,
+        analysis: str = "example",
+        settings: dict | None = None,
+        suites: list | None = None,
+        items: int = 30,
+        minutes: float = 5.0,
+        search: str = "grid",
+        trials: int = 12,
+    ) -> dict:
+        """Try many settings merged in memory; check the best one on questions it was not chosen by.
+
+        Args:
+            over: what to vary, for example {"r": "0:0.5:6", "rule": ["ram+", "ram+s"]}; a range is
+                from:to:count, with :log at the end for even ratios. Left out: that example.
+            analysis: "example", "dense" or what /analyze returned.
+            settings: epsilon, r and alpha where they are not varied.
+            suites: as for /evaluate, without health; the example's own when left out.
+            items: questions per suite (the example's: per skill) to choose by, 1 to 100.
+            minutes: time for all, up to 30.
+            search: "grid" for every combination, or "optuna" to propose `trials` settings.
+
+        Returns:
+            {"winner", "settings" (how many were compared), "comparisons", "recheck": {"winner",
+            "start"} on held-out questions, "rows": [{"setting", "values", "status", "n", "score",
+            "ci95", "lambda", ...}], "ending": "done" or "out of time", "statements"}.
+        """
+        try:
+            session = self._session(request)
+            loaded = self._loaded(analysis, session)
+            if not 1 <= _number("items", items) <= sweeping.MAX_ITEMS:
+                raise SettingsError(f"items is {items}; it must be from 1 to {sweeping.MAX_ITEMS}.")
+            if not 1 <= _number("trials", trials) <= sweeping.MAX_SETTINGS:
+                raise SettingsError(
+                    f"trials is {trials}; it must be from 1 to {sweeping.MAX_SETTINGS}."
+                )
+            plan = sweeping.plan_over(
+                loaded,
+                over if over is not None else sweeping.USUAL_SWEEP,
+                settings or {},
+                suites=[scoring.SUITE] if suites is None else [str(name) for name in suites],
+                items=int(items),
+                minutes=min(_number("minutes", minutes), sweeping.MAX_MINUTES),
+                search=search,
+                trials=int(trials),
+            )
+
+            def work(report: Callable[[Any], None], cancel: CancelToken) -> Any:
+                return sweeping.sweep(plan, loaded, session, report, lambda: cancel.is_cancelled)
+
+            return (await _finish(Job(work), session)).to_dict()
+        except RamStudioError as error:
+            raise error_message(error) from error
+
 
 def build(workspace: Workspace) -> None:
     """Add the endpoints to the open Blocks."""
     endpoints = Endpoints(workspace)
     gr.api(endpoints.preview, api_name="preview", queue=False)
-    for name in ("analyze", "merge", "evaluate", "compare"):
+    for name in ("analyze", "merge", "evaluate", "compare", "sweep"):
         gr.api(
             getattr(endpoints, name),
             api_name=name,

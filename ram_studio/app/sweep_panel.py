@@ -212,7 +212,7 @@ def _build() -> SweepPanel:
             )
             items = gr.Slider(
                 10,
-                100,
+                sweeping.MAX_ITEMS,
                 value=30,
                 step=5,
                 label=sweep_wording.ITEMS,

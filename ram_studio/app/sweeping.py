@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ram_studio.algorithm.ladder import LADDER, snap
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.app import markup, merging, sweep_wording, wording
+from ram_studio.app.controls import OFFERED
 from ram_studio.app.jobs import Job, Report
 from ram_studio.app.workspace import Loaded, Session
 from ram_studio.engine.events import CancelToken
@@ -21,6 +22,9 @@ from ram_studio.evals.sweep_space import parse_axes
 PARAMETERS = tuple(sweep_wording.PARAMETERS)
 MAX_SETTINGS = 60
 MAX_MINUTES = 30.0
+MAX_ITEMS = 100
+USUAL_SWEEP: Mapping[str, Any] = {"r": "0:0.5:6", "rule": ["ram+", "ram+s"]}
+_OFFERED_TEXT = ", ".join(OFFERED)
 
 
 class Range(NamedTuple):
@@ -138,6 +142,50 @@ def tuned_values(point: float, r: float, alpha: float) -> dict[str, Any]:
     return {"epsilon": LADDER[int(point)], "r": r, "alpha": alpha}
 
 
+def plan_over(
+    loaded: Loaded, over: Mapping[str, Any], settings: Mapping[str, Any], **budget: Any
+) -> SweepPlan:
+    """Return the checked plan of a sweep over any settings of the methods offered here.
+
+    Args:
+        over: axis -> values or a range as text, see `evals.sweep_space`.
+        settings: epsilon, r and alpha where they are not varied.
+        budget: further fields of `SweepPlan`.
+
+    Raises: SettingsError, EvaluationError for what cannot be swept.
+    """
+    axes = parse_axes(over)
+    chosen = [axis.values for axis in axes if axis.name == "method"]
+    methods = chosen[0] if chosen else ("ram+",)
+    for method in (*methods, *(axis.method for axis in axes if axis.method)):
+        if method not in OFFERED:
+            raise SettingsError(f"There is no method {method!r} here; there are {_OFFERED_TEXT}.")
+    start = next((name for name in ("ram+", "ram+s") if name in methods), methods[0])
+    plan = SweepPlan(
+        merging.recipe_from(loaded, start, settings), axes, max_settings=MAX_SETTINGS, **budget
+    )
+    plan.candidates()
+    return plan
+
+
+def sweep(
+    plan: SweepPlan,
+    loaded: Loaded,
+    session: Session,
+    report: Report,
+    should_stop: Callable[[], bool],
+) -> SweepState:
+    """Return the finished sweep; its answers stay in the session's folder."""
+    from ram_studio.evals.store import AnswerStore
+    from ram_studio.evals.sweep import Sweep
+
+    with AnswerStore(session.folder / "sweeps.sqlite3") as store:
+        running = Sweep(plan, sketch=loaded.sketch, store=store, should_stop=should_stop)
+        for state in running.run():
+            report(state)
+    return running.state
+
+
 def run_sweep(form: Form, session: Session) -> Iterator[tuple[str, SweepState | None]]:
     """Sweep; yield (status HTML, the state when there is a new one) as it goes."""
     loaded = session.loaded
@@ -154,19 +202,7 @@ def run_sweep(form: Form, session: Session) -> Iterator[tuple[str, SweepState | 
         return
 
     def work(report: Report, cancel: CancelToken) -> SweepState:
-        from ram_studio.evals.store import AnswerStore
-        from ram_studio.evals.sweep import Sweep
-
-        with AnswerStore(session.folder / "sweeps.sqlite3") as store:
-            sweep = Sweep(
-                plan,
-                sketch=loaded.sketch,
-                store=store,
-                should_stop=lambda: cancel.is_cancelled,
-            )
-            for state in sweep.run():
-                report(state)
-        return sweep.state
+        return sweep(plan, loaded, session, report, lambda: cancel.is_cancelled)
 
     job = Job(work)
     session.job = job

@@ -27,7 +27,14 @@ def client(app_url: str):
 def test_the_endpoints_are_public_and_documented(client) -> None:
     info = client.view_api(return_format="dict", print_info=False)
     named = info["named_endpoints"]
-    assert set(named) == {"/analyze", "/preview", "/merge", "/evaluate", "/compare"}
+    assert set(named) == {
+        "/analyze",
+        "/preview",
+        "/merge",
+        "/evaluate",
+        "/compare",
+        "/sweep",
+    }
     names = [p["parameter_name"] for p in named["/preview"]["parameters"]]
     assert names == ["analysis", "epsilon", "rule", "r", "alpha", "agents", "by"]
 
@@ -143,3 +150,31 @@ def test_methods_are_compared_without_a_folder(client) -> None:
 def test_wrong_comparisons_are_refused_before_any_work(client, arguments: dict, text: str) -> None:
     with pytest.raises(Exception, match=text):
         client.predict(**arguments, api_name="/compare")
+
+
+def test_settings_are_swept_and_the_winner_checked(client) -> None:
+    answer = client.predict(over={"r": [0, 0.4]}, items=3, api_name="/sweep")
+    assert answer["ending"] == "done"
+    assert answer["settings"] == 3  # and where it started
+    assert answer["winner"] in [row["setting"] for row in answer["rows"]]
+    assert answer["recheck"]["winner"]["n"] == answer["n_held_out"]
+    assert any("optimistic" in text for text in answer["statements"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"over": {"fisher.files": ["/etc"]}}, "no method 'fisher' here"),
+        ({"over": {"method": ["fisher"], "files": ["/etc"]}}, "no method 'fisher' here"),
+        ({"over": {"gamma": "0:1:3"}}, "No method has a setting 'gamma'"),
+        ({"over": {"r": "0:1:99"}}, "the budget is 60"),
+        ({"suites": ["health"]}, "'health' cannot be swept on"),
+        ({"items": 1000}, "items is 1000"),
+        ({"trials": 0, "search": "optuna"}, "trials is 0"),
+        ({"search": "luck"}, "grid or optuna"),
+        ({"minutes": -1}, "-1"),
+    ],
+)
+def test_wrong_sweeps_are_refused_before_any_work(client, arguments: dict, text: str) -> None:
+    with pytest.raises(Exception, match=text):
+        client.predict(**arguments, api_name="/sweep")
