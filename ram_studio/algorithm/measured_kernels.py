@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from jaxtyping import Float64, Int64, UInt16
 
 from ram_studio.algorithm.kernels import INFINITY_BITS
 from ram_studio.algorithm.machine_code import Kernel
 from ram_studio.algorithm.processor import HAS_FAST_LANES, LANES, STEP
+from ram_studio.algorithm.shapes import Float64, Int64, UInt16
 
 _merge_groups = Kernel("measured_loops", "merge_groups")
 _merge_plain = Kernel("measured_loops", "merge_plain")

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Int
+
+from ram_studio.algorithm.shapes import Int
 
 MAX_PATTERN_AGENTS = 6
 """Up to 6 agents every overlap pattern is counted; beyond, only how many share with how many."""

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS, OverlapCounts
+from ram_studio.algorithm.shapes import Float64, Int64
 
 EXPONENTS = 256
 """Exponent fields of float32; statistics of rounding are kept by that of the agent's element."""

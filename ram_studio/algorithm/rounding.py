@@ -10,9 +10,9 @@ import hashlib
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float64, UInt
 
 from ram_studio.algorithm.machine_code import Kernel
+from ram_studio.algorithm.shapes import Bool, Float64, UInt
 
 Rounding = Literal["nearest", "stochastic"]
 ROUNDINGS: tuple[Rounding, ...] = ("nearest", "stochastic")

@@ -26,10 +26,10 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from ram_studio.algorithm import ladder
 from ram_studio.algorithm.relations import EXPONENTS
+from ram_studio.algorithm.shapes import Float64, Int64
 from ram_studio.errors import SettingsError
 
 DTYPES = ("BF16", "F16", "F32")

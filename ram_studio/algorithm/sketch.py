@@ -13,13 +13,13 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
 
 from ram_studio.algorithm import naming, relations, scaling
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.relations import Relations
 from ram_studio.algorithm.rounding_meter import StepCounts
+from ram_studio.algorithm.shapes import Float, Int
 from ram_studio.errors import SettingsError, SketchError
 
 Scope = Literal["global", "layer", "tensor"]

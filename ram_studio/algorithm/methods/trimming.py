@@ -19,11 +19,11 @@ import math
 from typing import Annotated, Literal
 
 import numpy as np
-from jaxtyping import Float32
 from pydantic import Field
 
 from ram_studio.algorithm.ladder import edge_value, float32_threshold
 from ram_studio.algorithm.methods.base import Magnitudes
+from ram_studio.algorithm.shapes import Float32
 
 Density = Annotated[
     float,
