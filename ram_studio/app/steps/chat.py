@@ -103,9 +103,13 @@ def run(values: tuple[Any, ...], session: Session, workspace: Workspace) -> Iter
     found = chatting.run_chat(
         names or (), question or "", tokens, bool(template), session, workspace
     )
+    shown = None
     for status, chat in found:
-        shown = gr.skip() if chat is None else chat_html(chat, agents)
-        yield [*(busy if session.is_busy else idle), status, shown]
+        is_busy = session.is_busy
+        # Only when they change: a button that is drawn anew under the pointer misses its click.
+        buttons = [gr.skip()] * 2 if is_busy is shown else busy if is_busy else idle
+        shown = is_busy
+        yield [*buttons, status, gr.skip() if chat is None else chat_html(chat, agents)]
 
 
 def _example_prompts() -> list[tuple[str, str]]:

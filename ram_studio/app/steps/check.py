@@ -142,11 +142,14 @@ def run(
     except RamStudioError as error:
         yield [*idle, markup.callout(str(error), "warn"), *[gr.skip()] * rest]
         return
+    shown = None
     for status, report in scoring.run_evaluation(names or (), plan, session, workspace):
-        if report is not None:
-            yield [*idle, status, *show_report(report, session)]
-        else:
-            yield [*(busy if session.is_busy else idle), status, *[gr.skip()] * rest]
+        is_busy = report is None and session.is_busy
+        # Only when they change: a button that is drawn anew under the pointer misses its click.
+        buttons = [gr.skip()] * 2 if is_busy is shown else busy if is_busy else idle
+        shown = is_busy
+        result = [gr.skip()] * rest if report is None else show_report(report, session)
+        yield [*buttons, status, *result]
 
 
 def _length_text(length: int) -> str:

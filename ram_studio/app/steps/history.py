@@ -106,9 +106,7 @@ def build() -> HistoryPage:
         )
         # Pressed by the head's button and by links, see page.js.
         opening = gr.Button(words.HISTORY, visible="hidden", elem_id="to-history")
-        rows = gr.HTML(
-            markup.empty_state(words.HISTORY_EMPTY), elem_id="history-list", apply_default_css=False
-        )
+        rows = gr.HTML("", elem_id="history-list", apply_default_css=False)
         chosen = gr.Textbox(visible=False)
         with gr.Row(elem_classes="past-form"):
             side = gr.Button(

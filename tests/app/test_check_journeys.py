@@ -1,0 +1,156 @@
+"""Check, the chat and History as a visitor meets them, in a real browser at the real app."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+PHONE = (390, 844)
+_WIDE = "() => document.documentElement.scrollWidth - window.innerWidth"
+_ALL_DONE = """(count) => {
+  const cards = [...document.querySelectorAll("#chat-answers article")];
+  return cards.length === count && cards.every((card) => card.dataset.state === "done");
+}"""
+
+
+def _merge(page, name: str) -> None:
+    page.click("#to-merge")
+    page.wait_for_selector("#plan .plan")
+    page.fill("#merge-name input, #merge-name textarea", name)
+    page.click("#merge")
+    page.wait_for_selector(f"#merge-result h3:text-is('{name}')")
+
+
+def _untick(page, *names: str) -> None:
+    for name in names:
+        page.uncheck(f"#check-models label:has-text('{name}') input")
+
+
+def _choose(page, box: str, option: str) -> None:
+    page.click(f"{box} input")
+    page.click(f"[role=option]:has-text('{option}')")
+
+
+def test_stop_resume_read_ask_and_compare_with_the_past(visit, tmp_path: Path) -> None:
+    it = visit()
+    page = it.page
+    it.open("?example=1")
+    page.wait_for_selector("[data-agent]", state="visible")
+    _merge(page, "mine")
+    page.click("#to-check")
+    _untick(page, "tool", "memory")
+
+    # Stop after the first answers; what is in stays.
+    page.fill("#limit input[type=number]", "100")
+    page.press("#limit input[type=number]", "Tab")
+    page.click("#evaluate")
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.progress-grid small')]"
+        ".some((cell) => /^[1-9]/.test(cell.textContent))"
+    )
+    page.click("#stop-evaluate")
+    page.wait_for_selector("#check-status:has-text('answers are kept')")
+    kept = int(re.search(r"([\d,]+) answers", page.text_content("#check-status"))[1])
+    assert kept > 0
+    page.click("#evaluate")
+    page.wait_for_selector("#scores table.heat", timeout=90_000)
+    said = page.text_content("#check-status")
+    reused = int(re.search(r"([\d,]+) answers were there already", said)[1].replace(",", ""))
+    assert reused >= kept
+
+    # The table: value, sign against the base, interval and number of questions.
+    assert page.locator("#scores table.heat tbody tr").count() == 3
+    cell = page.locator("#scores table.heat tr:has-text('mine') td").first.text_content()
+    assert re.search(r"\d %▲ \+\d+\.\d\d+–\d+ · n 100", cell)
+    assert "gained" in page.text_content(".statements")
+    page.click("#scores .fold summary >> nth=-1")
+    assert "adjusted p" in page.text_content("#scores table.pairs")
+
+    # Item by item: what the base gets wrong and the merge right.
+    _choose(page, "#item-filter", "Base wrong, a merge right")
+    page.wait_for_selector("#item .answer-card:has-text('base'):has-text('wrong')")
+    assert "right" in page.text_content("#item .answer-card:has-text('mine')")
+    page.click("#item-next")
+    page.wait_for_selector("#item-position:has-text('2 of')")
+
+    # One question to all of them.
+    page.click("#chat > button")
+    page.wait_for_selector("#chat-question textarea", state="visible")
+    page.click("#chat-ask")
+    page.wait_for_selector("#chat-status:has-text('There is no question yet')")
+    _choose(page, "#chat-examples", "Tool")
+    page.wait_for_function(
+        "() => document.querySelector('#chat-question textarea').value.startsWith('tool:')"
+    )
+    page.click("#chat-ask")
+    page.wait_for_function(_ALL_DONE, arg=3)
+    assert "Ended by itself." in page.text_content("#chat-answers [data-model=mine]")
+    assert "tokens/s" in page.text_content("#chat-answers [data-model=mine]")
+
+    # The past: the same merge and check, beside the base, by keyboard and by link.
+    # Leaving in the middle of an answer of the server is an error on the console.
+    page.wait_for_timeout(500)
+    page.goto(it.url + "?step=history")
+    page.wait_for_selector("#history-list tr[data-kind=merge]:has-text('mine')")
+    row = page.locator("#history-list tr[data-kind=merge]:has-text('mine')").first
+    assert "demo" in row.text_content()
+    assert "example=1" in row.locator("a").get_attribute("href")
+    row.locator("input").focus()
+    page.keyboard.press("Space")
+    page.check("#history-list tr:not([data-kind=merge]):has-text('base') input")
+    page.click("#history-compare")
+    page.wait_for_selector("#history-result table.heat")
+    assert page.locator("#history-list input:checked").count() == 2
+    assert "▲" in page.text_content("#history-result table.heat tr:has-text('mine')")
+    assert "10⁻⁵" in page.text_content("#history-result table.past-settings")
+    with page.expect_download() as download:
+        page.click("#history-csv")
+    download.value.save_as(tmp_path / "past.csv")
+    with open(tmp_path / "past.csv", encoding="utf-8", newline="") as file:
+        assert {line["model"] for line in csv.DictReader(file)} == {"base", "mine"}
+    with page.expect_download() as download:
+        page.click("#history-json")
+    download.value.save_as(tmp_path / "past.json")
+    assert "mine" in json.loads((tmp_path / "past.json").read_text())["merges"]
+    page.click("#history-open")
+    page.wait_for_selector("#to-check[aria-current=step]")
+    page.wait_for_selector("#scores table.heat tbody tr >> nth=1")
+    assert page.locator("#scores table.heat tbody tr").count() == 2
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_suites_chat_and_history_without_scrolling_sideways(
+    visit, scheme: str
+) -> None:
+    it = visit(PHONE, color_scheme=scheme)
+    page = it.page
+    it.open("?example=1")
+    page.wait_for_selector("[data-agent]", state="visible")
+    page.click("#to-check")
+    page.click("#check-kind label:has-text('General suites')")
+    page.wait_for_selector("#suites", state="visible")
+    assert page.is_hidden("#limit")
+    assert page.is_hidden("#lengths")
+    page.check("#suites label:has-text('Long-context') input")
+    page.wait_for_selector("#lengths", state="visible")
+    page.wait_for_selector("#items-memory", state="visible")
+    page.click("#chat > button")
+    page.wait_for_selector("#chat-ask", state="visible")
+    assert page.evaluate(_WIDE) <= 0
+    page.click("#open-history")
+    page.wait_for_selector("#step-history", state="visible")
+    assert page.evaluate(_WIDE) <= 0
+    assert "step=history" in page.url
+    page.wait_for_selector("#history-list table, #history-list .empty-state")
+    page.wait_for_timeout(500)
+    page.reload()
+    page.wait_for_selector("#step-history", state="visible")
+    page.click("#to-tune")
+    page.wait_for_selector("[data-agent]", state="visible")
+    page.wait_for_function("() => !window.location.search.includes('step=')")

@@ -1,0 +1,352 @@
+"""Check, chat and History without a server: what is asked, kept, shared, shown and refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from ram_studio.app import chatting, heat_table, item_view, merging, past, past_view, scoring
+from ram_studio.app.chatting import Said
+from ram_studio.app.examples import load_example
+from ram_studio.app.merge_log import past_merges, remember
+from ram_studio.app.merging import MergeForm
+from ram_studio.app.progress_grid import Scoring
+from ram_studio.app.settings import Settings
+from ram_studio.app.steps import history
+from ram_studio.app.workspace import Session, Workspace
+from ram_studio.engine.events import CancelToken
+from ram_studio.errors import EvaluationError, SettingsError, Stopped
+from ram_studio.evals import Answer, EvalReport, ModelResult, Question
+from ram_studio.evals.engines import LocalEngine
+from ram_studio.evals.question import Reply
+from ram_studio.resources import asset_path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "evals"))
+from chat_model import make_chat_model
+
+DEMO = scoring.Plan(("demo",), {"demo": 12})
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch):
+    """One's own machine, with a user folder of its own."""
+    monkeypatch.setenv("RAM_STUDIO_HOME", str(tmp_path / "home"))
+    made = Workspace(Settings(work_dir=tmp_path / "work"))
+    yield made
+    made.close()
+
+
+def visitor(workspace: Workspace, name: str = "tab") -> Session:
+    session = workspace.session(name)
+    session.load(load_example("1"))
+    return session
+
+
+def merge(session: Session, workspace: Workspace, method: str = "ram+", name: str = "") -> None:
+    form = MergeForm(method, 20, 0.1, 2.0, name=name)
+    *_, (status, merged) = merging.run_merge(form, session, workspace.settings)
+    assert merged is not None, status
+
+
+def evaluate(session: Session, workspace: Workspace, *names: str, plan=DEMO, stop_at=None):
+    """Return (report or None, the last moment); stops once so many answers are in."""
+    every = scoring.candidates(session)
+    chosen = {name: every[name] for name in names or every}
+    cancel = CancelToken()
+    seen: list[Scoring] = []
+
+    def report(event: Scoring) -> None:
+        seen.append(event)
+        if stop_at is not None and event.done >= stop_at:
+            cancel.cancel()
+
+    try:
+        return scoring.score_models(chosen, plan, session, workspace, report, cancel), seen[-1]
+    except Stopped:
+        return None, seen[-1]
+
+
+def texts(report: EvalReport, model: str) -> dict[str, list[str]]:
+    return {d: [a.text for a in answers] for d, answers in report.models[model].answers.items()}
+
+
+def test_a_stopped_check_goes_on_where_it_was_and_equals_an_uninterrupted_one(
+    workspace, tmp_path, monkeypatch
+) -> None:
+    session = visitor(workspace)
+    stopped, at = evaluate(session, workspace, "base", "coding", stop_at=1)
+    assert stopped is None
+    assert 0 < at.done < at.total
+    resumed, last = evaluate(session, workspace, "base", "coding")
+    assert last.reused == at.done
+    assert last.done == last.total == 96
+    monkeypatch.setenv("RAM_STUDIO_HOME", str(tmp_path / "another"))
+    whole, fresh = evaluate(session, workspace, "base", "coding")
+    assert fresh.reused == 0
+    assert texts(whole, "coding") == texts(resumed, "coding")
+    again, reused = evaluate(session, workspace, "coding", "base")
+    assert reused.reused == 96
+    assert texts(again, "base") == texts(whole, "base")
+
+
+def test_visitors_share_what_shipped_models_answered_and_nothing_else(tmp_path) -> None:
+    workspace = Workspace(Settings(work_dir=tmp_path, is_space=True))
+    one, two = visitor(workspace, "one"), visitor(workspace, "two")
+    merge(one, workspace)
+    evaluate(one, workspace, "coding", "ram+")
+    _, last = evaluate(two, workspace, "coding")
+    assert last.reused == 48
+    names = [model.name for model in past.past_models(one, workspace)]
+    assert sorted(names) == ["coding", "ram+"]
+    assert [model.name for model in past.past_models(two, workspace)] == ["coding"]
+    (merged,) = (model for model in past.past_models(one, workspace) if model.merge)
+    with pytest.raises(EvaluationError, match="None of the chosen rows"):
+        past.side_by_side([merged.id], "demo", None, two, workspace)
+    merge(two, workspace)
+    assert evaluate(two, workspace, "ram+")[1].reused == 0
+    workspace.close()
+
+
+@pytest.mark.parametrize(
+    ("suites", "limits", "lengths", "text"),
+    [
+        ((), {}, (), "No suite is chosen"),
+        (("tool",), {"tool": 65}, (), "for tool is 65; it must be from 1 to 64"),
+        (("tool",), {"tool": None}, (), "for tool is None"),
+        (("demo",), {"demo": 301}, (), "from 1 to 300"),
+        (("memory",), {"memory": 4}, (7,), "needs a prompt length"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_in_words(suites, limits, lengths, text) -> None:
+    with pytest.raises(SettingsError, match=text):
+        scoring.make_plan(suites, limits, lengths, Settings())
+
+
+def test_a_space_offers_less_and_runs_no_code(monkeypatch) -> None:
+    space = Settings.from_environment(environ={"SPACE_ID": "a/b"})
+    assert max(scoring.offered_lengths(space)) == 4000
+    with pytest.raises(SettingsError, match="from 1 to 24"):
+        scoring.make_plan(["math"], {"math": 30}, (), space)
+    monkeypatch.setenv("SPACE_ID", "a/b")
+    assert "public Space" in scoring.code_refusal()
+
+
+def test_general_suites_and_health_run_for_models_with_room(workspace, tmp_path) -> None:
+    session = visitor(workspace)
+    every = scoring.candidates(session)
+    folder = make_chat_model(tmp_path / "chat", context=2048)
+    chosen = {"base": every["base"]._replace(path=str(folder), is_shipped=False)}
+    plan = scoring.Plan(("tool", "instructions", "health"), {"tool": 2, "instructions": 1})
+    report = scoring.score_models(
+        chosen, plan, session, workspace, lambda event: None, CancelToken()
+    )
+    assert {d: len(items) for d, items in report.items.items()} == {"tool": 2, "instructions": 1}
+    html = heat_table.report_html(report, ())
+    assert "Perplexity" in html
+    assert "n 2" in html
+
+
+# ---------------------------------------------------------------------------- tables and items
+
+
+def _report(**rights: str) -> EvalReport:
+    """Return a report of one domain from strings such as "1101": right, right, wrong, right."""
+    n = len(next(iter(rights.values())))
+    items = tuple(Question(f"q{i}", "math", "c", f"<q{i}>", "4", None, 8) for i in range(n))
+    models = {
+        name: ModelResult(
+            name,
+            "/secret/place",
+            {"math": tuple(Answer(f"<b>{c}</b>", c == "1") for c in marks)},
+            1.0,
+            ("math",),
+        )
+        for name, marks in rights.items()
+    }
+    return EvalReport("math", 1, n, {"math": items}, models)
+
+
+def test_the_heat_table_says_better_and_worse_without_colour() -> None:
+    report = _report(
+        base="0" * 20 + "1" * 20, good="1" * 40, bad="0" * 40, same="0" * 20 + "1" * 20
+    )
+    html = heat_table.report_html(report, ())
+    assert html.count("▲ +50.0") == 1
+    assert html.count("▼ -50.0") == 1
+    assert "~ +0.0" in html
+    assert "35–65 · n 40" in html
+    assert "All 6 paired comparisons" in html
+    assert "/secret/place" not in html
+
+
+def test_what_cannot_be_told_apart_says_how_many_questions_it_would_take() -> None:
+    html = heat_table.report_html(_report(base="110100", **{"<i>": "110111"}), ())
+    assert "no difference beyond chance" in html
+    assert "you would need about" in html
+    assert "<i>" not in html
+    assert "&lt;i&gt;" in html
+
+
+def test_filters_find_where_base_and_merge_part() -> None:
+    report = _report(base="1100", agent="1010", merge="1001")
+    found = {
+        which: item_view.matching_items(report, "math", which, ["agent"])
+        for which in item_view.FILTERS
+    }
+    assert found == {
+        "all": [0, 1, 2, 3],
+        "differ": [1, 2, 3],
+        "base-lost": [1],
+        "base-won": [3],
+        "merge-lost": [2],
+        "merge-won": [3],
+    }
+    html = item_view.item_html(report, "math", 1, ["agent"])
+    assert "<b>1</b>" not in html
+    assert html.count("✓ right") == 1
+    assert html.count("✗ wrong") == 2
+
+
+def test_a_long_answer_is_folded_and_an_empty_one_is_said() -> None:
+    assert "(nothing)" in item_view.folded("  ")
+    html = item_view.folded("<" * 5000)
+    assert "Whole answer, 5,000 characters" in html
+    assert html.count("&lt;") == 5400
+    assert "<details>" not in item_view.folded("short")
+
+
+# ---------------------------------------------------------------------------- chat
+
+
+def ask(folder: Path, question: str, limit: int = 8, **options) -> Said:
+    told: list[Said] = []
+    settings = {"uses_template": True, "should_stop": lambda: False, **options}
+    said = chatting.ask(
+        LocalEngine(folder), Said("m"), question, limit, tell=told.append, **settings
+    )
+    assert told[0].state == "reading"
+    return said
+
+
+def test_a_chat_tells_how_each_answer_ended(tmp_path) -> None:
+    base = asset_path("example", "base")
+    prompt = "tool: call(user) weather(loc) . user: weather in paris . answer:"
+    said = ask(base, prompt, 64)
+    assert (said.is_chat, said.verdict) == (False, "Ended by itself.")
+    assert said.tokens > 2
+    assert said.speed > 0
+    cut = ask(base, prompt, 3)
+    assert "Cut off after 3 tokens" in cut.verdict
+    assert cut.tokens == 3
+    refused = ask(base, "word " * 3000)
+    assert "the model's context is" in refused.verdict
+    assert refused.tokens == 0
+    # Room for less than what was asked for: as much as fits.
+    assert ask(base, prompt, 100_000).tokens > 2
+    stopped = ask(base, prompt, 64, should_stop=lambda: True)
+    assert (stopped.state, stopped.verdict) == ("done", "Stopped here.")
+
+    own = make_chat_model(tmp_path / "chat")
+    assert ask(own, "hello").is_chat is True
+    assert ask(own, "hello", uses_template=False).is_chat is False
+    broken = make_chat_model(tmp_path / "broken", template="{{ raise_exception('no') }}")
+    with pytest.raises(EvaluationError, match=r"chat template .* fails"):
+        ask(broken, "hello")
+    assert ask(broken, "hello", uses_template=False).state == "done"
+
+
+def test_a_model_that_fails_leaves_the_others_their_turn(workspace, tmp_path) -> None:
+    session = visitor(workspace)
+    broken = make_chat_model(tmp_path / "broken", template="{{ raise_exception('no') }}")
+    every = scoring.candidates(session)
+    models = {"bad": every["base"]._replace(path=str(broken)), "coding": every["coding"]}
+    chat = chatting.ask_all(
+        models, "code: f takes x", 4, True, session, workspace, lambda event: None, CancelToken()
+    )
+    bad, good = chat.answers
+    assert (bad.tone, bad.state) == ("bad", "done")
+    assert "chat template" in bad.verdict
+    assert good.tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "ids", "said"),
+    [
+        ("", "empty", [1], "It said nothing"),
+        ("\ufffd" * 9 + "a", "length", range(9), "Mostly unreadable"),
+        ("la " * 40, "length", [7] * 40, "It repeats itself"),
+        ("fine", "end", [1, 2, 3], "Ended by itself."),
+    ],
+)
+def test_what_is_plainly_wrong_with_an_answer_is_said(text, finish, ids, said) -> None:
+    verdict, tone = chatting.judge(Reply(text, "p", finish), list(ids), 40)
+    assert said in verdict
+    assert (tone == "plain") == (text == "fine")
+
+
+# ---------------------------------------------------------------------------- History
+
+
+def test_history_puts_merges_side_by_side_and_takes_them_home(workspace) -> None:
+    session = visitor(workspace)
+    merge(session, workspace, "ram+")
+    merge(session, workspace, "task-arithmetic", name="<sum>")
+    evaluate(session, workspace, "base", "ram+", "<sum>")
+    models = past.past_models(session, workspace)
+    assert [model.name for model in models if model.merge] == ["<sum>", "ram+"]
+    html = past_view.list_html(models, True, [models[0].id])
+    assert html.count(" checked>") == 1
+    assert "&lt;sum&gt;" in html
+    assert "<sum>" not in html
+    assert "?step=tune&amp;example=1&amp;epsilon=" in html
+    assert html.count("Settings in Tune") == 1
+
+    found = past.side_by_side([m.id for m in models], "demo", None, session, workspace)
+    assert found.base == "base"
+    assert {len(items) for items in found.report.items.values()} == {12}
+    page = past_view.side_by_side_html(found)
+    assert "▲" in page
+    assert "r</th>" in page
+    files = [Path(file) for file in past.export(found, session)]
+    assert [file.suffix for file in files] == [".json", ".csv", ".html"]
+    content = json.loads(files[0].read_text())
+    assert content["merges"]["ram+"]["settings"]["r"] == 0.1
+    with files[1].open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == 3 * 48
+    assert all(str(workspace.root) not in file.read_text() for file in files)
+
+    # Another session of the same user finds the same, another user nothing.
+    again = workspace.session("later")
+    assert len(past.past_models(again, workspace)) == len(models)
+    assert history.compare("", "demo", None, again, workspace)[3].count("Nothing is chosen") == 1
+
+
+def test_only_common_questions_are_compared_and_the_rest_is_named(workspace) -> None:
+    session = visitor(workspace)
+    merge(session, workspace, "ram")
+    evaluate(session, workspace, "base")
+    evaluate(session, workspace, "coding", plan=scoring.Plan(("demo",), {"demo": 5}))
+    ids = {model.name: model.id for model in past.past_models(session, workspace)}
+    found = past.side_by_side([ids["base"], ids["coding"]], "demo", None, session, workspace)
+    assert {len(items) for items in found.report.items.values()} == {5}
+    found = past.side_by_side([ids["base"], ids["ram"]], "demo", None, session, workspace)
+    assert found.report is None
+    assert found.left_out == {"demo": "not asked of ram"}
+    assert "no check in common" in past_view.side_by_side_html(found)
+
+
+def test_a_damaged_line_of_the_list_is_left_out(workspace, tmp_path, caplog) -> None:
+    session = visitor(workspace)
+    merge(session, workspace, "ram")
+    merged = session.merges["ram"]
+    path = tmp_path / "home" / "merges.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"id": \xff\n[1]\n')
+    remember(merged, session.loaded, session, workspace.settings)
+    found = past_merges(session, workspace.settings)
+    assert [(m.name, m.example) for m in found] == [("ram", "1")] * 2
+    assert found[0].fingerprint == found[1].fingerprint
+    assert "does not read" in caplog.text
