@@ -59,50 +59,70 @@
     return { svg, zones, slot, y, left: edge.left, right: width - edge.right };
   };
 
+  // What was drawn in a box, so that a move that only changes values sets two attributes a bar.
+  const drawn = new WeakMap();
+
   // series: a colour each; value(g, s): a share of 0 to 1; top: the largest there is to show.
   RAM.groupedBars = (box, chart) => {
-    const count = chart.series.length;
-    const { zones, slot, y } = frame(box, { ...chart, low: 0, high: nice(chart.top) });
-    const bar = Math.max(1, Math.min(26, (slot * 0.8) / count));
-    zones.forEach(({ zone, start }, g) => {
-      const first = start + (slot - bar * count) / 2;
-      chart.series.forEach((color, s) => {
-        const value = chart.value(g, s);
-        put(zone, "rect", {
-          x: first + bar * s, y: y(value), width: Math.max(0.6, bar - (bar > 4 ? 1 : 0)),
-          height: Math.max(value > 0 ? 1 : 0, y(0) - y(value)),
-          class: "bar", style: `fill:${color}`,
-        });
-      });
-    });
+    const high = nice(chart.top);
+    const key = [box.clientWidth, high, chart.pointed, ...chart.series, ...chart.labels].join("|");
+    let known = drawn.get(box);
+    if (!known || known.key !== key || !box.firstChild) {
+      known = { key, ...buildBars(box, chart, high) };
+      drawn.set(box, known);
+    }
+    known.onPoint = chart.onPoint;
+    chart.labels.forEach((_, g) => chart.series.forEach((__, s) => {
+      const value = chart.value(g, s);
+      const bar = known.bars[g][s];
+      bar.setAttribute("y", known.y(value));
+      bar.setAttribute("height", Math.max(value > 0 ? 1 : 0, known.y(0) - known.y(value)));
+    }));
   };
 
-  // A marker per agent and group; value(g, t) may be null. line: a share to draw across, or null.
+  const buildBars = (box, chart, high) => {
+    const count = chart.series.length;
+    const onPoint = (g) => drawn.get(box).onPoint(g);
+    const { zones, slot, y } = frame(box, { ...chart, low: 0, high, onPoint });
+    const width = Math.max(1, Math.min(26, (slot * 0.8) / count));
+    const bars = zones.map(({ zone, start }) => chart.series.map((color, s) => put(zone, "rect", {
+      x: start + (slot - width * count) / 2 + width * s, width: Math.max(0.6, width - (width > 4 ? 1 : 0)),
+      class: "bar", style: `fill:${color}`,
+    })));
+    return { bars, y };
+  };
+
+  // A marker per agent and group; value(g, t): a share, or null for none. 100 % is a dashed line.
   RAM.agentDots = (box, chart) => {
-    const seen = [];
-    chart.labels.forEach((_, g) => {
-      for (let t = 0; t < chart.agents; t += 1) {
-        const value = chart.value(g, t);
-        if (value !== null) seen.push(value);
-      }
-    });
+    const values = chart.labels.map((_, g) => Array.from({ length: chart.agents }, (__, t) => chart.value(g, t)));
+    const seen = values.flat().filter((value) => value !== null);
     const low = Math.floor(20 * Math.min(1, ...seen) - 0.2) / 20;
     const high = Math.ceil(20 * Math.max(1, ...seen) + 0.2) / 20;
-    const { svg, zones, slot, y, left, right } = frame(box, { ...chart, low, high });
+    const key = [box.clientWidth, low, high, chart.pointed, chart.agents, ...chart.labels].join("|");
+    let known = drawn.get(box);
+    if (!known || known.key !== key || !box.firstChild) {
+      known = { key, ...buildDots(box, { ...chart, low, high }) };
+      drawn.set(box, known);
+    }
+    known.onPoint = chart.onPoint;
+    values.forEach((row, g) => row.forEach((value, t) => known.place(g, t, value)));
+  };
+
+  const buildDots = (box, chart) => {
+    const onPoint = (g) => drawn.get(box).onPoint(g);
+    const { svg, zones, slot, y, left, right } = frame(box, { ...chart, onPoint });
     put(svg, "line", { x1: left, x2: right, y1: y(1), y2: y(1), class: "whole" });
     const step = Math.min(11, (slot * 0.8) / chart.agents);
-    zones.forEach(({ zone, start }, g) => {
-      const first = start + (slot - step * chart.agents) / 2;
-      for (let t = 0; t < chart.agents; t += 1) {
-        const value = chart.value(g, t);
-        if (value === null) continue;
-        const size = Math.max(5, Math.min(10, step * 1.1));
-        const x = first + step * (t + 0.5) - size / 2;
-        put(zone, "path", {
-          d: RAM.shape(t), transform: `translate(${x} ${y(value) - size / 2}) scale(${size / 12})`,
-          style: `fill:var(--ram-agent-${t % 8})`,
-        });
-      }
-    });
+    const size = Math.max(5, Math.min(10, step * 1.1));
+    const dots = zones.map(({ zone }) => Array.from({ length: chart.agents }, (_, t) =>
+      put(zone, "path", { d: RAM.shape(t), style: `fill:var(--ram-agent-${t % 8})` })));
+    const place = (g, t, value) => {
+      const dot = dots[g][t];
+      dot.style.display = value === null ? "none" : "";
+      if (value === null) return;
+      const x = zones[g].start + (slot - step * chart.agents) / 2 + step * (t + 0.5) - size / 2;
+      dot.setAttribute("transform", `translate(${x} ${y(value) - size / 2}) scale(${size / 12})`);
+    };
+    return { place };
   };
 })();

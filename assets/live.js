@@ -35,6 +35,7 @@
       drawBars();
     });
     RAM.mountDetails(element);
+    part("dialects-more").addEventListener("toggle", () => RAM.redraw());
     if (props.value) RAM.setProfile(props.value);
     if (window.ResizeObserver) new ResizeObserver(() => RAM.redraw()).observe(element);
   };
@@ -277,6 +278,7 @@
   };
 
   const drawDialects = (result) => {
+    if (!part("dialects-more").open) return;
     const body = part("dialects");
     body.replaceChildren();
     result.agents.forEach((agent, t) => {
