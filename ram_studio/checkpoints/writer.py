@@ -222,6 +222,9 @@ class CheckpointWriter:
                     f"{printable(self.out)} was created by somebody else during the merge; "
                     "choose another folder and run again. Nothing was left behind."
                 ) from error
+        # The checkpoint is whole and in place: all that is lost without this flush is its name, and
+        # only if the power fails now. Some file systems refuse to flush folders.
+        with contextlib.suppress(OSError):
             _flush(self.out.parent)
         return self.out
 
