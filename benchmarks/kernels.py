@@ -1,6 +1,7 @@
 """The CPU kernels against a plain copy of the same elements, in memory, at equal threads.
 
-Arrays are far larger than the caches, as checkpoints are. Kernels take turns; a figure is the
+Arrays are far larger than the caches, as checkpoints are; then the same once more on one block per
+thread that stays in its cache, as the engine's buffers do. Kernels take turns; a figure is the
 processor time of all threads per element and thread (so other programs on the machine disturb it
 little), as a median over rounds, and ratios are medians of those within a round.
 
@@ -55,13 +56,15 @@ def kernels_on(models: list[np.ndarray]) -> dict[str, Callable[[], Work]]:
 
         return work
 
-    def merge() -> Work:
+    def merge(is_measuring: bool) -> Callable[[], Work]:
         def work(part: slice) -> None:
             cuts = [*range(0, part.stop - part.start, GROUP_ELEMENTS), part.stop - part.start]
             blocks = base[part], tuple(a[part] for a in agents), out[part]
-            measured_kernels.merge_measured(*blocks, EPSILON, factors, cuts)
+            measured_kernels.merge_measured(
+                *blocks, EPSILON, factors, cuts, is_measuring=is_measuring
+            )
 
-        return work
+        return lambda: work
 
     def plain(kernel: Callable) -> Callable[[], Work]:
         def work(part: slice) -> None:
@@ -72,15 +75,21 @@ def kernels_on(models: list[np.ndarray]) -> dict[str, Callable[[], Work]]:
 
     found = {"copy of one tensor": copy, "sketch": sketch}
     if measured_kernels.can_measure(base, "BF16", EPSILON, factors):
-        found["merge, counted and measured"] = merge
+        found["merge"] = merge(is_measuring=False)
+        found["merge, counted and measured"] = merge(is_measuring=True)
     return found | {
         "merge, plain loop": plain(kernels.merge_mean),
         "merge with elected sign": plain(kernels.merge_elected),
     }
 
 
-def processor_seconds(make: Callable[[], Work], elements: int, threads: int) -> float:
-    """Return the processor seconds of one pass over all elements by some threads."""
+def processor_seconds(
+    make: Callable[[], Work], elements: int, threads: int, *, is_in_cache: bool = False
+) -> float:
+    """Return the processor seconds of one pass over all elements by some threads.
+
+    is_in_cache: every thread takes its first block again and again instead.
+    """
     used = [0.0] * threads
     bounds = [elements * k // threads // BLOCK_ELEMENTS * BLOCK_ELEMENTS for k in range(threads)]
     ready = threading.Barrier(threads)
@@ -90,7 +99,8 @@ def processor_seconds(make: Callable[[], Work], elements: int, threads: int) -> 
         ready.wait()
         before = time.thread_time()
         for first in range(start, stop, BLOCK_ELEMENTS):
-            work(slice(first, min(first + BLOCK_ELEMENTS, stop)))
+            block = slice(first, min(first + BLOCK_ELEMENTS, stop))
+            work(slice(start, start + block.stop - block.start) if is_in_cache else block)
         used[number] = time.thread_time() - before
 
     workers = [
@@ -115,22 +125,23 @@ def main() -> None:
     models = arrays(options.elements, options.agents)
     elements = len(models[0])
     rows = []
-    for threads in options.threads:
-        makers = kernels_on(models)
+    makers = kernels_on(models)
+    for is_in_cache, threads in itertools.product((False, True), options.threads):
         seconds: dict[str, list[float]] = {name: [] for name in makers}
         for number in range(options.rounds + 1):
             for name, make in makers.items():
-                used = processor_seconds(make, elements, threads)
+                used = processor_seconds(make, elements, threads, is_in_cache=is_in_cache)
                 if number:  # the first round loads or compiles the kernels
                     seconds[name].append(used)
         copies = seconds["copy of one tensor"]
         for name, found in seconds.items():
             each = statistics.median(found) / elements / threads * 1e9
             ratio = statistics.median(a / b for a, b in zip(found, copies, strict=True))
-            rows.append([name, threads, f"{each:.3f}", f"{ratio:.1f}"])
+            where = "cache" if is_in_cache else "memory"
+            rows.append([name, where, threads, f"{each:.3f}", f"{ratio:.1f}"])
     print(f"{options.agents} agents, {elements} bfloat16 elements, {options.rounds} rounds")
     print()
-    print(table(("kernel", "threads", "ns / element", "x copy"), rows))
+    print(table(("kernel", "in", "threads", "ns / element", "x copy"), rows))
     print()
     print(machine_facts())
 

@@ -52,21 +52,31 @@ def run_in_turns(
     commands: dict[str, Callable[[Path], Sequence[str]]],
     rounds: int,
     scratch: Path,
-    again: Callable[[str], bool] = lambda name: True,
+    again: Callable[[str, int], bool] = lambda name, number: True,
+    may_fail: Callable[[str], bool] = lambda name: False,
 ) -> dict[str, list[Run]]:
     """Run every command once a round, so that a drifting machine meets all of them alike.
 
     commands: from an output folder, which is removed after each run, to the command line;
-    again: whether a command runs in every round or in the first only.
+    again: whether a command runs in a round, counted from 0;
+    may_fail: whether a command that fails is told about and then left out.
     """
     results: dict[str, list[Run]] = {name: [] for name in commands}
+    failed: set[str] = set()
     out = scratch / "out"
     for number in range(rounds):
         for name, command in commands.items():
-            if number and not again(name):
+            if name in failed or not again(name, number):
                 continue
             shutil.rmtree(out, ignore_errors=True)
-            results[name].append(run_process(command(out)))
+            try:
+                results[name].append(run_process(command(out)))
+            except RuntimeError as error:
+                if not may_fail(name):
+                    raise
+                print(f"round {number + 1}: {name}: {error}", file=sys.stderr)
+                failed.add(name)
+                continue
             last = results[name][-1]
             told = f"round {number + 1}: {name}: {last.wall:.2f} s, cpu {last.cpu:.2f} s"
             print(told, file=sys.stderr)

@@ -4,7 +4,8 @@ Checkpoints in the layout of Qwen2 models: bfloat16 safetensors shards with an i
 and a toy tokenizer. Each agent changes its share of the base's elements by 1, 2 or 4 units in the
 last place, as reinforcement learning does; the shares of the first three agents are those of the
 paper's coding, tool and memory agents, and half of every agent's choices are shared with the
-others. The same arguments give the same bytes.
+others. The same arguments give the same bytes. Large tensors repeat: they are made of 32 million
+different elements, so that a zoo is made about as fast as it is written.
 
     python benchmarks/zoo.py FOLDER [--size 0.1b] [--agents 3] [--seed 0]
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +25,9 @@ import numpy as np
 
 DENSITIES = (0.032, 0.462, 0.543, 0.30, 0.10, 0.45)
 CHUNK = 1 << 20
+POOL_CHUNKS = 32
 SHARD_BYTES = 2_000_000_000
+SPARE_BYTES = 8_000_000_000
 COMPLETE = "zoo.json"
 
 
@@ -81,12 +85,20 @@ def make_zoo(folder: Path, size: str, agents: int, seed: int = 0) -> Path:
     if record.is_file() and json.loads(record.read_text()) == wanted:
         return folder
     record.unlink(missing_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    needed, free = 2 * elements(size) * (agents + 1), shutil.disk_usage(folder).free
+    if free < needed + SPARE_BYTES:
+        raise SystemExit(
+            f"{folder}: a zoo of {size} and {agents} agents takes {needed / 1e9:.1f} GB; "
+            f"{free / 1e9:.1f} GB are free, and {SPARE_BYTES / 1e9:.0f} GB must stay so."
+        )
     shards = _shards(SIZES[size])
     for name in ("base", *agent_names(agents)):
         (folder / name).mkdir(parents=True, exist_ok=True)
         _write_side_files(folder / name, SIZES[size])
+    pool = _Pool(agents, seed)
     for index, tensors in enumerate(shards):
-        _write_shard(folder, index, len(shards), tensors, agents, seed)
+        _write_shard(folder, index, len(shards), tensors, pool)
     record.write_text(json.dumps(wanted))
     return folder
 
@@ -109,8 +121,7 @@ def _write_shard(
     index: int,
     count: int,
     tensors: list[tuple[str, tuple[int, ...]]],
-    agents: int,
-    seed: int,
+    pool: _Pool,
 ) -> None:
     header, end = {"__metadata__": {"format": "pt"}}, 0
     for name, shape in tensors:
@@ -121,25 +132,43 @@ def _write_shard(
     file_name = "model.safetensors"
     if count > 1:
         file_name = f"model-{index + 1:05d}-of-{count:05d}.safetensors"
-    paths = [folder / name / file_name for name in ("base", *agent_names(agents))]
+    paths = [folder / name / file_name for name in ("base", *agent_names(pool.agents))]
     files = [path.open("wb") for path in paths]
     try:
         for file in files:
             file.write(len(text).to_bytes(8, "little") + text)
         for name, shape in tensors:
-            random = np.random.default_rng([seed, zlib.crc32(name.encode())])
-            left = math.prod(shape)
-            while left:
-                n = min(left, CHUNK)
-                for file, bits in zip(files, _chunk(random, n, agents, name), strict=True):
-                    file.write(bits.tobytes())
-                left -= n
+            for parts in pool.tensor(name, math.prod(shape)):
+                for file, bits in zip(files, parts, strict=True):
+                    file.write(bits)
     finally:
         for file in files:
             file.close()
     if count > 1:
         for path in paths:
             _add_to_index(path, [name for name, _ in tensors])
+
+
+class _Pool:
+    """The contents of tensors; large ones are pieced together from a few chunks."""
+
+    def __init__(self, agents: int, seed: int) -> None:
+        self.agents = agents
+        self._seed = seed
+        self._chunks: dict[int, list[np.ndarray]] = {}
+
+    def tensor(self, name: str, n: int) -> Iterator[list[np.ndarray]]:
+        """Yield the bits of a tensor of n elements, of the base and of each agent, in parts."""
+        random = np.random.default_rng([self._seed, zlib.crc32(name.encode())])
+        if n < CHUNK or "norm" in name:
+            yield _chunk(random, n, self.agents, name)
+            return
+        for start in range(0, n, CHUNK):
+            number = int(random.integers(POOL_CHUNKS))
+            if number not in self._chunks:
+                own = np.random.default_rng([self._seed, number])
+                self._chunks[number] = _chunk(own, CHUNK, self.agents, "weight")
+            yield [bits[: n - start] for bits in self._chunks[number]]
 
 
 def _chunk(random: np.random.Generator, n: int, agents: int, name: str) -> list[np.ndarray]:

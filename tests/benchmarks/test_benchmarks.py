@@ -83,6 +83,42 @@ def test_the_command_that_is_timed_merges(tiny, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_tool_that_fails_is_left_out_and_one_of_ours_is_not(tmp_path, capsys):
+    commands = {
+        "theirs": lambda out: [sys.executable, "-c", "raise SystemExit('their bug')"],
+        "ours": lambda out: [sys.executable, "-c", ""],
+    }
+    theirs_may = {"may_fail": lambda name: name == "theirs"}
+    runs = measuring.run_in_turns(commands, 2, tmp_path, **theirs_may)
+    assert (len(runs["theirs"]), len(runs["ours"])) == (0, 2)
+    assert capsys.readouterr().err.count("failed:") == 1
+    with pytest.raises(RuntimeError, match="their bug"):
+        measuring.run_in_turns(commands, 1, tmp_path)
+
+
+def test_a_tool_may_run_in_the_first_rounds_only(tmp_path):
+    commands = dict.fromkeys(("a", "b"), lambda out: [sys.executable, "-c", ""])
+    again = lambda name, number: name == "a" or number < 1  # noqa: E731
+    runs = measuring.run_in_turns(commands, 3, tmp_path, again=again)
+    assert {name: len(found) for name, found in runs.items()} == {"a": 3, "b": 1}
+
+
+def test_large_tensors_are_pieced_together_from_the_pool(tmp_path):
+    pool = zoo._Pool(2, 0)
+    parts = list(pool.tensor("weight", 2 * zoo.CHUNK + 5))
+    assert [len(part[0]) for part in parts] == [zoo.CHUNK, zoo.CHUNK, 5]
+    again = list(zoo._Pool(2, 0).tensor("weight", 2 * zoo.CHUNK + 5))
+    for ours, theirs in zip(parts, again, strict=True):
+        for mine, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(mine, other)
+
+
+def test_a_zoo_that_would_fill_the_disk_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(zoo, "SPARE_BYTES", 1 << 60)
+    with pytest.raises(SystemExit, match="GB are free"):
+        zoo.make_zoo(tmp_path, "tiny", 1)
+
+
 def test_ratios_are_medians_within_rounds():
     def runs(*walls: float) -> list[measuring.Run]:
         return [measuring.Run(wall, 0, 0) for wall in walls]
