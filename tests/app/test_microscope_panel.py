@@ -213,3 +213,23 @@ def test_a_closed_microscope_asks_nothing(visit) -> None:
     it.page.keyboard.press("End")
     it.page.wait_for_timeout(1000)
     assert it.requests[before:] == []
+
+
+@pytest.mark.browser
+def test_unfolded_details_fit_a_phone(visit) -> None:
+    it = visit((390, 844))
+    page = it.page
+    it.open()
+    it.use_example()
+    for part in ("rounding", "relations", "dialects"):
+        page.click(f"[data-part={part}-more] > summary")
+    page.wait_for_selector("[data-part=rounding-chart] path:visible")
+    page.wait_for_selector("[data-part=relations-chart] rect.bar")
+    page.click("#microscope > button")
+    page.wait_for_selector(".scope-cell[aria-selected]")
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    sizes = page.evaluate(
+        "() => [...document.querySelectorAll('.scope-cell')]"
+        ".map((e) => Math.round(e.getBoundingClientRect().width))"
+    )
+    assert min(sizes) >= 20  # still to be hit by a finger
