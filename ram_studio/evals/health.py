@@ -2,8 +2,9 @@
 
 On a text shipped with the package: logits that are not finite, perplexity, bits per byte (which can
 be compared between tokenizers), and the mean KL divergence of the next-token distribution from the
-base's, KL(base || model), in nats a token. On a few open prompts, answered greedily: the share of
-answers that end by themselves, the share of repeated 4-grams, and tokens per second.
+base's, KL(base || model), in nats a token. On a few prompts, half of them open and half with a
+short answer, answered greedily: the share of answers that end by themselves, the share of repeated
+4-grams, and tokens per second.
 """
 
 import math
@@ -17,7 +18,7 @@ from ram_studio.evals.generation import decode, ending_ids, fitting_threads, pad
 from ram_studio.evals.question import Question
 from ram_studio.evals.suites.suite import DATA
 
-HEALTH_VERSION = 1
+HEALTH_VERSION = 2
 MAX_TEXT_TOKENS = 512
 NEW_TOKENS = 96
 REPEATED_GRAM = 4
@@ -26,6 +27,10 @@ _PROMPTS = (
     "Explain how a bicycle stays upright.",
     "Write a short letter to a friend you have not seen for a year.",
     "What should one think about before buying a used car?",
+    "What is the capital of Japan?",
+    "Name three colours.",
+    "Which month comes after June?",
+    "Say good morning in one short sentence.",
 )
 
 
@@ -36,8 +41,8 @@ class Health:
     text_tokens: tokens of the shipped text that were scored. nonfinite_logits: how many logits on
     it were NaN or infinite (any above 0 means broken weights; perplexity and KL are then None).
     perplexity: per token. kl_to_base: None without a base or with another vocabulary. ended: share
-    of open answers that ended by themselves. repetition: share of 4-grams in them that occurred
-    before in the same answer. tokens_per_second: of decoding those answers together.
+    of answers that ended by themselves within 96 tokens. repetition: share of 4-grams in them that
+    occurred before in the same answer. tokens_per_second: of decoding those answers together.
     """
 
     text_tokens: int
@@ -96,11 +101,11 @@ def measure_health(engine: LocalEngine, reference: Any = None) -> Health:
         if reference is not None and reference.shape == log_probabilities.shape:
             gap = (reference.exp() * (reference - log_probabilities)).sum(-1)
             divergence = max(float(gap.mean()), 0.0)
-    ended, repetition, speed = _open_answers(engine)
+    ended, repetition, speed = _answers(engine)
     return Health(len(ids) - 1, bad, perplexity, bits, divergence, ended, repetition, speed)
 
 
-def _open_answers(engine: LocalEngine) -> tuple[float, float, float]:
+def _answers(engine: LocalEngine) -> tuple[float, float, float]:
     """Return (share ended, share of repeated n-grams, tokens per second)."""
     model, tokenizer = engine.model, engine.tokenizer
     context = getattr(model.config.get_text_config(), "max_position_embeddings", 10**9)
