@@ -86,8 +86,8 @@ class _Lane:
         self._stream = Stream(device)
         with self._stream:  # its memory is filled in the stream that uses it
             self.task = make_task(device)
-        is_read = residence is None or not residence.is_filled
-        self._slots = [_Slot() for _ in range(RING if is_read else _DEEP_RING)]
+        reads_nothing = residence is not None and residence.holds_everything
+        self._slots = [_Slot() for _ in range(_DEEP_RING if reads_nothing else RING)]
         self._turn = 0
 
     def run(self, block: Block, stays: StoredRows | None) -> None:

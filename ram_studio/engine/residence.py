@@ -99,6 +99,12 @@ class Residence:
             self.nbytes += needed
             self._pieces[tensor.name] = [_Piece(piece, device) for piece in pieces]
 
+    @property
+    def holds_everything(self) -> bool:
+        """Whether no block of any merged tensor needs to be read."""
+        every = {tensor.name for tensor in self._report.tensors if tensor.kind == "merge"}
+        return self.is_filled and self._pieces.keys() == every
+
     def device_of(self, name: str) -> str:
         """Return the device of a tensor; the first where it does not stay."""
         pieces = self._pieces.get(name)

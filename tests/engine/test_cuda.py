@@ -340,6 +340,25 @@ def test_blocks_are_dealt_to_all_devices_in_turn_and_come_back_in_order(big):
     assert dealt == [[*range(k, len(blocks), 3), -1] for k in range(3)]
 
 
+def test_a_ring_is_deep_only_where_nothing_is_read(big):
+    """Slots that read hold buffers: their number bounds the memory of a lane."""
+    report = load(big.base_path, big.agent_paths)
+    blocks = list(blocks_of(report.tensors, GROUP_ELEMENTS))
+    for budget, most in ((0, 2), (2_000_000, 2), (1 << 30, len(blocks))):
+        merged = [tensor for tensor in report.tensors if tensor.kind == "merge"]
+        stays = Residence(report, merged, ("cpu",), [budget])
+        with Sources(report) as sources:
+            stays.load([t for t in merged if stays.find(next(blocks_of([t])))], sources)
+            stays.fill()
+            log: list[tuple[int, int]] = []
+            worker = DeviceWorker(("cpu",), partial(Recorder, log=log), sources, stays)
+            for number, block in enumerate(blocks):
+                worker(block)
+                assert number + 1 - len(log) <= most
+            assert len(blocks) - len(log) == most
+            worker.close()
+
+
 def test_threads_share_a_residence(big):
     """Each piece's memory is taken once, whoever comes first."""
     report = load(big.base_path, big.agent_paths)
