@@ -212,7 +212,7 @@ class Sweep:
         return [e for e in self._entries if e.is_alive and e.stages]
 
     def _ranked(self) -> list[Entry]:
-        """Return the comparable settings, the best first; the earlier one among equals.
+        """Return the comparable settings, the best first; among equals the start, then the earlier.
 
         Only those are comparable that answered as much as the others: in a race what all in it
         have answered counts, in a search what the finished ones have.
@@ -223,7 +223,7 @@ class Sweep:
             alive = [e for e in alive if e.stages == most]
         level = min((e.stages for e in alive), default=0)
         common = [q.id for parts in self._stages.values() for p in parts[:level] for q in p]
-        return sorted(alive, key=lambda e: -sum(e.verdicts[q] for q in common))
+        return sorted(alive, key=lambda e: (-sum(e.verdicts[q] for q in common), not e.is_start))
 
     def _look(self, entries: Sequence[Entry], *, final: bool) -> None:
         """Compare settings with the best so far; those that clearly lose are out."""

@@ -143,7 +143,7 @@ class SweepAnswers:
         self._closing.callback(self._engine.close)
         self._fisher = self._closing.enter_context(_folder(fisher_folder))
         self._merger: InMemoryMerger | None = None
-        self._asked, self._seconds = 0, 0.0
+        self._asked, self._seconds, self._is_warm = 0, 0.0, False
         self.items: SweepItems = draw_items(
             plan.suite_names,
             items=plan.items,
@@ -181,7 +181,10 @@ class SweepAnswers:
 
     @property
     def seconds_each(self) -> float:
-        """How long an answer took so far, merging included; 0 before the first."""
+        """How long an answer takes, merging included; 0 while only the first merge was asked.
+
+        The first one also loads the model, and stored answers take no time: both are left out.
+        """
         return self._seconds / self._asked if self._asked else 0.0
 
     def ask(self, entry: Entry, questions: Mapping[str, Sequence[Question]]) -> dict[str, bool]:
@@ -223,7 +226,10 @@ class SweepAnswers:
             done += len(own)
         seconds = time.monotonic() - began
         entry.seconds += seconds
-        self._asked, self._seconds = self._asked + total, self._seconds + seconds
+        if self._engine.was_asked:
+            if self._is_warm:
+                self._asked, self._seconds = self._asked + total, self._seconds + seconds
+            self._is_warm = True
         return found
 
     def _put(self, entry: Entry, model: Any) -> None:

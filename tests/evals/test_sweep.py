@@ -151,14 +151,14 @@ def _small(search: str, store, stop_after: int | None = None):
     return running.state, sum(run.answered for run in store.runs())
 
 
-@pytest.mark.parametrize("search", ["grid", "optuna"])
-def test_stopping_anywhere_and_resuming_equals_an_uninterrupted_run(search, tmp_path):
+@pytest.mark.parametrize(("search", "polls"), [("grid", (40, 260)), ("optuna", (130,))])
+def test_stopping_anywhere_and_resuming_equals_an_uninterrupted_run(search, polls, tmp_path):
     with AnswerStore(tmp_path / "whole.sqlite3") as store:
         whole, total = _small(search, store)
     assert whole.ending == "done"
     path = tmp_path / "parts.sqlite3"
     kept = []
-    for stop_after in (0, 40, 130, 260):
+    for stop_after in polls:
         with AnswerStore(path) as store:
             stopped, answered = _small(search, store, stop_after)
         assert stopped.ending == "stopped"
@@ -190,6 +190,48 @@ def test_time_that_is_up_ends_a_sweep_with_what_there_is():
     assert state.winner is None
     assert state.statements() == ("No setting has been scored yet.",)
     assert all(row.n == 0 for row in state.rows)
+
+
+def test_time_is_kept_back_for_the_check_of_the_winner(monkeypatch):
+    class Clock:
+        now = 0.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+    clock = Clock()
+    for module in ("sweep", "sweep_answers"):
+        monkeypatch.setattr(f"ram_studio.evals.{module}.time", clock)
+    done: dict[str, int] = {}
+
+    def tick(label: str, answered: int, of: int) -> None:
+        # A second for each answer.
+        clock.now += answered - done.get(label, 0)
+        done[label] = answered if answered < of else 0
+
+    plan = SweepPlan(
+        recipe(r=0.5), parse_axes(["r=0:0.5:6"]), items=4, minutes=72 / 60, early_stop=False
+    )
+    running = Sweep(plan, device="cpu", sketch=load_sketch(SKETCH), on_progress=tick)
+    states = list(running.run())
+    assert states[-1].ending == "out of time"
+    # 72 s less 2 x 16 held-out answers: three settings of 12 fit, the fourth is late.
+    assert [row.status for row in states[-1].rows].count("unfinished") == 2
+    assert len(states[-1].measured) == 4
+    assert states[-1].recheck is not None
+    assert clock.now <= 4 * 12 + 32
+
+
+def test_among_equals_the_start_is_the_best():
+    state = sweep(recipe(r=0.0), ["r=0,0.001"], items=2, device="cpu", sketch=load_sketch(SKETCH))
+    assert state.rows[0].correct == state.rows[1].correct
+    assert state.winner == "ram+ (r 0)"
+    assert state.winner_is_start
+    reverse = sweep(
+        recipe(r=0.001), ["r=0,0.001"], items=2, device="cpu", sketch=load_sketch(SKETCH)
+    )
+    assert reverse.winner == "ram+ (r 0.001)"
+    assert "It is the setting the sweep started from." in reverse.statements()
 
 
 def test_a_setting_that_cannot_be_merged_is_a_row_with_its_reason(monkeypatch):

@@ -36,6 +36,11 @@ class MergedEngine(LocalEngine):
         self._weights, self._apply = weights, apply
 
     @property
+    def was_asked(self) -> bool:
+        """Whether the merge held now was put into the model, so that it answered anything."""
+        return self._weights is not None and self._apply is None
+
+    @property
     def identity(self) -> Mapping[str, Any]:  # type: ignore[override]
         """As `LocalEngine`'s, with the fingerprint of the weights held."""
         if self._weights is None:
