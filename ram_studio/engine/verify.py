@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio._version import __version__
-from ram_studio.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from ram_studio.checkpoints.checkpoint import Checkpoint, open_checkpoint, split_hub_id
 from ram_studio.checkpoints.compatibility import CompatibilityReport
 from ram_studio.checkpoints.describe import printable, quoted, shown_list, who
 from ram_studio.checkpoints.header import TensorInfo
-from ram_studio.checkpoints.passport import Passport, read_passport
+from ram_studio.checkpoints.passport import Passport, SourceRecord, read_passport
 from ram_studio.engine.analyse import load
 from ram_studio.engine.blocks import Block
 from ram_studio.engine.events import CancelToken, ProgressCallback
@@ -82,7 +82,8 @@ def verify(
     (and then the passport's numbers too), else SAMPLED_BLOCKS spread over the model.
 
     Args:
-        with_sources: look for the sources where the recipe says they were.
+        with_sources: look for the sources where the recipe says they were, on the Hub at the commit
+            that was merged.
         base, agents: where they are now (imply with_sources; those left out as in the recipe).
 
     Raises: VerificationError naming every file, or the tensor; CheckpointError when a file cannot
@@ -94,8 +95,9 @@ def verify(
     checkpoint = open_checkpoint(str(folder), name="merged")
     source_files = compared = 0
     if with_sources or base is not None or agents:
-        places = {**passport.recipe.agents, **(agents or {})}
-        sources = _open_sources(passport, base or passport.recipe.base, places, cancel)
+        recorded = {name: place_of(record) for name, record in passport.agents.items()}
+        places = {**recorded, **(agents or {})}
+        sources = _open_sources(passport, base or place_of(passport.base), places, cancel)
         source_files = check_sources(passport, sources, threads, on_progress, cancel)
         if not source_files:
             notes.append(
@@ -115,6 +117,12 @@ def verify(
         compared_bytes=compared,
         total_bytes=sum(t.nbytes for t in checkpoint.tensors.values()),
     )
+
+
+def place_of(record: SourceRecord) -> str:
+    """Return where a source was: of a Hub id the very commit, whatever its branch is now."""
+    parts = split_hub_id(record.source) if record.revision is not None else None
+    return record.source if parts is None else f"{parts[0]}@{record.revision}"
 
 
 def _open_sources(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from fault_points import FaultPoint
 from test_source_faults import at_block
 
 from ram_studio.checkpoints.checkpoint import open_checkpoint
-from ram_studio.engine.blocks import GROUP_ELEMENTS
+from ram_studio.engine.blocks import GROUP_ELEMENTS, BlockReader
 from ram_studio.engine.merge import merge
 from ram_studio.engine.verify import verify
 from ram_studio.errors import CheckpointError, OutputError, SourceChangedError
@@ -145,6 +146,31 @@ def test_a_target_that_cannot_be_written_says_why_at_the_first_write(zoo, calls,
             merge(zoo.recipe(), tmp_path / "out", **OPTIONS)
         assert WORDS.get(code, os.strerror(code)) in str(caught.value)
         assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A folder that cannot be written to; for root, who may write anywhere, a disk of its own."""
+    folder = tmp_path / "read-only"
+    folder.mkdir(mode=0o555)
+    if os.geteuid() != 0:
+        yield folder
+        return
+    mount = ["mount", "-t", "tmpfs", "-o", "ro,size=1m", "tmpfs", str(folder)]
+    if (
+        not shutil.which("mount")
+        or subprocess.run(mount, capture_output=True, check=False).returncode
+    ):
+        pytest.skip("mounting is not allowed here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_read_only_target_is_refused_before_any_work(zoo, read_only, monkeypatch):
+    monkeypatch.setattr(BlockReader, "read", lambda *_: pytest.fail("a block was read"))
+    with pytest.raises(OutputError, match="not writable"):
+        merge(zoo.recipe(), read_only / "out", **OPTIONS)
+    assert os.listdir(read_only) == []
 
 
 Order = Callable[..., tuple[int, str]]

@@ -11,10 +11,10 @@ import pytest
 from engine_zoo import EMBEDDING, Zoo, make_zoo
 
 from ram_studio.checkpoints.header import read_header
-from ram_studio.checkpoints.passport import seal_of
+from ram_studio.checkpoints.passport import SourceRecord, seal_of
 from ram_studio.engine.blocks import GROUP_ELEMENTS
 from ram_studio.engine.merge import merge
-from ram_studio.engine.verify import verify
+from ram_studio.engine.verify import place_of, verify
 from ram_studio.errors import RamStudioError, VerificationError
 
 SHAPES = {EMBEDDING: (40, 30), "model.layers.0.w": (5 * GROUP_ELEMENTS,), "model.norm.w": (9,)}
@@ -202,3 +202,10 @@ def test_other_sources_than_those_that_were_merged_are_refused(zoo, tmp_path):
 def test_a_folder_without_passport_is_no_merge(zoo):
     with pytest.raises(VerificationError, match=r"ram_studio\.json"):
         verify(zoo.base_path)
+
+
+def test_a_source_of_the_hub_is_looked_for_at_the_commit_that_was_merged():
+    record = {"fingerprint": "f", "nbytes": 1}
+    hub = SourceRecord(source="owner/name@main", revision="a" * 40, **record)
+    assert place_of(hub) == f"owner/name@{'a' * 40}"
+    assert place_of(SourceRecord(source="owner/name", **record)) == "owner/name"  # a folder

@@ -1,0 +1,93 @@
+"""inspect, merge and verify as a user meets them: storage, hashes, what changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+
+def write(folder: Path, tensor: np.ndarray, **config: object) -> Path:
+    folder.mkdir()
+    save_file({"model.w": tensor}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
+    return folder
+
+
+@pytest.fixture
+def noisy(tmp_path: Path) -> list[str]:
+    """Options of a float16 base and a float32 agent that is the base and noise below its digits."""
+    random = np.random.default_rng(0)
+    base = (random.random(3000, dtype=np.float32) + 1).astype(np.float16)
+    noise = (random.random(3000, dtype=np.float32) - 0.5) * 4e-4
+    write(tmp_path / "base", base)
+    write(tmp_path / "coder", base.astype(np.float32) + noise, model_type="qwen2")
+    return ["--base", str(tmp_path / "base"), "--agent", f"coder={tmp_path / 'coder'}"]
+
+
+def test_inspect_warns_from_headers_and_judges_with_a_sketch(cli, noisy, tmp_path):
+    code, out, err = cli("inspect", *noisy)
+    assert (code, err) == (0, "")
+    assert 'warning: Agent "coder": 1 of 1 tensors are stored in F32, in the base in F16' in out
+    assert "its config differs" in out
+    sketch = tmp_path / "s.safetensors"
+    code, out, err = cli("analyze", *noisy, "--sketch", sketch)
+    assert code == 0
+    assert 'Agent "coder": storage, not training.' in err
+    assert "storage" in out
+    code, out, _ = cli("inspect", *noisy, "--sketch", sketch, "--json")
+    storage = json.loads(out)["storage"]
+    assert storage["is_complete"]
+    coder = storage["agents"]["coder"]
+    assert (coder["verdict"], coder["rounded"]["active"]) == ("storage", 0)
+    assert coder["stored"]["density"] > 0.9
+    assert [f["kind"] for f in storage["findings"] if f["level"] == "warn"] == ["config", "storage"]
+    code, out, _ = cli("analyze", *noisy, "--json")
+    assert json.loads(out)["storage"] == storage
+    (tmp_path / "coder" / "config.json").unlink()
+    write(tmp_path / "other", np.zeros(3000, np.float16))
+    other = [*noisy[:2], "--agent", f"coder={tmp_path / 'other'}", "--sketch", sketch]
+    code, _, err = cli("inspect", *other)
+    assert code == 1
+    assert "differs from the files given for coder" in err
+
+
+def test_verify_says_match_or_names_what_differs(cli, noisy, tmp_path):
+    out = tmp_path / "merged"
+    assert cli("merge", *noisy, "--out", out)[0] == 0
+    passport = json.loads((out / "ram_studio.json").read_text())
+    assert passport["base"]["files"]["model.safetensors"]["hash"].startswith("blake3:")
+    code, text, _ = cli("verify", out, "--full")
+    assert code == 0
+    assert [line.split(":")[0] for line in text.splitlines()] == ["MATCH"] * 3
+    config = out / "config.json"
+    before = config.read_bytes()
+    config.write_bytes(before.replace(b"llama", b"llamb"))
+    code, text, err = cli("verify", out)
+    assert (code, text) == (1, "")
+    assert "1 file changed after the merge" in err
+    assert str(config) in err
+    config.write_bytes(before)
+    source = tmp_path / "coder" / "model.safetensors"
+    data = bytearray(source.read_bytes())
+    data[-1] ^= 1
+    source.write_bytes(data)
+    code, _, err = cli("verify", out, "--sources")
+    assert code == 1
+    assert 'Agent "coder"' in err
+    assert "`model.safetensors` has another content" in err
+    code, text, _ = cli("verify", out, "--json")  # without sources they do not matter
+    assert json.loads(text)["match"] is True
+
+
+def test_no_hash_leaves_the_hashes_out(cli, noisy, tmp_path):
+    out = tmp_path / "merged"
+    assert cli("merge", *noisy, "--out", out, "--no-hash")[0] == 0
+    passport = json.loads((out / "ram_studio.json").read_text())
+    assert passport["base"]["files"] is None
+    code, text, _ = cli("verify", out, "--sources")
+    assert code == 0
+    assert "note: The passport has no content hashes" in text
