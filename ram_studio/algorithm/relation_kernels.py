@@ -16,17 +16,43 @@ from ram_studio.algorithm.numba_kernels import numba_kernel
 from ram_studio.algorithm.relations import EXPONENTS, HALF_STEPS, PAIR_ROWS, QUANTUM
 
 _TILE = 1024
+_TABLED = 8
+"""Up to so many agents the owners of all overlap patterns are looked up."""
+
 _ROUNDER = 2.0**52 * QUANTUM
 
 
+@numba_kernel(forceinline=True)
+def _pair_index(a, b, n):
+    """Return the place of the pair a < b among (0, 1), (0, 2), ..., (1, 2), ..."""
+    return a * (2 * n - a - 1) // 2 + b - a - 1
+
+
 @numba_kernel
-def gather_changed(base, agents, alone, several, counts):
-    """Gather the elements that each agent alone changed, and those that several did, as float32.
+def _owner_of(mask, n_agents):
+    """Return where the elements with these changes go: to an agent, a pair, or the rest."""
+    changed, first, last = 0, 0, 0
+    for t in range(n_agents):
+        if (mask >> np.uint32(t)) & np.uint32(1):
+            first = t if changed == 0 else first
+            last = t
+            changed += 1
+    if changed == 1:
+        return first
+    if changed == 2:
+        return n_agents + _pair_index(first, last, n_agents)
+    return n_agents + n_agents * (n_agents - 1) // 2
+
+
+@numba_kernel
+def gather_changed(base, agents, alone, paired, several, counts):
+    """Gather as float32 the elements that one agent changed, that two did, and that more did.
 
     base: stored elements (n,); agents: tuple of such.
     alone: float32 (2, n), the agent's element and tau, for the first agent, then the second, ...;
-    several: float32 (2, agents, n), every agent's element and tau; counts: int64 (agents + 1,),
-    how many each agent alone changed, and last how many several. All three are overwritten.
+    paired: float32 (4, n), both elements and both tau, pair by pair; several: float32
+    (2, agents, n), every agent's element and tau; counts: int64 (agents + pairs + 1,), how many
+    there are of each. All are overwritten.
 
     The only kernel here that is compiled for each number of agents and storage format.
     """
@@ -49,36 +75,52 @@ def gather_changed(base, agents, alone, several, counts):
         found[n_found] = i
         n_found += np.int64(pattern[i] != 0)
     counts[:] = 0
-    places = np.zeros(n_agents + 1, dtype=np.int64)
-    sorted_by_owner = np.empty(n, dtype=np.int32)
-    # Twice over the changed elements: how many each agent owns alone, then where they go.
-    for turn in range(2):
-        for at in range(n_found):
-            mask = pattern[found[at]]
-            row = n_agents
-            for t in range(n_agents):
-                row = t if mask == np.uint32(1 << t) else row
-            if turn == 0:
-                counts[row] += 1
-            else:
-                sorted_by_owner[places[row]] = found[at]
-                places[row] += 1
-        if turn == 0:
-            for t in range(1, n_agents + 1):
-                places[t] = places[t - 1] + counts[t - 1]
+    owner = np.empty(n_found, dtype=np.int16)
+    known = min(n_agents, _TABLED)
+    table = np.empty(1 << known, dtype=np.int16)
+    for mask in range(len(table)):
+        table[mask] = _owner_of(np.uint32(mask), n_agents)
+    for at in range(n_found):
+        mask = pattern[found[at]]
+        row = table[mask] if mask < len(table) else _owner_of(mask, n_agents)
+        owner[at] = row
+        counts[row] += 1
+    places = np.zeros(len(counts), dtype=np.int64)
+    for row in range(1, len(counts)):
+        places[row] = places[row - 1] + counts[row - 1]
+    by_owner = np.empty(n_found, dtype=np.int32)
+    for at in range(n_found):
+        by_owner[places[owner[at]]] = found[at]
+        places[owner[at]] += 1
     start = 0
     for t in range(n_agents):
         y = agents[t]
         for at in range(start, start + counts[t]):
-            i = sorted_by_owner[at]
+            i = by_owner[at]
             own = _decode(y[i])
             alone[0, at] = own
             alone[1, at] = own - _decode(base[i])
         start += counts[t]
+    end = 0
+    row = n_agents
+    for a in range(n_agents):
+        for b in range(a + 1, n_agents):
+            y, z = agents[a], agents[b]
+            for at in range(end, end + counts[row]):
+                i = by_owner[start + at]
+                x = _decode(base[i])
+                own, other = _decode(y[i]), _decode(z[i])
+                paired[0, at] = own
+                paired[1, at] = other
+                paired[2, at] = own - x
+                paired[3, at] = other - x
+            end += counts[row]
+            row += 1
+    start += end
     for t in range(n_agents):
         y = agents[t]
-        for at in range(counts[n_agents]):
-            i = sorted_by_owner[start + at]
+        for at in range(counts[row]):
+            i = by_owner[start + at]
             own = _decode(y[i])
             several[0, t, at] = own
             several[1, t, at] = own - _decode(base[i])
@@ -97,12 +139,6 @@ def _interval_of(change, edge_bits, interval_of_bin):
 def _size(change):
     """Return |tau| as it is added up, see QUANTUM."""
     return (abs(np.float64(change)) + _ROUNDER) - _ROUNDER
-
-
-@numba_kernel(forceinline=True)
-def _pair_index(a, b, n):
-    """Return the place of the pair a < b among (0, 1), (0, 2), ..., (1, 2), ..."""
-    return a * (2 * n - a - 1) // 2 + b - a - 1
 
 
 @numba_kernel(forceinline=True)
@@ -135,7 +171,7 @@ def _magnitude_row(mask, agent, members, n, has_sets):
 
 
 @numba_kernel(forceinline=True)
-def _add_magnitudes(tau, order, interval, active, n, has_sets, rows, touched):
+def _add_magnitudes(tau, order, interval, active, n, has_sets, rows):
     """Add |tau| of each member of every set of agents that is active at some threshold."""
     mask = 0
     for last in range(active):
@@ -148,14 +184,13 @@ def _add_magnitudes(tau, order, interval, active, n, has_sets, rows, touched):
             agent = order[member]
             row = _magnitude_row(mask, agent, last + 1, n, has_sets)
             size = _size(tau[agent])
-            touched[row] = 1
             rows[row, upper] += size
             if lower > 0:
                 rows[row, lower] -= size
 
 
 @numba_kernel(forceinline=True)
-def _add_signs(tau, order, interval, active, n, first, rows, touched):
+def _add_signs(tau, order, interval, active, n, first, rows):
     """Add conflicts of sign, cancelled |tau| and pairs, for an element with several changes.
 
     first: row of the conflicts; then one row per agent (cancelled) and PAIR_ROWS per pair.
@@ -172,17 +207,12 @@ def _add_signs(tau, order, interval, active, n, first, rows, touched):
             a = min(order[last], order[member])
             b = max(order[last], order[member])
             row = first + 1 + n + PAIR_ROWS * _pair_index(a, b, n)
-            touched[row] = 1
-            touched[row + 2] = 1
             rows[row, upper] += 1.0
             rows[row + 2, upper] += _size(newest) + _size(other)
             if (newest > 0.0) != (other > 0.0):
                 if not is_mixed:  # from here on down the ladder it stays so
                     is_mixed = True
-                    touched[first] = 1
                     rows[first, upper] += 1.0
-                touched[row + 1] = 1
-                touched[row + 3] = 1
                 rows[row + 1, upper] += 1.0
                 rows[row + 3, upper] += 2.0 * min(_size(newest), _size(other))
         if not is_mixed or lower == upper:
@@ -196,7 +226,6 @@ def _add_signs(tau, order, interval, active, n, first, rows, touched):
             elif (change > 0.0) == (total > 0.0):
                 continue
             row = first + 1 + agent
-            touched[row] = 1
             rows[row, upper] += lost
             if lower > 0:
                 rows[row, lower] -= lost
@@ -241,29 +270,88 @@ def _add_step(y, change, agent, upper, lower, places, steps, stepped, first, row
         rows[row + 1, lower] -= size * size
 
 
+@numba_kernel(forceinline=True)
+def _add_pair_magnitudes(size_a, size_b, v, w, both_a, both_b, only_a, only_b):
+    """Add |tau| of an element that two agents changed, in intervals v and w, to four rows."""
+    both = min(v, w)
+    both_a[both] += size_a
+    both_b[both] += size_b
+    # Above the lower of the two only the other is active; nothing is added where they are equal.
+    rest_a = size_a if v > w else 0.0
+    rest_b = size_b if w > v else 0.0
+    only_a[v] += rest_a
+    only_a[both] -= rest_a
+    only_b[w] += rest_b
+    only_b[both] -= rest_b
+
+
+@numba_kernel(forceinline=True)
+def _rows_of_pair(a, b, n, has_sets, rows):
+    """Return the rows of |tau| of a pair: both changed (of a, of b), a alone, b alone."""
+    mask = (1 << a) | (1 << b)
+    return (
+        rows[_magnitude_row(mask, a, 2, n, has_sets)],
+        rows[_magnitude_row(mask, b, 2, n, has_sets)],
+        rows[_magnitude_row(1 << a, a, 1, n, has_sets)],
+        rows[_magnitude_row(1 << b, b, 1, n, has_sets)],
+    )
+
+
 @numba_kernel
-def add_magnitudes(alone, several, counts, edge_bits, interval_of_bin, has_sets, rows, touched):
+def add_magnitudes(
+    alone, paired, several, counts, edge_bits, interval_of_bin, has_sets, rows, touched
+):
     """Add only the sums of |tau|, see ``add_relations``."""
     n = several.shape[1]
     tau = np.empty(n, dtype=np.float32)
     order = np.empty(n, dtype=np.int64)
     interval = np.empty(n, dtype=np.int64)
+    _touch_magnitudes(counts, n, has_sets, touched)
     start = 0
     for t in range(n):
         row = _magnitude_row(1 << t, t, 1, n, has_sets)
-        touched[row] |= np.uint8(counts[t] > 0)
         for at in range(start, start + counts[t]):
             change = alone[1, at]
             rows[row, _interval_of(change, edge_bits, interval_of_bin)] += _size(change)
         start += counts[t]
-    for at in range(counts[n]):
+    start = 0
+    which = n
+    for a in range(n):
+        for b in range(a + 1, n):
+            both_a, both_b, only_a, only_b = _rows_of_pair(a, b, n, has_sets, rows)
+            for at in range(start, start + counts[which]):
+                v = _interval_of(paired[2, at], edge_bits, interval_of_bin)
+                w = _interval_of(paired[3, at], edge_bits, interval_of_bin)
+                size_a, size_b = _size(paired[2, at]), _size(paired[3, at])
+                _add_pair_magnitudes(size_a, size_b, v, w, both_a, both_b, only_a, only_b)
+            start += counts[which]
+            which += 1
+    for at in range(counts[which]):
         active = _sort_changes(several[1], at, edge_bits, interval_of_bin, tau, order, interval)
-        _add_magnitudes(tau, order, interval, active, n, has_sets, rows, touched)
+        _add_magnitudes(tau, order, interval, active, n, has_sets, rows)
+
+
+@numba_kernel
+def _touch_magnitudes(counts, n, has_sets, touched):
+    """Mark the rows of |tau|: of the agents and pairs found, and all for elements of more."""
+    if counts[-1] > 0:
+        touched[: (n << n) if has_sets else 2 * n] = 1
+        return
+    which = n
+    for a in range(n):
+        touched[_magnitude_row(1 << a, a, 1, n, has_sets)] |= np.uint8(counts[a] > 0)
+        for b in range(a + 1, n):
+            if counts[which] > 0:
+                for t in (a, b):
+                    touched[_magnitude_row(1 << t, t, 1, n, has_sets)] = 1
+                    touched[_magnitude_row((1 << a) | (1 << b), t, 2, n, has_sets)] = 1
+            which += 1
 
 
 @numba_kernel
 def add_relations(
     alone,
+    paired,
     several,
     counts,
     edge_bits,
@@ -278,8 +366,8 @@ def add_relations(
 ):
     """Add a group of elements to every statistic of ``relations``.
 
-    alone, several, counts: see gather_changed; edge_bits, interval_of_bin: of the grid (int32;
-    uint8 by bin of |tau|); has_sets: whether |tau| is kept by set of agents.
+    alone, paired, several, counts: see gather_changed; edge_bits, interval_of_bin: of the grid
+    (int32; uint8 by bin of |tau|); has_sets: whether |tau| is kept by set of agents.
     rows: float64 (rows, intervals), see ``relations.RowLayout``; touched: uint8 (rows,), set to 1
     where a row was added to.
     dots: float64 (agents, agents), the upper triangle of tau_a tau_b added up.
@@ -294,31 +382,56 @@ def add_relations(
     interval = np.empty(n, dtype=np.int64)
     signs = (n << n) if has_sets else 2 * n
     loose = signs + 1 + n + PAIR_ROWS * (n * (n - 1) // 2)
+    _touch_magnitudes(counts, n, has_sets, touched)
     start = 0
     for t in range(n):
         row = _magnitude_row(1 << t, t, 1, n, has_sets)
-        touched[row] |= np.uint8(counts[t] > 0)
         squares = 0.0
         own = places[t]
+        mine = rows[row]
         for at in range(start, start + counts[t]):
             change = alone[1, at]
             if change == 0:  # 0 and -0
                 continue
             v = _interval_of(change, edge_bits, interval_of_bin)
             size = abs(np.float64(change))
-            rows[row, v] += _size(change)
+            mine[v] += _size(change)
             squares += size * size
             _add_step(alone[0, at], change, t, v, 0, own, steps, stepped, loose, rows, touched)
         dots[t, t] += squares
         start += counts[t]
-    for at in range(counts[n]):
+    start = 0
+    which = n
+    for a in range(n):
+        for b in range(a + 1, n):
+            if counts[which] > 0:
+                _add_pairs(
+                    a,
+                    b,
+                    paired[:, start : start + counts[which]],
+                    edge_bits,
+                    interval_of_bin,
+                    has_sets,
+                    n,
+                    signs,
+                    loose,
+                    rows,
+                    touched,
+                    dots,
+                    places,
+                    steps,
+                    stepped,
+                )
+            start += counts[which]
+            which += 1
+    if counts[which] > 0:
+        touched[signs:loose] = 1
+        _add_dots(several[1, :, : counts[which]], dots)
+    for at in range(counts[which]):
         active = _sort_changes(several[1], at, edge_bits, interval_of_bin, tau, order, interval)
-        _add_magnitudes(tau, order, interval, active, n, has_sets, rows, touched)
-        for a in range(n):
-            for b in range(a, n):
-                dots[a, b] += np.float64(tau[a]) * np.float64(tau[b])
+        _add_magnitudes(tau, order, interval, active, n, has_sets, rows)
         if active > 1:
-            _add_signs(tau, order, interval, active, n, signs, rows, touched)
+            _add_signs(tau, order, interval, active, n, signs, rows)
         lower = interval[1] if active > 1 else 0
         if active > 0 and lower < interval[0]:
             a = order[0]
@@ -326,3 +439,84 @@ def add_relations(
             _add_step(
                 y, tau[a], a, interval[0], lower, places[a], steps, stepped, loose, rows, touched
             )
+
+
+@numba_kernel(fastmath={"reassoc", "contract"})
+def _dot(x, y):
+    """Return the dot product of two float32 arrays in float64, vectorised."""
+    total = 0.0
+    for i in range(x.shape[0]):
+        total += np.float64(x[i]) * np.float64(y[i])
+    return total
+
+
+@numba_kernel
+def _add_dots(changes, dots):
+    """Add the dot products of the rows of ``changes``."""
+    for a in range(changes.shape[0]):
+        for b in range(a, changes.shape[0]):
+            dots[a, b] += _dot(changes[a], changes[b])
+
+
+@numba_kernel
+def _add_pairs(
+    a,
+    b,
+    paired,
+    edge_bits,
+    interval_of_bin,
+    has_sets,
+    n,
+    signs,
+    loose,
+    rows,
+    touched,
+    dots,
+    places,
+    steps,
+    stepped,
+):
+    """Add the elements that exactly agents a < b changed, without a branch on their signs."""
+    pair = signs + 1 + n + PAIR_ROWS * _pair_index(a, b, n)
+    against_a, against_b = signs + 1 + a, signs + 1 + b
+    for row in (signs, against_a, against_b, pair, pair + 1, pair + 2, pair + 3):
+        touched[row] = 1
+    squares_a, squares_b, products = 0.0, 0.0, 0.0
+    both_a, both_b, only_a, only_b = _rows_of_pair(a, b, n, has_sets, rows)
+    conflicts, lost_a, lost_b = rows[signs], rows[against_a], rows[against_b]
+    together, opposed, sizes, cancelled = rows[pair], rows[pair + 1], rows[pair + 2], rows[pair + 3]
+    for at in range(paired.shape[1]):
+        tau_a, tau_b = paired[2, at], paired[3, at]
+        v = _interval_of(tau_a, edge_bits, interval_of_bin)
+        w = _interval_of(tau_b, edge_bits, interval_of_bin)
+        size_a, size_b = _size(tau_a), _size(tau_b)
+        _add_pair_magnitudes(size_a, size_b, v, w, both_a, both_b, only_a, only_b)
+        wide_a, wide_b = np.float64(tau_a), np.float64(tau_b)
+        squares_a += wide_a * wide_a
+        squares_b += wide_b * wide_b
+        products += wide_a * wide_b
+        # Both are changes but for 0 and -0, which lie in interval 0 and count at no threshold.
+        both = min(v, w)
+        opposite = np.float64((tau_a > 0) != (tau_b > 0))
+        conflicts[both] += opposite
+        together[both] += 1.0
+        opposed[both] += opposite
+        sizes[both] += size_a + size_b
+        cancelled[both] += opposite * 2.0 * min(size_a, size_b)
+        # Against the sum points the smaller one, or half of each.
+        sum_of_both = wide_a + wide_b
+        share_a = 0.5 if sum_of_both == 0.0 else np.float64(abs(wide_a) < abs(wide_b))
+        share_b = 0.5 if sum_of_both == 0.0 else np.float64(abs(wide_b) < abs(wide_a))
+        lost_a[both] += opposite * share_a * size_a
+        lost_b[both] += opposite * share_b * size_b
+        if v != w:
+            is_a = v > w
+            owner = a if is_a else b
+            y, change = (paired[0, at], tau_a) if is_a else (paired[1, at], tau_b)
+            upper = max(v, w)
+            _add_step(
+                y, change, owner, upper, both, places[owner], steps, stepped, loose, rows, touched
+            )
+    dots[a, a] += squares_a
+    dots[b, b] += squares_b
+    dots[a, b] += products

@@ -6,9 +6,10 @@ it. Only changed task vectors enter; what lies at or below epsilon is as if it w
 
 Sums are float64. |tau| is rounded to a multiple of 2**-38 before it is added, so that sums up to
 32768 per tensor are exact and the same in any order; beyond, and for dot products, the last digits
-may depend on the order, which is fixed: elements within a group of 65536, groups in file order,
-whatever the number of threads and the size of blocks. Ratios of the whole model or a layer add the
-tensors' sums without rounding in between.
+may depend on the order. It is the same for any number of threads and size of blocks: elements
+within a group of 65536, groups in file order (dot products of a group are added in the vector
+width of the processor). Ratios of the whole model or a layer add the tensors' sums without
+rounding in between.
 """
 
 from __future__ import annotations

@@ -165,7 +165,8 @@ class RelationCounter:
         self._interval = tally.grid.interval_of_bin.astype(np.uint8)
         self._alone = np.empty((2, GROUP_ELEMENTS), dtype=np.float32)
         self._several = np.empty((2, n, GROUP_ELEMENTS), dtype=np.float32)
-        self._found = np.zeros(n + 1, dtype=np.int64)
+        self._paired = np.empty((4, GROUP_ELEMENTS), dtype=np.float32)
+        self._found = np.zeros(n + n * (n - 1) // 2 + 1, dtype=np.int64)
         self._rows = np.zeros((tally.n_rows, tally.width))
         self._touched = np.zeros(tally.n_rows, dtype=np.uint8)
         self._dots = np.zeros((n, n))
@@ -189,6 +190,7 @@ class RelationCounter:
                 base[part],
                 tuple(agent[part] for agent in agents),
                 self._alone,
+                self._paired,
                 self._several,
                 self._found,
             )
@@ -204,6 +206,7 @@ class RelationCounter:
     def _add_group(self) -> None:
         common = (
             self._alone,
+            self._paired,
             self._several,
             self._found,
             self._edge,

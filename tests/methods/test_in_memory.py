@@ -21,6 +21,8 @@ SETTINGS = [
     ("ram", {}),
     ("ram+", {"epsilon": 2e-5, "r": 0.2}),
     ("ram+s", {"epsilon": 1.234e-5}),
+    ("ram+m", {}),
+    ("ram+m", {"epsilon": 1.234e-5, "scope": "tensor"}),
     ("task-arithmetic", {"scale": 1.0}),
     ("ties", {}),
     ("ties", {"scope": "tensor"}),
