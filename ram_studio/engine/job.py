@@ -327,7 +327,7 @@ class MergeJob:
                 merger: BlockMerger = (
                     FusedMerger(plan, tally, self.block_elements)
                     if is_fused(plan)
-                    else TorchMerger(plan, tally)
+                    else TorchMerger(plan, tally, (cancel or CancelToken()).raise_if_cancelled)
                 )
 
                 def work(block: Block) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -264,9 +264,13 @@ class TorchMerger:
     or read more than the checkpoints; see ``device_merging`` for all others.
     """
 
-    def __init__(self, plan: Plan, tally: MergeTally) -> None:
+    def __init__(
+        self, plan: Plan, tally: MergeTally, check: Callable[[], None] = lambda: None
+    ) -> None:
+        """Args: check: raises when the merge shall stop, see ``BlockInput``."""
         self._plan = plan
         self._tally = tally
+        self._check = check
         self._device = devices_of(plan.device)[0]
 
     def merge(
@@ -291,7 +295,8 @@ class TorchMerger:
         name = tensor.tied_to or tensor.name
         weights = None if fisher is None else torch.from_numpy(fisher).to(self._device)
         values, active = plan.method.merge(
-            BlockInput(x, y, row, name, block.start, tensor.shape, weights), plan.prepared
+            BlockInput(x, y, row, name, block.start, tensor.shape, weights, self._check),
+            plan.prepared,
         )
         key = int(plan.key(tensor)) if plan.rounding == "stochastic" else None
         stored = torch_kernels.store(values, dtype, active != 0, key, block.start)

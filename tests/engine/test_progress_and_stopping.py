@@ -11,6 +11,7 @@ import pytest
 from engine_zoo import EMBEDDING, Zoo, assert_leaves_nothing, contents, make_zoo
 from test_source_faults import at_block
 
+from ram_studio.algorithm.methods import wudi
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.blocks import GROUP_ELEMENTS, BlockReader
 from ram_studio.engine.events import CancelToken, Meter, Progress
@@ -163,3 +164,26 @@ def test_a_failing_disk_in_the_middle_leaves_nothing_and_a_second_run_completes(
     assert_leaves_nothing(tmp_path / "out", before)
     merge(zoo.recipe(), tmp_path / "out")
     assert contents(tmp_path / "out") == contents(tmp_path / "good")
+
+
+def test_a_method_that_takes_long_over_a_tensor_stops_inside_it(tmp_path, monkeypatch):
+    zoo = make_zoo(tmp_path / "zoo", 2, shapes={"model.layers.0.w.weight": (48, 48)})
+    cancel, ended = CancelToken(), []
+    descend = wudi.descend
+
+    def watched(*arguments):
+        found = descend(*arguments)
+        ended.append(found)
+        return found
+
+    monkeypatch.setattr(wudi, "descend", watched)
+    before = set(tmp_path.iterdir())
+    with pytest.raises(Stopped):
+        merge(
+            zoo.recipe(method="wudi", settings={"iterations": 100_000}),
+            tmp_path / "out",
+            cancel=cancel,
+            on_progress=lambda _: cancel.cancel(),
+        )
+    assert not ended
+    assert_leaves_nothing(tmp_path / "out", before)

@@ -87,6 +87,8 @@ class BlockInput(NamedTuple):
     shape: of the whole tensor; a method that works on it whole (see Method.whole) gets all of it.
     fisher: float32 (agents, n), the diagonal Fisher information of each agent's own elements, for
     methods that need it.
+    check: raises when the merge shall stop; methods that take long over a tensor call it now and
+    then.
     """
 
     base: Float32[Tensor, " n"]
@@ -96,6 +98,7 @@ class BlockInput(NamedTuple):
     start: int
     shape: tuple[int, ...] = ()
     fisher: Float32[Tensor, "agents n"] | None = None
+    check: Callable[[], None] = lambda: None
 
 
 class BlockOutput(NamedTuple):

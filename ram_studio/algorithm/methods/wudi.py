@@ -20,12 +20,13 @@ authors' scripts differ (their vision script leaves them at the base); here they
 authors' code divides by zero there).
 
 A linear layer needs its whole matrix, in float64: about 8 (2 agents + 6) bytes per element and
-8 in^2 more, for each thread; a running merge can be stopped between two layers. The optimisation
+8 in^2 more, for each thread; a running merge can be stopped between two steps. The optimisation
 also moves elements that no agent changed; they count as changed by nobody.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -87,6 +88,7 @@ def _prepare(settings: WudiSettings, facts: Facts) -> Interference:
 
 def quadratic_form(
     taus: Float64[Tensor, "agents out in"],
+    check: Callable[[], None] = lambda: None,
 ) -> tuple[Float64[Tensor, "in in"], Float64[Tensor, "out in"]]:
     """Return A and B of the loss, whose gradient is 2 (M A - B)."""
     import torch
@@ -95,6 +97,7 @@ def quadratic_form(
     a = torch.zeros(columns, columns, dtype=taus.dtype, device=taus.device)
     b = torch.zeros(rows, columns, dtype=taus.dtype, device=taus.device)
     for tau in taus:
+        check()
         norm = (tau * tau).sum()
         if norm > 0:
             gram = tau.T @ tau / norm
@@ -109,13 +112,18 @@ def descend(
     b: Float64[Tensor, "out in"],
     iterations: int,
     learning_rate: float,
+    check: Callable[[], None] = lambda: None,
 ) -> Float64[Tensor, "out in"]:
-    """Return the merged task vector after steps of Adam (Kingma and Ba, arXiv 1412.6980)."""
+    """Return the merged task vector after steps of Adam (Kingma and Ba, arXiv 1412.6980).
+
+    check is called before each step, and may raise.
+    """
     import torch
 
     merged = start.clone()
     first, second = torch.zeros_like(start), torch.zeros_like(start)
     for step in range(1, iterations + 1):
+        check()
         gradient = 2 * (merged @ a - b)
         first.mul_(_BETA1).add_(gradient, alpha=1 - _BETA1)
         second.mul_(_BETA2).addcmul_(gradient, gradient, value=1 - _BETA2)
@@ -149,11 +157,11 @@ def merge_block(block: BlockInput, rule: Interference) -> BlockOutput:
     x = block.base.double()
     taus = (block.agents.double() - x).view(-1, *block.shape)
     merged = taus.sum(0)
-    a, b = quadratic_form(taus)
+    a, b = quadratic_form(taus, block.check)
     if settings.solver == "closed":
         merged = minimum(merged, a, b)
     else:
-        merged = descend(merged, a, b, settings.iterations, settings.learning_rate)
+        merged = descend(merged, a, b, settings.iterations, settings.learning_rate, block.check)
     merged = merged.flatten()
     active = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
     for t, tau in enumerate(taus):
