@@ -33,7 +33,7 @@ def test_every_command_line_of_the_readme_runs_in_order(tmp_path):
         "MEMORIZER": asset_path("example", "memory"),
     }
     lines = _cli_lines()
-    assert len(lines) == 9
+    assert len(lines) == 10
     for line in lines:
         words = [
             re.sub(r"(^|=)(BASE|CODER|MEMORIZER)$", lambda m: f"{m[1]}{places[m[2]]}", word)
