@@ -165,6 +165,8 @@ class Workspace:
         """
         if _KEY.fullmatch(key or ""):
             with self._lock:
+                # Before: it forgets keys that have no session yet.
+                self._sweep()
                 self._keys[client or ""] = key
         return self.session(client)
 

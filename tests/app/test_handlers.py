@@ -199,6 +199,9 @@ def test_sessions_are_apart_and_a_key_finds_its_session_again(tmp_path: Path) ->
     assert one is workspace.session("tab-1")
     assert one.folder != two.folder
     assert workspace.attach("reloaded", one.key) is one
+    # A tab that comes just when idle sessions are looked for keeps its key, too.
+    workspace._swept = float("-inf")
+    assert workspace.attach("new tab", "0" * 32).key == "0" * 32
     assert workspace.attach("strange", "../../etc").key not in (one.key, two.key)
     workspace.close()
     assert list(tmp_path.iterdir()) == []
