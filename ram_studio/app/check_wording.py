@@ -66,6 +66,10 @@ PAIR_COLUMNS = (
 )
 CATEGORIES = "By kind of question"
 UNANSWERED = "{model}: {n} questions got no reply and count as wrong; evaluate again to ask them."
+TOO_LONG = (
+    "{model}: {n} of {of} questions do not fit its context with their answers; they were not asked "
+    "and count as wrong."
+)
 HEALTH_HEADING = "Health"
 HEALTH_NAMES = {
     "perplexity": "Perplexity",

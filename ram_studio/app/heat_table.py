@@ -44,7 +44,7 @@ def report_html(report: EvalReport, agents: Sequence[str]) -> str:
         pairs_html(pairs),
         health_html(report),
     ]
-    return "".join(parts)
+    return f'<div class="stack">{"".join(parts)}</div>'
 
 
 def model_head(name: str, agents: Sequence[str], base: str = BASE) -> str:
@@ -62,7 +62,9 @@ def table_html(
     kept = RETENTION_DOMAIN if report.suite == "demo" else None
     skills = [d for d in domains if d != kept]
     against = {(c.a, c.domain): c for c in pairs if c.against == "base" and c.b == base}
-    best = {d: max(m.domains[d].score for m in report.models.values()) for d in skills}
+    scores = {d: [m.domains[d].score for m in report.models.values()] for d in skills}
+    # Where all are equal, none is the best.
+    best = {d: max(values) for d, values in scores.items() if len(set(values)) > 1}
     rows = []
     for name, result in report.models.items():
         cells = [
@@ -195,6 +197,13 @@ def categories_html(report: EvalReport) -> str:
         markup.callout(words.UNANSWERED.format(model=name, n=part["unanswered"]), "warn")
         for name, part in parts.items()
         if part["unanswered"]
+    )
+    silent += "".join(
+        markup.callout(words.TOO_LONG.format(model=name, n=n, of=len(answers)), "warn")
+        for name, row in report.models.items()
+        for answers in [[a for own in row.answers.values() for a in own]]
+        for n in [sum(a.note.startswith("too long") for a in answers)]
+        if n
     )
     first = next(iter(parts.values()))["categories"]
     rows = [
