@@ -113,9 +113,10 @@ def progress_html(event: Progress | DownloadProgress | None) -> str:
             f"{markup.size_text(rate)}/s"
         )
         return markup.progress(fraction, f"Downloading {event.name}", details)
-    verbs = {"analyze": "Counting", "count": "Counting", "merge": "Merging"}
+    verbs = {"analyze": "Counting", "count": "Counting", "merge": "Merging", "hash": "Hashing"}
+    noun = "source file" if event.stage == "hash" else "tensor"
     title = (
-        f"{verbs.get(event.stage, event.stage)} tensor {event.tensor_index} of {event.tensor_count}"
+        f"{verbs.get(event.stage, event.stage)} {noun} {event.tensor_index} of {event.tensor_count}"
     )
     details = f"{markup.size_text(event.rate)}/s"
     if event.eta_seconds is not None:
