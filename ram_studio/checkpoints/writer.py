@@ -13,8 +13,8 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path, PurePosixPath
 from typing import Self
 
@@ -41,6 +41,8 @@ __all__ = ["DEFAULT_MAX_SHARD_BYTES", "CheckpointWriter", "plan_shards", "shard_
 
 DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
 _PARTIAL = ".partial"
+
+_WAIT_SECONDS = 0.1
 
 _EARLY_FLUSH_BYTES = 128 << 20
 """So much is written before a flush is begun in the background: the disk works during the merge."""
@@ -117,7 +119,8 @@ class CheckpointWriter:
             undo.callback(self._close_shards)
             for shard in self.shards:
                 self._allocate(shard)
-            undo.callback(self._flusher.shutdown, cancel_futures=True)
+            # A flush cannot be interrupted: it may end behind a writer that was given up.
+            undo.callback(self._flusher.shutdown, wait=False, cancel_futures=True)
             self._undo = undo.pop_all()
         return self
 
@@ -183,11 +186,17 @@ class CheckpointWriter:
                 for shard in self.shards
             }
 
-    def finish(self, files: Mapping[str, bytes] | None = None) -> Path:
+    def finish(
+        self,
+        files: Mapping[str, bytes] | None = None,
+        on_wait: Callable[[int], None] = lambda flushed: None,
+    ) -> Path:
         """Complete the checkpoint and put it in place with one rename; returns the output folder.
 
         Args:
             files: more files, as for `add_file`.
+            on_wait: called about ten times a second while the shards go to the disk, with the bytes
+                of those that are there; what it raises ends the writing.
 
         Raises: OutputError when a tensor was not written in full, something appeared in the
         output's place, or the disk fails. Nothing is left behind then.
@@ -197,10 +206,7 @@ class CheckpointWriter:
         self._check_complete()
         folder = self._require_folder()
         with plain_words(f"{printable(self.out)} cannot be completed"):
-            for flush in self._flushes:
-                flush.result()
-            for shard in self.shards:
-                _flush(self._partial(shard))
+            self._flush_all(on_wait)
             for shard in self.shards:
                 os.rename(self._partial(shard), folder / shard.file_name)
             contents = dict(self._files)
@@ -239,6 +245,19 @@ class CheckpointWriter:
         for handle in self._handles.values():
             os.close(handle)
         self._handles.clear()
+
+    def _flush_all(self, on_wait: Callable[[int], None]) -> None:
+        sizes: dict[Future[None], int] = dict.fromkeys(self._flushes, 0)
+        for shard in self.shards:
+            sizes[self._flusher.submit(_flush, self._partial(shard))] = shard.file_size
+        flushed, waiting = 0, set(sizes)
+        while waiting:
+            done, waiting = wait(waiting, _WAIT_SECONDS, return_when=FIRST_COMPLETED)
+            for flush in done:
+                flush.result()
+                flushed += sizes[flush]
+            if not done:
+                on_wait(flushed)
 
     def _flush_soon(self, shard: Shard) -> None:
         self._unflushed = 0

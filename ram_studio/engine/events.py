@@ -14,9 +14,11 @@ from ram_studio.errors import Stopped
 class Progress:
     """How far a job has come.
 
-    stage: "analyze", "count" or "merge"; tensor: the tensor worked on last;
-    tensor_index: how many tensors were begun so far, of tensor_count;
-    done_bytes, total_bytes: bytes read from all checkpoints; seconds: since the stage began.
+    stage: "analyze", "count", "merge", "hash" (of sources), or "flush" (the output to the disk,
+    where that takes long); tensor: the tensor or file worked on last;
+    tensor_index: how many tensors or files were begun so far, of tensor_count;
+    done_bytes, total_bytes: bytes read from all checkpoints, or flushed; seconds: since the stage
+    began.
     """
 
     stage: str

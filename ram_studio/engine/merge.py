@@ -36,7 +36,7 @@ from ram_studio.checkpoints.writer import DEFAULT_MAX_SHARD_BYTES, CheckpointWri
 from ram_studio.engine.analyse import load
 from ram_studio.engine.blocks import BLOCK_ELEMENTS
 from ram_studio.engine.devices import choose_device
-from ram_studio.engine.events import CancelToken, ProgressCallback
+from ram_studio.engine.events import CancelToken, Progress, ProgressCallback
 from ram_studio.engine.job import AgentResult, MergeJob
 from ram_studio.engine.libraries import library_versions
 from ram_studio.engine.merging import Plan, is_fused
@@ -148,7 +148,7 @@ def merge(
         files[PASSPORT_FILE] = passport.to_json()
         if cancel:
             cancel.raise_if_cancelled()
-        folder = writer.finish(files)
+        folder = writer.finish(files, on_wait=_flush_watch(writer, on_progress, cancel))
     return MergeResult(
         out=folder,
         method=recipe.method,
@@ -217,6 +217,23 @@ def _passport(
         libraries=library_versions(with_torch=not is_fused(plan), with_triton=job.is_streamed),
         license=LicenceRecord(id=licence.id, name=licence.name, link=licence.link),
     )
+
+
+def _flush_watch(
+    writer: CheckpointWriter, on_progress: ProgressCallback | None, cancel: CancelToken | None
+) -> Callable[[int], None]:
+    """Return what is called while the output goes to the disk: it reports, and stops."""
+    start = time.monotonic()
+    shards = len(writer.shards)
+
+    def watch(flushed: int) -> None:
+        if cancel:
+            cancel.raise_if_cancelled()
+        if on_progress:
+            seconds = time.monotonic() - start
+            on_progress(Progress("flush", "", shards, shards, flushed, writer.nbytes, seconds))
+
+    return watch
 
 
 def _peak_rss_bytes() -> int:
