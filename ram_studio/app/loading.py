@@ -113,8 +113,14 @@ def progress_html(event: Progress | DownloadProgress | None) -> str:
             f"{markup.size_text(rate)}/s"
         )
         return markup.progress(fraction, f"Downloading {event.name}", details)
-    verbs = {"analyze": "Counting", "count": "Counting", "merge": "Merging", "hash": "Hashing"}
-    noun = "source file" if event.stage == "hash" else "tensor"
+    verbs = {
+        "analyze": "Counting",
+        "count": "Counting",
+        "merge": "Merging",
+        "hash": "Hashing",
+        "flush": "Flushing",
+    }
+    noun = {"hash": "source file", "flush": "output file"}.get(event.stage, "tensor")
     title = (
         f"{verbs.get(event.stage, event.stage)} {noun} {event.tensor_index} of {event.tensor_count}"
     )
