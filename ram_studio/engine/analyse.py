@@ -92,7 +92,8 @@ def analyze(
         device: "auto", "cpu" or "cuda"; threads: default one per core.
         missing, extra, rows: what to do where an agent does not fit, see check_compatibility.
         relations: also collect what needs more than counts: magnitudes, signs, cosines, and the
-            rounding meter's updates (the pass then takes two to four times the counting).
+            rounding meter's updates. Counting alone is faster: twice where agents changed 3 % of
+            all elements, five times at 10 %, more where most elements changed.
         on_progress: called about ten times a second in this thread; cancel: stops within a block.
 
     Raises: CheckpointError (NonFiniteError for NaN or Inf), CompatibilityError, HubError, Stopped.
