@@ -28,14 +28,17 @@ REPORT_SECONDS = 0.1
 
 
 class _File:
-    """One file being hashed: an open handle, how far, and the state it was found in."""
+    """One file being hashed: how far, and the state it was found in. It is open in between only.
+
+    A model has hundreds of shards, and a process may not hold all of them open twice.
+    """
 
     def __init__(self, path: Path, name: str, starts_at: float, ends_at: float) -> None:
         self.path = path
         self.label = f"{who(name)}{printable(path)}"
         self.starts_at, self.ends_at = starts_at, ends_at  # of the checkpoint's bytes, fractions
-        self.handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.state = _state(os.fstat(self.handle))
+        self.state = _state(os.stat(path))
+        self._handle: int | None = None
         self.size = self.state[0]
         self.done = 0
         self.hasher: Hasher = make_hasher("blake3")
@@ -55,7 +58,13 @@ class _File:
         """Hash one piece up to byte `limit`; return its bytes."""
         count = min(len(buffer), limit - self.done)
         try:
-            got = os.preadv(self.handle, [buffer[:count]], self.done)
+            if self._handle is None:
+                self._handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                if _state(os.fstat(self._handle)) != self.state:
+                    self.refuse()
+            got = os.preadv(self._handle, [buffer[:count]], self.done)
+        except FileNotFoundError as error:
+            self._vanished(error)
         except OSError as error:
             raise CheckpointError(
                 f"{self.label} cannot be read: {error.strerror}. Check the disk, or fetch the file "
@@ -65,19 +74,30 @@ class _File:
             self.refuse()
         self.hasher.update(buffer[:got])
         self.done += got
+        if self.is_done:
+            self.close()
         return got
+
+    def close(self) -> None:
+        """Close the handle, if there is one."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
 
     def check_unchanged(self) -> None:
         """Raise SourceChangedError when the file is not the one that was opened, or was changed."""
         try:
             now = os.stat(self.path)
         except OSError as error:
-            raise SourceChangedError(
-                f"{self.label} vanished while it was read ({error.strerror}). Leave the files "
-                "alone during a run, and run again."
-            ) from error
-        if _state(now) != self.state or _state(os.fstat(self.handle)) != self.state:
+            self._vanished(error)
+        if _state(now) != self.state:
             self.refuse()
+
+    def _vanished(self, error: OSError) -> NoReturn:
+        raise SourceChangedError(
+            f"{self.label} vanished while it was read ({error.strerror}). Leave the files alone "
+            "during a run, and run again."
+        ) from error
 
     def refuse(self) -> NoReturn:
         raise SourceChangedError(
@@ -98,7 +118,7 @@ class SourceHasher:
     """
 
     def __init__(self, report: CompatibilityReport, *, threads: int | None = None) -> None:
-        """Remember which files there are; nothing is opened before the with-block."""
+        """Remember which checkpoints there are; no file is touched before the with-block."""
         self._checkpoints = (report.base, *report.agents)
         self._order = {t.name: i for i, t in enumerate(report.tensors)}
         cores = os.cpu_count() or 1
@@ -162,7 +182,7 @@ class SourceHasher:
 
     def _close(self) -> None:
         for file in self._files.values():
-            os.close(file.handle)
+            file.close()
         self._files = {}
 
     def watch(self, on_progress: ProgressCallback | None) -> ProgressCallback:

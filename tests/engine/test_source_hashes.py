@@ -180,3 +180,31 @@ def test_a_merge_hashes_its_sources_unless_told_not_to(zoo, tmp_path):
     shards = sorted(p.name for p in result.out.glob("*.safetensors"))
     for name in shards:
         assert (result.out / name).read_bytes() == (plain.out / name).read_bytes()
+
+
+def test_few_files_are_open_at_a_time_whatever_the_number_of_shards(zoo, monkeypatch):
+    report = fit_of(zoo)
+    assert len({p for c in (report.base, *report.agents) for p in c.shards}) == 7
+    here: set[int] = set()
+    most: list[int] = []
+    opened, closed = os.open, os.close
+
+    def count_open(*arguments, **options):
+        handle = opened(*arguments, **options)
+        here.add(handle)
+        most.append(len(here))
+        return handle
+
+    def count_close(handle):
+        here.discard(handle)
+        closed(handle)
+
+    monkeypatch.setattr(source_hashes.os, "open", count_open)
+    monkeypatch.setattr(source_hashes.os, "close", count_close)
+    with SourceHasher(report, threads=1) as hasher:
+        for step in range(11):  # as a pass goes: one shard of each checkpoint at a time
+            hasher.advance(step / 10)
+            hasher._workers[0].join(0.05)
+        hasher.finish()
+    assert not here
+    assert max(most) <= 5  # one of each, and the next before the last piece of the one before
