@@ -12,6 +12,7 @@ Folders: base and one per agent. What is there is kept; without FOLDER they lie 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -35,12 +36,14 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else default_folder()
     folder = folder.expanduser().resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    build("base", folder, unpack)
+    # Nothing but the folder goes to standard output.
+    with contextlib.redirect_stdout(sys.stderr):
+        build("base", folder, unpack)
 
-    from real_agents import AGENTS
+        from real_agents import AGENTS
 
-    for name, train in AGENTS.items():
-        build(name, folder, lambda out, train=train: train(folder / "base", out))
+        for name, train in AGENTS.items():
+            build(name, folder, lambda out, train=train: train(folder / "base", out))
     print(folder)
 
 
