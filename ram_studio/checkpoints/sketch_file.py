@@ -246,7 +246,10 @@ def _build_steps(
     for name in _KINDS:
         found[name] = found[name].astype(np.int64)
     for name in _COUNTED:
-        found[name] = np.column_stack([found[name], arrays[f"steps.{name}_count"]])
+        counts = arrays[f"steps.{name}_count"]
+        if counts.ndim != 1 or (counts < 0).any():
+            raise ValueError(name)
+        found[name] = np.column_stack([found[name], counts])
     for name, shape in _STEP_SHAPES.items():
         if found[name].shape[1:] != shape:
             raise ValueError(name)

@@ -121,7 +121,49 @@ def as_shared(header, arrays):
     arrays["counts.shared"][1, 4, 1] = arrays["numel"][1]
 
 
-@pytest.mark.parametrize("change", [negative, off_by_one, as_shared])
+def not_a_number(header, arrays):
+    arrays["relations.dots"][0, 1, 1] = np.nan
+
+
+def negative_size(header, arrays):
+    arrays["relations.by_set"][1, 4, 0] = -1.0
+
+
+def of_other_agents(header, arrays):
+    arrays["relations.pair_sums"] = np.zeros((*arrays["relations.pair_sums"].shape[:2], 3, 2))
+
+
+def beyond_the_format(header, arrays):
+    arrays["steps.exact"][0, 3] = 256
+
+
+def of_no_layer(header, arrays):
+    arrays["steps.layer_exact"][0, 0] = len(header["layers"])
+
+
+def negative_count(header, arrays):
+    arrays["steps.exact_count"][0] = -5
+
+
+def without_counts(header, arrays):
+    del arrays["steps.layer_exact_count"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        negative,
+        off_by_one,
+        as_shared,
+        not_a_number,
+        negative_size,
+        of_other_agents,
+        beyond_the_format,
+        of_no_layer,
+        negative_count,
+        without_counts,
+    ],
+)
 def test_a_sketch_whose_counts_cannot_be_is_refused(saved, change):
     rewritten(saved, change)
     with pytest.raises(SketchError, match="damaged"):
