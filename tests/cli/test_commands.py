@@ -329,7 +329,7 @@ def test_verify_names_the_shard_with_one_flipped_bit(cli, example, tmp_path):
 
 
 def test_verify_finds_a_merge_that_its_sources_do_not_give(cli, example, tmp_path):
-    from ram_studio.checkpoints.passport import PASSPORT_FILE
+    from ram_studio.checkpoints.passport import PASSPORT_FILE, seal_of
     from ram_studio.checkpoints.writer import shard_digest
 
     out = tmp_path / "m"
@@ -341,6 +341,12 @@ def test_verify_finds_a_merge_that_its_sources_do_not_give(cli, example, tmp_pat
     passport = json.loads((out / PASSPORT_FILE).read_text())
     record = passport["shards"][shard.name]
     record["blake3"], record["nbytes"] = shard_digest(shard), shard.stat().st_size
+    (out / PASSPORT_FILE).write_text(json.dumps(passport))
+    code, _, err = cli("verify", out)
+    assert code == 1
+    assert "differs from its seal" in err
+    # Whoever forges the seal too is found out by the sources.
+    passport["seal"] = seal_of(passport)
     (out / PASSPORT_FILE).write_text(json.dumps(passport))
     assert cli("verify", out)[0] == 0
     code, _, err = cli("verify", out, "--full")
