@@ -152,10 +152,10 @@ class Endpoints:
             analysis: "example", "dense" or what /analyze returned.
             epsilon: a weight is changed when it moved by more; snapped to the nearest ladder point,
                 which the answer names.
-            rule: "ram" (lambda 1), "ram+" (1 + r min(rho, alpha)) or "ram+s"
-                (1 + r rho / (1 + rho)).
+            rule: "ram" (lambda 1), "ram+" (1 + r min(rho, alpha)), "ram+s"
+                (1 + r rho / (1 + rho)) or "ram+m" ("ram+" with rho by size of change).
             r: strength of the rescaling, 0 or more.
-            alpha: cap on rho in "ram+", 0 or more.
+            alpha: cap on rho in "ram+" and "ram+m", 0 or more.
             agents: names of the agents to merge; all when left out.
             by: "model", "layer", "module" or "tensor": adds the counts inside each group.
 
