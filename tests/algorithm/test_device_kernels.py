@@ -47,7 +47,7 @@ blocks = st.tuples(st.sampled_from(["BF16", "F16", "F32"]), st.integers(1, 6)).f
             make_block,
             seed=st.integers(0, 2**32),
             agents=st.just(drawn[1]),
-            size=st.sampled_from((0, 1, 15, 333, TILE, TILE + 1, 2 * TILE + 17)),
+            size=st.sampled_from((0, 1, 15, 333, TILE, TILE + 17)),
             dtype=st.just(drawn[0]),
             kind=st.sampled_from(KINDS),
         ),
@@ -220,7 +220,7 @@ FACTORS = (1.0, 1.2, 1.5, 1.0823, 2.0, 7.3, 0.5, 0.0, -1.0)
 
 
 @implementations
-@examples(16)
+@examples(12)
 @given(
     case=blocks,
     output=st.sampled_from(["BF16", "F16", "F32"]),
@@ -249,7 +249,7 @@ def test_merging_stores_and_measures_the_same(
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="triton is not installed here")
-@examples(16)
+@examples(12)
 @given(
     case=blocks,
     output=st.sampled_from(["BF16", "F16", "F32"]),
@@ -322,12 +322,11 @@ def assert_same_sum(
 
 @implementations
 @pytest.mark.parametrize("elect_sign", [False, True])
-@pytest.mark.parametrize("agents", [2, 3])
-def test_ties_of_rounding_are_decided_alike(run, agents, elect_sign):
+def test_ties_of_rounding_are_decided_alike(run, elect_sign):
     """Small steps beside powers of two, where means lie exactly between two stored numbers."""
     steps = np.arange(-5, 6)
-    grid = np.stack(np.meshgrid(*[steps] * agents, indexing="ij")).reshape(agents, -1)
-    for near in (0x3F80, 0x3F81, 0x3F80 + 127, 0x3C23, 0xBF80):
+    grid = np.stack(np.meshgrid(steps, steps, steps, indexing="ij")).reshape(3, -1)
+    for near in (0x3F80, 0x3F80 + 127, 0xBC23):
         base = np.full(grid.shape[1], near, np.uint16)
         stepped = tuple((near + row).astype(np.uint16) for row in grid)
         assert_same_merge(
@@ -336,7 +335,7 @@ def test_ties_of_rounding_are_decided_alike(run, agents, elect_sign):
             "BF16",
             "BF16",
             epsilon=np.float32(0),
-            factors=(1.5, 1.25, 1.125)[:agents],
+            factors=(1.5, 1.25, 1.125),
             elect_sign=elect_sign,
         )
 
@@ -355,7 +354,7 @@ def test_a_negative_zero_stays_where_agents_cancel(run):
 @implementations
 def test_float16_output_is_rounded_once(run):
     """Beside the middle of two float16 numbers, by less than float32 can tell."""
-    middle = 1 + np.array([0, 1, 512, 1022]) * 2.0**-10 + 2.0**-11
+    middle = 1 + np.array([0, 1023]) * 2.0**-10 + 2.0**-11
     block = ElementBlock(stored_as(np.zeros(2), "F32"), (stored_as(np.ones(2), "F32"),))
     for factor in (*(middle + 2.0**-40), *(middle - 2.0**-40), *middle):
         assert_same_merge(run, block, "F32", "F16", epsilon=np.float32(0), factors=(float(factor),))
