@@ -157,7 +157,13 @@ class SweepState:
         """Return what was found, one sentence each, with what it rests on."""
         best = self.best
         if best is None:
-            return ("No setting has been scored yet.",)
+            reasons = {
+                "out of time": "No setting was scored before time was up; allow more minutes or "
+                "ask fewer items.",
+                "stopped": "No setting was scored before the sweep was stopped.",
+                "done": "No setting could be merged.",
+            }
+            return (reasons.get(self.ending, "No setting has been scored yet."),)
         said = [self._tried(), _chosen(best, len(self.measured))]
         if self.recheck is not None:
             said += _rechecked(self.recheck, best, self.winner_is_start)
