@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from typing import Any
 from urllib.parse import urlencode
@@ -34,7 +34,7 @@ def _row(model: PastModel, is_chosen: bool) -> str:
     merge = model.merge
     tag = '<span class="merge-tag">merge</span>' if merge else ""
     title = f'<span class="ci">{escape(merge.title)}</span>' if merge else ""
-    settings = escape(settings_text(merge)) if merge else '<span class="muted">–</span>'
+    settings = escape(settings_text(merge)) if merge else '<span class="muted none">–</span>'
     scores = "".join(f"<li>{_score(model, suite)}</li>" for suite in model.suites)
     checked = f"<ul>{scores}</ul>" if scores else '<span class="muted">not checked</span>'
     link = _tune_link(merge)
@@ -68,12 +68,18 @@ def settings_text(merge: PastMerge) -> str:
     settings = merge.settings
     defaults = _defaults(merge.method)
     parts = [merge.method]
-    for name in sorted(settings, key=lambda name: (name not in TUNED, name)):
+    for name in _ordered(settings):
         text = _value(merge, name)
         # Tune's three are always told; the others where somebody chose them.
         if text is not None and (name in TUNED or settings[name] != defaults.get(name)):
             parts.append(f"{SETTING_SIGNS.get(name, name.replace('_', ' '))} {text}")
     return " · ".join(parts)
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    """Return settings with Tune's three first."""
+    own = list(names)
+    return [*(n for n in TUNED if n in own), *(n for n in own if n not in TUNED)]
 
 
 def _defaults(method: str) -> dict[str, Any]:
@@ -134,7 +140,7 @@ def settings_html(models: Sequence[PastModel]) -> str:
     merges = [model.merge for model in models if model.merge is not None]
     if not merges:
         return ""
-    names = list(dict.fromkeys(name for merge in merges for name in merge.settings))
+    names = _ordered(dict.fromkeys(name for merge in merges for name in merge.settings))
     agents = list(dict.fromkeys(name for merge in merges for name in merge.agents))
     rows = [("method", *(markup.cell(m.method) for m in merges))]
     for name in names:

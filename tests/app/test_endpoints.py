@@ -178,3 +178,14 @@ def test_settings_are_swept_and_the_winner_checked(client) -> None:
 def test_wrong_sweeps_are_refused_before_any_work(client, arguments: dict, text: str) -> None:
     with pytest.raises(Exception, match=text):
         client.predict(**arguments, api_name="/sweep")
+
+
+def test_general_suites_are_asked_for_by_name(client) -> None:
+    with pytest.raises(Exception, match="no suite 'chess'"):
+        client.predict(models=["base"], suites=["chess"], api_name="/evaluate")
+    answer = client.predict(
+        models=["base", "tool"], suites=["health", "instructions"], limit=2, api_name="/evaluate"
+    )
+    assert answer["suite"] == "instructions,health"
+    assert answer["models"]["base"]["domains"]["instructions"]["n"] == 2
+    assert answer["models"]["tool"]["health"]["kl_to_base"] > 0
