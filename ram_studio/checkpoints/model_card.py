@@ -13,12 +13,12 @@ from typing import Any
 import yaml
 
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.checkpoints.checkpoint import split_hub_id
-from ram_studio.checkpoints.describe import plural, printable
+from ram_studio.checkpoints.card_licence import licence_fields, licence_section
+from ram_studio.checkpoints.card_markup import display_name, escaped, hub_id_of, linked
+from ram_studio.checkpoints.describe import plural
 from ram_studio.checkpoints.passport import (
     PASSPORT_FILE,
     AgentRecord,
-    LicenceRecord,
     Passport,
     SourceRecord,
 )
@@ -27,8 +27,6 @@ from ram_studio.checkpoints.recipe import recipe_yaml
 PAPER_TITLE = "Behavior Knowledge Merge in Reinforced Agentic Models"
 PAPER_ID = "2601.13572"
 PAPER_URL = f"https://arxiv.org/abs/{PAPER_ID}"
-
-_PLAIN_LINK = re.compile(r"https://[A-Za-z0-9./_%~?=&+-]{1,280}")
 
 _CLIPPED = r"\lambda_t = 1 + r \cdot \mathrm{clip}(\rho_t, 0, \alpha)"
 _RAM_RULES = {
@@ -59,10 +57,10 @@ def model_card(passport: Passport, *, title: str | None = None) -> str:
         passport: of the merge.
         title: heading (default: the base's name and the method).
     """
-    base = _display_name(passport.base)
+    base = display_name(passport.base)
     parts = [
         f"---\n{_front_matter(passport)}---",
-        f"# {_escape(title or f'{base} merged with {_title(passport)}')}",
+        f"# {escaped(title or f'{base} merged with {_title(passport)}')}",
         _introduction(passport),
         "## Use\n\n" + _use(passport),
         "## Agents\n\n" + _agent_table(passport),
@@ -70,11 +68,11 @@ def model_card(passport: Passport, *, title: str | None = None) -> str:
         "## Settings\n\n" + _settings(passport),
     ]
     if passport.warnings:
-        notes = "\n".join(f"- {_escape(warning)}" for warning in passport.warnings)
+        notes = "\n".join(f"- {escaped(warning)}" for warning in passport.warnings)
         parts.append(f"## Notes on the sources\n\n{notes}")
     parts += [
         "## Reproduce and verify\n\n" + _reproduce(passport),
-        "## Licence\n\n" + _licence(passport),
+        "## Licence\n\n" + licence_section(passport),
         "## Limitations\n\n" + _limitations(passport),
     ]
     if passport.recipe.method in _RAM_RULES:
@@ -83,12 +81,12 @@ def model_card(passport: Passport, *, title: str | None = None) -> str:
 
 
 def _front_matter(passport: Passport) -> str:
-    ids = [_hub_id(record) for record in passport.sources.values()]
+    ids = [hub_id_of(record) for record in passport.sources.values()]
     known = list(dict.fromkeys(i for i in ids if i is not None))
     fields: dict[str, Any] = {}
     if known:
         fields |= {"base_model": known, "base_model_relation": "merge"}
-    fields |= _licence_fields(passport.license)
+    fields |= licence_fields(passport.license)
     fields |= {"library_name": "transformers", "pipeline_tag": "text-generation"}
     tags = ["merge", "ram-studio"]
     if passport.recipe.method in _RAM_RULES:
@@ -97,49 +95,18 @@ def _front_matter(passport: Passport) -> str:
     return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=1000)
 
 
-def _licence_fields(record: LicenceRecord) -> dict[str, str]:
-    """Return the licence as the Hub wants it; what is not spelt as it may be is left out."""
-    if record.id is None or not re.fullmatch(r"[a-z0-9][a-z0-9.+-]{0,60}", record.id):
-        return {"license": "unknown"}
-    fields = {"license": record.id}
-    if record.id == "other" and re.fullmatch(
-        r"[A-Za-z0-9][A-Za-z0-9 ._+-]{0,95}", record.name or ""
-    ):
-        fields["license_name"] = record.name or ""
-    if record.id == "other" and _PLAIN_LINK.fullmatch(record.link or ""):
-        fields["license_link"] = record.link or ""
-    return fields
-
-
 def _title(passport: Passport) -> str:
     known = METHODS.get(passport.recipe.method)
     return passport.recipe.method if known is None else known.title
 
 
-def _hub_id(record: SourceRecord) -> str | None:
-    """Return the repository of a source that came from the Hub, which alone has a revision."""
-    parts = split_hub_id(record.source) if record.revision is not None else None
-    return parts[0] if parts else None
-
-
-def _display_name(record: SourceRecord) -> str:
-    return _hub_id(record) or PurePath(record.source).name or "base"
-
-
-def _link(record: SourceRecord) -> str:
-    hub_id = _hub_id(record)
-    if hub_id is None:
-        return f"{_escape(_display_name(record))} (local)"
-    return f"[{_escape(hub_id)}](https://huggingface.co/{hub_id}/tree/{record.revision})"
-
-
 def _introduction(passport: Passport) -> str:
-    names = [_escape(name) for name in passport.agents]
+    names = [escaped(name) for name in passport.agents]
     listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     return (
         f"One model that merges {plural(len(names), 'agent')} ({listed}) trained by reinforcement "
-        f"learning from {_link(passport.base)}. No training took place: the weights were combined "
-        f"by {_escape(_title(passport))}, with RAM Studio {_escape(passport.ram_studio_version)}."
+        f"learning from {linked(passport.base)}. No training took place: the weights were combined "
+        f"by {escaped(_title(passport))}, with RAM Studio {escaped(passport.ram_studio_version)}."
     )
 
 
@@ -164,21 +131,21 @@ def _method(passport: Passport) -> str:
     if rule is None:
         known = METHODS.get(method)
         if known is None:
-            return f"Task vectors are combined with **{_escape(method)}**."
+            return f"Task vectors are combined with **{escaped(method)}**."
         return (
-            rf"**{_escape(known.title)}** ({_linked_source(known.source)}) combines the task "
+            rf"**{escaped(known.title)}** ({_linked_source(known.source)}) combines the task "
             r"vectors $\tau_t = \theta_t - \theta_{\mathrm{base}}$ and adds the result to the "
-            f"base: {_escape(known.formula)}."
+            f"base: {escaped(known.formula)}."
         )
     shared = passport.recipe.settings.get("shared", "mean")
     region = (
         "the mean over the agents that changed it"
         if shared == "mean"
-        else f"combined among the agents that changed it ({_escape(shared)})"
+        else f"combined among the agents that changed it ({escaped(shared)})"
     )
     ratio = "" if method == "ram" else rf", \qquad {_WEIGHTED if method == 'ram+m' else _COUNTED}"
     return (
-        f"[Reinforced Agent Merging]({PAPER_URL}), rule **{_escape(method)}**. With task vectors "
+        f"[Reinforced Agent Merging]({PAPER_URL}), rule **{escaped(method)}**. With task vectors "
         r"$\tau_t = \theta_t - \theta_{\mathrm{base}}$, an element is changed by agent $t$ when "
         r"$|\tau_t| > \epsilon$. An element that one agent alone changed takes "
         r"$\lambda_t \tau_t$; one that several changed takes "
@@ -192,7 +159,7 @@ def _method(passport: Passport) -> str:
 
 def _linked_source(source: str) -> str:
     return re.sub(
-        r"arXiv (\d{4}\.\d{4,5})", r"[arXiv \1](https://arxiv.org/abs/\1)", _escape(source)
+        r"arXiv (\d{4}\.\d{4,5})", r"[arXiv \1](https://arxiv.org/abs/\1)", escaped(source)
     )
 
 
@@ -218,7 +185,7 @@ def _settings(passport: Passport) -> str:
         if value != usual
     ]
     size = sum(shard.nbytes for shard in passport.shards.values())
-    table = "\n".join(f"| {_escape(key)} | {_escape(value)} |" for key, value in rows)
+    table = "\n".join(f"| {escaped(key)} | {escaped(value)} |" for key, value in rows)
     return (
         f"| setting | value |\n| --- | --- |\n{table}\n\n"
         f"{passport.elements:,} elements were merged into "
@@ -242,7 +209,7 @@ def _agent_table(passport: Passport) -> str:
     used = [(head, show) for head, show in columns if any(show(a) != "-" for a in records)]
     heads += [head for head, _ in used]
     rows = [
-        [_escape(name), _link(record), *(show(record) for _, show in used)]
+        [escaped(name), linked(record), *(show(record) for _, show in used)]
         for name, record in passport.agents.items()
     ]
     align = ["---", "---", *("---:" for _ in used)]
@@ -261,8 +228,8 @@ def _agent_table(passport: Passport) -> str:
         lost = [name for name, a in passport.agents.items() if _loses_rescaling(a)]
         if lost and passport.rounding == "nearest":
             notes += (
-                f" Rounding to {_escape(passport.dtype)} kept only part of the rescaling of "
-                f"{_escape(', '.join(lost))}: most changes are about one unit in the last place."
+                f" Rounding to {escaped(passport.dtype)} kept only part of the rescaling of "
+                f"{escaped(', '.join(lost))}: most changes are about one unit in the last place."
             )
     return f"{table}\n\n{notes}"
 
@@ -312,7 +279,7 @@ def _reproduce(passport: Passport) -> str:
     )
     # Recipes hold no backticks in a row: YAML quotes what users may put into settings.
     text = recipe_yaml(shown).replace("```", "` ` `")
-    libraries = ", ".join(f"{_escape(n)} {_escape(v)}" for n, v in passport.libraries.items())
+    libraries = ", ".join(f"{escaped(n)} {escaped(v)}" for n, v in passport.libraries.items())
     hashed = "every source and output file"
     if any(record.files is None for record in passport.sources.values()):
         hashed = "every output file"
@@ -331,37 +298,6 @@ def _reproduce(passport: Passport) -> str:
     )
 
 
-def _licence(passport: Passport) -> str:
-    rows = [
-        (_escape(name), _link(record), _licence_link(record.license), record.license.licence.asks)
-        for name, record in passport.sources.items()
-    ]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    licence = passport.license.licence
-    if licence.rank == "unknown":
-        meaning = (
-            "Not every source states a licence, and what is not stated is not allowed: ask its "
-            "authors before you share this model."
-        )
-    else:
-        meaning = (
-            f"The most restrictive is {_licence_link(passport.license)} ({licence.asks}); a merge "
-            "is a derivative of every source and must respect the terms of all of them."
-        )
-    return (
-        "| source | from | licence stated | asks |\n| --- | --- | --- | --- |\n"
-        f"{table}\n\n{meaning} "
-        "Read from the sources' model cards; no legal advice."
-    )
-
-
-def _licence_link(record: LicenceRecord) -> str:
-    shown = _escape(record.licence.shown)
-    if record.id != "other" or not _PLAIN_LINK.fullmatch(record.link or ""):
-        return shown
-    return f"[{shown}]({record.link})"
-
-
 def _limitations(passport: Passport) -> str:
     lines = [
         "The merge was not evaluated by the tool that made it: check every skill, and what lies "
@@ -375,7 +311,7 @@ def _limitations(passport: Passport) -> str:
         ]
         if dense:
             lines.append(
-                f"Less than a tenth of the changes of {_escape(', '.join(dense))} is unique to it; "
+                f"Less than a tenth of the changes of {escaped(', '.join(dense))} is unique to it; "
                 "the rest is averaged with other agents' changes, so that it may lose skill."
             )
         if passport.recipe.method in ("ram+", "ram+s"):
@@ -389,15 +325,8 @@ def _limitations(passport: Passport) -> str:
 
 
 def _shown_source(source: str, record: SourceRecord) -> str:
-    hub_id = _hub_id(record)
+    hub_id = hub_id_of(record)
     return f"./{PurePath(source).name}" if hub_id is None else f"{hub_id}@{record.revision}"
-
-
-def _escape(text: object) -> str:
-    """Return text that Markdown, its tables, its formulas and HTML show as it is, on one line."""
-    shown = printable(text, limit=600)
-    shown = shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_{}\[\]|$~#])", r"\\\1", shown)
 
 
 _CITATION = f"""```bibtex
