@@ -14,7 +14,7 @@ import numpy as np
 from ram_studio.algorithm import naming
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app import wording
+from ram_studio.app import details_wording, wording
 from ram_studio.app.comparing import CHOICES
 from ram_studio.app.controls import tuned_by
 from ram_studio.app.markup import epsilon_text
@@ -177,9 +177,9 @@ def _settings(method: str, own: Mapping[str, Any], form: ScopeForm) -> dict[str,
 def _facts(view: scope.View, tensor: MergeTensor) -> str:
     shape = " × ".join(f"{n:,}".replace(",", " ") for n in tensor.shape) or "1"
     read = f"{view.bytes_read:,}".replace(",", " ")
-    return wording.SCOPE_FACTS.format(
+    return details_wording.SCOPE_FACTS.format(
         shape=shape,
-        dtype=wording.STORED_NAMES[tensor.dtype],
+        dtype=details_wording.STORED_NAMES[tensor.dtype],
         epsilon=epsilon_text(view.epsilon),
         read=read,
     )
@@ -191,7 +191,7 @@ def _rows(view: scope.View, layout: str, width: int) -> list[list[Any]]:
     if layout == "window":
         starts = np.flatnonzero(np.diff(index // width)) + 1
         parts = [part.tolist() for part in np.split(np.arange(len(index)), starts)]
-        return [[f"{wording.SCOPE_ROW} {index[p[0]] // width}", p] for p in parts]
+        return [[f"{details_wording.SCOPE_ROW} {index[p[0]] // width}", p] for p in parts]
     parts = [list(range(a, min(a + COLUMNS, len(index)))) for a in range(0, len(index), COLUMNS)]
     return [[str(index[p[0]]), p] for p in parts]
 
@@ -201,8 +201,10 @@ def _element(view: scope.View, i: int, width: int) -> dict[str, Any]:
     row, column = divmod(index, width)
     place = f"{index:,}".replace(",", " ")
     return {
-        "at": wording.SCOPE_AT.format(index=place),
-        "place": wording.SCOPE_PLACE.format(row=row, column=column) if len(view.shape) > 1 else "",
+        "at": details_wording.SCOPE_AT.format(index=place),
+        "place": details_wording.SCOPE_PLACE.format(row=row, column=column)
+        if len(view.shape) > 1
+        else "",
         "base": _value(view.base[i], view.dtype),
         "values": [_value(view.agents[t, i], dtype) for t, dtype in enumerate(view.agent_dtypes)],
         "taus": [_change(tau) for tau in view.tau[:, i].tolist()],
@@ -226,7 +228,7 @@ def _method(label: str, seen: Seen, base: np.ndarray, form: ScopeForm) -> dict[s
     return {
         "name": _name(label),
         "method": seen.method,
-        "dtype": wording.STORED_NAMES.get(seen.dtype, seen.dtype),
+        "dtype": details_wording.STORED_NAMES.get(seen.dtype, seen.dtype),
         "is_drawn": seen.rounding == "stochastic",
         "stored": [number(float(x), digits) for x in seen.stored],
         "formula": [w.expression for w in seen.worked],

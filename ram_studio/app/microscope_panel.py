@@ -13,7 +13,7 @@ from typing import Any
 
 import gradio as gr
 
-from ram_studio.app import markup, wording
+from ram_studio.app import details_wording, markup, wording
 from ram_studio.app import microscope_data as data
 from ram_studio.app.microscope_data import EVERYWHERE, ScopeForm
 from ram_studio.app.opened import open_loaded
@@ -24,7 +24,7 @@ from ram_studio.engine.microscope_search import CONFLICT, SHARED, UNIQUE, find_e
 from ram_studio.errors import RamStudioError
 
 _QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-_ANYWHERE = [(wording.SCOPE_ALL, EVERYWHERE)]
+_ANYWHERE = [(details_wording.SCOPE_ALL, EVERYWHERE)]
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,15 @@ class ScopePanel:
 
 def build() -> ScopePanel:
     """Lay the panel out inside the open Blocks."""
-    with gr.Accordion(wording.SCOPE_HEADING, open=False, elem_id="microscope") as box:
-        gr.HTML(f'<p class="lead">{escape(wording.SCOPE_LEAD)}</p>', apply_default_css=False)
+    with gr.Accordion(details_wording.SCOPE_HEADING, open=False, elem_id="microscope") as box:
+        gr.HTML(
+            f'<p class="lead">{escape(details_wording.SCOPE_LEAD)}</p>', apply_default_css=False
+        )
         with gr.Row(elem_classes="scope-pickers"):
             layer = gr.Dropdown(
                 _ANYWHERE,
                 value=EVERYWHERE,
-                label=wording.SCOPE_LAYER,
+                label=details_wording.SCOPE_LAYER,
                 min_width=90,
                 scale=1,
                 elem_id="scope-layer",
@@ -89,13 +91,17 @@ def build() -> ScopePanel:
             module = gr.Dropdown(
                 _ANYWHERE,
                 value=EVERYWHERE,
-                label=wording.SCOPE_MODULE,
+                label=details_wording.SCOPE_MODULE,
                 min_width=120,
                 scale=2,
                 elem_id="scope-module",
             )
             tensor = gr.Dropdown(
-                [], label=wording.SCOPE_TENSOR, min_width=240, scale=5, elem_id="scope-tensor"
+                [],
+                label=details_wording.SCOPE_TENSOR,
+                min_width=240,
+                scale=5,
+                elem_id="scope-tensor",
             )
         with gr.Row(elem_classes="scope-pickers"):
             start = gr.Slider(
@@ -103,7 +109,7 @@ def build() -> ScopePanel:
                 1,
                 value=0,
                 step=1,
-                label=wording.SCOPE_START,
+                label=details_wording.SCOPE_START,
                 buttons=[],
                 min_width=240,
                 scale=4,
@@ -111,25 +117,25 @@ def build() -> ScopePanel:
             )
             target = gr.Dropdown(
                 [],
-                label=wording.SCOPE_JUMP_TO,
+                label=details_wording.SCOPE_JUMP_TO,
                 filterable=False,
                 min_width=220,
                 scale=4,
                 elem_id="scope-target",
             )
             jump = gr.Button(
-                wording.SCOPE_JUMP, size="md", min_width=90, scale=0, elem_id="scope-jump"
+                details_wording.SCOPE_JUMP, size="md", min_width=90, scale=0, elem_id="scope-jump"
             )
         with gr.Row(elem_classes="scope-pickers"):
             layout = gr.Radio(
-                wording.SCOPE_LAYOUTS,
+                details_wording.SCOPE_LAYOUTS,
                 value="run",
-                label=wording.SCOPE_LAYOUT,
+                label=details_wording.SCOPE_LAYOUT,
                 min_width=220,
                 elem_id="scope-layout",
             )
             dtype = gr.Dropdown(
-                wording.SCOPE_DTYPES,
+                details_wording.SCOPE_DTYPES,
                 value="",
                 label=wording.DTYPE_LABEL,
                 filterable=False,
@@ -177,9 +183,12 @@ def _pickers(
     names = data.names_of(report, layer, module)
     last = max(1, find_tensor(report, tensor).numel - 1)
     agents = [agent.name for agent in report.agents]
-    targets = [(wording.SCOPE_UNIQUE.format(agent=a), f"{UNIQUE}{a}") for a in agents]
+    targets = [(details_wording.SCOPE_UNIQUE.format(agent=a), f"{UNIQUE}{a}") for a in agents]
     if len(agents) > 1:
-        shared, conflict = (wording.SCOPE_SHARED, SHARED), (wording.SCOPE_CONFLICT, CONFLICT)
+        shared, conflict = (
+            (details_wording.SCOPE_SHARED, SHARED),
+            (details_wording.SCOPE_CONFLICT, CONFLICT),
+        )
         targets = [shared, *targets, conflict]
     known = [value for _, value in targets]
     return [
@@ -247,8 +256,8 @@ def _jump(
         return found.index, ""
     if tensor.numel - start > data.SEARCH_LIMIT:
         cut = f"{data.SEARCH_LIMIT:,}".replace(",", " ")
-        return None, markup.callout(wording.SCOPE_CUT.format(n=cut), "note")
-    return None, markup.callout(wording.SCOPE_NOT_FOUND, "note")
+        return None, markup.callout(details_wording.SCOPE_CUT.format(n=cut), "note")
+    return None, markup.callout(details_wording.SCOPE_NOT_FOUND, "note")
 
 
 def wire(panel: ScopePanel, settings: list[Any], seed: gr.Number, workspace: Workspace) -> None:

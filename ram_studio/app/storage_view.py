@@ -10,7 +10,8 @@ from collections.abc import Callable
 from html import escape
 
 from ram_studio.algorithm.storage import Share
-from ram_studio.app import markup, wording
+from ram_studio.app import details_wording as texts
+from ram_studio.app import markup
 from ram_studio.app.opened import open_loaded
 from ram_studio.app.workspace import Loaded
 from ram_studio.checkpoints.storage import AgentStorage, StorageReport, storage_report
@@ -53,11 +54,10 @@ def storage_html(report: StorageReport) -> str:
     # From headers the page already lists dtypes, beside sizes.
     if report.is_complete or report.heads or told:
         table = _table(report) if report.is_complete or report.heads else ""
-        models = (
-            f"<details{is_open}><summary>{wording.STORED_MORE}</summary>{table}{listed}</details>"
-        )
+        title = f"<summary>{texts.STORED_MORE}</summary>"
+        models = f"<details{is_open}>{title}{table}{listed}</details>"
     return (
-        f'<section class="box stored"><div class="figure-head"><h3>{wording.STORED_HEADING}</h3>'
+        f'<section class="box stored"><div class="figure-head"><h3>{texts.STORED_HEADING}</h3>'
         f'<span class="muted">{escape(_summary(report, len(warnings)))}</span></div>{callouts}'
         f"{models}</section>"
     )
@@ -65,25 +65,25 @@ def storage_html(report: StorageReport) -> str:
 
 def _summary(report: StorageReport, warnings: int) -> str:
     if warnings:
-        return wording.STORED_ODD.format(n=warnings) if warnings > 1 else wording.STORED_ONE_ODD
-    return wording.STORED_FINE if report.is_complete else wording.STORED_FINE_SO_FAR
+        return texts.STORED_ODD.format(n=warnings) if warnings > 1 else texts.STORED_ONE_ODD
+    return texts.STORED_FINE if report.is_complete else texts.STORED_FINE_SO_FAR
 
 
 def dtypes_text(dtypes: dict[str, int]) -> str:
     """Return dtypes by name, the most frequent first."""
     most = sorted(dtypes, key=lambda d: -dtypes[d])
-    return " + ".join(wording.STORED_NAMES.get(d, d) for d in most) or "–"
+    return " + ".join(texts.STORED_NAMES.get(d, d) for d in most) or "–"
 
 
 def _table(report: StorageReport) -> str:
     """Return one row per model; what is unknown, or the same for all, has no column."""
     agents = list(report.agents.values())
     has_rounded = any(agent.rounded is not None for agent in agents)
-    columns = [wording.STORED_COLUMNS["model"]]
+    columns = [texts.STORED_COLUMNS["model"]]
     cells: list[Callable[[str, AgentStorage | None], str]] = []
 
     def add(column: str, cell: Callable[[str, AgentStorage | None], str]) -> None:
-        columns.append(wording.STORED_COLUMNS[column])
+        columns.append(texts.STORED_COLUMNS[column])
         cells.append(cell)
 
     if report.base_dtypes:
@@ -93,12 +93,12 @@ def _table(report: StorageReport) -> str:
     if report.heads:
         add("head", lambda name, a: markup.cell(_head(report, name)))
     if report.is_complete:
-        stored = wording.STORED_COLUMNS["stored"] if has_rounded else ""
+        stored = texts.STORED_COLUMNS["stored"] if has_rounded else ""
         for key, show in (("density", _density), ("rho", _rho)):
-            columns.append(wording.STORED_COLUMNS[key] + stored)
+            columns.append(texts.STORED_COLUMNS[key] + stored)
             cells.append(lambda name, a, show=show: markup.cell(show(a.stored) if a else ""))
             if has_rounded:
-                columns.append(wording.STORED_COLUMNS[key] + wording.STORED_COLUMNS["rounded"])
+                columns.append(texts.STORED_COLUMNS[key] + texts.STORED_COLUMNS["rounded"])
                 cells.append(lambda name, a, show=show: markup.cell(show(a.rounded) if a else ""))
         add("verdict", lambda name, a: _verdict(a))
     rows = [("base", *(cell("base", None) for cell in cells))]
@@ -112,8 +112,8 @@ def _head(report: StorageReport, name: str) -> str:
     head = report.heads.get(name)
     if head is None:
         return "–"
-    stored = wording.STORED_HEADS[head.stored]
-    return f"{stored}, {wording.STORED_TIED[head.is_tied]}" if head.is_tied is not None else stored
+    stored = texts.STORED_HEADS[head.stored]
+    return f"{stored}, {texts.STORED_TIED[head.is_tied]}" if head.is_tied is not None else stored
 
 
 def _density(share: Share | None) -> str:
@@ -129,5 +129,5 @@ def _rho(share: Share | None) -> str:
 def _verdict(agent: AgentStorage | None) -> str:
     if agent is None:
         return "<td></td>"
-    text = escape(wording.STORED_VERDICTS[agent.verdict])
+    text = escape(texts.STORED_VERDICTS[agent.verdict])
     return f'<td><span class="chip" data-tone="{_TONES[agent.verdict]}">{text}</span></td>'

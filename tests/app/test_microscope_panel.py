@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.app import microscope_data, microscope_panel, wording
+from ram_studio.app import details_wording, microscope_data, microscope_panel, wording
 from ram_studio.app.examples import load_example
 from ram_studio.app.opened import open_loaded
 from ram_studio.engine import microscope as scope
@@ -122,7 +122,7 @@ def test_jumping_finds_the_next_one_and_says_when_there_is_none() -> None:
     assert found == sorted(set(found))
     last = show()[3]["maximum"]
     *_, message, data = show(jumps=True, target="shared", start=last)
-    assert wording.SCOPE_NOT_FOUND in message
+    assert details_wording.SCOPE_NOT_FOUND in message
     assert data["elements"]
 
 

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
-from ram_studio.app import charts, merging, wording
+from ram_studio.app import charts, details_wording, merging
 from ram_studio.app.examples import load_example
 from ram_studio.app.loading import fit_html
 from ram_studio.app.steps import look
@@ -67,7 +67,7 @@ def test_headers_tell_dtypes_configs_and_tokenizers_before_the_pass(mixed) -> No
     html = fit_html(load(loaded.base, loaded.agents), is_space=False)
     assert re.search(r"noisy /\S+ \d.\d MB float32", words(html))
     assert re.search(r"tool /\S+ \d.\d MB bfloat16", words(html))
-    assert wording.STORED_COLUMNS["verdict"] not in html  # that takes a pass
+    assert details_wording.STORED_COLUMNS["verdict"] not in html  # that takes a pass
     told = words(html)
     assert "rope_theta is 12345.0" in told
     assert "chat template" in told
@@ -113,7 +113,7 @@ def test_look_tells_it_at_its_epsilon_and_draws_both(mixed) -> None:
 
 def test_the_example_has_nothing_odd() -> None:
     html = storage_html(report_of(load_example("1"), DEFAULT_INDEX))
-    assert wording.STORED_FINE in html
+    assert details_wording.STORED_FINE in html
     assert "<details>" in html
     assert "callout" not in html
     assert "rounded" not in words(html)

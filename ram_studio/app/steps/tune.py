@@ -13,7 +13,7 @@ import gradio as gr
 
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.app import microscope_panel, wording
+from ram_studio.app import details_wording, microscope_panel, wording
 from ram_studio.app.deep_link import ALPHA_MAX, R_MAX
 from ram_studio.app.microscope_panel import ScopePanel
 
@@ -51,15 +51,17 @@ def _segmented(attribute: str, names: tuple[str, ...], values: tuple[object, ...
 
 def _rounding() -> str:
     """Return the section on rounding: a sentence, and unfolded, numbers by format and layer."""
-    formats = _segmented("format", wording.FORMATS, tuple(range(len(wording.FORMATS))))
+    formats = _segmented(
+        "format", details_wording.FORMATS, tuple(range(len(details_wording.FORMATS)))
+    )
     return f"""<section class="box" data-part="rounding">
-    <h3>{escape(wording.ROUNDING_HEADING)}</h3>
+    <h3>{escape(details_wording.ROUNDING_HEADING)}</h3>
     <p class="finding" data-part="rounding-line" role="status"></p>
-    <details data-part="rounding-more"><summary>{wording.ROUNDING_MORE}</summary>
+    <details data-part="rounding-more"><summary>{details_wording.ROUNDING_MORE}</summary>
       <div class="table-scroll"><table class="plain kept-table">
         <thead><tr data-part="kept-head"></tr></thead><tbody data-part="kept"></tbody></table></div>
-      <p class="fine">{escape(wording.ROUNDING_NOTE)}</p>
-      <div class="figure-head"><h4>{escape(wording.ROUNDING_LAYERS)}</h4>{formats}</div>
+      <p class="fine">{escape(details_wording.ROUNDING_NOTE)}</p>
+      <div class="figure-head"><h4>{escape(details_wording.ROUNDING_LAYERS)}</h4>{formats}</div>
       <p class="readout" data-part="rounding-readout" role="status"></p>
       <div class="bars" data-part="rounding-chart" tabindex="0"></div>
     </details>
@@ -68,24 +70,24 @@ def _rounding() -> str:
 
 def _relations() -> str:
     """Return the section on signs and sizes: a sentence, and unfolded, agents, pairs and layers."""
-    measures = _segmented("measure", wording.AGREE_MEASURES, ("conflict", "cancelled"))
+    measures = _segmented("measure", details_wording.AGREE_MEASURES, ("conflict", "cancelled"))
     return f"""<section class="box" data-part="relations">
-    <h3>{escape(wording.AGREE_HEADING)}</h3>
+    <h3>{escape(details_wording.AGREE_HEADING)}</h3>
     <p class="finding" data-part="relations-line" role="status"></p>
-    <details data-part="relations-more"><summary>{wording.AGREE_MORE}</summary>
+    <details data-part="relations-more"><summary>{details_wording.AGREE_MORE}</summary>
       <div class="table-scroll"><table class="plain">
-        <thead><tr>{_columns(wording.AGREE_AGENTS)}</tr></thead>
+        <thead><tr>{_columns(details_wording.AGREE_AGENTS)}</tr></thead>
         <tbody data-part="agree-agents"></tbody></table></div>
-      <p class="fine">{escape(wording.AGREE_NOTE)}</p>
+      <p class="fine">{escape(details_wording.AGREE_NOTE)}</p>
       <div class="table-scroll"><table class="plain">
-        <thead><tr>{_columns(wording.AGREE_PAIRS)}</tr></thead>
+        <thead><tr>{_columns(details_wording.AGREE_PAIRS)}</tr></thead>
         <tbody data-part="pairs"></tbody></table></div>
-      <h4>{escape(wording.COSINE_HEADING)}</h4>
+      <h4>{escape(details_wording.COSINE_HEADING)}</h4>
       <div class="table-scroll"><table class="plain cosine">
         <thead><tr data-part="cosine-head"></tr></thead><tbody data-part="cosine"></tbody></table>
       </div>
-      <p class="fine">{escape(wording.COSINE_NOTE)}</p>
-      <div class="figure-head"><h4>{escape(wording.AGREE_LAYERS)}</h4>{measures}</div>
+      <p class="fine">{escape(details_wording.COSINE_NOTE)}</p>
+      <div class="figure-head"><h4>{escape(details_wording.AGREE_LAYERS)}</h4>{measures}</div>
       <p class="readout" data-part="relations-readout" role="status"></p>
       <div class="bars" data-part="relations-chart" tabindex="0"></div>
     </details>
