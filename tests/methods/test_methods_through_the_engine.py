@@ -203,7 +203,7 @@ def test_magnitudes_are_counted_for_any_number_of_agents(n_agents, tmp_path) -> 
             np.testing.assert_array_equal(counts, want)
     whole = count_magnitudes(report, counted, per_tensor=False)
     np.testing.assert_array_equal(whole[0], per_tensor.sum(0))
-    on_torch = count_magnitudes(report, counted, per_tensor=True, device="cpu:0")
+    on_torch = count_magnitudes(report, counted, per_tensor=True, device="torch:2")
     np.testing.assert_array_equal(on_torch, per_tensor)
 
 
