@@ -217,6 +217,8 @@ class MergeJob:
         rows = self._counted_rows()
         ratios = None
         if counts is not None:
+            by_magnitude = Need.MAGNITUDE_RATIOS in self.method.needs(self.settings)
+            assert by_magnitude == (self._magnitude is not None), "counts come from `counts`"
             ratios = _as_sketch(self.names, self.counted, counts).ratios(
                 0, getattr(self.settings, "scope", "global"), magnitude=self._magnitude
             )[rows]

@@ -164,7 +164,10 @@ class SweepAnswers:
         }
         if not needs & {Need.RATIOS, Need.MAGNITUDES}:
             return None
-        return analyze_report(self._report, device=self._device, cancel=self._cancel)
+        by_magnitude = Need.MAGNITUDE_RATIOS in needs
+        return analyze_report(
+            self._report, device=self._device, relations=by_magnitude, cancel=self._cancel
+        )
 
     def identify(self, candidate: Candidate) -> MergeIdentity:
         """Return what decides a setting's weights.
