@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
@@ -41,6 +40,7 @@ class _File:
         self._handle: int | None = None
         self.size = self.state[0]
         self.done = 0
+        self.is_busy = False  # a thread has it
         self.hasher: Hasher = make_hasher("blake3")
 
     @property
@@ -125,7 +125,7 @@ class SourceHasher:
         self._threads = threads or max(1, min(MAX_THREADS, cores // CORES_PER_THREAD))
         self._files: dict[Path, _File] = {}
         self._known: dict[Path, str] = {}
-        self._waiting: deque[_File] = deque()
+        self._waiting: list[_File] = []
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -143,7 +143,9 @@ class SourceHasher:
                 f"{who(checkpoint.name)}{printable(error.filename)} cannot be opened: "
                 f"{error.strerror}. Check that the file is there and readable, and run again."
             ) from error
-        self._waiting.extend(self._files.values())
+        self._waiting = sorted(
+            (f for f in self._files.values() if not f.is_done), key=lambda f: f.starts_at
+        )
         for _ in range(self._threads):
             worker = threading.Thread(target=self._work, name="hash", daemon=True)
             self._workers.append(worker)
@@ -205,30 +207,32 @@ class SourceHasher:
         buffer = memoryview(bytearray(PIECE_BYTES))
         try:
             while not self._stop.is_set():
-                with self._lock:
-                    file = self._waiting.popleft() if self._waiting else None
-                if file is None:
-                    if all(f.is_done for f in self._files.values()):
-                        return
-                    self._stop.wait(_IDLE_SECONDS)  # another thread has it
-                    continue
-                limit = file.reached(self._fraction)
-                is_behind = limit - file.done >= PIECE_BYTES or limit == file.size
-                if is_behind and not file.is_done:
+                file, limit = self._take()
+                if file is not None:
                     file.hash_piece(buffer, limit)
-                if not file.is_done:
-                    with self._lock:
-                        self._waiting.append(file)
-                if not is_behind and not self._has_work():
+                    file.is_busy = False
+                elif not self._waiting:
+                    return
+                else:
                     self._wake.clear()
                     self._wake.wait(_IDLE_SECONDS)
         except BaseException as error:
             self._error = error
+            self._stop.set()  # the others need not go on
+            self._wake.set()
 
-    def _has_work(self) -> bool:
+    def _take(self) -> tuple[_File | None, int]:
+        """Return the first file, in the order of the pass, that a piece can be hashed of."""
         fraction = self._fraction
         with self._lock:
-            return any(f.reached(fraction) - f.done >= PIECE_BYTES for f in self._waiting)
+            self._waiting = [f for f in self._waiting if not f.is_done or f.is_busy]
+            for file in self._waiting:
+                limit = file.reached(fraction)
+                is_behind = limit - file.done >= PIECE_BYTES or limit == file.size
+                if is_behind and not file.is_busy:
+                    file.is_busy = True
+                    return file, limit
+        return None, 0
 
     def finish(
         self, *, on_progress: ProgressCallback | None = None, cancel: CancelToken | None = None
