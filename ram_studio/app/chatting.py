@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from ram_studio.app import check_wording as words
 from ram_studio.app import markup, wording
 from ram_studio.app.jobs import Job, Report
-from ram_studio.app.scoring import Candidate, candidates, open_model, without_folders
+from ram_studio.app.scoring import (
+    Candidate,
+    candidates,
+    open_model,
+    time_limit,
+    without_folders,
+)
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError, SettingsError, Stopped
 
@@ -155,9 +161,10 @@ def ask_all(
         answers[said.model] = said
         report(Chat(question, tuple(answers.values())))
 
+    is_over = time_limit(workspace.settings, cancel)
     for name, model in models.items():
         said = answers[name]
-        if cancel.is_cancelled:
+        if is_over():
             tell(replace(said, state="done", verdict=words.CHAT_SKIPPED))
             continue
         tell(replace(said, state="loading"))
@@ -173,7 +180,7 @@ def ask_all(
                     limit,
                     uses_template=uses_template,
                     tell=tell,
-                    should_stop=lambda: cancel.is_cancelled,
+                    should_stop=is_over,
                 )
         except Stopped:
             said = replace(said, state="done", verdict=words.CHAT_STOPPED)

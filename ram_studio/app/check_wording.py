@@ -33,6 +33,10 @@ CODE_OFF = "Suite code is not offered: {reason}"
 NO_SUITE_CHOSEN = "No suite is chosen. Tick at least one."
 NO_LENGTH_CHOSEN = "Suite memory needs a prompt length. Tick at least one."
 STOPPED_KEPT = "Stopped. {count:,} answers are kept; evaluate again to go on from there."
+TIME_OVER = (
+    "The time for one evaluation on this public app is over. {count:,} answers are kept; evaluate "
+    "again to go on from there."
+)
 FINISHED = "Done: {asked:,} questions asked now."
 REUSED = "{reused:,} answers were there already and were reused."
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -159,7 +159,7 @@ def score_models(
         nbytes = max(nbytes, checkpoint.nbytes)
     shipped = [folders[name] for name, model in models.items() if model.is_shipped]
     watch = _Watch(list(models), report)
-    end = time.monotonic() + settings.max_check_seconds if settings.is_space else float("inf")
+    is_over = time_limit(settings, cancel)
     try:
         with open_answers(session, workspace, shipped) as store:
             return evaluate_suites(
@@ -172,12 +172,19 @@ def score_models(
                 store=store,
                 on_progress=watch.progress,
                 on_tokens=watch.tokens,
-                should_stop=lambda: cancel.is_cancelled or time.monotonic() > end,
+                should_stop=is_over,
             )
     except EvaluationError as error:
         if not settings.is_space:
             raise
         raise EvaluationError(without_folders(str(error), folders, session)) from error
+
+
+def time_limit(settings: Settings, cancel: CancelToken) -> Callable[[], bool]:
+    """Return what tells whether to stop: when cancelled or, on a Space, out of time."""
+    seconds = settings.max_check_seconds if settings.is_space else float("inf")
+    end = time.monotonic() + seconds
+    return lambda: cancel.is_cancelled or time.monotonic() > end
 
 
 def open_model(path: str, name: str, cancel: CancelToken) -> Any:
@@ -211,7 +218,9 @@ def run_evaluation(
         yield progress_html(last), None
     report, error = job.outcome()
     if report is None:
-        kept = check_wording.STOPPED_KEPT.format(count=last.done if last else 0)
+        is_asked = job.cancel.is_cancelled
+        text = check_wording.STOPPED_KEPT if is_asked else check_wording.TIME_OVER
+        kept = text.format(count=last.done if last else 0)
         yield markup.failure(error, kept), None
         return
     session.report = report

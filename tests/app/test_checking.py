@@ -135,6 +135,19 @@ def test_a_space_offers_less_and_runs_no_code(monkeypatch) -> None:
     assert "public Space" in scoring.code_refusal()
 
 
+def test_a_public_space_stops_when_the_time_is_over_and_keeps_the_answers(tmp_path) -> None:
+    workspace = Workspace(Settings(work_dir=tmp_path, is_space=True, max_check_seconds=0.0))
+    session = visitor(workspace)
+    *_, (status, report) = scoring.run_evaluation(["base"], DEMO, session, workspace)
+    assert report is None
+    assert "time for one evaluation" in status
+    chat = chatting.ask_all(
+        scoring.candidates(session), "x", 4, True, session, workspace, lambda _: None, CancelToken()
+    )
+    assert {said.verdict for said in chat.answers} == {"Not asked: stopped before its turn."}
+    workspace.close()
+
+
 def test_general_suites_and_health_run_for_models_with_room(workspace, tmp_path) -> None:
     session = visitor(workspace)
     every = scoring.candidates(session)
