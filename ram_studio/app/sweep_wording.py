@@ -23,7 +23,6 @@ PARAMETERS = {
     "epsilon": "ε, what counts as changed",
     "scale": "Scale (methods other than RAM)",
 }
-VARY = "Vary"
 FROM, TO, COUNT = "From", "To", "Values"
 FIXED = "What is not varied is as set in Tune."
 HOW = "How"
