@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +16,17 @@ from hypothesis import strategies as st
 
 from ram_studio.algorithm import kernels, measured_kernels
 from ram_studio.algorithm.measured_kernels import can_measure, merge_measured
-from ram_studio.algorithm.processor import HAS_FAST_LANES, LANES, STEP
+from ram_studio.algorithm.processor import (
+    HAS_BFLOAT16,
+    HAS_FAST_LANES,
+    LANES,
+    STEP,
+    target_cpu,
+)
 
 pytestmark = pytest.mark.skipif(not HAS_FAST_LANES, reason="the processor lacks AVX-512")
 
+ROOT = Path(__file__).parents[2]
 FACTORS = (1.0, 1.2, 1.5, 1.0823, 2.0, 7.3, 0.5, 1 + 2.0**-30)
 EPSILONS = (2.0**-60, 1e-5, 0.0123)
 
@@ -114,6 +125,40 @@ def test_numbers_at_the_edge_of_what_float32_holds_exactly(agents):
         assert_like_plain_kernels(
             ElementBlock(base.astype(np.uint16), models), 1e-9, factors, [0, 2048]
         )
+
+
+MERGE_AND_DIGEST = """
+import hashlib
+import numpy as np
+from ram_studio.algorithm import processor
+from ram_studio.algorithm.measured_kernels import merge_measured
+rng = np.random.default_rng(5)
+base = rng.integers(0x3C00, 0x3D00, 4096)
+agents = tuple((base + rng.integers(-3, 4, 4096)).astype(np.uint16) for _ in range(3))
+out = np.empty(4096, np.uint16)
+measured = merge_measured(
+    base.astype(np.uint16), agents, out, np.float32(1e-5), (1.2, 1.1, 1.5), [0, 4096]
+)
+print(processor.HAS_BFLOAT16, hashlib.sha256(out).hexdigest(), measured.sums.tolist())
+"""
+
+
+@pytest.mark.skipif(not HAS_BFLOAT16, reason="the processor lacks the instruction")
+def test_rounding_by_the_processor_stores_what_rounding_by_steps_does(tmp_path):
+    name, features = target_cpu()
+    told = {"NUMBA_CPU_NAME": name, "NUMBA_CACHE_DIR": str(tmp_path)}
+    found = []
+    for has in ("+", "-"):
+        asked = told | {
+            "NUMBA_CPU_FEATURES": f"{features},{has}avx512bf16".replace(",+avx512bf16,", ",")
+        }
+        run = [sys.executable, "-c", MERGE_AND_DIGEST]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)} | asked
+        done = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found.append(done.stdout.split(" ", 1))
+    assert [has for has, _ in found] == ["True", "False"]
+    assert found[0][1] == found[1][1]
 
 
 def test_ties_and_near_ties_are_decided_as_in_float64():
