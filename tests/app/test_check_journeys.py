@@ -124,11 +124,8 @@ def test_stop_resume_read_ask_and_compare_with_the_past(visit, tmp_path: Path) -
     assert page.locator("#scores table.heat tbody tr").count() == 2
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_shows_suites_chat_and_history_without_scrolling_sideways(
-    visit, scheme: str
-) -> None:
-    it = visit(PHONE, color_scheme=scheme)
+def test_a_phone_shows_suites_chat_and_history_without_scrolling_sideways(visit) -> None:
+    it = visit(PHONE, color_scheme="dark")
     page = it.page
     it.open("?example=1")
     page.wait_for_selector("[data-agent]", state="visible")
