@@ -156,9 +156,11 @@ class RelationCounter:
     """Adds blocks to a RelationTally, one thread's worth."""
 
     def __init__(self, tally: RelationTally) -> None:
-        from ram_studio.algorithm import relation_kernels  # imports numba, which merges do without
+        # Both import numba, which merges do without.
+        from ram_studio.algorithm import gather_kernels, relation_kernels
 
         n = tally.layout.n_agents
+        self._gather = gather_kernels.gather_changed
         self._kernels = relation_kernels
         self._tally = tally
         self._edge = np.int32(tally.grid.edge_bits)
@@ -186,7 +188,7 @@ class RelationCounter:
             self._places = rounding_meter.kernel_places(dtypes)
         parts = []
         for part in _groups(block.start, block.n):
-            self._kernels.gather_changed(
+            self._gather(
                 base[part],
                 tuple(agent[part] for agent in agents),
                 self._alone,

@@ -13,7 +13,7 @@ from element_blocks import KINDS, ElementBlock, examples, make_block, stored_as
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ram_studio.algorithm import relation_kernels, relations, rounding_meter
+from ram_studio.algorithm import gather_kernels, relation_kernels, relations, rounding_meter
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.relations import Relations, RowLayout
@@ -44,7 +44,7 @@ def relate(block: ElementBlock, *, only_magnitudes: bool = False) -> np.ndarray:
     paired = np.empty((4, len(block.base)), np.float32)
     found = np.zeros(n + n * (n - 1) // 2 + 1, np.int64)
     gathered = (alone, paired, several, found)
-    relation_kernels.gather_changed(block.base, block.agents, *gathered)
+    gather_kernels.gather_changed(block.base, block.agents, *gathered)
     intervals = GRID.interval_of_bin.astype(np.uint8)
     edge = np.int32(GRID.edge_bits)
     common = (*gathered, edge, intervals, layout.has_sets, rows, touched)
@@ -230,6 +230,26 @@ def test_equal_and_opposite_changes_lose_all_and_half_of_it_each():
     assert found.pair_sums[0, 0, 0].tolist() == [4.0, 4.0]
     assert found.cosines[0, 0, 1] == -1.0
     assert (found.conflicts[0, 0], found.conflicts[0, -1]) == (4, 0)
+
+
+def test_half_of_each_is_lost_where_three_agents_add_up_to_nothing():
+    base = stored_as(np.ones(3), "F32")
+    agents = tuple(stored_as(np.full(3, 1 + tau), "F32") for tau in (0.25, 0.25, -0.5))
+    found = related(ElementBlock(base, agents))
+    assert found.cancelled[0, 0].tolist() == [0.375, 0.375, 0.75]
+    assert found.conflicts[0, 0] == 3
+
+
+def test_nothing_unique_is_exactly_nothing_also_where_sums_are_not_exact():
+    rng = np.random.default_rng(1)
+    base = np.zeros(3000, np.float32)
+    large = (10.0 ** rng.uniform(-4, 9, 3000)).astype(np.float32)
+    small = (10.0 ** rng.uniform(-8, -5, 3000)).astype(np.float32)
+    rows, dots = relate(block := ElementBlock(base, (large, small)))
+    assert rows[0, 0, 2] != 0  # a last digit is left of what was taken away again
+    found = relations.build_relations(rows, dots, count(block))
+    assert found.magnitude[0, 0, 0, 0] == 0
+    assert relations.magnitude_ratio(*found.magnitude[0, 0, 0, ::-1]) == math.inf
 
 
 def test_zero_and_minus_zero_are_no_change():
