@@ -64,7 +64,7 @@ class Kernel:
         run = self._loaded.get(kinds)
         if run is None:
             run = self._load(kinds)
-        return run(*_flat(args))
+        return run(*args)
 
     def _load(self, kinds: tuple[Kind, ...]) -> Callable[..., Any]:
         with _lock:
@@ -73,7 +73,10 @@ class Kernel:
                 if kept is None:
                     kept = _compile(self._module, self.__name__, kinds)
                     _keep(self._file_name(kinds), kept)
-                self._loaded[kinds] = _bind(kept, kinds)
+                try:
+                    self._loaded[kinds] = _bind(kept, kinds)
+                except RuntimeError:  # this platform cannot: slower to start, the same results
+                    self._loaded[kinds] = _through_numba(self._module, self.__name__)
             return self._loaded[kinds]
 
     def _file_name(self, kinds: tuple[Kind, ...]) -> str:
@@ -158,9 +161,13 @@ def _result_format(kind: Any) -> str:
 
 
 def _bind(kept: dict[str, Any], kinds: tuple[Kind, ...]) -> Callable[..., Any]:
-    """Load object code and return what calls it with flat arguments."""
+    """Load object code and return what calls it.
+
+    Raises: RuntimeError where it calls something that is not there, or LLVM cannot load it.
+    """
     unknown = [name for name in kept["needs"] if not llvm.address_of_symbol(name)]
-    assert not unknown, f"{kept['symbol']} calls what is not there: {unknown}"
+    if unknown:
+        raise RuntimeError(f"{kept['symbol']} calls what is not there: {unknown}")
     # Each kernel gets an engine of its own: one that was finalized takes no further code.
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(kept["object"]))
@@ -173,12 +180,20 @@ def _bind(kept: dict[str, Any], kinds: tuple[Kind, ...]) -> Callable[..., Any]:
 
     def run(*args: Any, engine: llvm.ExecutionEngine = engine) -> Any:  # which owns the code
         place = ctypes.create_string_buffer(_RESULT_BYTES)
-        status = call(place, None, *args)
+        status = call(place, None, *_flat(args))
         assert status == 0, "kernels raise nothing"
         found = result.unpack_from(place)
         return found[0] if is_single else found or None
 
     return run
+
+
+def _through_numba(module: str, name: str) -> Callable[..., Any]:
+    """Return a kernel as numba itself calls it."""
+    import numba
+
+    function = getattr(importlib.import_module(module), name)
+    return numba.njit(nogil=True, error_model="numpy")(function)
 
 
 def _target_machine() -> llvm.TargetMachine:

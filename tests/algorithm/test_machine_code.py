@@ -103,6 +103,20 @@ def test_arrays_with_gaps_are_refused():
 
 def test_a_kernel_that_calls_something_unknown_is_not_loaded():
     kept = {"symbol": "f", "result": "", "needs": ["no_such_function_anywhere"], "object": b""}
-    with pytest.raises(AssertionError, match="no_such_function_anywhere"):
+    with pytest.raises(RuntimeError, match="no_such_function_anywhere"):
         machine_code._bind(kept, ())
     assert "merge_mean" in repr(Kernel("loop_kernels", "merge_mean"))
+
+
+def test_where_machine_code_cannot_be_loaded_numba_calls_the_kernel(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+
+    def refuse(kept: dict, kinds: tuple) -> None:
+        raise RuntimeError("calls what is not there")
+
+    monkeypatch.setattr(machine_code, "_bind", refuse)
+    kernel = Kernel("loop_kernels", "is_finite")
+    ones = np.full(100, 0x3F80, np.uint16)
+    assert kernel(ones)
+    ones[70] = 0x7F80
+    assert not kernel(ones)
