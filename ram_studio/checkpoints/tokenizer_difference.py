@@ -82,9 +82,15 @@ def _read(checkpoint: Checkpoint) -> _Tokenizer:
     decoder = settings.get("added_tokens_decoder")
     if isinstance(decoder, dict):
         for index, token in decoder.items():
-            if isinstance(token, dict) and index.isdecimal():
+            if (
+                isinstance(token, dict)
+                and index.isascii()
+                and index.isdecimal()
+                and len(index) < 20
+            ):
                 added[str(token.get("content"))] = int(index)
-    for token in tokenizer.get("added_tokens") or []:
+    listed = tokenizer.get("added_tokens")
+    for token in listed if isinstance(listed, list) else []:
         if isinstance(token, dict) and isinstance(token.get("id"), int):
             added[str(token.get("content"))] = token["id"]
     eos = settings.get("eos_token")
