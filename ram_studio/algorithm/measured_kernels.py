@@ -1,7 +1,7 @@
-"""RAM's region rule for bfloat16 in one fast loop: merge a block, and measure what was stored.
+"""RAM's rule, or a scaled sum, for bfloat16 in one fast loop: merge a block, and measure it.
 
-Does for whole blocks what ``merge_mean``, ``count_active`` and ``stored_change`` do one by one,
-with the same bits and counts, where the processor and the numbers allow it.
+Does for whole blocks what ``merge_mean`` (or ``merge_sum``), ``count_active`` and ``stored_change``
+do one by one, with the same bits and counts, where the processor and the numbers allow it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from ram_studio.algorithm.shapes import Float64, Int64, UInt16
 
 _merge_groups = Kernel("measured_loops", "merge_groups")
 _merge_plain = Kernel("measured_loops", "merge_plain")
+_sum_groups = Kernel("measured_loops", "sum_groups")
+_sum_plain = Kernel("measured_loops", "sum_plain")
 
 MARGIN = 2.0**-20
 """How far apart the bounds of a factor lie, relative to it."""
@@ -45,14 +47,19 @@ class Measured:
 
 
 def can_measure(
-    base: np.ndarray, dtype: str, epsilon: np.floating | float, factors: tuple[float, ...]
+    base: np.ndarray,
+    dtype: str,
+    epsilon: np.floating | float,
+    factors: tuple[float, ...],
+    *,
+    is_sum: bool = False,
 ) -> bool:
     """Whether ``merge_measured`` is fast and exact: bfloat16 in and out, numbers not extreme."""
     return (
         HAS_FAST_LANES
         and base.dtype == np.uint16
         and dtype == "BF16"
-        and float(epsilon) >= 2.0**-60
+        and (is_sum or float(epsilon) >= 2.0**-60)
         and all(0.125 <= factor <= 2.0**6 for factor in factors)
     )
 
@@ -66,14 +73,19 @@ def merge_measured(
     cuts: list[int],
     *,
     is_measuring: bool = True,
+    is_sum: bool = False,
 ) -> Measured:
     """Merge a block (Eq. 7, see ``kernels.merge_mean``), rounded to nearest, into ``merged``.
+
+    is_sum: merge by base + factor * sum of all tau instead (``sum_kernels.merge_sum``); the factors
+    are all the same, epsilon is 0.
 
     cuts: where groups of elements begin and end in the block, ascending from 0 to its length.
     is_measuring: False leaves counts and sums at 0, in two thirds of the time.
     Requires ``can_measure``.
     """
-    merge = _merge_groups if is_measuring else _merge_plain
+    by_mean, by_sum = (_merge_groups, _sum_groups) if is_measuring else (_merge_plain, _sum_plain)
+    merge = by_sum if is_sum else by_mean
     n_agents = len(agents)
     numbers = (epsilon, factors, _bounds(factors, -1), _bounds(factors, 1))
     counts = np.zeros((2, n_agents), dtype=np.int64)

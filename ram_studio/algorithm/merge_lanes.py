@@ -1,7 +1,8 @@
-"""RAM's rule on 32 bfloat16 elements at a time, and measuring what it stored, as vector code.
+"""RAM's rule, or a scaled sum, on 32 bfloat16 elements at a time, and measuring what it stored.
 
-numba vectorises plain loops well, but it does not keep many running sums in registers, nor does it
-know which numbers float32 is enough for. The plain loops in ``loop_kernels`` compute the same.
+Vector code: numba vectorises plain loops well, but it does not keep many running sums in registers,
+nor does it know which numbers float32 is enough for. The plain loops in ``loop_kernels`` and
+``sum_loops`` compute the same.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ def _merge_half(
     numbers: list[ir.Value],
     threshold: ir.Value,
     bounds: list[list[ir.Value]],
+    is_sum: bool,
 ) -> _Half:
     """Return who changed the elements, the total of tau, and bounds of the result as float32."""
     x, *ys = numbers
@@ -93,7 +95,11 @@ def _merge_half(
             one_more = builder.and_(at_least[c - 1], is_active)
             at_least[c] = builder.or_(at_least[c], one_more)
         active.append(is_active)
-    for c in range(2, n_agents + 1):
+    if is_sum:
+        # One factor for all; also where task vectors cancel the element is x itself.
+        is_moved = builder.fcmp_unordered("!=", total, v.splat(v.FLOATS, 0.0))
+        factor = [builder.select(is_moved, side[0], v.splat(v.FLOATS, -1.0)) for side in bounds]
+    for c in () if is_sum else range(2, n_agents + 1):
         factor = [
             builder.select(at_least[c], v.splat(v.FLOATS, share), chosen)
             for share, chosen in zip(_shared_bounds(c), factor, strict=True)
@@ -102,8 +108,11 @@ def _merge_half(
     return _Half(x, ys, active, at_least, total, low, high)
 
 
-def _mean_in_double(builder: ir.IRBuilder, half: _Half, factors: list[ir.Value]):
-    """Return what ``loop_kernels.merge_mean`` computes, the total of tau, and each, as float64."""
+def _in_double(builder: ir.IRBuilder, half: _Half, factors: list[ir.Value], is_sum: bool):
+    """Return what the plain loop computes, the total of tau, and each tau, as float64.
+
+    The loop is ``loop_kernels.merge_mean``, or ``sum_loops.merge_sum``.
+    """
     wide_x = builder.fpext(half.x, v.DOUBLES)
     zero = v.splat(v.DOUBLES, 0.0)
     count = v.splat(v.BITS, 0)
@@ -119,6 +128,10 @@ def _mean_in_double(builder: ir.IRBuilder, half: _Half, factors: list[ir.Value])
         as_is = v.broadcast(builder, builder.fcmp_ordered("==", factor, v.DOUBLE(1.0)))
         scaled = builder.fadd(wide_x, builder.fmul(v.broadcast(builder, factor), tau))
         alone = builder.select(is_active, builder.select(as_is, wide_y, scaled), alone)
+    if is_sum:
+        moved = builder.fadd(wide_x, builder.fmul(v.broadcast(builder, factors[0]), total))
+        is_moved = builder.fcmp_unordered("!=", total, zero)
+        return builder.select(is_moved, moved, wide_x), total, taus
     voters = builder.sitofp(v.larger(builder, count, v.splat(v.BITS, 1)), v.DOUBLES)
     value = builder.fadd(wide_x, builder.fdiv(total, voters))
     value = builder.select(builder.icmp_signed("==", count, v.splat(v.BITS, 1)), alone, value)
@@ -186,7 +199,7 @@ def _is_out_of_reach(builder: ir.IRBuilder, words: list[ir.Value]) -> ir.Value:
     )
 
 
-def _lanes_kernel(is_measuring: bool) -> Any:
+def _lanes_kernel(is_measuring: bool, is_sum: bool = False) -> Any:
     def merge_lanes(
         typing_context,
         base,
@@ -218,7 +231,7 @@ def _lanes_kernel(is_measuring: bool) -> Any:
         )
 
         def generate(context, builder, signature, args):
-            _Merging(context, builder, signature, args, is_measuring).run()
+            _Merging(context, builder, signature, args, is_measuring, is_sum).run()
             return context.get_dummy_value()
 
         return signature, generate
@@ -230,10 +243,17 @@ class _Merging:
     """The code of one kernel while it is written."""
 
     def __init__(
-        self, context: Any, builder: ir.IRBuilder, signature: Any, args: Any, is_measuring: bool
+        self,
+        context: Any,
+        builder: ir.IRBuilder,
+        signature: Any,
+        args: Any,
+        is_measuring: bool,
+        is_sum: bool,
     ) -> None:
         self._builder = builder
         self._is_measuring = is_measuring
+        self._is_sum = is_sum
         kinds = signature.args
         base, agents, merged, self._first, self._groups, epsilon, factors, low, high = args[:9]
         self._n_agents = len(kinds[1])
@@ -290,7 +310,7 @@ class _Merging:
             v.load(builder, builder.gep(source, [start]), v.BITS, 2) for source in self._sources
         ]
         halves = [
-            _merge_half(builder, numbers, self._threshold, self._bounds)
+            _merge_half(builder, numbers, self._threshold, self._bounds, self._is_sum)
             for numbers in _halves(builder, words)
         ]
         sides = [(halves[0].low, halves[1].low), (halves[0].high, halves[1].high)]
@@ -327,7 +347,7 @@ class _Merging:
         builder = self._builder
         rounded, exact_totals = [], []
         for half in halves:
-            value, total, taus = _mean_in_double(builder, half, self._factors)
+            value, total, taus = _in_double(builder, half, self._factors, self._is_sum)
             # From float64: nothing of the fast way has to be kept for this rare one.
             self._raise_largest(0, [builder.fptrunc(tau, v.FLOATS) for tau in taus])
             rounded.append(builder.fptrunc(value, v.FLOATS))
@@ -454,3 +474,9 @@ The sums are formed in float32 over 512 elements (16 in each lane) and in float6
 
 merge_plain_lanes = _lanes_kernel(is_measuring=False)
 """Do ``merge_mean_lanes`` without measuring: counts and sums stay as they are."""
+
+merge_sum_lanes = _lanes_kernel(is_measuring=True, is_sum=True)
+"""Merge as ``sum_loops.merge_sum`` does, dropping nothing, and measure: all factors are one."""
+
+merge_sum_plain_lanes = _lanes_kernel(is_measuring=False, is_sum=True)
+"""Do ``merge_sum_lanes`` without measuring."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ram_studio.algorithm import kernels, measured_kernels, rounding
+from ram_studio.algorithm import kernels, measured_kernels, rounding, sum_kernels
 from ram_studio.algorithm.methods import BlockInput, Facts, KernelInput, Method
 from ram_studio.checkpoints.compatibility import MergeTensor
 from ram_studio.engine.blocks import GROUP_ELEMENTS, Block
@@ -158,6 +158,11 @@ class FusedMerger:
             and measured_kernels.can_measure(base, dtype, *arguments)
         ):
             return self._merge_measured(block, base, agents, merged, arguments)
+        if is_direct and kernel is sum_kernels.merge_sum:
+            factor, keys, *_ = arguments
+            same = (np.float32(0), (factor,) * len(agents))
+            if not keys and measured_kernels.can_measure(base, dtype, *same, is_sum=True):
+                return self._merge_measured(block, base, agents, merged, same, is_sum=True)
         if not kernel(base, agents, merged, active, *arguments):
             return None
         stored = merged
@@ -176,12 +181,20 @@ class FusedMerger:
         agents: tuple[np.ndarray, ...],
         merged: np.ndarray,
         arguments: tuple,
+        *,
+        is_sum: bool = False,
     ) -> np.ndarray | None:
         if kernels.is_copy(base, agents):
             return base if kernels.is_finite(base) else None
         cuts = [0, *(part.stop for part in _groups(block.start, block.n))]
         measured = measured_kernels.merge_measured(
-            base, agents, merged, *arguments, cuts, is_measuring=block.tensor.is_counted
+            base,
+            agents,
+            merged,
+            *arguments,
+            cuts,
+            is_measuring=block.tensor.is_counted,
+            is_sum=is_sum,
         )
         if not measured.is_finite:
             return None

@@ -14,7 +14,7 @@ from element_blocks import KINDS, ElementBlock, examples, make_block, stored_as
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ram_studio.algorithm import kernels, measured_kernels
+from ram_studio.algorithm import kernels, measured_kernels, sum_kernels
 from ram_studio.algorithm.measured_kernels import can_measure, merge_measured
 from ram_studio.algorithm.processor import (
     HAS_BFLOAT16,
@@ -46,14 +46,22 @@ def assert_like_plain_kernels(
     factors: tuple[float, ...],
     cuts: list[int],
     rtol: float = 1e-6,
+    is_sum: bool = False,
 ) -> np.ndarray:
     threshold = np.float32(epsilon)
     n = len(block.base)
     expected, active = np.empty(n, np.uint16), np.empty(n, np.uint8)
     merged = np.empty(n, np.uint16)
-    assert can_measure(block.base, "BF16", threshold, factors)
-    is_finite = kernels.merge_mean(block.base, block.agents, expected, active, threshold, factors)
-    measured = merge_measured(block.base, block.agents, merged, threshold, factors, cuts)
+    assert can_measure(block.base, "BF16", threshold, factors, is_sum=is_sum)
+    if is_sum:
+        rule = (factors[0], (), np.uint64(0), np.uint64(0))
+        is_finite = sum_kernels.merge_sum(block.base, block.agents, expected, active, *rule)
+    else:
+        rule = (threshold, factors)
+        is_finite = kernels.merge_mean(block.base, block.agents, expected, active, *rule)
+    measured = merge_measured(
+        block.base, block.agents, merged, threshold, factors, cuts, is_sum=is_sum
+    )
     assert measured.is_finite == is_finite
     if not is_finite:
         return merged
@@ -87,6 +95,39 @@ def test_measured_merge_equals_the_plain_kernels(block, epsilon, seed, pieces):
     assert_like_plain_kernels(block, epsilon, factors, cuts)
 
 
+@examples(150)
+@given(
+    block=blocks,
+    factor=st.sampled_from((*FACTORS, 1 / 3, 1 / 5, 0.2)),
+    seed=st.integers(0, 99),
+    pieces=st.integers(1, 4),
+)
+def test_a_measured_sum_equals_the_plain_kernels(block, factor, seed, pieces):
+    n = len(block.base)
+    cuts = [0, *sorted(np.random.default_rng(seed).integers(0, n + 1, pieces - 1).tolist()), n]
+    factors = (factor,) * len(block.agents)
+    assert_like_plain_kernels(block, 0.0, factors, cuts, is_sum=True)
+
+
+@pytest.mark.parametrize("is_measuring", [True, False])
+def test_task_vectors_that_cancel_in_a_sum_leave_the_base_as_it_is(is_measuring):
+    base = np.array([0x8000, 0x0000, 0x3F80, 0x8000, 0x3F80], np.uint16)
+    up = np.array([0x3F80, 0x3F80, 0x3F81, 0x8000, 0x3F81], np.uint16)
+    down = np.array([0xBF80, 0xBF80, 0x3F7E, 0x8000, 0x3F80], np.uint16)
+    merged = np.empty_like(base)
+    merge_measured(
+        base,
+        (up, down),
+        merged,
+        np.float32(0),
+        (1.0, 1.0),
+        [0, 5],
+        is_measuring=is_measuring,
+        is_sum=True,
+    )
+    assert merged.tolist() == [0x8000, 0x0000, 0x3F80, 0x8000, 0x3F81]
+
+
 def test_sums_over_many_elements_agree_to_nine_digits():
     """They are formed in float32 over 512 elements, whose errors average out."""
     rng = np.random.default_rng(3)
@@ -95,6 +136,7 @@ def test_sums_over_many_elements_agree_to_nine_digits():
     agents = tuple((base + rng.integers(-2, 3, n)).astype(np.uint16) for _ in range(2))
     block = ElementBlock(base.astype(np.uint16), agents)
     assert_like_plain_kernels(block, 1e-5, (1.2, 1.1), [0, n], rtol=1e-8)
+    assert_like_plain_kernels(block, 0.0, (0.3, 0.3), [0, n], rtol=1e-8, is_sum=True)
 
 
 def test_merging_alone_stores_the_same():
@@ -122,9 +164,9 @@ def test_numbers_at_the_edge_of_what_float32_holds_exactly(agents):
         lower = rng.integers(0, octaves + 1, (agents, 2048)) << 7
         models = tuple(((base | 1) - row).astype(np.uint16) for row in lower)
         factors = tuple((1 + rng.integers(1, 1 << 23, agents) / 2**23).tolist())
-        assert_like_plain_kernels(
-            ElementBlock(base.astype(np.uint16), models), 1e-9, factors, [0, 2048]
-        )
+        block = ElementBlock(base.astype(np.uint16), models)
+        assert_like_plain_kernels(block, 1e-9, factors, [0, 2048])
+        assert_like_plain_kernels(block, 0.0, factors[:1] * agents, [0, 2048], is_sum=True)
 
 
 MERGE_AND_DIGEST = """
