@@ -136,7 +136,7 @@ HISTORY_HEADING = "History"
 HISTORY_LEAD = "What was merged and checked before. Choose two or more to see them side by side."
 HISTORY_PUBLIC = "Only your own, and only until this visit expires."
 HISTORY_PRIVATE = (
-    "Answers are kept in your user folder; the command `ram-studio history` shows the same ones."
+    "Answers are kept in your user folder; ram-studio history on the command line shows the same."
 )
 HISTORY_EMPTY = "Nothing was merged or checked yet. Both come to stand here by themselves."
 HISTORY_COLUMNS = ("", "Model", "When (UTC)", "Settings", "Checked", "")
