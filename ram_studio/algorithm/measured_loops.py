@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from ram_studio.algorithm.merge_lanes import (
     merge_mean_lanes,
     merge_plain_lanes,
@@ -11,81 +14,30 @@ from ram_studio.algorithm.merge_lanes import (
 from ram_studio.algorithm.processor import STEP
 
 
-def merge_groups(base, agents, merged, cuts, epsilon, factors, low, high, counts, sums, largest):
-    """Merge the elements between each two cuts, a multiple of STEP, with sums for each part."""
-    for row in range(sums.shape[0]):
-        first, steps = cuts[row], (cuts[row + 1] - cuts[row]) // STEP
-        merge_mean_lanes(
-            base,
-            agents,
-            merged,
-            first,
-            steps,
-            epsilon,
-            factors,
-            low,
-            high,
-            counts,
-            sums[row],
-            largest,
-        )
+def _between_cuts(merge_lanes: Any) -> Callable[..., None]:
+    """Return the loop that merges between each two cuts, a multiple of STEP, and sums each part."""
+
+    def merge(base, agents, merged, cuts, epsilon, factors, low, high, counts, sums, largest):
+        for row in range(sums.shape[0]):
+            merge_lanes(
+                base,
+                agents,
+                merged,
+                cuts[row],
+                (cuts[row + 1] - cuts[row]) // STEP,
+                epsilon,
+                factors,
+                low,
+                high,
+                counts,
+                sums[row],
+                largest,
+            )
+
+    return merge
 
 
-def merge_plain(base, agents, merged, cuts, epsilon, factors, low, high, counts, sums, largest):
-    """Do ``merge_groups`` without measuring."""
-    for row in range(sums.shape[0]):
-        first, steps = cuts[row], (cuts[row + 1] - cuts[row]) // STEP
-        merge_plain_lanes(
-            base,
-            agents,
-            merged,
-            first,
-            steps,
-            epsilon,
-            factors,
-            low,
-            high,
-            counts,
-            sums[row],
-            largest,
-        )
-
-
-def sum_groups(base, agents, merged, cuts, epsilon, factors, low, high, counts, sums, largest):
-    """Do ``merge_groups`` for base + factor * sum of tau, with the one factor of all agents."""
-    for row in range(sums.shape[0]):
-        first, steps = cuts[row], (cuts[row + 1] - cuts[row]) // STEP
-        merge_sum_lanes(
-            base,
-            agents,
-            merged,
-            first,
-            steps,
-            epsilon,
-            factors,
-            low,
-            high,
-            counts,
-            sums[row],
-            largest,
-        )
-
-
-def sum_plain(base, agents, merged, cuts, epsilon, factors, low, high, counts, sums, largest):
-    """Do ``sum_groups`` without measuring."""
-    for row in range(sums.shape[0]):
-        first, steps = cuts[row], (cuts[row + 1] - cuts[row]) // STEP
-        merge_sum_plain_lanes(
-            base,
-            agents,
-            merged,
-            first,
-            steps,
-            epsilon,
-            factors,
-            low,
-            high,
-            counts,
-            sums[row],
-            largest,
-        )
+merge_groups = _between_cuts(merge_mean_lanes)
+merge_plain = _between_cuts(merge_plain_lanes)
+sum_groups = _between_cuts(merge_sum_lanes)
+sum_plain = _between_cuts(merge_sum_plain_lanes)
