@@ -96,9 +96,8 @@ def _merge_half(
             at_least[c] = builder.or_(at_least[c], one_more)
         active.append(is_active)
     if is_sum:
-        # One factor for all; also where task vectors cancel the element is x itself.
-        is_moved = builder.fcmp_unordered("!=", total, v.splat(v.FLOATS, 0.0))
-        factor = [builder.select(is_moved, side[0], v.splat(v.FLOATS, -1.0)) for side in bounds]
+        # One factor for all. Where the total is 0 that gives x: a base of 0 goes the float64 way.
+        factor = [side[0] for side in bounds]
     for c in () if is_sum else range(2, n_agents + 1):
         factor = [
             builder.select(at_least[c], v.splat(v.FLOATS, share), chosen)
