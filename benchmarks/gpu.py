@@ -26,9 +26,9 @@ from measuring import machine_facts, table
 from zoo import DENSITIES, SIZES, Shape, agent_names, make_zoo
 
 from ram_studio.algorithm.methods import Facts, get_method, make_settings
-from ram_studio.checkpoints.compatibility import MergeTensor
-from ram_studio.checkpoints.header import TensorInfo
-from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.checkpoints.fit.compatibility import MergeTensor
+from ram_studio.checkpoints.read.header import TensorInfo
+from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyse import load
 from ram_studio.engine.blocks import Block, BlockReader, Sources, blocks_of
 from ram_studio.engine.device_counting import CountingTask, DeviceCounter, every_agent

@@ -65,7 +65,7 @@ def large_profile() -> dict:
     from ram_studio.algorithm.ladder import BIN_COUNT, LADDER
     from ram_studio.algorithm.overlap import OverlapCounts
     from ram_studio.algorithm.sketch import Sketch, TensorEntry
-    from ram_studio.app.profile import build_profile
+    from ram_studio.app.tune.profile import build_profile
 
     random = np.random.default_rng(0)
     modules = ("self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj", "mlp.down_proj")

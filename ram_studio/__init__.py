@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from ram_studio.algorithm.scaling import scaling_factor as scaling_factor
     from ram_studio.algorithm.sketch import Sketch as Sketch
     from ram_studio.algorithm.verdict import verdict as verdict
-    from ram_studio.checkpoints.recipe import Recipe as Recipe
-    from ram_studio.checkpoints.recipe import dump_recipe as dump_recipe
-    from ram_studio.checkpoints.recipe import load_recipe as load_recipe
-    from ram_studio.checkpoints.recipe import make_recipe as make_recipe
-    from ram_studio.checkpoints.sketch_file import load_sketch as load_sketch
-    from ram_studio.checkpoints.sketch_file import save_sketch as save_sketch
-    from ram_studio.checkpoints.storage import storage_report as storage_report
+    from ram_studio.checkpoints.fit.storage_report import storage_report as storage_report
+    from ram_studio.checkpoints.record.recipe import Recipe as Recipe
+    from ram_studio.checkpoints.record.recipe import dump_recipe as dump_recipe
+    from ram_studio.checkpoints.record.recipe import load_recipe as load_recipe
+    from ram_studio.checkpoints.record.recipe import make_recipe as make_recipe
+    from ram_studio.checkpoints.record.sketch_file import load_sketch as load_sketch
+    from ram_studio.checkpoints.record.sketch_file import save_sketch as save_sketch
     from ram_studio.engine.analyse import analyze as analyze
     from ram_studio.engine.events import CancelToken as CancelToken
     from ram_studio.engine.events import Progress as Progress
     from ram_studio.engine.merge import MergeResult as MergeResult
     from ram_studio.engine.merge import merge as merge
-    from ram_studio.engine.microscope import microscope as microscope
+    from ram_studio.engine.microscope.view import microscope as microscope
     from ram_studio.engine.resident import ResidentMerge as ResidentMerge
     from ram_studio.engine.verify import verify as verify
     from ram_studio.errors import RamStudioError as RamStudioError
     from ram_studio.evals.evaluate import evaluate as evaluate
-    from ram_studio.evals.sweep import sweep as sweep
+    from ram_studio.evals.experiment.sweep import sweep as sweep
     from ram_studio.resources import asset_path as asset_path
 
 _HOME_OF = {
@@ -51,24 +51,24 @@ _HOME_OF = {
     "scaling_factor": "algorithm.scaling",
     "Sketch": "algorithm.sketch",
     "verdict": "algorithm.verdict",
-    "Recipe": "checkpoints.recipe",
-    "dump_recipe": "checkpoints.recipe",
-    "load_recipe": "checkpoints.recipe",
-    "make_recipe": "checkpoints.recipe",
-    "load_sketch": "checkpoints.sketch_file",
-    "save_sketch": "checkpoints.sketch_file",
-    "storage_report": "checkpoints.storage",
+    "Recipe": "checkpoints.record.recipe",
+    "dump_recipe": "checkpoints.record.recipe",
+    "load_recipe": "checkpoints.record.recipe",
+    "make_recipe": "checkpoints.record.recipe",
+    "load_sketch": "checkpoints.record.sketch_file",
+    "save_sketch": "checkpoints.record.sketch_file",
+    "storage_report": "checkpoints.fit.storage_report",
     "analyze": "engine.analyse",
     "CancelToken": "engine.events",
     "Progress": "engine.events",
     "MergeResult": "engine.merge",
     "merge": "engine.merge",
-    "microscope": "engine.microscope",
+    "microscope": "engine.microscope.view",
     "ResidentMerge": "engine.resident",
     "verify": "engine.verify",
     "RamStudioError": "errors",
     "evaluate": "evals.evaluate",
-    "sweep": "evals.sweep",
+    "sweep": "evals.experiment.sweep",
     "asset_path": "resources",
 }
 

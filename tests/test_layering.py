@@ -132,13 +132,13 @@ def test_imports_point_down_the_layers() -> None:
     ("module", "source"),
     [
         ("ram_studio.algorithm.ladder", "from ram_studio.engine.events import Progress"),
-        ("ram_studio.algorithm.ladder", "def f():\n    import ram_studio.checkpoints.header"),
+        ("ram_studio.algorithm.ladder", "def f():\n    import ram_studio.checkpoints.read.header"),
         ("ram_studio.algorithm.ladder", "from ram_studio import checkpoints"),
         ("ram_studio.algorithm.ladder", "from ..checkpoints import header"),
         ("ram_studio.algorithm.methods.ram", "from ...engine import merge"),
-        ("ram_studio.checkpoints.header", "from ram_studio.evals import evaluate"),
+        ("ram_studio.checkpoints.read.header", "from ram_studio.evals import evaluate"),
         ("ram_studio.engine.merge", "from ram_studio.demo import build"),
-        ("ram_studio.evals.tasks", "import ram_studio.cli"),
+        ("ram_studio.evals.suites.demo.tasks", "import ram_studio.cli"),
         ("ram_studio.demo.build", "from ram_studio.app import build"),
         ("ram_studio.app.page", "def f():\n    from ram_studio.cli import main"),
         ("ram_studio.cli.main", "from ram_studio.app import build"),
@@ -158,7 +158,7 @@ def test_a_wrong_arrow_is_found(module: str, source: str) -> None:
         ("ram_studio.engine.merge", "from ram_studio.algorithm.methods import get_method"),
         ("ram_studio.cli.app_command", "def app():\n    from ram_studio.app import launch"),
         ("ram_studio.app.page", "import gradio as gr\nfrom ram_studio.engine import merge"),
-        ("ram_studio.checkpoints.passport", "from ram_studio import __version__"),
+        ("ram_studio.checkpoints.record.passport", "from ram_studio import __version__"),
         ("ram_studio.algorithm.methods.ram", "from .base import Method\nfrom ..ladder import snap"),
     ],
 )
@@ -197,8 +197,8 @@ def heavy_imports(code: str, *arguments: str) -> list[str]:
         pytest.param("import ram_studio", id="package"),
         pytest.param("import ram_studio.algorithm.sketch", id="algorithm"),
         pytest.param("import ram_studio.algorithm.methods", id="methods"),
-        pytest.param("import ram_studio.checkpoints.checkpoint", id="checkpoints"),
-        pytest.param("import ram_studio.checkpoints.hub", id="hub"),
+        pytest.param("import ram_studio.checkpoints.read.checkpoint", id="checkpoints"),
+        pytest.param("import ram_studio.checkpoints.hub.inspect", id="hub"),
         pytest.param("import ram_studio.engine.analyse", id="analyse"),
         pytest.param("import ram_studio.engine.merge", id="merge"),
         pytest.param("import ram_studio.engine.verify", id="verify"),
@@ -234,7 +234,7 @@ for name, step in (("base", 0.0), ("one", 0.5), ("two", 0.25)):
     }
     save_file(changed, folder / "model.safetensors", metadata={"format": "pt"})
 
-from ram_studio.checkpoints.recipe import Recipe
+from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.merge import merge
 

@@ -13,8 +13,8 @@ import numpy as np
 from ram_studio.algorithm.gather_kernels import pair_index
 from ram_studio.algorithm.ladder import BIN_COUNT, BIN_SHIFT, LOWEST_BIN
 from ram_studio.algorithm.loop_kernels import float_bits
+from ram_studio.algorithm.meters.relations import EXPONENTS, HALF_STEPS, PAIR_ROWS, QUANTUM
 from ram_studio.algorithm.numba_kernels import numba_kernel
-from ram_studio.algorithm.relations import EXPONENTS, HALF_STEPS, PAIR_ROWS, QUANTUM
 
 _ROUNDER = 2.0**52 * QUANTUM
 

@@ -14,11 +14,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ram_studio.algorithm import naming, relations, scaling
+from ram_studio.algorithm import naming, scaling
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.meters import relations
+from ram_studio.algorithm.meters.relations import Relations
+from ram_studio.algorithm.meters.rounding_meter import StepCounts
 from ram_studio.algorithm.overlap import OverlapCounts
-from ram_studio.algorithm.relations import Relations
-from ram_studio.algorithm.rounding_meter import StepCounts
 from ram_studio.algorithm.shapes import Float, Int
 from ram_studio.errors import SettingsError, SketchError
 

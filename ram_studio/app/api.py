@@ -13,10 +13,14 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.algorithm.ladder import LADDER, snap
-from ram_studio.app import comparing, loading, merge_log, merging, scoring, sweeping
-from ram_studio.app.examples import load_example
+from ram_studio.app import merge_log
+from ram_studio.app.check import scoring
+from ram_studio.app.experiment import comparing, sweeping
 from ram_studio.app.jobs import Job
-from ram_studio.app.sources import MAX_AGENTS, read_sources
+from ram_studio.app.load import loading
+from ram_studio.app.load.examples import load_example
+from ram_studio.app.load.sources import MAX_AGENTS, read_sources
+from ram_studio.app.merge import merging
 from ram_studio.app.workspace import Loaded, Merged, Session, Workspace
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge as merge_checkpoints

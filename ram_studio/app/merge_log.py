@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from ram_studio.app.answers import memory_folder
+from ram_studio.app.check.answers import memory_folder
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Loaded, Merged, Session
 from ram_studio.errors import OutputError
@@ -57,8 +57,8 @@ class PastMerge:
 
 def remember(merged: Merged, loaded: Loaded, session: Session, settings: Settings) -> None:
     """Add a finished merge to the list; a list that cannot be written is logged, no failure."""
-    from ram_studio.checkpoints.checkpoint import open_checkpoint
-    from ram_studio.evals.engines.local import model_fingerprint
+    from ram_studio.checkpoints.read.checkpoint import open_checkpoint
+    from ram_studio.evals.answering.local import model_fingerprint
 
     weights = open_checkpoint(str(merged.folder), name=merged.name).fingerprint
     result = merged.result

@@ -12,20 +12,18 @@ from typing import Any
 
 import gradio as gr
 
-from ram_studio.app import (
-    api,
-    controls,
-    examples,
-    markup,
-    merging,
-    microscope_panel,
-    recipes,
-    shell,
-    wording,
-)
-from ram_studio.app.deep_link import Link, read_link
+from ram_studio.app import api, markup, shell, wording
+from ram_studio.app.check import panel as check
+from ram_studio.app.history import panel as history
+from ram_studio.app.load import examples
+from ram_studio.app.load import panel as load
+from ram_studio.app.look import panel as look
+from ram_studio.app.merge import controls, merging, recipes
+from ram_studio.app.merge import panel as merge
 from ram_studio.app.settings import Settings
-from ram_studio.app.steps import check, history, load, look, merge, tune
+from ram_studio.app.tune import microscope_panel
+from ram_studio.app.tune import panel as tune
+from ram_studio.app.tune.deep_link import Link, read_link
 from ram_studio.app.workspace import Workspace
 from ram_studio.errors import RamStudioError
 

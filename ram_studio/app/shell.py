@@ -9,7 +9,8 @@ from typing import Any
 
 import gradio as gr
 
-from ram_studio.app import check_wording, palette, theme, wording
+from ram_studio.app import palette, theme, wording
+from ram_studio.app.check import wording as check_wording
 from ram_studio.app.settings import Settings
 from ram_studio.resources import asset_path
 

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ram_studio.algorithm.sketch import Sketch
+from ram_studio.app.check.loaded_engines import Engines
 from ram_studio.app.jobs import Job
-from ram_studio.app.loaded_engines import Engines
 from ram_studio.app.settings import Settings
-from ram_studio.evals.report import EvalReport
-from ram_studio.evals.sweep_result import SweepState
+from ram_studio.evals.experiment.sweep_result import SweepState
+from ram_studio.evals.report.tables import EvalReport
 
 if TYPE_CHECKING:
-    from ram_studio.app.chatting import Chat
+    from ram_studio.app.check.chatting import Chat
 
 _KEY = re.compile(r"[0-9a-f]{32}")
 _SWEEP_SECONDS = 60.0

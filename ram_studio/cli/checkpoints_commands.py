@@ -30,11 +30,11 @@ def inspect(
     Reads headers alone, before any download; with a sketch also what the counts say of storage and
     training.
     """
-    from ram_studio.checkpoints.compatibility import check_compatibility
-    from ram_studio.checkpoints.describe import shown_bytes
-    from ram_studio.checkpoints.hub import inspect_source
-    from ram_studio.checkpoints.sketch_file import load_sketch
-    from ram_studio.checkpoints.storage import storage_report
+    from ram_studio.checkpoints.fit.compatibility import check_compatibility
+    from ram_studio.checkpoints.fit.storage_report import storage_report
+    from ram_studio.checkpoints.hub.inspect import inspect_source
+    from ram_studio.checkpoints.read.describe import shown_bytes
+    from ram_studio.checkpoints.record.sketch_file import load_sketch
     from ram_studio.cli.storage_view import print_storage
 
     sources = {"base": options.require_base(base), **options.parse_agents(agent)}
@@ -100,7 +100,7 @@ def merge(
     as_json: options.Json = False,
 ) -> None:
     """Merge agents into one checkpoint, by a recipe or by options (options win over the recipe)."""
-    from ram_studio.checkpoints.sketch_file import load_sketch
+    from ram_studio.checkpoints.record.sketch_file import load_sketch
     from ram_studio.cli.progress import progress_bars
     from ram_studio.engine.merge import merge as run
 
@@ -156,7 +156,7 @@ def merge(
 
 def _advise(result: Any) -> None:
     """Say in one sentence when rounding to nearest lost more than a tenth of the rescaling."""
-    from ram_studio.algorithm.rounding_meter import loses_rescaling, rounding_advice
+    from ram_studio.algorithm.meters.rounding_meter import loses_rescaling, rounding_advice
 
     lost = {
         name: (a.scaling_factor, a.effective_scaling_factor)
@@ -179,7 +179,7 @@ def _recipe(
     extra_settings: dict[str, Any],
 ) -> Any:
     from ram_studio.algorithm.methods import get_method, make_settings
-    from ram_studio.checkpoints.recipe import load_recipe, make_recipe
+    from ram_studio.checkpoints.record.recipe import load_recipe, make_recipe
 
     if path is None:
         values: dict[str, Any] = {
@@ -256,7 +256,7 @@ def verify(
     as_json: options.Json = False,
 ) -> None:
     """Re-check a merged checkpoint against its passport and, if given, its sources."""
-    from ram_studio.checkpoints.describe import plural
+    from ram_studio.checkpoints.read.describe import plural
     from ram_studio.cli.progress import progress_bars
     from ram_studio.engine.verify import verify as run
 

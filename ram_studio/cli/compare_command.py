@@ -47,8 +47,8 @@ def compare(
     as_json: options.Json = False,
 ) -> None:
     """Score methods side by side on the same agents, without writing a checkpoint."""
-    from ram_studio.checkpoints.sketch_file import load_sketch
-    from ram_studio.evals.comparison import compare_methods
+    from ram_studio.checkpoints.record.sketch_file import load_sketch
+    from ram_studio.evals.experiment.comparison import compare_methods
 
     rows = _rows(base, agent, row, experiment, dtype, rounding, seed)
     is_terminal = sys.stderr.isatty() and not as_json
@@ -91,8 +91,8 @@ def _rows(
 ) -> dict[str, Any]:
     """Return the recipes asked for by label."""
     from ram_studio.algorithm.methods import make_settings
-    from ram_studio.checkpoints.recipe import make_recipe
-    from ram_studio.engine.experiments import experiment_recipes, rows_of
+    from ram_studio.checkpoints.record.recipe import make_recipe
+    from ram_studio.evals.experiment.presets import experiment_recipes, rows_of
 
     recipe = make_recipe(
         {

@@ -89,7 +89,7 @@ def evaluate(
 ) -> None:
     """Score models side by side on the same prompts, with 95 % intervals."""
     from ram_studio.evals import AnswerStore, Endpoint, compare_all, evaluate_suites
-    from ram_studio.evals.harness import evaluate_with_harness
+    from ram_studio.evals.lm_eval import evaluate_with_harness
 
     if print_commands:
         _print_commands(name_models(models), as_json)
@@ -159,8 +159,8 @@ def show(
     as_json: bool,
 ) -> None:
     """Write the export files, then print a report as a table or as JSON."""
-    from ram_studio.evals.breakdown import breakdown
-    from ram_studio.evals.export import export_report
+    from ram_studio.evals.report.breakdown import breakdown
+    from ram_studio.evals.report.export import export_report
 
     for file in export or ():
         export_report(report, file, comparisons)
@@ -194,7 +194,7 @@ def show(
 
 
 def _print_categories(report: EvalReport) -> None:
-    from ram_studio.evals.breakdown import breakdown
+    from ram_studio.evals.report.breakdown import breakdown
 
     parts = breakdown(report)
     first = next(iter(parts.values()))
@@ -295,7 +295,7 @@ def parse_specialists(pairs: list[str] | None, models: Collection[str]) -> dict[
 
 def check_exports(files: list[str] | None) -> None:
     """Raise typer.BadParameter (exit code 2) for a file name that names no known format."""
-    from ram_studio.evals.export import FORMATS
+    from ram_studio.evals.report.export import FORMATS
 
     for file in files or ():
         if Path(file).suffix.lower() not in FORMATS:

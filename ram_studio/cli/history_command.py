@@ -36,7 +36,7 @@ def history(
 ) -> None:
     """List past evaluations, or show and export some of them side by side."""
     from ram_studio.evals import AnswerStore, compare_all
-    from ram_studio.evals.history import find_runs, stored_report
+    from ram_studio.evals.store.history import find_runs, stored_report
 
     check_exports(export)
     with AnswerStore(store) as answers:

@@ -13,7 +13,7 @@ from ram_studio.cli import options
 from ram_studio.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from ram_studio.engine.microscope import Seen, View
+    from ram_studio.engine.microscope.view import Seen, View
 
 
 def microscope(
@@ -58,10 +58,10 @@ def microscope(
     as_json: options.Json = False,
 ) -> None:
     """Show single elements of base and agents, and what every method would store there."""
-    from ram_studio.checkpoints.sketch_file import load_sketch
-    from ram_studio.engine import microscope as scope
+    from ram_studio.checkpoints.record.sketch_file import load_sketch
     from ram_studio.engine.analyse import load
-    from ram_studio.engine.microscope_search import find_element
+    from ram_studio.engine.microscope import view as scope
+    from ram_studio.engine.microscope.search import find_element
 
     if tensor is None:
         raise typer.BadParameter("no tensor was given", param_hint="--tensor")
@@ -159,7 +159,7 @@ def _print(view: View, worked: int) -> None:
 
 
 def _print_worked(view: View, shown: dict[str, Seen], i: int) -> None:
-    from ram_studio.engine.worked_example import number
+    from ram_studio.engine.microscope.worked_example import number
 
     print(f"Element {view.index[i]}, worked out:")
     for label, seen in shown.items():

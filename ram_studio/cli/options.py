@@ -42,7 +42,7 @@ def parse_agents(pairs: list[str] | None) -> dict[str, str]:
 
     Raises: typer.BadParameter for bad texts or no agent at all; SettingsError for a bad name.
     """
-    from ram_studio.checkpoints.recipe import check_agent_name
+    from ram_studio.checkpoints.record.recipe import check_agent_name
 
     agents = parse_pairs(pairs, "agent NAME=PATH")
     if not agents:

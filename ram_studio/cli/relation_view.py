@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def with_relations(sketch: Sketch, described: dict[str, Any]) -> dict[str, Any]:
     """Return a preview with "relations" and "rounding", null where the sketch has none."""
     from ram_studio.algorithm.ladder import snap
-    from ram_studio.algorithm.relation_preview import relation_preview, rounding_preview
+    from ram_studio.algorithm.meters.relation_preview import relation_preview, rounding_preview
 
     point = snap(described["epsilon"])
     factors = {name: agent["lambda"] for name, agent in described["agents"].items()}
@@ -55,7 +55,7 @@ def _print_pairs(found: dict[str, Any]) -> None:
 
 
 def _print_rounding(described: dict[str, Any], sketch: Sketch) -> None:
-    from ram_studio.algorithm.relation_preview import rounding_warning
+    from ram_studio.algorithm.meters.relation_preview import rounding_warning
 
     rounding = described["rounding"]
     by_agent = {

@@ -32,8 +32,8 @@ def analyze(
     as_json: options.Json = False,
 ) -> None:
     """Count densities and overlaps in one pass over the checkpoints, and keep them as a sketch."""
-    from ram_studio.checkpoints.sketch_file import save_sketch
-    from ram_studio.checkpoints.storage import storage_report
+    from ram_studio.checkpoints.fit.storage_report import storage_report
+    from ram_studio.checkpoints.record.sketch_file import save_sketch
     from ram_studio.cli.progress import progress_bars
     from ram_studio.cli.storage_view import print_shares
     from ram_studio.engine.analyse import analyze_report, load
@@ -83,7 +83,7 @@ def preview(
 ) -> None:
     """Show rho and lambda at any settings, from a sketch, without reading the checkpoints."""
     from ram_studio.algorithm.ladder import LADDER, ladder_index, snap
-    from ram_studio.checkpoints.sketch_file import load_sketch
+    from ram_studio.checkpoints.record.sketch_file import load_sketch
 
     loaded = load_sketch(sketch)
     if agents is not None:

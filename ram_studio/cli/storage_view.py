@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from ram_studio.cli.tables import print_table, ratio
 
 if TYPE_CHECKING:
-    from ram_studio.algorithm.storage import Share
-    from ram_studio.checkpoints.storage import StorageReport
+    from ram_studio.algorithm.meters.storage import Share
+    from ram_studio.checkpoints.fit.storage_report import StorageReport
 
 
 def print_storage(report: StorageReport) -> None:

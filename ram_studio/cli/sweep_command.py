@@ -18,7 +18,7 @@ from ram_studio.cli.tables import print_table
 from ram_studio.errors import OutputError, Stopped
 
 if TYPE_CHECKING:
-    from ram_studio.evals.sweep import SweepPlan, SweepState
+    from ram_studio.evals.experiment.sweep import SweepPlan, SweepState
 
 _SHOWN_LIVE = 20
 
@@ -85,10 +85,10 @@ def sweep(
     as_json: options.Json = False,
 ) -> None:
     """Try settings in memory, drop what clearly loses, check the winner on other questions."""
-    from ram_studio.checkpoints.sketch_file import load_sketch
-    from ram_studio.evals.store import AnswerStore
-    from ram_studio.evals.sweep import Sweep, SweepPlan
-    from ram_studio.evals.sweep_space import parse_axes
+    from ram_studio.checkpoints.record.sketch_file import load_sketch
+    from ram_studio.evals.experiment.sweep import Sweep, SweepPlan
+    from ram_studio.evals.experiment.sweep_space import parse_axes
+    from ram_studio.evals.store.answers import AnswerStore
 
     if model is not None and base is not None:
         raise typer.BadParameter("the base is given twice", param_hint="--base")
@@ -140,7 +140,7 @@ def sweep(
 
 def _recipe(base: str | None, agent: list[str] | None, method: str, pairs: list[str] | None) -> Any:
     from ram_studio.algorithm.methods import make_settings
-    from ram_studio.checkpoints.recipe import make_recipe
+    from ram_studio.checkpoints.record.recipe import make_recipe
 
     given = options.parse_pairs(pairs, "set=KEY=VALUE")
     settings = make_settings(method, given)

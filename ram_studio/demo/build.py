@@ -15,19 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio._version import __version__
-from ram_studio.demo.merge_table import (
-    EPSILON,
-    flatten,
-    load_into,
-    merged_vectors,
-    overlap_numbers,
-)
+from ram_studio.demo.merge_table import EPSILON, flatten, load_into, merged_vectors, overlap_numbers
 from ram_studio.demo.pretrain import Architecture, PretrainSettings, pretrain, save_model
 from ram_studio.demo.reinforce import ReinforceSettings, reinforce
 from ram_studio.demo.tokenizer import TOKENIZER_FILES, train_tokenizer
+from ram_studio.evals.answering.decode import load_model, quiet_transformers
 from ram_studio.evals.evaluate import evaluate, evaluate_loaded
-from ram_studio.evals.generation import load_model, quiet_transformers
-from ram_studio.evals.report import EvalReport
+from ram_studio.evals.report.tables import EvalReport
 
 BASE_SET = "example"
 

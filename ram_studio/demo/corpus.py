@@ -11,9 +11,9 @@ rest a little. Only prompts of the "train" split are used.
 
 import random
 
-from ram_studio.evals.domains import code, memory, tool
-from ram_studio.evals.domains.item import GOODS, NAMES, WORDS, Item
-from ram_studio.evals.tasks import draw_item
+from ram_studio.evals.suites.demo import code, memory, tool
+from ram_studio.evals.suites.demo.item import GOODS, NAMES, WORDS, Item
+from ram_studio.evals.suites.demo.tasks import draw_item
 
 Segment = tuple[str, bool]
 

@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ram_studio.demo.tokenizer import EOS_ID, PAD_ID
-from ram_studio.evals.domains import tool
-from ram_studio.evals.generation import decode, generate
-from ram_studio.evals.tasks import Item, draw_item, make_items, score
+from ram_studio.evals.answering.decode import decode, generate
+from ram_studio.evals.suites.demo import tool
+from ram_studio.evals.suites.demo.tasks import Item, draw_item, make_items, score
 
 MAX_ANSWER_TOKENS = 48
 VALIDATION_ITEMS = 200

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ram_studio.algorithm.sketch import Sketch
-from ram_studio.checkpoints.sketch_file import save_sketch
+from ram_studio.checkpoints.record.sketch_file import save_sketch
 from ram_studio.engine.analyse import analyze
 from ram_studio.resources import asset_path
 

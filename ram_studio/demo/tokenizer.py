@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ram_studio.demo.corpus import MIXTURE, draw_document
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.domains.item import WORDS
+from ram_studio.evals.suites.demo.item import WORDS
 
 VOCABULARY = 512
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")

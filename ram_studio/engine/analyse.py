@@ -11,12 +11,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ram_studio.algorithm import rounding
+from ram_studio.algorithm.meters.relations import Relations
+from ram_studio.algorithm.meters.rounding_meter import StepCounts
 from ram_studio.algorithm.overlap import OverlapCounts
-from ram_studio.algorithm.relations import Relations
-from ram_studio.algorithm.rounding_meter import StepCounts
 from ram_studio.algorithm.sketch import BASE, Sketch, TensorEntry
-from ram_studio.checkpoints.checkpoint import open_checkpoint
-from ram_studio.checkpoints.compatibility import (
+from ram_studio.checkpoints.fit.compatibility import (
     CompatibilityReport,
     ExtraPolicy,
     MergeTensor,
@@ -24,7 +23,8 @@ from ram_studio.checkpoints.compatibility import (
     RowsPolicy,
     check_compatibility,
 )
-from ram_studio.checkpoints.storage import storage_report
+from ram_studio.checkpoints.fit.storage_report import storage_report
+from ram_studio.checkpoints.read.checkpoint import open_checkpoint
 from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, BlockReader, Sources, blocks_of
 from ram_studio.engine.device_counting import CountingTask, DeviceCounter, as_base, every_agent
 from ram_studio.engine.devices import choose_device, devices_of, settled
@@ -33,14 +33,7 @@ from ram_studio.engine.finite import non_finite_error
 from ram_studio.engine.lanes import DeviceWorker, device_block_elements
 from ram_studio.engine.relating import RelationCounter, RelationTally
 from ram_studio.engine.residence import Residence, ResidentReader
-from ram_studio.engine.tally import (
-    Counter,
-    CpuCounter,
-    Grid,
-    Tally,
-    ladder_grid,
-    single_grid,
-)
+from ram_studio.engine.tally import Counter, CpuCounter, Grid, Tally, ladder_grid, single_grid
 from ram_studio.engine.workers import run_blocks, thread_count
 
 

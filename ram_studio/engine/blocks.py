@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from ram_studio.algorithm import rounding
-from ram_studio.checkpoints.compatibility import CompatibilityReport, MergeTensor
-from ram_studio.checkpoints.header import TensorInfo
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.errors import CheckpointError, SourceChangedError
 
 BLOCK_ELEMENTS = 1 << 18

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ram_studio.checkpoints.describe import shown_bytes
+from ram_studio.checkpoints.read.describe import shown_bytes
 from ram_studio.errors import SettingsError
 
 DEVICES = ("auto", "cpu", "cuda")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ram_studio.algorithm import rounding
-from ram_studio.checkpoints.compatibility import CompatibilityReport
-from ram_studio.checkpoints.header import TensorInfo
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
+from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, Sources
 from ram_studio.errors import NonFiniteError
 

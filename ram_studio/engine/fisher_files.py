@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ram_studio.checkpoints.checkpoint import Checkpoint
-from ram_studio.checkpoints.compatibility import CompatibilityReport, MergeTensor
-from ram_studio.checkpoints.describe import printable, quoted, shown_shape
-from ram_studio.checkpoints.header import TensorInfo, read_header
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.describe import printable, quoted, shown_shape
+from ram_studio.checkpoints.read.header import TensorInfo, read_header
 from ram_studio.engine.blocks import Block
 from ram_studio.errors import CheckpointError, SettingsError
 

@@ -19,14 +19,14 @@ import numpy as np
 
 from ram_studio.algorithm.methods import Need, get_method, make_settings
 from ram_studio.algorithm.sketch import Sketch
-from ram_studio.checkpoints.compatibility import (
+from ram_studio.checkpoints.fit.compatibility import (
     CompatibilityReport,
     MergeTensor,
     check_compatibility,
 )
-from ram_studio.checkpoints.describe import quoted, shown_list
-from ram_studio.checkpoints.header import TensorInfo
-from ram_studio.checkpoints.recipe import Recipe
+from ram_studio.checkpoints.read.describe import quoted, shown_list
+from ram_studio.checkpoints.read.header import TensorInfo
+from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.analyse import analyze_report
 from ram_studio.engine.blocks import BLOCK_ELEMENTS, Sources
 from ram_studio.engine.events import CancelToken, ProgressCallback

@@ -14,14 +14,15 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from ram_studio.algorithm import relations, scaling
+from ram_studio.algorithm import scaling
 from ram_studio.algorithm.ladder import ladder_index
+from ram_studio.algorithm.meters import relations
 from ram_studio.algorithm.methods import Facts, Magnitudes, Need, get_method, make_settings
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.sketch import Sketch, TensorEntry
-from ram_studio.checkpoints.compatibility import CompatibilityReport, MergeTensor
-from ram_studio.checkpoints.recipe import Recipe
-from ram_studio.checkpoints.sidecars import OUTPUT_DTYPES
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.checkpoints.write.sidecars import OUTPUT_DTYPES
 from ram_studio.engine.analyse import count_at, count_with_magnitudes
 from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, BlockReader, Sources, blocks_of
 from ram_studio.engine.device_merging import MergingTask

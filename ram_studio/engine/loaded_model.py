@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ram_studio.checkpoints.compatibility import MergeTensor
-from ram_studio.checkpoints.describe import quoted, shown_list, shown_shape
-from ram_studio.checkpoints.header import MERGED_DTYPES
+from ram_studio.checkpoints.fit.compatibility import MergeTensor
+from ram_studio.checkpoints.read.describe import quoted, shown_list, shown_shape
+from ram_studio.checkpoints.read.header import MERGED_DTYPES
 from ram_studio.errors import CompatibilityError, SettingsError
 
 # Older checkpoints store these; transformers computes them when it loads a model.

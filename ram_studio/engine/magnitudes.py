@@ -10,7 +10,7 @@ import numpy as np
 from ram_studio.algorithm import ladder
 from ram_studio.algorithm.methods import Magnitudes
 from ram_studio.algorithm.sketch import Sketch
-from ram_studio.checkpoints.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, BlockReader, Sources, blocks_of
 from ram_studio.engine.device_counting import CountingTask, DeviceCounter
 from ram_studio.engine.devices import devices_of, settled

@@ -16,11 +16,11 @@ from ram_studio._version import __version__
 from ram_studio.algorithm.methods import make_settings
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.sketch import Sketch
-from ram_studio.checkpoints.compatibility import CompatibilityReport
-from ram_studio.checkpoints.licences import most_restrictive
-from ram_studio.checkpoints.model_card import model_card
-from ram_studio.checkpoints.output_folder import SIDECAR_BYTES, check_output
-from ram_studio.checkpoints.passport import (
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
+from ram_studio.checkpoints.read.shard_files import INDEX_FILE
+from ram_studio.checkpoints.record.card import model_card
+from ram_studio.checkpoints.record.licences import most_restrictive
+from ram_studio.checkpoints.record.passport import (
     PASSPORT_FILE,
     LicenceRecord,
     Passport,
@@ -28,11 +28,11 @@ from ram_studio.checkpoints.passport import (
     agent_record,
     source_record,
 )
-from ram_studio.checkpoints.recipe import Recipe
-from ram_studio.checkpoints.shard_files import INDEX_FILE
-from ram_studio.checkpoints.shard_plan import index_json
-from ram_studio.checkpoints.sidecars import sidecar_files
-from ram_studio.checkpoints.writer import DEFAULT_MAX_SHARD_BYTES, CheckpointWriter
+from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.checkpoints.write.output_folder import SIDECAR_BYTES, check_output
+from ram_studio.checkpoints.write.shard_plan import index_json
+from ram_studio.checkpoints.write.sidecars import sidecar_files
+from ram_studio.checkpoints.write.writer import DEFAULT_MAX_SHARD_BYTES, CheckpointWriter
 from ram_studio.engine.analyse import load
 from ram_studio.engine.blocks import BLOCK_ELEMENTS
 from ram_studio.engine.devices import choose_device

@@ -13,7 +13,7 @@ import numpy as np
 
 from ram_studio.algorithm import kernels, measured_kernels, rounding, sum_kernels
 from ram_studio.algorithm.methods import BlockInput, Facts, KernelInput, Method
-from ram_studio.checkpoints.compatibility import MergeTensor
+from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.engine.blocks import GROUP_ELEMENTS, Block
 from ram_studio.engine.devices import devices_of
 from ram_studio.engine.tally import to_device

@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ram_studio.algorithm import ladder, naming, relations, rounding_meter
+from ram_studio.algorithm import ladder, naming
+from ram_studio.algorithm.meters import relations, rounding_meter
+from ram_studio.algorithm.meters.relations import EXPONENTS, HALF_STEPS, Relations, RowLayout
+from ram_studio.algorithm.meters.rounding_meter import DTYPES, StepCounts
 from ram_studio.algorithm.overlap import OverlapCounts
-from ram_studio.algorithm.relations import EXPONENTS, HALF_STEPS, Relations, RowLayout
-from ram_studio.algorithm.rounding_meter import DTYPES, StepCounts
-from ram_studio.checkpoints.compatibility import MergeTensor
+from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.engine.blocks import GROUP_ELEMENTS, Block
 from ram_studio.engine.tally import Grid
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.algorithm import rounding
-from ram_studio.checkpoints.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.engine.blocks import Block, BlockReader, Sources, blocks_of
 from ram_studio.engine.devices import devices_of, free_bytes, host_buffer, settle
 from ram_studio.errors import SourceChangedError

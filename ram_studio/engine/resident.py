@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from ram_studio.algorithm.methods import make_settings
 from ram_studio.algorithm.rounding import Rounding
-from ram_studio.checkpoints.compatibility import (
+from ram_studio.checkpoints.fit.compatibility import (
     CompatibilityReport,
     ExtraPolicy,
     MissingPolicy,
     RowsPolicy,
 )
-from ram_studio.checkpoints.describe import shown_bytes
-from ram_studio.checkpoints.recipe import Recipe, make_recipe
+from ram_studio.checkpoints.read.describe import shown_bytes
+from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
 from ram_studio.engine.analyse import analyze_report, load
 from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, Sources
 from ram_studio.engine.devices import choose_device, devices_of, free_bytes, settled

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
 
-from ram_studio.checkpoints.checkpoint import Checkpoint
-from ram_studio.checkpoints.compatibility import CompatibilityReport
-from ram_studio.checkpoints.content_hash import PIECE_BYTES, Hasher, known_hash, make_hasher
-from ram_studio.checkpoints.describe import printable, who
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.content_hash import PIECE_BYTES, Hasher, known_hash, make_hasher
+from ram_studio.checkpoints.read.describe import printable, who
 from ram_studio.engine.events import CancelToken, Meter, Progress, ProgressCallback
 from ram_studio.errors import CheckpointError, SourceChangedError
 

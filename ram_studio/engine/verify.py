@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio._version import __version__
-from ram_studio.checkpoints.checkpoint import Checkpoint, open_checkpoint, split_hub_id
-from ram_studio.checkpoints.compatibility import CompatibilityReport
-from ram_studio.checkpoints.describe import printable, quoted, shown_list, who
-from ram_studio.checkpoints.header import TensorInfo
-from ram_studio.checkpoints.passport import Passport, SourceRecord, read_passport
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
+from ram_studio.checkpoints.read.checkpoint import Checkpoint, open_checkpoint, split_hub_id
+from ram_studio.checkpoints.read.describe import printable, quoted, shown_list, who
+from ram_studio.checkpoints.read.header import TensorInfo
+from ram_studio.checkpoints.record.passport import Passport, SourceRecord, read_passport
 from ram_studio.engine.analyse import load
 from ram_studio.engine.blocks import Block
 from ram_studio.engine.events import CancelToken, ProgressCallback

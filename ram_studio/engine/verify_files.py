@@ -5,12 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ram_studio.checkpoints.checkpoint import Checkpoint
-from ram_studio.checkpoints.compatibility import CompatibilityReport
-from ram_studio.checkpoints.content_hash import hash_file
-from ram_studio.checkpoints.describe import plural, printable, quoted, shown_list, who
-from ram_studio.checkpoints.passport import PASSPORT_FILE, Passport, SourceRecord
-from ram_studio.checkpoints.writer import shard_digest
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.content_hash import hash_file
+from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
+from ram_studio.checkpoints.record.passport import PASSPORT_FILE, Passport, SourceRecord
+from ram_studio.checkpoints.write.writer import shard_digest
 from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
 from ram_studio.engine.workers import thread_count
 from ram_studio.errors import CheckpointError, VerificationError

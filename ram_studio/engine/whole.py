@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from ram_studio.algorithm import rounding
-from ram_studio.checkpoints.compatibility import MergeTensor
+from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.engine.blocks import Block, BlockReader, blocks_of
 
 

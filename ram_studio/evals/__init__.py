@@ -11,7 +11,8 @@ from ram_studio.evals.evaluate import (
     suite_items,
 )
 from ram_studio.evals.question import Question
-from ram_studio.evals.report import (
+from ram_studio.evals.report.statistics import Comparison, compare_all, items_needed
+from ram_studio.evals.report.tables import (
     Answer,
     DomainScore,
     EvalReport,
@@ -19,11 +20,10 @@ from ram_studio.evals.report import (
     PairedCounts,
     compare,
 )
-from ram_studio.evals.statistics import Comparison, compare_all, items_needed
-from ram_studio.evals.store import AnswerStore, default_store_path
-from ram_studio.evals.suite_run import Endpoint, evaluate_suites
+from ram_studio.evals.run import Endpoint, evaluate_suites
+from ram_studio.evals.store.answers import AnswerStore, default_store_path
 from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES
-from ram_studio.evals.tasks import (
+from ram_studio.evals.suites.demo.tasks import (
     DOMAINS,
     RETENTION_DOMAIN,
     SKILL_DOMAINS,

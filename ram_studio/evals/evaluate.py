@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.generation import generate, load_model
-from ram_studio.evals.report import Answer, EvalReport, ModelResult
-from ram_studio.evals.tasks import SUITES, Item, make_items, score
+from ram_studio.evals.answering.decode import generate, load_model
+from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
+from ram_studio.evals.suites.demo.tasks import SUITES, Item, make_items, score
 
 DEFAULT_SEED = 2026
 DEFAULT_LIMIT = 300

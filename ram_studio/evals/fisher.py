@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ram_studio.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from ram_studio.checkpoints.header import read_header
-from ram_studio.checkpoints.recipe import Recipe
+from ram_studio.checkpoints.read.checkpoint import Checkpoint, open_checkpoint
+from ram_studio.checkpoints.read.header import read_header
+from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.fisher_files import FORMAT, fisher_path
 from ram_studio.errors import CheckpointError, EvaluationError, Stopped
-from ram_studio.evals.generation import decode, load_model
-from ram_studio.evals.tasks import DOMAINS, make_items
+from ram_studio.evals.answering.decode import decode, load_model
+from ram_studio.evals.suites.demo.tasks import DOMAINS, make_items
 
 DEFAULT_EXAMPLES = 64
 MAX_NEW_TOKENS = 48

@@ -16,13 +16,7 @@ from hypothesis import strategies as st
 
 from ram_studio.algorithm import kernels, measured_kernels, sum_kernels
 from ram_studio.algorithm.measured_kernels import can_measure, merge_measured
-from ram_studio.algorithm.processor import (
-    HAS_BFLOAT16,
-    HAS_FAST_LANES,
-    LANES,
-    STEP,
-    target_cpu,
-)
+from ram_studio.algorithm.processor import HAS_BFLOAT16, HAS_FAST_LANES, LANES, STEP, target_cpu
 
 pytestmark = pytest.mark.skipif(not HAS_FAST_LANES, reason="the processor lacks AVX-512")
 

@@ -13,10 +13,11 @@ from element_blocks import KINDS, ElementBlock, examples, make_block, stored_as
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ram_studio.algorithm import gather_kernels, relation_kernels, relations, rounding_meter
+from ram_studio.algorithm import gather_kernels, relation_kernels
 from ram_studio.algorithm.ladder import LADDER
+from ram_studio.algorithm.meters import relations, rounding_meter
+from ram_studio.algorithm.meters.relations import Relations, RowLayout
 from ram_studio.algorithm.overlap import OverlapCounts
-from ram_studio.algorithm.relations import Relations, RowLayout
 from ram_studio.engine.tally import CpuCounter, Tally, ladder_grid
 
 GRID = ladder_grid()

@@ -12,8 +12,8 @@ from element_blocks import make_block
 
 from ram_studio.algorithm import naming
 from ram_studio.algorithm.ladder import BIN_COUNT, DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.algorithm.overlap import OverlapCounts
-from ram_studio.algorithm.profile import client_profile
 from ram_studio.algorithm.sketch import Sketch, TensorEntry
 from ram_studio.algorithm.verdict import verdict
 from ram_studio.errors import SettingsError

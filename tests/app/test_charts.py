@@ -8,7 +8,8 @@ import pytest
 from random_sketches import make_sketch
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
-from ram_studio.app import charts, palette
+from ram_studio.app import palette
+from ram_studio.app.look import charts
 
 
 def _luminance(color: str) -> float:

@@ -9,12 +9,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ram_studio.app import comparing, comparison_figure, comparison_view, wording
-from ram_studio.app.examples import load_example
+from ram_studio.app import wording
+from ram_studio.app.experiment import comparing, comparison_figure, comparison_view
+from ram_studio.app.load.examples import load_example
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Comparison, Session, Workspace
-from ram_studio.engine.experiments import EXPERIMENTS
 from ram_studio.errors import SettingsError
+from ram_studio.evals.experiment.presets import EXPERIMENTS
 
 TUNED = {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}
 

@@ -8,12 +8,12 @@ import pytest
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.algorithm.methods import METHODS, make_settings
-from ram_studio.app import controls, merging, recipes
-from ram_studio.app.examples import load_example
+from ram_studio.app.load.examples import load_example
+from ram_studio.app.merge import controls, merging, recipes
+from ram_studio.app.merge import panel as merge
 from ram_studio.app.settings import Settings
-from ram_studio.app.steps import merge
 from ram_studio.app.workspace import Session, Workspace
-from ram_studio.checkpoints.recipe import recipe_yaml
+from ram_studio.checkpoints.record.recipe import recipe_yaml
 
 AFTER_TUNE = 6
 """Position of the first control's update among those of ``recipes.take``."""

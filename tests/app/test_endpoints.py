@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ram_studio.app.examples import load_example
+from ram_studio.app.load.examples import load_example
 from ram_studio.resources import asset_path
 
 with pytest.MonkeyPatch.context() as patch:

@@ -10,13 +10,11 @@ import pytest
 from random_sketches import make_sketch
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.app import loading, markup, merging, wording
-from ram_studio.app.deep_link import read_link
+from ram_studio.app import markup, wording
+from ram_studio.app.check.progress_grid import Cell, Scoring, progress_html
 from ram_studio.app.jobs import Job
-from ram_studio.app.profile import build_profile
-from ram_studio.app.progress_grid import Cell, Scoring, progress_html
-from ram_studio.app.settings import Settings
-from ram_studio.app.sources import (
+from ram_studio.app.load import loading
+from ram_studio.app.load.sources import (
     MAX_AGENTS,
     Sources,
     find_models,
@@ -24,8 +22,12 @@ from ram_studio.app.sources import (
     presets,
     read_sources,
 )
+from ram_studio.app.merge import merging
+from ram_studio.app.settings import Settings
+from ram_studio.app.tune.deep_link import read_link
+from ram_studio.app.tune.profile import build_profile
 from ram_studio.app.workspace import Loaded, Merged, Workspace
-from ram_studio.checkpoints.checkpoint import split_hub_id
+from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.errors import RamStudioError, SettingsError, Stopped
 
 LOCAL = Settings()

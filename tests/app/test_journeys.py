@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.app.examples import load_example
-from ram_studio.app.merging import recipe_from
+from ram_studio.app.load.examples import load_example
+from ram_studio.app.merge.merging import recipe_from
 from ram_studio.app.shell import SCRIPTS
-from ram_studio.checkpoints.recipe import recipe_yaml
+from ram_studio.checkpoints.record.recipe import recipe_yaml
 from ram_studio.resources import asset_path
 
 pytestmark = pytest.mark.browser
@@ -360,8 +360,8 @@ def test_names_from_elsewhere_stay_text(browser) -> None:
         page.add_script_tag(path=str(asset_path(script)))
     from random_sketches import make_sketch
 
-    from ram_studio.app.profile import build_profile
-    from ram_studio.app.steps.tune import _template
+    from ram_studio.app.tune.panel import _template
+    from ram_studio.app.tune.profile import build_profile
 
     profile = build_profile(make_sketch(2))
     profile["agents"][0] = "<img src=x onerror=window.hacked=1>"

@@ -10,7 +10,7 @@ import pytest
 from random_sketches import make_sketch
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.algorithm.rounding_meter import (
+from ram_studio.algorithm.meters.rounding_meter import (
     DTYPES,
     PRECISION,
     curve_from_dict,
@@ -20,9 +20,9 @@ from ram_studio.algorithm.rounding_meter import (
 )
 from ram_studio.algorithm.scaling import MAGNITUDE_RULE, RULES
 from ram_studio.app import wording
-from ram_studio.app.profile import build_profile
 from ram_studio.app.shell import SCRIPTS
-from ram_studio.app.steps.tune import _template
+from ram_studio.app.tune.panel import _template
+from ram_studio.app.tune.profile import build_profile
 from ram_studio.engine.analyse import analyze
 from ram_studio.resources import asset_path
 

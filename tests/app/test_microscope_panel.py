@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.app import details_wording, microscope_data, microscope_panel, wording
-from ram_studio.app.examples import load_example
-from ram_studio.app.opened import open_loaded
-from ram_studio.engine import microscope as scope
+from ram_studio.app import wording
+from ram_studio.app.load.examples import load_example
+from ram_studio.app.load.opened import open_loaded
+from ram_studio.app.tune import details_wording, microscope_data, microscope_panel
+from ram_studio.engine.microscope import view as scope
 
 MATRIX = "model.layers.0.mlp.up_proj.weight"
 

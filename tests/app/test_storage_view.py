@@ -14,11 +14,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
-from ram_studio.app import charts, details_wording, merging
-from ram_studio.app.examples import load_example
-from ram_studio.app.loading import fit_html
-from ram_studio.app.steps import look
-from ram_studio.app.storage_view import report_of, storage_html
+from ram_studio.app.load.examples import load_example
+from ram_studio.app.load.loading import fit_html
+from ram_studio.app.look import charts
+from ram_studio.app.look import panel as look
+from ram_studio.app.look.storage_view import report_of, storage_html
+from ram_studio.app.merge import merging
+from ram_studio.app.tune import details_wording
 from ram_studio.app.workspace import Loaded
 from ram_studio.engine.analyse import analyze_report, load
 from ram_studio.resources import asset_path
@@ -162,7 +164,7 @@ def test_the_merge_step_names_who_loses_the_rescaling(mixed) -> None:
 def test_names_are_escaped() -> None:
     from random_sketches import make_sketch
 
-    from ram_studio.checkpoints.storage import storage_report
+    from ram_studio.checkpoints.fit.storage_report import storage_report
 
     sketch = make_sketch(2)
     object.__setattr__(sketch, "agents", ("<img src=x>", "b&b"))

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.app import sweep_panel, sweep_view, sweep_wording, sweeping
-from ram_studio.app.examples import load_example
+from ram_studio.app.experiment import sweep_panel, sweep_view, sweep_wording, sweeping
+from ram_studio.app.load.examples import load_example
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Session, Workspace
-from ram_studio.evals.report import DomainScore, PairedCounts
-from ram_studio.evals.sweep_race import Loss
-from ram_studio.evals.sweep_result import Recheck, SweepRow, SweepState
+from ram_studio.evals.experiment.sweep_race import Loss
+from ram_studio.evals.experiment.sweep_result import Recheck, SweepRow, SweepState
+from ram_studio.evals.report.tables import DomainScore, PairedCounts
 
 OFF = (False, 0.0, 1.0, 3)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from ram_studio.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from ram_studio.checkpoints.read.checkpoint import Checkpoint, open_checkpoint
 
 QWEN_CONFIG = {
     "architectures": ["Qwen2ForCausalLM"],

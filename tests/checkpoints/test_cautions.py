@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from checkpoint_zoo import QWEN_CONFIG, make, small_tensors, write_json
 
-from ram_studio.checkpoints.checkpoint import Checkpoint
-from ram_studio.checkpoints.compatibility import check_compatibility
+from ram_studio.checkpoints.fit.compatibility import check_compatibility
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
 
 
 def warnings_of(base: Checkpoint, *agents: Checkpoint) -> list[str]:

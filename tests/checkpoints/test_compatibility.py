@@ -8,8 +8,8 @@ import pytest
 import torch
 from checkpoint_zoo import QWEN_CONFIG, make, small_tensors, write_checkpoint
 
-from ram_studio.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from ram_studio.checkpoints.compatibility import check_compatibility
+from ram_studio.checkpoints.fit.compatibility import check_compatibility
+from ram_studio.checkpoints.read.checkpoint import Checkpoint, open_checkpoint
 from ram_studio.errors import CompatibilityError, SettingsError
 
 

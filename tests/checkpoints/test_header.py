@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save, save_file
 
-from ram_studio.checkpoints.header import (
+from ram_studio.checkpoints.read.header import (
     MAX_HEADER_BYTES,
     TensorInfo,
     load_header,

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from ram_studio.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from ram_studio.checkpoints.compatibility import CompatibilityReport, check_compatibility
-from ram_studio.checkpoints.header import LENGTH_BYTES
-from ram_studio.checkpoints.licences import licence_of
-from ram_studio.checkpoints.sidecars import sidecar_files
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
+from ram_studio.checkpoints.read.checkpoint import Checkpoint, open_checkpoint
+from ram_studio.checkpoints.read.header import LENGTH_BYTES
+from ram_studio.checkpoints.record.licences import licence_of
+from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.errors import CheckpointError, RamStudioError
 
 INDEX = "model.safetensors.index.json"

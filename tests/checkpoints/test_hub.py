@@ -15,10 +15,10 @@ import torch
 from checkpoint_zoo import QWEN_CONFIG, raw_safetensors, small_tensors, write_checkpoint, write_json
 from loopback_hub import LoopbackHub, serving
 
-from ram_studio.checkpoints import hub as hub_module
-from ram_studio.checkpoints.checkpoint import DownloadProgress, open_checkpoint
-from ram_studio.checkpoints.compatibility import check_compatibility
-from ram_studio.checkpoints.hub import inspect_source
+from ram_studio.checkpoints.fit.compatibility import check_compatibility
+from ram_studio.checkpoints.hub import inspect as hub_module
+from ram_studio.checkpoints.hub.inspect import inspect_source
+from ram_studio.checkpoints.read.checkpoint import DownloadProgress, open_checkpoint
 from ram_studio.errors import CheckpointError, CompatibilityError, HubError, Stopped
 
 MODEL = "owner/model"

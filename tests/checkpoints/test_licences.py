@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 from checkpoint_zoo import make, small_tensors
 
-from ram_studio.checkpoints.licences import RANKS, Licence, licence_of, most_restrictive, rank_of
+from ram_studio.checkpoints.record.licences import (
+    RANKS,
+    Licence,
+    licence_of,
+    most_restrictive,
+    rank_of,
+)
 
 
 @pytest.mark.parametrize(

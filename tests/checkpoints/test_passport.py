@@ -12,8 +12,8 @@ import yaml
 from checkpoint_zoo import make, small_tensors
 from pydantic import ValidationError
 
-from ram_studio.checkpoints.model_card import model_card
-from ram_studio.checkpoints.passport import (
+from ram_studio.checkpoints.record.card import model_card
+from ram_studio.checkpoints.record.passport import (
     AgentRecord,
     LicenceRecord,
     Passport,
@@ -23,7 +23,7 @@ from ram_studio.checkpoints.passport import (
     read_passport,
     source_record,
 )
-from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.errors import VerificationError
 
 HUB_BASE = "Qwen/Qwen2.5-7B-Instruct"

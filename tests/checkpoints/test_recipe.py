@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ram_studio.checkpoints.recipe import Recipe, dump_recipe, load_recipe, make_recipe
+from ram_studio.checkpoints.record.recipe import Recipe, dump_recipe, load_recipe, make_recipe
 from ram_studio.errors import SettingsError
 
 TEXT = """

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ram_studio.checkpoints.shard_plan import index_json, lay_out, plan_shards
+from ram_studio.checkpoints.write.shard_plan import index_json, lay_out, plan_shards
 from ram_studio.errors import SettingsError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from checkpoint_zoo import QWEN_CONFIG, make, small_tensors, write_json
 
-from ram_studio.checkpoints.sidecars import sidecar_files
+from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.errors import CheckpointError, SettingsError
 
 

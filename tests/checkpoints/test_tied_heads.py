@@ -8,8 +8,8 @@ import pytest
 import torch
 from checkpoint_zoo import QWEN_CONFIG, make, small_tensors
 
-from ram_studio.checkpoints.checkpoint import Checkpoint
-from ram_studio.checkpoints.compatibility import CompatibilityReport, check_compatibility
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.errors import CompatibilityError
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"

@@ -22,11 +22,11 @@ import torch
 from checkpoint_zoo import small_tensors, write_checkpoint
 from safetensors.torch import load_file
 
-from ram_studio.checkpoints import output_folder, writer
-from ram_studio.checkpoints.checkpoint import open_checkpoint
-from ram_studio.checkpoints.output_folder import check_output
-from ram_studio.checkpoints.sidecars import sidecar_files
-from ram_studio.checkpoints.writer import CheckpointWriter
+from ram_studio.checkpoints.read.checkpoint import open_checkpoint
+from ram_studio.checkpoints.write import output_folder, writer
+from ram_studio.checkpoints.write.output_folder import check_output
+from ram_studio.checkpoints.write.sidecars import sidecar_files
+from ram_studio.checkpoints.write.writer import CheckpointWriter
 from ram_studio.errors import CheckpointError, OutputError, SettingsError
 
 TENSORS = small_tensors()
@@ -406,7 +406,7 @@ def test_of_many_writers_racing_for_an_output_one_wins(tmp_path: Path) -> None:
 
 _VICTIM = """
 import sys, time, pathlib
-from ram_studio.checkpoints import writer
+from ram_studio.checkpoints.write import writer
 stage, out = sys.argv[1:]
 specs = [("a", "BF16", (1000,)), ("b", "BF16", (1000,))]
 def pause(*args):

@@ -235,7 +235,7 @@ def test_an_existing_output_is_refused_and_left_alone(cli, example, tmp_path):
 
 @pytest.mark.parametrize("preset", ["paper", "authors-script", "mergekit"])
 def test_presets_give_the_dialects_that_the_sketch_shows(cli, example, tmp_path, preset):
-    from ram_studio.checkpoints.sketch_file import load_sketch
+    from ram_studio.checkpoints.record.sketch_file import load_sketch
 
     code, out, _ = cli("merge", *example, "--preset", preset, "--out", tmp_path / preset, "--json")
     assert code == 0
@@ -329,8 +329,8 @@ def test_verify_names_the_shard_with_one_flipped_bit(cli, example, tmp_path):
 
 
 def test_verify_finds_a_merge_that_its_sources_do_not_give(cli, example, tmp_path):
-    from ram_studio.checkpoints.passport import PASSPORT_FILE, seal_of
-    from ram_studio.checkpoints.writer import shard_digest
+    from ram_studio.checkpoints.record.passport import PASSPORT_FILE, seal_of
+    from ram_studio.checkpoints.write.writer import shard_digest
 
     out = tmp_path / "m"
     assert cli("merge", *example, "--out", out, "--json")[0] == 0

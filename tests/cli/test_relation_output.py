@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ram_studio.checkpoints.sketch_file import load_sketch
+from ram_studio.checkpoints.record.sketch_file import load_sketch
 from ram_studio.resources import asset_path
 
 SKETCH = "sketch.safetensors"

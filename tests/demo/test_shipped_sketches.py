@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ram_studio.checkpoints.sketch_file import load_sketch
+from ram_studio.checkpoints.record.sketch_file import load_sketch
 from ram_studio.demo.sketches import SETS, SKETCH_FILE, example_sketch
 from ram_studio.resources import asset_path
 

@@ -7,7 +7,7 @@ import pytest
 
 from ram_studio.demo.merge_table import flatten, overlap_numbers
 from ram_studio.evals import DOMAINS, evaluate
-from ram_studio.evals.generation import generate, load_model
+from ram_studio.evals.answering.decode import generate, load_model
 
 ASSETS = Path(__file__).parents[2] / "assets"
 SETS = ("example", "dense")

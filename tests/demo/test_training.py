@@ -14,7 +14,7 @@ from ram_studio.demo.build import BuildPlan, build
 from ram_studio.demo.pretrain import Architecture, PretrainSettings, encode_document
 from ram_studio.demo.reinforce import ReinforceSettings, reward
 from ram_studio.evals import Item, make_items, score
-from ram_studio.evals.tasks import split_of
+from ram_studio.evals.suites.demo.tasks import split_of
 
 TINY = BuildPlan(
     architecture=Architecture(hidden=32, layers=1, feed_forward=32, heads=2, key_value_heads=1),

@@ -15,7 +15,7 @@ import reference
 import torch
 from safetensors.torch import load_file, save_file
 
-from ram_studio.checkpoints.recipe import Recipe, make_recipe
+from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}

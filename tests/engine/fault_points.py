@@ -116,7 +116,7 @@ def _kill() -> None:
 
 def _run(order: dict[str, Any]) -> int:
     """Merge in this process with a fault; return the exit code the command line would give."""
-    from ram_studio.checkpoints.recipe import make_recipe
+    from ram_studio.checkpoints.record.recipe import make_recipe
     from ram_studio.cli.main import _stop
     from ram_studio.engine.merge import merge
     from ram_studio.errors import RamStudioError, Stopped
@@ -142,7 +142,7 @@ def _run(order: dict[str, Any]) -> int:
 
 
 def _serve() -> None:
-    from ram_studio.checkpoints.recipe import make_recipe
+    from ram_studio.checkpoints.record.recipe import make_recipe
     from ram_studio.engine.analyse import load
     from ram_studio.engine.job import MergeJob
     from ram_studio.engine.merge import merge as _merge  # noqa: F401  (imported once, for all)

@@ -20,8 +20,8 @@ from engine_zoo import (
     write_folder,
 )
 
-from ram_studio.algorithm import rounding_meter
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.meters import rounding_meter
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.engine.analyse import analyze, analyze_report, load
 from ram_studio.engine.blocks import GROUP_ELEMENTS

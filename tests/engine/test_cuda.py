@@ -19,7 +19,7 @@ from test_analyze_counts import assert_same_sketch
 from test_source_faults import TENSOR, poisoned
 
 from ram_studio.algorithm import device_kernels
-from ram_studio.checkpoints.writer import CheckpointWriter
+from ram_studio.checkpoints.write.writer import CheckpointWriter
 from ram_studio.engine import residence
 from ram_studio.engine.analyse import analyze, analyze_report, load
 from ram_studio.engine.blocks import GROUP_ELEMENTS, Sources, blocks_of

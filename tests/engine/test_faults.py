@@ -23,7 +23,7 @@ from engine_zoo import Zoo, contents, make_zoo
 from fault_points import FaultPoint
 from test_source_faults import at_block
 
-from ram_studio.checkpoints.checkpoint import open_checkpoint
+from ram_studio.checkpoints.read.checkpoint import open_checkpoint
 from ram_studio.engine.blocks import GROUP_ELEMENTS, BlockReader
 from ram_studio.engine.merge import merge
 from ram_studio.engine.verify import verify

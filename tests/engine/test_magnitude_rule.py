@@ -13,7 +13,7 @@ from engine_zoo import Zoo, contents, make_zoo
 
 from ram_studio.algorithm import naming
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
-from ram_studio.checkpoints.sketch_file import load_sketch, save_sketch
+from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
 from ram_studio.engine.analyse import analyze, analyze_report, load
 from ram_studio.engine.blocks import GROUP_ELEMENTS
 from ram_studio.engine.merge import merge

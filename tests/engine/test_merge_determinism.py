@@ -18,7 +18,7 @@ from engine_zoo import (
     write_folder,
 )
 
-from ram_studio.checkpoints.sketch_file import load_sketch, save_sketch
+from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
 from ram_studio.engine import job
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.blocks import GROUP_ELEMENTS

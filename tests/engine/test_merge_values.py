@@ -27,7 +27,7 @@ from engine_zoo import (
     write_folder,
 )
 
-from ram_studio.checkpoints.passport import read_passport
+from ram_studio.checkpoints.record.passport import read_passport
 from ram_studio.engine import job
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.merge import MergeResult, merge

@@ -9,7 +9,7 @@ import pytest
 import torch
 from engine_zoo import DTYPES, NAMES, bits_of, read_folder
 
-from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.merge import merge
 
 SMALL = {

@@ -13,11 +13,11 @@ from engine_zoo import NAMES, bits_of, make_zoo, read_folder
 
 from ram_studio.algorithm import rounding
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.engine import microscope as scope
 from ram_studio.engine.analyse import analyze, load
 from ram_studio.engine.merge import merge
-from ram_studio.engine.microscope_lens import Seen, spacing
-from ram_studio.engine.microscope_search import find_element
+from ram_studio.engine.microscope import view as scope
+from ram_studio.engine.microscope.lens import Seen, spacing
+from ram_studio.engine.microscope.search import find_element
 from ram_studio.errors import SettingsError, SketchError
 
 SETTINGS = {

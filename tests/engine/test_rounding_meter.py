@@ -11,10 +11,10 @@ import reference
 import torch
 from engine_zoo import DTYPES, NAMES, Zoo, make_zoo, read_folder, values_of, write_folder
 
-from ram_studio.algorithm import rounding_meter
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.algorithm.profile import client_profile
-from ram_studio.algorithm.rounding_meter import curve_from_dict, estimate, stochastic_error
+from ram_studio.algorithm.meters import rounding_meter
+from ram_studio.algorithm.meters.profile import client_profile
+from ram_studio.algorithm.meters.rounding_meter import curve_from_dict, estimate, stochastic_error
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.engine.analyse import analyze, load
 from ram_studio.engine.job import MergeJob

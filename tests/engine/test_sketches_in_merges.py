@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from test_analyze_counts import assert_same_sketch
 
 from ram_studio.algorithm.sketch import Sketch
-from ram_studio.checkpoints.sketch_file import load_sketch, save_sketch
+from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.merge import merge
 from ram_studio.errors import OutputError, SketchError

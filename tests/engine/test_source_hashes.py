@@ -14,7 +14,7 @@ import pytest
 import torch
 from engine_zoo import make_zoo, write_folder
 
-from ram_studio.checkpoints.content_hash import PIECE_BYTES, blob_of, hash_file, known_hash
+from ram_studio.checkpoints.read.content_hash import PIECE_BYTES, blob_of, hash_file, known_hash
 from ram_studio.engine import source_hashes
 from ram_studio.engine.analyse import load
 from ram_studio.engine.blocks import GROUP_ELEMENTS

@@ -9,7 +9,7 @@ import pytest
 import torch
 from engine_zoo import EMBEDDING, HEAD, make_zoo, write_folder
 
-from ram_studio.checkpoints.storage import StorageReport, storage_report
+from ram_studio.checkpoints.fit.storage_report import StorageReport, storage_report
 from ram_studio.engine.analyse import analyze_report, load
 from ram_studio.errors import SketchError
 

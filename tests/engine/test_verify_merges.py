@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from engine_zoo import EMBEDDING, Zoo, make_zoo
 
-from ram_studio.checkpoints.header import read_header
-from ram_studio.checkpoints.passport import SourceRecord, seal_of
+from ram_studio.checkpoints.read.header import read_header
+from ram_studio.checkpoints.record.passport import SourceRecord, seal_of
 from ram_studio.engine.blocks import GROUP_ELEMENTS
 from ram_studio.engine.merge import merge
 from ram_studio.engine.verify import place_of, verify
@@ -172,7 +172,7 @@ def test_libraries_and_licences_are_in_the_passport(zoo, tmp_path):
 
 
 def test_a_shard_and_passport_changed_together_are_found_from_the_sources(zoo, tmp_path):
-    from ram_studio.checkpoints.writer import shard_digest
+    from ram_studio.checkpoints.write.writer import shard_digest
 
     out = merge(zoo.recipe(), tmp_path / "out").out
     shard = out / "model.safetensors"

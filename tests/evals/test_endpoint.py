@@ -8,7 +8,7 @@ from loopback_endpoint import serve
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import AnswerStore, Endpoint, evaluate_suites
-from ram_studio.evals.engines import EndpointEngine
+from ram_studio.evals.answering import EndpointEngine
 from ram_studio.evals.question import Question
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
 

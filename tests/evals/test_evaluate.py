@@ -8,7 +8,7 @@ import pytest
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import DOMAINS, compare, evaluate, evaluate_loaded, make_items
-from ram_studio.evals.generation import decode, generate, load_model, resolve_device
+from ram_studio.evals.answering.decode import decode, generate, load_model, resolve_device
 
 EXAMPLE = Path(__file__).parents[2] / "assets" / "example"
 BASE, CODING = EXAMPLE / "base", EXAMPLE / "coding"

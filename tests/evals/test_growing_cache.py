@@ -10,8 +10,8 @@ from transformers import (
     MistralForCausalLM,
 )
 
-from ram_studio.evals import generation
-from ram_studio.evals.growing_cache import GrowingLayer, make_cache
+from ram_studio.evals.answering import decode as generation
+from ram_studio.evals.answering.growing_cache import GrowingLayer, make_cache
 
 
 def tiny(kind=LlamaForCausalLM, config=LlamaConfig, **more):

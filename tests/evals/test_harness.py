@@ -7,7 +7,7 @@ import pytest
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals import AnswerStore, evaluate_suites, make_items, score
-from ram_studio.evals.harness import evaluate_with_harness, rows_of
+from ram_studio.evals.lm_eval import evaluate_with_harness, rows_of
 from ram_studio.resources import asset_path
 
 TASKS = Path(__file__).with_name("lm_eval_tasks")
@@ -72,7 +72,7 @@ def test_results_without_right_and_wrong_are_refused(results, message):
 
 
 def test_without_lm_eval_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setattr("ram_studio.evals.harness.find_spec", lambda name: None)
+    monkeypatch.setattr("ram_studio.evals.lm_eval.find_spec", lambda name: None)
     with pytest.raises(EvaluationError, match=r'pip install "ram-studio\[lm-eval\]"'):
         evaluate_with_harness({"m": asset_path("example", "tool")}, "gsm8k")
 

@@ -7,8 +7,8 @@ import pytest
 from chat_model import make_chat_model
 
 from ram_studio.evals import AnswerStore, evaluate_suites
-from ram_studio.evals.engines import LocalEngine
-from ram_studio.evals.health import (
+from ram_studio.evals.answering import LocalEngine
+from ram_studio.evals.suites.health.health import (
     Health,
     measure_health,
     repeated_share,
@@ -73,7 +73,7 @@ def test_health_is_stored_per_base_and_not_measured_again(tmp_path, monkeypatch)
         assert both.models["base"].health == first.models["base"].health
         assert both.models["coding"].health["kl_to_base"] > 0
         monkeypatch.setattr(
-            "ram_studio.evals.engines.local.load_model", lambda *_: pytest.fail("loaded")
+            "ram_studio.evals.answering.local.load_model", lambda *_: pytest.fail("loaded")
         )
         again = evaluate_suites({"coding": CODING, "base": BASE}, "health", **options)
         assert again.models["coding"].health == both.models["coding"].health

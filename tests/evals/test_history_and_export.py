@@ -9,11 +9,11 @@ import pytest
 
 from ram_studio.errors import EvaluationError, OutputError
 from ram_studio.evals import AnswerStore, compare_all, evaluate_suites
-from ram_studio.evals.breakdown import categories, unanswered
-from ram_studio.evals.export import as_csv, as_html, as_json, export_report
-from ram_studio.evals.history import find_runs, stored_report
 from ram_studio.evals.question import Question
-from ram_studio.evals.report import Answer, EvalReport, ModelResult
+from ram_studio.evals.report.breakdown import categories, unanswered
+from ram_studio.evals.report.export import as_csv, as_html, as_json, export_report
+from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
+from ram_studio.evals.store.history import find_runs, stored_report
 from ram_studio.resources import asset_path
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> & \" ' =1+1 \x00\ud800"

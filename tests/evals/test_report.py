@@ -8,7 +8,7 @@ from scipy.stats import binomtest
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals import Answer, DomainScore, EvalReport, Item, ModelResult, compare
-from ram_studio.evals.report import PairedCounts
+from ram_studio.evals.report.tables import PairedCounts
 
 DOMAINS = ("code", "tool", "memory", "follow")
 

@@ -8,8 +8,8 @@ from statsmodels.stats.contingency_tables import mcnemar
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals import Answer, EvalReport, Item, ModelResult, compare_all
-from ram_studio.evals.report import PairedCounts
-from ram_studio.evals.statistics import holm, items_needed
+from ram_studio.evals.report.statistics import holm, items_needed
+from ram_studio.evals.report.tables import PairedCounts
 
 
 def make_report(rows: dict[str, dict[str, str]]) -> EvalReport:

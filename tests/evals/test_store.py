@@ -11,7 +11,7 @@ import pytest
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question, Reply, Verdict
-from ram_studio.evals.store import AnswerStore, RunKey, default_store_path
+from ram_studio.evals.store.answers import AnswerStore, RunKey, default_store_path
 
 KEY = RunKey("f" * 64, "math", 1, {"chat": "none", "seed": 0})
 
@@ -113,7 +113,7 @@ def test_text_with_lone_surrogates_is_kept_readable(tmp_path):
 WRITER = """
 import sys, time
 from ram_studio.evals.question import Question, Reply, Verdict
-from ram_studio.evals.store import AnswerStore, RunKey
+from ram_studio.evals.store.answers import AnswerStore, RunKey
 with AnswerStore(sys.argv[1]) as store:
     run = store.open_run(RunKey(sys.argv[2], "math", 1, {}), model="m")
     for i in range(int(sys.argv[3])):

@@ -12,7 +12,7 @@ from chat_model import TEMPLATE, TOOL_TEMPLATE, make_chat_model
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import AnswerStore, evaluate, evaluate_suites
-from ram_studio.evals.engines import LocalEngine
+from ram_studio.evals.answering import LocalEngine
 from ram_studio.evals.question import Question
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
 from ram_studio.resources import asset_path
@@ -223,7 +223,7 @@ def test_nothing_finished_is_asked_again_not_even_the_model_loaded(tmp_path, mon
         models, options = {"base": BASE}, {"limit": 6, "device": "cpu", "store": store}
         first = evaluate_suites(models, "demo", **options)
         monkeypatch.setattr(
-            "ram_studio.evals.engines.local.load_model",
+            "ram_studio.evals.answering.local.load_model",
             lambda *_: pytest.fail("the model was loaded"),
         )
         again = evaluate_suites({"other name": BASE}, "demo", **options)
@@ -326,8 +326,8 @@ def test_tools_are_asked_for_in_the_same_words_of_every_model():
             assert tool["function"]["name"] in engines[0].prompt_of(q)
 
 
-HEAVY = "import ram_studio.evals, ram_studio.evals.engines, ram_studio.evals.export, sys; "
-HEAVY += "import ram_studio.evals.history; "
+HEAVY = "import ram_studio.evals, ram_studio.evals.answering, ram_studio.evals.report.export, sys; "
+HEAVY += "import ram_studio.evals.store.history; "
 HEAVY += "print([m for m in ('torch', 'transformers', 'scipy', 'statsmodels') if m in sys.modules])"
 
 

@@ -10,16 +10,16 @@ import pytest
 
 import ram_studio
 from ram_studio.algorithm.sketch import BASE
-from ram_studio.checkpoints.recipe import make_recipe
-from ram_studio.checkpoints.sketch_file import load_sketch
+from ram_studio.checkpoints.record.recipe import make_recipe
+from ram_studio.checkpoints.record.sketch_file import load_sketch
 from ram_studio.engine.analyse import load
 from ram_studio.engine.merge import merge
 from ram_studio.errors import EvaluationError
 from ram_studio.evals import AnswerStore, evaluate_suites
-from ram_studio.evals.engines.merged import MergedEngine
-from ram_studio.evals.sweep import Sweep, SweepPlan, sweep
-from ram_studio.evals.sweep_identity import identify
-from ram_studio.evals.sweep_space import parse_axes
+from ram_studio.evals.answering.merged import MergedEngine
+from ram_studio.evals.experiment.sweep import Sweep, SweepPlan, sweep
+from ram_studio.evals.experiment.sweep_identity import identify
+from ram_studio.evals.experiment.sweep_space import parse_axes
 from ram_studio.resources import asset_path
 
 AGENTS = {name: str(asset_path("example", name)) for name in ("coding", "tool", "memory")}
@@ -111,7 +111,7 @@ def test_a_second_run_asks_nothing_and_says_the_same(finished, store_path, monke
     def never(*_):
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr("ram_studio.evals.engines.local.load_model", never)
+    monkeypatch.setattr("ram_studio.evals.answering.local.load_model", never)
     result, _ = finished
     with AnswerStore(store_path) as store:
         again = sweep(
@@ -201,7 +201,7 @@ def test_time_is_kept_back_for_the_check_of_the_winner(monkeypatch):
 
     clock = Clock()
     for module in ("sweep", "sweep_answers"):
-        monkeypatch.setattr(f"ram_studio.evals.{module}.time", clock)
+        monkeypatch.setattr(f"ram_studio.evals.experiment.{module}.time", clock)
     done: dict[str, int] = {}
 
     def tick(label: str, answered: int, of: int) -> None:
@@ -289,7 +289,7 @@ def test_an_engine_that_holds_no_merge_says_so():
 
 def test_neither_optuna_nor_torch_is_imported_before_a_sweep_begins():
     code = (
-        "import sys, ram_studio, ram_studio.evals.sweep, ram_studio.cli.sweep_command\n"
+        "import sys, ram_studio, ram_studio.evals.experiment.sweep, ram_studio.cli.sweep_command\n"
         "assert not {'optuna', 'torch', 'transformers'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,12 +3,12 @@
 import pytest
 
 from ram_studio.algorithm.ladder import LADDER
-from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.errors import EvaluationError, SettingsError
-from ram_studio.evals.sweep_items import by_stage, draw_items
-from ram_studio.evals.sweep_plan import SweepPlan
-from ram_studio.evals.sweep_search import OptunaSearch
-from ram_studio.evals.sweep_space import Space, parse_axes
+from ram_studio.evals.experiment.sweep_items import by_stage, draw_items
+from ram_studio.evals.experiment.sweep_plan import SweepPlan
+from ram_studio.evals.experiment.sweep_search import OptunaSearch
+from ram_studio.evals.experiment.sweep_space import Space, parse_axes
 
 
 def recipe(method: str = "ram+", **settings):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals import DOMAINS, SKILL_DOMAINS, Item, make_items, score
-from ram_studio.evals.domains import code, tool
-from ram_studio.evals.tasks import draw_item, split_of
+from ram_studio.evals.suites.demo import code, tool
+from ram_studio.evals.suites.demo.tasks import draw_item, split_of
 
 N = 120
 

@@ -9,7 +9,7 @@ import pytest
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import AnswerStore, evaluate_suites
-from ram_studio.evals.engines import LocalEngine, VllmEngine
+from ram_studio.evals.answering import LocalEngine, VllmEngine
 from ram_studio.evals.question import Question
 from ram_studio.resources import asset_path
 
@@ -32,7 +32,7 @@ def vllm(tmp_path, monkeypatch):
 def without_vllm(monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr(
-        "ram_studio.evals.engines.vllm_engine.find_spec",
+        "ram_studio.evals.answering.vllm_engine.find_spec",
         lambda name: None if name == "vllm" else real(name),
     )
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.algorithm.lane_kernels import HAS_FAST_LANES
-from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.merge import merge
 

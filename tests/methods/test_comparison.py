@@ -12,13 +12,13 @@ import torch
 from random_zoo import AGENTS, flat, random_elements, write_zoo
 
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
-from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.cli.main import commands
-from ram_studio.engine.experiments import EXPERIMENTS, experiment_recipes, label_of
 from ram_studio.engine.merge import merge
 from ram_studio.errors import EvaluationError, SettingsError, Stopped
 from ram_studio.evals import evaluate
-from ram_studio.evals.comparison import compare_methods
+from ram_studio.evals.experiment.comparison import compare_methods
+from ram_studio.evals.experiment.presets import EXPERIMENTS, experiment_recipes, label_of
 from ram_studio.resources import asset_path
 
 EXAMPLE = asset_path("example")

@@ -14,8 +14,8 @@ from random_zoo import AGENTS, flat, random_elements, write_zoo
 from safetensors.torch import load_file, save_file
 
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
-from ram_studio.checkpoints.checkpoint import open_checkpoint
-from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.checkpoints.read.checkpoint import open_checkpoint
+from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.fisher_files import FORMAT, fisher_path
 from ram_studio.engine.merge import merge
 from ram_studio.errors import CheckpointError, SettingsError
@@ -99,7 +99,7 @@ def test_files_weigh_the_merge_whatever_the_blocks_and_threads(tmp_path) -> None
 def damage(folder: Path, agent: str, change) -> None:
     path = fisher_path(folder, agent)
     tensors = load_file(path)
-    from ram_studio.checkpoints.header import read_header
+    from ram_studio.checkpoints.read.header import read_header
 
     _, metadata = read_header(path)
     change(tensors, metadata)
@@ -139,7 +139,7 @@ def test_missing_files_are_named(tmp_path) -> None:
 
 def test_the_estimate_is_the_mean_squared_gradient(tmp_path) -> None:
     from ram_studio.evals import fisher
-    from ram_studio.evals.generation import load_model
+    from ram_studio.evals.answering.decode import load_model
 
     source = asset_path("example") / "coding"
     prompts = fisher.training_prompts(3, seed=5)

@@ -6,13 +6,13 @@ import pytest
 import torch
 from random_zoo import flat, write_zoo
 
-from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyse import load
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.in_memory import InMemoryMerger
 from ram_studio.engine.merge import merge
 from ram_studio.errors import CompatibilityError, SettingsError, Stopped
-from ram_studio.evals.generation import load_model
+from ram_studio.evals.answering.decode import load_model
 from ram_studio.resources import asset_path
 
 EXAMPLE = asset_path("example")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from ram_studio.checkpoints.mergekit_export import export_mergekit
-from ram_studio.checkpoints.mergekit_yaml import import_mergekit
-from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.checkpoints.record.mergekit_export import export_mergekit
+from ram_studio.checkpoints.record.mergekit_yaml import import_mergekit
+from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.errors import SettingsError
 
 HEAD = """

@@ -11,8 +11,8 @@ from random_zoo import SHAPES, flat, write_zoo
 
 from ram_studio.algorithm import ladder
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.checkpoints.recipe import make_recipe
-from ram_studio.checkpoints.sketch_file import load_sketch, save_sketch
+from ram_studio.checkpoints.record.recipe import make_recipe
+from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
 from ram_studio.engine import job
 from ram_studio.engine.analyse import analyze, load
 from ram_studio.engine.blocks import GROUP_ELEMENTS

@@ -10,7 +10,7 @@ from random_zoo import flat, write_zoo
 
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
 from ram_studio.algorithm.methods.wudi import is_linear
-from ram_studio.checkpoints.recipe import make_recipe
+from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.merge import merge
 
 LINEAR = "model.layers.0.mlp.up_proj.weight"

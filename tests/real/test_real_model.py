@@ -19,7 +19,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ram_studio.evals.engines.local import LocalEngine
+from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.question import Question
 from ram_studio.evals.suites import SuiteSettings
 from ram_studio.evals.suites.memory import MAX_NEW_TOKENS, make

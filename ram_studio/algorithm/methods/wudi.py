@@ -32,13 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from ram_studio.algorithm.methods.base import (
-    BlockInput,
-    BlockOutput,
-    Facts,
-    Method,
-    MethodSettings,
-)
+from ram_studio.algorithm.methods.base import BlockInput, BlockOutput, Facts, Method, MethodSettings
 from ram_studio.algorithm.methods.task_arithmetic import sum_kept
 from ram_studio.algorithm.naming import EMBEDDING, HEAD, layer_of
 

@@ -1,10 +1,11 @@
 """The suites that any causal language model can be asked, by name; each states its version.
 
 `demo` is the example agents' own suite; `health` (numbers without right answers) is not a suite of
-questions, see `ram_studio.evals.health`.
+questions, see `ram_studio.evals.suites.health.health`.
 """
 
-from ram_studio.evals.suites import code, demo, instructions, mathematics, memory, tool
+from ram_studio.evals.suites import code, instructions, mathematics, memory, tool
+from ram_studio.evals.suites.demo import suite as demo
 from ram_studio.evals.suites.suite import DEFAULT_LENGTHS, Suite, SuiteSettings, visible
 
 GENERAL_SUITES: dict[str, Suite] = {

@@ -1,0 +1,92 @@
+"""How far an evaluation is, model by suite, drawn as small bars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import NamedTuple
+
+from ram_studio.app import markup
+from ram_studio.app.check import wording as check_wording
+
+
+class Cell(NamedTuple):
+    """Answers that are in, of how many, and how many of them were there before."""
+
+    done: int
+    total: int
+    reused: int
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """A moment of an evaluation.
+
+    cells: by (model, domain), for what was begun. now: the cell being worked on. speed: tokens
+    decoded a second over the last moments, None when none were.
+    """
+
+    models: tuple[str, ...]
+    cells: Mapping[tuple[str, str], Cell]
+    now: tuple[str, str] | None = None
+    speed: float | None = None
+
+    @property
+    def done(self) -> int:
+        """Answers that are in."""
+        return sum(cell.done for cell in self.cells.values())
+
+    @property
+    def reused(self) -> int:
+        """Answers that were stored before."""
+        return sum(cell.reused for cell in self.cells.values())
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """Domains begun by any model, in their order."""
+        return tuple(dict.fromkeys(domain for _, domain in self.cells))
+
+    @property
+    def total(self) -> int:
+        """Answers wanted of all models, as far as the first one shows."""
+        first: dict[str, int] = {}
+        for (_, domain), cell in self.cells.items():
+            first.setdefault(domain, cell.total)
+        return sum(first.values()) * len(self.models)
+
+
+def progress_html(event: Scoring | None) -> str:
+    """Return the overall bar and, below it, one small bar per model and domain."""
+    if event is None or event.now is None:
+        return markup.progress(None, check_wording.LOADING)
+    model, domain = event.now
+    parts = [f"{event.done} of {event.total} answers"]
+    if event.reused:
+        parts.append(f"{event.reused} reused")
+    if event.speed:
+        parts.append(f"{event.speed:.0f} tokens/s")
+    bar = markup.progress(
+        event.done / max(1, event.total), f"{model} on {domain}", " · ".join(parts)
+    )
+    rows = "".join(
+        f'<tr><th scope="row">{escape(name)}</th>'
+        + "".join(f"<td>{_bar(event.cells.get((name, d)))}</td>" for d in event.domains)
+        + "</tr>"
+        for name in event.models
+    )
+    heads = "".join(f'<th scope="col">{escape(d)}</th>' for d in event.domains)
+    return (
+        f'{bar}<div class="table-scroll"><table class="progress-grid"><thead><tr><th></th>{heads}'
+        f"</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _bar(cell: Cell | None) -> str:
+    if cell is None:
+        return '<span class="mini"><i style="width:0"></i></span><small>–</small>'
+    share = 100 * cell.done / max(1, cell.total)
+    return (
+        f'<span class="mini"><i style="width:{share:.1f}%"></i></span>'
+        f"<small>{cell.done}/{cell.total}</small>"
+    )

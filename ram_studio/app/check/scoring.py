@@ -1,0 +1,263 @@
+"""The work behind the Check step: ask the models what is not answered yet, and tell how far it is.
+
+Answers go to the visitor's store as they come (see `answers`); stopping loses nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ram_studio.app import markup, wording
+from ram_studio.app.check import wording as check_wording
+from ram_studio.app.check.answers import open_answers
+from ram_studio.app.check.progress_grid import Cell, Scoring, progress_html
+from ram_studio.app.jobs import Job, Report
+from ram_studio.app.settings import Settings
+from ram_studio.app.workspace import Session, Workspace
+from ram_studio.engine.events import CancelToken
+from ram_studio.errors import EvaluationError, RamStudioError, SettingsError
+from ram_studio.evals import EvalReport, evaluate_suites
+
+BASE = "base"
+SUITE = "demo"
+HEALTH = "health"
+GENERAL = ("tool", "memory", "code", "math", "instructions")
+KNOWN = (SUITE, *GENERAL, HEALTH)
+LENGTHS = (1000, 2000, 4000, 8000, 16000, 32000)
+_SPACE_LENGTHS = LENGTHS[:3]
+# Small ones are asked in large batches; with a large one the first answers should come soon.
+_SMALL_BYTES = 200_000_000
+_BATCH_OF_LARGE = 8
+_SPEED_SECONDS = 3.0
+_TELL_SECONDS = 0.1
+
+
+class Candidate(NamedTuple):
+    """A model that can be evaluated: its folder, and whether it is one of the shipped ones."""
+
+    path: str
+    is_shipped: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to ask: suite names, questions of each (demo: per skill), lengths for memory."""
+
+    suites: tuple[str, ...] = (SUITE,)
+    limits: Mapping[str, int] = field(default_factory=dict)
+    lengths: tuple[int, ...] = LENGTHS[:1]
+
+
+def candidates(session: Session) -> dict[str, Candidate]:
+    """Return every model of the session by name: the base, the agents, the merges."""
+    if session.loaded is None:
+        return {}
+    shipped = session.loaded.example is not None
+    found = {BASE: Candidate(session.loaded.base, shipped)}
+    found |= {n: Candidate(p, shipped) for n, p in session.loaded.agents.items()}
+    found |= {m.name: Candidate(str(m.folder), False) for m in session.merges.values()}
+    return found
+
+
+def offered_lengths(settings: Settings) -> tuple[int, ...]:
+    """Return the prompt lengths that the memory suite can be asked for here."""
+    return _SPACE_LENGTHS if settings.is_space else LENGTHS
+
+
+def code_refusal() -> str | None:
+    """Return why programs that a model wrote may not run here; None where they may."""
+    from ram_studio.evals.sandbox import check_code_allowed
+
+    try:
+        check_code_allowed("auto")
+    except RamStudioError as error:
+        return str(error)
+    return None
+
+
+def make_plan(
+    suites: Sequence[str], limits: Mapping[str, Any], lengths: Sequence[Any], settings: Settings
+) -> Plan:
+    """Return the checked plan of a form.
+
+    Raises: SettingsError for no suite, an unknown one, or numbers out of range.
+    """
+    chosen = tuple(name for name in KNOWN if name in suites)
+    if not chosen:
+        raise SettingsError(check_wording.NO_SUITE_CHOSEN)
+    whole = {}
+    for name in chosen:
+        if name == HEALTH:
+            continue
+        most = 300 if name == SUITE else settings.max_suite_items
+        value = limits.get(name)
+        if not isinstance(value, (int, float)) or not 1 <= value <= most:
+            raise SettingsError(
+                f"The number of questions for {name} is {value}; it must be from 1 to {most}."
+            )
+        whole[name] = int(value)
+    allowed = offered_lengths(settings)
+    wanted = tuple(length for length in allowed if length in lengths)
+    if "memory" in chosen and not wanted:
+        raise SettingsError(check_wording.NO_LENGTH_CHOSEN)
+    return Plan(chosen, whole, wanted or allowed[:1])
+
+
+class _Watch:
+    """Turns what an evaluation tells into snapshots with the speed of the last seconds."""
+
+    def __init__(self, models: Sequence[str], report: Report) -> None:
+        self._models, self._report = tuple(models), report
+        self._cells: dict[tuple[str, str], Cell] = {}
+        self._now: tuple[str, str] | None = None
+        self._steps: deque[tuple[float, int]] = deque()
+        self._told = 0.0
+
+    def progress(self, model: str, domain: str, done: int, total: int) -> None:
+        known = self._cells.get((model, domain))
+        self._cells[model, domain] = Cell(done, total, known.reused if known else done)
+        self._now = model, domain
+        self._tell(time.monotonic())
+
+    def tokens(self, step: Mapping[int, int]) -> None:
+        now = time.monotonic()
+        self._steps.append((now, len(step)))
+        while now - self._steps[0][0] > _SPEED_SECONDS:
+            self._steps.popleft()
+        if now - self._told > _TELL_SECONDS:
+            self._tell(now)
+
+    def _tell(self, now: float) -> None:
+        self._told = now
+        speed = None
+        if len(self._steps) > 1 and now - self._steps[-1][0] < _SPEED_SECONDS:
+            span = max(now - self._steps[0][0], 1e-3)
+            speed = sum(count for _, count in self._steps) / span
+        self._report(Scoring(self._models, dict(self._cells), self._now, speed))
+
+
+def score_models(
+    models: Mapping[str, Candidate],
+    plan: Plan,
+    session: Session,
+    workspace: Workspace,
+    report: Report,
+    cancel: CancelToken,
+) -> EvalReport:
+    """Return the report of these models; questions that are stored already are not asked again.
+
+    Raises: EvaluationError, CheckpointError; Stopped when cancelled or, on a Space, out of time.
+    """
+    settings = workspace.settings
+    folders, nbytes = {}, 0
+    for name, model in models.items():
+        checkpoint = open_model(model.path, name, cancel)
+        folders[name] = str(checkpoint.folder)
+        nbytes = max(nbytes, checkpoint.nbytes)
+    shipped = [folders[name] for name, model in models.items() if model.is_shipped]
+    watch = _Watch(list(models), report)
+    is_over = time_limit(settings, cancel)
+    try:
+        with open_answers(session, workspace, shipped) as store:
+            return evaluate_suites(
+                folders,
+                plan.suites,
+                limit=plan.limits,
+                lengths=plan.lengths,
+                batch_size=128 if nbytes < _SMALL_BYTES else _BATCH_OF_LARGE,
+                base=BASE if BASE in folders else None,
+                store=store,
+                on_progress=watch.progress,
+                on_tokens=watch.tokens,
+                should_stop=is_over,
+            )
+    except EvaluationError as error:
+        if not settings.is_space:
+            raise
+        raise EvaluationError(without_folders(str(error), folders, session)) from error
+
+
+def time_limit(settings: Settings, cancel: CancelToken) -> Callable[[], bool]:
+    """Return what tells whether to stop: when cancelled or, on a Space, out of time."""
+    seconds = settings.max_check_seconds if settings.is_space else float("inf")
+    end = time.monotonic() + seconds
+    return lambda: cancel.is_cancelled or time.monotonic() > end
+
+
+def open_model(path: str, name: str, cancel: CancelToken) -> Any:
+    """Return a model's opened checkpoint, which knows its folder, size and fingerprint."""
+    # A Hub id was downloaded by the analysis: this finds it in the cache.
+    from ram_studio.checkpoints.read.checkpoint import open_checkpoint
+
+    return open_checkpoint(path, name=name, cancel=cancel)
+
+
+def run_evaluation(
+    names: Sequence[str], plan: Plan, session: Session, workspace: Workspace
+) -> Iterator[tuple[str, EvalReport | None]]:
+    """Evaluate; yield (status HTML, the report or None) as it goes."""
+    every = candidates(session)
+    if not every:
+        yield markup.callout(wording.NEED_LOAD, "warn"), None
+        return
+    chosen = {name: model for name, model in every.items() if name in set(names)}
+    if not chosen:
+        yield markup.callout(wording.NO_MODEL_CHOSEN, "warn"), None
+        return
+    if session.is_busy:
+        yield markup.callout(wording.BUSY, "warn"), None
+        return
+    job = Job(lambda report, cancel: score_models(chosen, plan, session, workspace, report, cancel))
+    session.job = job
+    last: Scoring | None = None
+    yield progress_html(None), None
+    for last in job.updates():
+        yield progress_html(last), None
+    report, error = job.outcome()
+    if report is None:
+        is_asked = job.cancel.is_cancelled
+        text = check_wording.STOPPED_KEPT if is_asked else check_wording.TIME_OVER
+        kept = text.format(count=last.done if last else 0)
+        yield markup.failure(error, kept), None
+        return
+    session.report = report
+    yield (_finished_html(last) if last else ""), report
+
+
+def _finished_html(last: Scoring) -> str:
+    text = check_wording.FINISHED.format(asked=last.done - last.reused)
+    if last.reused:
+        text += " " + check_wording.REUSED.format(reused=last.reused)
+    return markup.callout(text, "good")
+
+
+def without_folders(text: str, folders: Mapping[str, str], session: Session) -> str:
+    """Return a message with models' folders replaced by their names, and no session folder."""
+    for name, folder in folders.items():
+        text = text.replace(folder, name)
+    return text.replace(str(session.folder), "")
+
+
+def specialist(report: EvalReport, domain: str, agents: Sequence[str]) -> str | None:
+    """Return the agent that scores best in a domain, None when no agent was evaluated."""
+    present = [a for a in agents if a in report.models]
+    if not present:
+        return None
+    return max(present, key=lambda a: report.models[a].domains[domain].score)
+
+
+__all__ = [
+    "BASE",
+    "SUITE",
+    "Candidate",
+    "Plan",
+    "candidates",
+    "make_plan",
+    "run_evaluation",
+    "score_models",
+    "specialist",
+]

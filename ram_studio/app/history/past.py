@@ -1,0 +1,205 @@
+"""Past merges and checks as one list of models, and any of them side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ram_studio.app.check.answers import open_answers
+from ram_studio.app.merge_log import PastMerge, past_merges
+from ram_studio.app.workspace import Session, Workspace
+from ram_studio.errors import EvaluationError, OutputError
+from ram_studio.evals import AnswerStore, Comparison, EvalReport, compare_all
+from ram_studio.evals.report.export import FORMATS, as_dict, export_report
+from ram_studio.evals.report.tables import DomainScore
+from ram_studio.evals.store.answers import StoredRun
+from ram_studio.evals.store.history import stored_report
+
+MOST_ROWS = 200
+DEMO = "demo"
+_HEALTH = "health"
+
+
+@dataclass(frozen=True)
+class PastModel:
+    """A model of the past: how it was merged, if it was here, and what it was asked.
+
+    runs: the newest first; one that was begun and got no answer is none.
+    """
+
+    id: str
+    name: str
+    when: str
+    merge: PastMerge | None
+    runs: tuple[StoredRun, ...]
+
+    def run_of(self, suite: str) -> StoredRun | None:
+        """Return the newest run of a suite."""
+        return next((run for run in self.runs if run.suite == suite), None)
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        """Suites that it was asked, without health."""
+        return tuple(dict.fromkeys(r.suite for r in self.runs if r.suite != _HEALTH))
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Chosen models, and their scores on the questions that all of them answered.
+
+    report: None without such questions. base: the model that the others are compared with.
+    left_out: suite -> why it is not in the report.
+    """
+
+    models: tuple[PastModel, ...]
+    report: EvalReport | None
+    base: str | None
+    comparisons: tuple[Comparison, ...]
+    left_out: Mapping[str, str]
+
+    def twins(self) -> list[list[str]]:
+        """Return names of merges of equal weights, group by group."""
+        groups: dict[str, list[str]] = {}
+        for model in self.models:
+            if model.merge is not None:
+                groups.setdefault(model.merge.fingerprint, []).append(model.name)
+        return [names for names in groups.values() if len(names) > 1]
+
+
+def past_models(session: Session, workspace: Workspace) -> list[PastModel]:
+    """Return what was merged and checked before, the newest first, at most MOST_ROWS.
+
+    Raises: EvaluationError, OutputError when what is stored cannot be read.
+    """
+    merges = past_merges(session, workspace.settings)
+    with open_answers(session, workspace) as store:
+        return _joined(merges, store)[:MOST_ROWS]
+
+
+def _joined(merges: Sequence[PastMerge], store: AnswerStore) -> list[PastModel]:
+    by_print: dict[str, list[StoredRun]] = {}
+    for run in store.runs():
+        if run.answered:
+            by_print.setdefault(run.fingerprint, []).append(run)
+    found = []
+    for merge in merges:
+        runs = tuple(by_print.get(merge.fingerprint, ()))
+        found.append(PastModel(f"m{merge.id}", merge.name, merge.when, merge, runs))
+    merged = {merge.fingerprint for merge in merges}
+    for fingerprint, runs in by_print.items():
+        if fingerprint not in merged:
+            first = runs[0]
+            found.append(
+                PastModel(f"f{fingerprint}", first.model, first.created, None, tuple(runs))
+            )
+    return sorted(found, key=lambda model: model.when, reverse=True)
+
+
+def side_by_side(
+    ids: Sequence[str], kind: str, reference: str | None, session: Session, workspace: Workspace
+) -> SideBySide:
+    """Return chosen models side by side.
+
+    Args:
+        ids: of ``past_models``; unknown ones are left out.
+        kind: "demo", or anything else for the general suites: their domains bear equal names.
+        reference: the model that the others are compared with; by default one called "base".
+
+    Raises: EvaluationError for no known id, or when what is stored cannot be read.
+    """
+    every = {model.id: model for model in past_models(session, workspace)}
+    models = tuple(every[i] for i in dict.fromkeys(ids) if i in every)
+    if not models:
+        raise EvaluationError("None of the chosen rows is there any more. Choose again.")
+    left_out: dict[str, str] = {}
+    suites = []
+    for suite in dict.fromkeys(s for model in models for s in model.suites):
+        if (suite == DEMO) != (kind == DEMO):
+            continue
+        if all(model.run_of(suite) for model in models):
+            suites.append(suite)
+        else:
+            missing = [model.name for model in models if not model.run_of(suite)]
+            left_out[suite] = f"not asked of {', '.join(missing)}"
+    report = None
+    with open_answers(session, workspace) as store:
+        for suite in list(suites):
+            try:
+                _report(store, models, [suite])
+            except EvaluationError as error:
+                left_out[suite] = str(error)
+                suites.remove(suite)
+        if suites:
+            report = _report(store, models, suites)
+    if report is None:
+        return SideBySide(models, None, None, (), left_out)
+    names = list(report.models)
+    wanted = (reference, "base", names[0])
+    base = next(name for name in wanted if name in names)
+    pairs = compare_all(report, base=base) if len(names) > 1 else ()
+    return SideBySide(models, report, base, pairs, left_out)
+
+
+def _report(store: AnswerStore, models: Sequence[PastModel], suites: Sequence[str]) -> EvalReport:
+    runs, seen = [], set()
+    for model in models:
+        own = [run for run in (model.run_of(suite) for suite in suites) if run is not None]
+        # Two merges of equal weights are one model to the store.
+        if own and own[0].fingerprint not in seen:
+            seen.add(own[0].fingerprint)
+            runs += [dataclasses.replace(run, model=model.name) for run in own]
+    return stored_report(store, runs)
+
+
+def kinds_of(models: Sequence[PastModel]) -> list[str]:
+    """Return "demo" and "general", each if any of the models was asked it."""
+    suites = {suite for model in models for suite in model.suites}
+    found = [DEMO] if DEMO in suites else []
+    return [*found, "general"] if suites - {DEMO} else found
+
+
+def export(found: SideBySide, session: Session) -> list[str]:
+    """Write a report in every format (.json, .csv, .html) and return the files, in this order.
+
+    Raises: OutputError when they cannot be written.
+    """
+    assert found.report is not None, "callers have one"
+    # No place of this machine goes home with a file.
+    models = {n: dataclasses.replace(m, path=None) for n, m in found.report.models.items()}
+    report = dataclasses.replace(found.report, models=models)
+    folder = session.folder / "downloads"
+    files = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for ending in FORMATS:
+            path = folder / f"history{ending}"
+            if ending == ".json":
+                content = as_dict(report, found.comparisons) | {"merges": _recipes(found)}
+                path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+            else:
+                export_report(report, path, found.comparisons)
+            files.append(str(path))
+    except OSError as error:
+        raise OutputError(f"The files could not be written: {error.strerror or error}.") from error
+    return files
+
+
+def _recipes(found: SideBySide) -> dict[str, Any]:
+    return {
+        model.name: {
+            "method": model.merge.method,
+            "settings": dict(model.merge.settings),
+            "agents": {name: dict(numbers) for name, numbers in model.merge.agents.items()},
+            "when": model.merge.when,
+        }
+        for model in found.models
+        if model.merge is not None
+    }
+
+
+def suite_score(run: StoredRun) -> DomainScore:
+    """Return a run's score over all its questions."""
+    return DomainScore(run.answered, run.correct)

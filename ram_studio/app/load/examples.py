@@ -1,0 +1,53 @@
+"""The two shipped sets of agents, ready with their sketches."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ram_studio.app.tune.profile import build_profile
+from ram_studio.app.workspace import Loaded
+from ram_studio.checkpoints.record.sketch_file import load_sketch
+from ram_studio.resources import asset_path
+
+FOLDERS = {"1": "example", "dense": "dense"}
+"""Link value (``?example=...``) -> folder under assets/."""
+
+TITLES = {"1": "the example", "dense": "the dense agents"}
+
+
+def _model_folder(folder: str, name: str) -> Path:
+    own = asset_path(folder) / name
+    # Both sets were trained from the same base; it is shipped once.
+    return own if own.is_dir() else asset_path("example", name)
+
+
+@lru_cache(maxsize=len(FOLDERS))
+def load_example(example: str) -> Loaded:
+    """Return a shipped set; read from disk once.
+
+    Raises: CheckpointError when this installation lacks the files; SketchError for a damaged one.
+    """
+    folder = FOLDERS[example]
+    sketch = load_sketch(asset_path(folder, "sketch.safetensors"))
+    return Loaded(
+        title=TITLES[example],
+        example=example,
+        base=str(_model_folder(folder, "base")),
+        agents={name: str(_model_folder(folder, name)) for name in sketch.agents},
+        sketch=sketch,
+    )
+
+
+@lru_cache(maxsize=len(FOLDERS))
+def example_profile(example: str) -> dict[str, Any]:
+    """Return the client profile of a shipped set; computed once."""
+    return build_profile(load_example(example).sketch, example=example)
+
+
+def profile_of(loaded: Loaded) -> dict[str, Any]:
+    """Return the client profile of whatever is loaded."""
+    if loaded.example is not None:
+        return example_profile(loaded.example)
+    return build_profile(loaded.sketch)

@@ -1,0 +1,35 @@
+"""The checkpoints of what is loaded, opened again for those who look into files."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from ram_studio.app.workspace import Loaded
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
+from ram_studio.engine.analyse import load
+
+
+def open_loaded(loaded: Loaded) -> CompatibilityReport:
+    """Return the checkpoints of what is loaded, opened; headers are read again when files changed.
+
+    Raises: CheckpointError, CompatibilityError, HubError.
+    """
+    folders = (loaded.base, *loaded.agents.values())
+    states = tuple(state for folder in folders for state in _states(folder))
+    return _open(
+        loaded.base, tuple(loaded.agents.items()), tuple(sorted(loaded.options.items())), states
+    )
+
+
+@lru_cache(maxsize=8)
+def _open(base: str, agents: tuple, options: tuple, states: tuple) -> CompatibilityReport:
+    return load(base, dict(agents), **dict(options))
+
+
+def _states(folder: str) -> list[tuple[str, int, int]]:
+    """Return size and time of a folder's shards; nothing for a Hub id (its files stay)."""
+    return [
+        (path.name, (stat := path.stat()).st_size, stat.st_mtime_ns)
+        for path in sorted(Path(folder).glob("*.safetensors"))
+    ]

@@ -1,0 +1,122 @@
+"""From what a visitor typed to a base and named agents; and what that means on a public Space."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ram_studio.app import wording
+from ram_studio.app.settings import Settings
+from ram_studio.checkpoints.read.checkpoint import split_hub_id
+from ram_studio.checkpoints.record.recipe import check_agent_name
+from ram_studio.errors import SettingsError
+from ram_studio.resources import asset_path
+
+MAX_AGENTS = 8
+_DEPTH = 3
+_MOST_FOLDERS = 200
+
+
+class Sources(NamedTuple):
+    """A base and its agents by name, each a folder or a Hub id."""
+
+    base: str
+    agents: dict[str, str]
+
+
+class Preset(NamedTuple):
+    """A model family: what it is called, its base, its agents as (name, source)."""
+
+    title: str
+    base: str
+    agents: tuple[tuple[str, str], ...]
+
+
+@lru_cache(maxsize=1)
+def presets() -> dict[str, Preset]:
+    """Return the families of assets/presets.json by key, in file order."""
+    data: dict[str, Any] = json.loads(asset_path("presets.json").read_text(encoding="utf-8"))
+    return {
+        key: Preset(
+            value["title"], value["base"], tuple((a["name"], a["source"]) for a in value["agents"])
+        )
+        for key, value in data.items()
+    }
+
+
+def find_models(folder: Path | None) -> list[str]:
+    """Return the folders with safetensors files under ``folder``, up to three levels down."""
+    if folder is None:
+        return []
+    found: list[str] = []
+
+    def visit(here: Path, depth: int) -> None:
+        if len(found) >= _MOST_FOLDERS:
+            return
+        try:
+            entries = sorted(here.iterdir())
+        except OSError:
+            return
+        if any(e.suffix == ".safetensors" for e in entries):
+            found.append(str(here))
+        if depth < _DEPTH:
+            for entry in entries:
+                if entry.is_dir() and not entry.name.startswith("."):
+                    visit(entry, depth + 1)
+
+    visit(folder, 0)
+    return found
+
+
+def name_from(source: str) -> str:
+    """Return an agent name made from a folder or Hub id, "" when nothing usable is left."""
+    last = re.split(r"[\\/]", source.strip().rstrip("\\/"))[-1].split("@")[0]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("-._")[:64]
+
+
+def read_sources(
+    base: str | None,
+    names: Sequence[str | None],
+    sources: Sequence[str | None],
+    settings: Settings,
+) -> Sources:
+    """Return the base and agents of the form; rows without a source are left out.
+
+    Raises: SettingsError with what to enter, for the first thing that is wrong.
+    """
+    base_text = (base or "").strip()
+    if not base_text:
+        raise SettingsError(wording.NO_BASE)
+    agents: dict[str, str] = {}
+    for name_given, source_given in zip(names, sources, strict=True):
+        source = (source_given or "").strip()
+        if not source:
+            continue
+        name = (name_given or "").strip() or name_from(source)
+        try:
+            check_agent_name(name)
+        except ValueError as error:
+            raise SettingsError(f"{error}.".replace("agent name", "The agent's name is")) from error
+        if name in agents:
+            raise SettingsError(wording.NAME_TWICE.format(name=name))
+        agents[name] = source
+    if not agents:
+        raise SettingsError(wording.NO_AGENTS)
+    result = Sources(base_text, agents)
+    if settings.is_space:
+        check_hub_only(result)
+    return result
+
+
+def check_hub_only(sources: Sources) -> None:
+    """Raise SettingsError unless every source is spelt like a Hub id (for a public Space)."""
+    for who, source in (
+        ("The base", sources.base),
+        *((f"Agent {n}", s) for n, s in sources.agents.items()),
+    ):
+        if split_hub_id(source) is None:
+            raise SettingsError(wording.BAD_HUB_ID.format(who=who, source=source[:120]))

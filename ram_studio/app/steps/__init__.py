@@ -1,1 +1,0 @@
-"""The five steps of the app, one module each: build the components, wire the events."""

@@ -1,0 +1,247 @@
+"""What the microscope panel shows: from the form to elements, formulas and numbers as text.
+
+Knows no Gradio; assets/microscope.js draws what ``panel_data`` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ram_studio.algorithm import naming
+from ram_studio.algorithm.ladder import LADDER
+from ram_studio.algorithm.methods import METHODS
+from ram_studio.app import wording
+from ram_studio.app.experiment.comparing import CHOICES
+from ram_studio.app.markup import epsilon_text
+from ram_studio.app.merge.controls import tuned_by
+from ram_studio.app.tune import details_wording
+from ram_studio.app.workspace import Loaded
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.engine.microscope import view as scope
+from ram_studio.engine.microscope.lens import Seen
+from ram_studio.engine.microscope.search import SHARED, find_element
+from ram_studio.engine.microscope.worked_example import number
+
+COLUMNS = 12
+ROWS = 8
+COUNT = COLUMNS * ROWS
+BEFORE = 5
+"""Elements shown before the one that was looked for."""
+
+SEARCH_LIMIT = 1 << 25
+"""Elements that one search of the panel looks at."""
+
+EVERYWHERE = ""
+"""The layer or module choice that leaves nothing out."""
+
+_NAMED = {method for method, _ in CHOICES.values()}
+_METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    **CHOICES,
+    **{n: (n, {}) for n, m in METHODS.items() if not m.is_experiment and n not in _NAMED},
+}
+"""Method and settings of its own, by label; the RAM rules take Tune's settings."""
+
+_LABELS = sorted(_METHODS, key=lambda label: not _METHODS[label][0].startswith("ram"))
+"""In the order shown: the RAM rules first."""
+
+
+@dataclass(frozen=True)
+class ScopeForm:
+    """The panel's form.
+
+    point, r, alpha, rule: as in Tune; layout: "run" or "window"; focus: the flat index of an
+    element to point at, or None.
+    """
+
+    point: int
+    r: float
+    alpha: float
+    rule: str
+    tensor: str
+    start: int
+    layout: str = "run"
+    dtype: str | None = None
+    rounding: str = "nearest"
+    seed: int = 0
+    focus: int | None = None
+
+    @property
+    def epsilon(self) -> float:
+        """The threshold."""
+        return LADDER[min(max(0, int(self.point)), len(LADDER) - 1)]
+
+
+def merged_tensors(report: CompatibilityReport) -> list[MergeTensor]:
+    """Return the tensors that can be looked at."""
+    return [t for t in report.tensors if t.kind == "merge" and t.numel]
+
+
+def choices_of(report: CompatibilityReport) -> tuple[list[str], list[str]]:
+    """Return the layers and modules there are, in model order."""
+    tensors = merged_tensors(report)
+    layers = naming.sort_layers({naming.layer_of(t.name) for t in tensors})
+    return layers, list(dict.fromkeys(naming.module_of(t.name) for t in tensors))
+
+
+def names_of(report: CompatibilityReport, layer: str, module: str) -> list[str]:
+    """Return the tensors of a layer and a module (EVERYWHERE: any)."""
+    return [
+        t.name
+        for t in merged_tensors(report)
+        if layer in (EVERYWHERE, naming.layer_of(t.name))
+        and module in (EVERYWHERE, naming.module_of(t.name))
+    ]
+
+
+def first_view(loaded: Loaded, report: CompatibilityReport, epsilon: float) -> tuple[str, int]:
+    """Return the tensor and element to begin with: a matrix with much both unique and shared.
+
+    Its first shared element; where agents meet nowhere, the beginning of the first tensor.
+    """
+    tensors = {t.name: t for t in merged_tensors(report)}
+    point = min(range(len(LADDER)), key=lambda k: abs(LADDER[k] - epsilon))
+    counts = loaded.sketch.counts.by_count[:, point]
+    both = np.minimum(counts[:, 1], counts[:, 2:].sum(-1))
+    share = both / np.maximum(1, loaded.sketch.counts.numel)
+    names = [entry.name for entry in loaded.sketch.tensors]
+    edge = (naming.EMBEDDING, naming.HEAD)
+    plain = [
+        n in tensors and len(tensors[n].shape) > 1 and naming.layer_of(n) not in edge for n in names
+    ]
+    for i in sorted(range(len(names)), key=lambda i: (not plain[i], -share[i])):
+        if both[i] and names[i] in tensors:
+            tensor = tensors[names[i]]
+            found = find_element(report, tensor, SHARED, epsilon=epsilon, limit=SEARCH_LIMIT)
+            if found is not None:
+                return names[i], found.index
+    return next(iter(tensors)), 0
+
+
+def panel_data(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> dict[str, Any]:
+    """Return what the panel draws, see assets/microscope.js.
+
+    Raises: SettingsError, CheckpointError, SketchError.
+    """
+    tensor = scope.find_tensor(report, form.tensor)
+    start = min(max(0, int(form.start)), tensor.numel - 1)
+    width = scope.grid_of(tensor.shape)[1]
+    if form.layout == "window":
+        row, column = divmod(start, width)
+        spans = scope.window_of(tensor, row, column, ROWS, COLUMNS)
+    else:
+        spans = scope.run_of(tensor, start, COUNT)
+    output = {"dtype": form.dtype or None, "rounding": form.rounding, "seed": int(form.seed or 0)}
+    recipes = {
+        label: scope.recipe_for(report, method, _settings(method, own, form), **output)
+        for label in _LABELS
+        for method, own in (_METHODS[label],)
+    }
+    view = scope.look(report, tensor, spans, recipes, form.epsilon, loaded.sketch)
+    # What was looked for; else the first weight that one agent changed alone, for its lambda.
+    wanted = view.index == (-1 if form.focus is None else form.focus)
+    places = next((p for p in (wanted, view.overlap == 1, view.overlap > 1) if p.any()), wanted)
+    focus = int(places.argmax())
+    return {
+        "tensor": tensor.name,
+        "facts": _facts(view, tensor),
+        "agents": list(view.agent_names),
+        "focus": focus,
+        "rule": form.rule,
+        "rows": _rows(view, form.layout, width),
+        "elements": [_element(view, i, width) for i in range(len(view.index))],
+        "methods": [
+            _method(label, seen, view.base, form)
+            for label, seen in view.methods.items()
+            if seen.reason is None
+        ],
+        "hidden": [
+            [_name(label), seen.reason]
+            for label, seen in view.methods.items()
+            if seen.reason is not None
+        ],
+    }
+
+
+def _name(label: str) -> str:
+    return wording.METHOD_NAMES.get(label) or wording.COMPARE_CHOICES.get(label, label)
+
+
+def _settings(method: str, own: Mapping[str, Any], form: ScopeForm) -> dict[str, Any]:
+    tuned = {"epsilon": form.epsilon, "r": form.r, "alpha": form.alpha}
+    return {**{name: tuned[name] for name in tuned_by(method)}, **own}
+
+
+def _facts(view: scope.View, tensor: MergeTensor) -> str:
+    shape = " × ".join(f"{n:,}".replace(",", " ") for n in tensor.shape) or "1"
+    read = f"{view.bytes_read:,}".replace(",", " ")
+    return details_wording.SCOPE_FACTS.format(
+        shape=shape,
+        dtype=details_wording.STORED_NAMES[tensor.dtype],
+        epsilon=epsilon_text(view.epsilon),
+        read=read,
+    )
+
+
+def _rows(view: scope.View, layout: str, width: int) -> list[list[Any]]:
+    """Return the grid's rows: what stands before each, and the positions of its elements."""
+    index = view.index
+    if layout == "window":
+        starts = np.flatnonzero(np.diff(index // width)) + 1
+        parts = [part.tolist() for part in np.split(np.arange(len(index)), starts)]
+        return [[f"{details_wording.SCOPE_ROW} {index[p[0]] // width}", p] for p in parts]
+    parts = [list(range(a, min(a + COLUMNS, len(index)))) for a in range(0, len(index), COLUMNS)]
+    return [[str(index[p[0]]), p] for p in parts]
+
+
+def _element(view: scope.View, i: int, width: int) -> dict[str, Any]:
+    index = int(view.index[i])
+    row, column = divmod(index, width)
+    place = f"{index:,}".replace(",", " ")
+    return {
+        "at": details_wording.SCOPE_AT.format(index=place),
+        "place": details_wording.SCOPE_PLACE.format(row=row, column=column)
+        if len(view.shape) > 1
+        else "",
+        "base": _value(view.base[i], view.dtype),
+        "values": [_value(view.agents[t, i], dtype) for t, dtype in enumerate(view.agent_dtypes)],
+        "taus": [_change(tau) for tau in view.tau[:, i].tolist()],
+        "changed": [t for t, flag in enumerate(view.changed[:, i]) if flag],
+        "moved": [t for t, tau in enumerate(view.tau[:, i]) if tau != 0],
+    }
+
+
+def _value(value: float, dtype: str) -> str:
+    return number(float(value), 9 if dtype == "F32" else 6)
+
+
+def _change(tau: float) -> str:
+    return "0" if tau == 0 else ("+" if tau > 0 else "") + number(tau, 4)
+
+
+def _method(label: str, seen: Seen, base: np.ndarray, form: ScopeForm) -> dict[str, Any]:
+    asked = (seen.exact - base) / seen.step
+    kept = (seen.stored - base.astype(np.float64)) / seen.step
+    digits = 9 if seen.dtype == "F32" else 6
+    return {
+        "name": _name(label),
+        "method": seen.method,
+        "dtype": details_wording.STORED_NAMES.get(seen.dtype, seen.dtype),
+        "is_drawn": seen.rounding == "stochastic",
+        "stored": [number(float(x), digits) for x in seen.stored],
+        "formula": [w.expression for w in seen.worked],
+        "result": ["" if w.is_base else number(w.value, digits + 2) for w in seen.worked],
+        "note": [w.note for w in seen.worked],
+        "asked": [_steps(x) for x in asked],
+        "kept": [_steps(x) for x in kept],
+    }
+
+
+def _steps(steps: float) -> str:
+    if steps == 0:
+        return "0"
+    text = number(float(f"{steps:.2f}"), 6) if abs(steps) < 1000 else number(steps, 4)
+    return text if text.startswith("−") or text == "0" else f"+{text}"

@@ -1,0 +1,174 @@
+"""What a user should know before merging checkpoints that do fit together.
+
+Returns findings whose sentences name the agent. Nothing here stops a merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ram_studio.algorithm.meters.storage import Finding
+from ram_studio.checkpoints.fit.tokenizer_difference import tokenizer_differences
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.describe import printable, shown_list, who
+from ram_studio.checkpoints.read.header import MERGED_DTYPES
+
+# Settings that change what the same weights compute. Sizes are listed although shapes were
+# compared: heads of another size or number can have the same matrices.
+CONFIG_KEYS = (
+    "model_type",
+    "architectures",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+    "layer_norm_eps",
+    "rope_theta",
+    "rope_scaling",
+    "partial_rotary_factor",
+    "sliding_window",
+    "use_sliding_window",
+    "tie_word_embeddings",
+    "bos_token_id",
+    "eos_token_id",
+)
+
+
+def cautions(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
+    """Return findings about checkpoints that fit: same files, config, dtypes, tokenizers."""
+    found = _same_files(base, agents)
+    if not base.config:
+        found.append(
+            Finding(
+                "config",
+                "The base has no config.json: the merged folder will not load in transformers "
+                "until one is added.",
+            )
+        )
+    if base.config.get("auto_map"):
+        found.append(
+            Finding(
+                "config",
+                "The base's config.json refers to Python files of its own (auto_map); they are not "
+                "copied, add them to the merged folder yourself where you trust them.",
+            )
+        )
+    for agent in agents:
+        found += _config_differences(base, agent)
+        found += _dtype_differences(base, agent)
+        found += _tokenizer_differences(base, agent)
+    return found
+
+
+def _tokenizer_differences(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
+    found = []
+    differences = tokenizer_differences(base, agent)
+    if differences.tokens:
+        found.append(
+            Finding(
+                "tokenizer",
+                f"{who(agent.name)}its tokenizer differs from the base's: "
+                f"{shown_list(differences.tokens, limit=6)}. The base's is copied unless you "
+                "choose another.",
+                (agent.name,),
+            )
+        )
+    if differences.template:
+        found.append(
+            Finding(
+                "chat-template",
+                f"{who(agent.name)}{differences.template}. What it was trained to answer may need "
+                "its own; the base's is copied unless you choose another tokenizer.",
+                (agent.name,),
+            )
+        )
+    return found
+
+
+def _same_files(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
+    found = []
+    first: dict[str, str] = {}
+    for agent in agents:
+        if agent.fingerprint == base.fingerprint:
+            text = "it holds the same files as the base, so it has nothing to merge."
+            found.append(Finding("equal-base", f"{who(agent.name)}{text}", (agent.name,)))
+        elif agent.fingerprint in first:
+            other = first[agent.fingerprint]
+            found.append(
+                Finding(
+                    "equal-agents",
+                    f'Agents "{other}" and "{agent.name}" hold the same files; all their changes '
+                    "count as shared.",
+                    (other, agent.name),
+                )
+            )
+        else:
+            first[agent.fingerprint] = agent.name
+    return found
+
+
+def _comparable(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that matter, rope settings under their older names.
+
+    transformers 5 keeps them in `rope_parameters`, 4 in `rope_theta` and `rope_scaling`.
+    """
+    text = config.get("text_config")
+    merged = {**config, **text} if isinstance(text, dict) else dict(config)
+    rope = merged.get("rope_parameters")
+    if isinstance(rope, dict):
+        merged.setdefault("rope_theta", rope.get("rope_theta"))
+        rest = {key: value for key, value in rope.items() if key != "rope_theta"}
+        merged.setdefault("rope_scaling", rest)
+    scaling = merged.get("rope_scaling")
+    if isinstance(scaling, dict):
+        # "type" is the older spelling of "rope_type"; "default" means none at all.
+        scaling = {"rope_type" if k == "type" else k: v for k, v in scaling.items()}
+        scaling.pop("rope_theta", None)
+        merged["rope_scaling"] = None if scaling.get("rope_type") == "default" else scaling
+    return {key: merged[key] for key in CONFIG_KEYS if merged.get(key) is not None}
+
+
+def _config_differences(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
+    if not base.config or not agent.config:
+        return []
+    ours, theirs = _comparable(base.config), _comparable(agent.config)
+    # A setting that only one of them writes down may be the other's default: no difference shown.
+    differing = [
+        f"{key} is {printable(theirs[key], 60)}, in the base {printable(ours[key], 60)}"
+        for key in CONFIG_KEYS
+        if key in ours and key in theirs and ours[key] != theirs[key]
+    ]
+    if ("rope_scaling" in ours) != ("rope_scaling" in theirs):
+        has, lacks = ("base", "agent") if "rope_scaling" in ours else ("agent", "base")
+        differing.append(f"rope_scaling is set in the {has} and not in the {lacks}")
+    if not differing:
+        return []
+    text = (
+        f"{who(agent.name)}its config differs from the base's: {shown_list(differing, limit=6)}. "
+        "The base's is copied."
+    )
+    return [Finding("config", text, (agent.name,))]
+
+
+def _dtype_differences(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
+    """Say when merged tensors are stored in another dtype than the base's (the storage trap)."""
+    changed: dict[tuple[str, str], int] = {}
+    for name, tensor in base.tensors.items():
+        own = agent.tensors.get(name)
+        if own is not None and own.dtype != tensor.dtype and tensor.dtype in MERGED_DTYPES:
+            pair = (own.dtype, tensor.dtype)
+            changed[pair] = changed.get(pair, 0) + 1
+    return [
+        Finding(
+            "dtype",
+            f"{who(agent.name)}{count} of {len(base.tensors)} tensors are stored in {own}, in the "
+            f"base in {ours}; rounding alone can then look like training.",
+            (agent.name,),
+        )
+        for (own, ours), count in changed.items()
+    ]

@@ -1,0 +1,425 @@
+"""Do a base and its agents fit together? Answered from headers, before any pass over the data.
+
+Owns the rules for missing, extra, reshaped and integer tensors. The answer is a list of
+`MergeTensor`, one per tensor of the base in file order, that the engine follows blindly. Nothing
+is skipped or cropped silently: what is not merged exactly is an error, or a warning in the report
+when the user asked for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from ram_studio.algorithm.meters.storage import Finding, texts
+from ram_studio.checkpoints.fit.cautions import cautions
+from ram_studio.checkpoints.fit.tied import HeadStorage, has_vocabulary_rows, resolve_tied
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.describe import (
+    BASE_NAME,
+    plural,
+    printable,
+    quoted,
+    shown_list,
+    shown_shape,
+    who,
+)
+from ram_studio.checkpoints.read.header import (
+    COPIED_DTYPES,
+    MERGED_DTYPES,
+    TensorInfo,
+    element_count,
+)
+from ram_studio.checkpoints.read.same_bytes import same_bytes
+from ram_studio.errors import CompatibilityError, SettingsError
+
+MissingPolicy = Literal["error", "keep-base"]
+ExtraPolicy = Literal["error", "ignore"]
+RowsPolicy = Literal["exact", "common"]
+
+# Stored by older libraries though no training touches them: rotary tables and attention masks.
+_BUFFER = re.compile(
+    r"(^|\.)(rotary_emb\.(inv_freq|(cos|sin)_cached)|(attn|attention|self_attn)\.masked_bias"
+    r"|embeddings\.position_ids)$"
+)
+_MASK = re.compile(r"(^|\.)(attn|attention|self_attn)\.bias$")
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTensor:
+    """One tensor of the merged checkpoint and where its inputs lie.
+
+    Attributes:
+        name: the base's name for it.
+        dtype: the base's dtype.
+        shape: the base's shape; the merged tensor has it.
+        base: the base's tensor.
+        agents: one per agent, in the order given. The base's own stands in where the agent has none
+            (its task vector is then zero); a tied head may come from the agent's embedding.
+        kind: "merge", or "copy" for integers and booleans.
+        is_counted: False for a tied head that the base stores a second time: it is merged like
+            its embedding, and left out of all counts.
+        common_numel: per agent, how many elements of the flat prefix the agent really has; beyond
+            them the base stands in. Less than numel only with rows "common".
+        tied_to: the embedding's name where `is_counted` is False (merge both the same way, seeds
+            included, so that they stay equal), else None.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    base: TensorInfo
+    agents: tuple[TensorInfo, ...]
+    kind: Literal["merge", "copy"]
+    is_counted: bool
+    common_numel: tuple[int, ...]
+    tied_to: str | None = None
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return element_count(self.shape)
+
+
+@dataclass(frozen=True)
+class CompatibilityReport:
+    """A base and agents that fit together, and how.
+
+    Attributes:
+        base, agents: the checkpoints.
+        tensors: in the base's file order.
+        findings: what the user should know; nothing in them stops a merge.
+        dtypes: per checkpoint name, {dtype: elements}.
+        heads: per checkpoint name, how head and embedding are stored; {} where there are none.
+    """
+
+    base: Checkpoint
+    agents: tuple[Checkpoint, ...]
+    tensors: tuple[MergeTensor, ...]
+    findings: tuple[Finding, ...]
+    dtypes: dict[str, dict[str, int]]
+    heads: dict[str, HeadStorage]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The sentences of all warnings among the findings."""
+        return texts(self.findings)
+
+    @property
+    def counted_elements(self) -> int:
+        """Elements that enter densities and rho: merged tensors, a tied matrix once."""
+        return sum(t.numel for t in self.tensors if t.kind == "merge" and t.is_counted)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all checkpoints are on this disk, so that a pass can start."""
+        return all(checkpoint.is_local for checkpoint in (self.base, *self.agents))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a summary for JSON: checkpoints, tensor and element counts, warnings."""
+        return {
+            "base": self._checkpoint_dict(self.base),
+            "agents": {agent.name: self._checkpoint_dict(agent) for agent in self.agents},
+            "tensors": len(self.tensors),
+            "merged_tensors": sum(t.kind == "merge" for t in self.tensors),
+            "copied_tensors": [t.name for t in self.tensors if t.kind == "copy"],
+            "tied": {t.name: t.tied_to for t in self.tensors if t.tied_to is not None},
+            "partial_rows": [
+                t.name for t in self.tensors if any(n != t.numel for n in t.common_numel)
+            ],
+            "elements": self.counted_elements,
+            "is_local": self.is_local,
+            "warnings": list(self.warnings),
+        }
+
+    def _checkpoint_dict(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        architectures = checkpoint.config.get("architectures")
+        return {
+            "source": checkpoint.source,
+            "revision": checkpoint.revision,
+            "fingerprint": checkpoint.fingerprint,
+            "nbytes": checkpoint.nbytes,
+            "shards": len(checkpoint.shards),
+            "tensors": len(checkpoint.tensors),
+            "dtypes": self.dtypes[checkpoint.name],
+            "architecture": architectures[0]
+            if isinstance(architectures, list) and architectures
+            else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """One reason why a merge cannot start; `kind` selects the advice at the message's end."""
+
+    agent: str
+    kind: str
+    text: str
+
+
+_ADVICE = {
+    "missing": "Choose the base this agent was trained from, or set missing: keep-base to leave "
+    "those tensors as the base has them.",
+    "extra": "Choose the base this agent was trained from, or set extra: ignore to leave those "
+    "tensors out.",
+    "shape": "Shapes must match: choose the base this agent was trained from.",
+    "rows": "Only the rows of the embedding and head differ (padded vocabulary): set rows: common "
+    "to merge the rows they share.",
+    "dtype": "Convert the checkpoint to bfloat16 first (load it with transformers and "
+    "save_pretrained).",
+    "integer": "Integer tensors are copied, not merged; choose agents trained from this base.",
+    "tied": "Set extra: ignore to leave the agent's head out, or untie the base first.",
+}
+
+
+def check_compatibility(
+    base: Checkpoint,
+    agents: Sequence[Checkpoint],
+    *,
+    missing: MissingPolicy = "error",
+    extra: ExtraPolicy = "error",
+    rows: RowsPolicy = "exact",
+) -> CompatibilityReport:
+    """Return how base and agents are merged tensor by tensor, or say everything that is wrong.
+
+    Reads headers and config files; tensor data only to compare integer tensors, and heads with
+    embeddings where both are stored, block by block. Of checkpoints that are not downloaded
+    those comparisons are left for later.
+
+    Args:
+        base: the base model.
+        agents: at least one, in the order that all results keep.
+        missing: what an agent's missing tensor is: an error, or unchanged from the base.
+        extra: what a tensor is that only an agent has: an error, or left out.
+        rows: "common" merges the rows that embedding and head share when a vocabulary is padded.
+
+    Raises: CompatibilityError when they do not fit. The message is one line with the first
+    tensors and the number of all; every one is in the error's `__notes__`. SettingsError for a
+    policy that does not exist.
+    """
+    _check_choice("missing", missing, MissingPolicy)
+    _check_choice("extra", extra, ExtraPolicy)
+    _check_choice("rows", rows, RowsPolicy)
+    _check_names(base, agents)
+    _refuse_quantized([base, *agents])
+    tied = resolve_tied(base, agents, ignore_extra=extra == "ignore")
+    problems = [
+        _Problem(agent, "tied", f"{who(agent)}tensor {quoted(tensor)} {text}")
+        for agent, tensor, text in tied.problems
+    ]
+    problems += _unmergeable(base, base.tensors)
+    notes = [Finding("tied-head", text) for text in tied.warnings]
+    for agent, tensors in zip(agents, tied.agents, strict=True):
+        found, told = _match_agent(base, agent, tensors, missing, extra, rows)
+        problems += found
+        notes += [Finding("sources", text, (agent.name,)) for text in told]
+    if problems:
+        raise _incompatible(problems)
+    merged = tuple(
+        _merge_tensor(tensor, [own.get(tensor.name, tensor) for own in tied.agents], tied.copy_of)
+        for tensor in base.tensors.values()
+    )
+    return CompatibilityReport(
+        base=base,
+        agents=tuple(agents),
+        tensors=merged,
+        findings=(*notes, *cautions(base, agents), *_tied_notes(tied.copy_of)),
+        dtypes={c.name: _dtype_elements(c) for c in (base, *agents)},
+        heads=tied.heads,
+    )
+
+
+def _check_choice(field: str, value: str, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise SettingsError(
+            f"{field} is {printable(value)!r}; expected {' or '.join(get_args(choices))}."
+        )
+
+
+def _check_names(base: Checkpoint, agents: Sequence[Checkpoint]) -> None:
+    if not agents:
+        raise CompatibilityError("No agent was given; a merge needs a base and at least one agent.")
+    twice = [name for name, n in Counter(c.name for c in (base, *agents)).items() if n > 1]
+    if twice:
+        reason = "kept for the base model" if twice[0] == BASE_NAME else "given to two agents"
+        raise CompatibilityError(
+            f'The name "{printable(twice[0])}" is {reason}; give every agent a name of its own.'
+        )
+
+
+def _refuse_quantized(checkpoints: Sequence[Checkpoint]) -> None:
+    for checkpoint in checkpoints:
+        if checkpoint.config.get("quantization_config"):
+            raise CompatibilityError(
+                f"{who(checkpoint.name)}{printable(checkpoint.folder)} is quantized (config.json "
+                "has a quantization_config); merge the checkpoint it was quantized from."
+            )
+
+
+def _unmergeable(checkpoint: Checkpoint, tensors: dict[str, TensorInfo]) -> list[_Problem]:
+    return [
+        _Problem(
+            checkpoint.name,
+            "dtype",
+            f"{who(checkpoint.name)}tensor {quoted(name)} ({printable(tensor.path.name)}) has "
+            f"dtype {tensor.dtype}, expected BF16, F16 or F32",
+        )
+        for name, tensor in tensors.items()
+        if tensor.dtype not in MERGED_DTYPES + COPIED_DTYPES
+    ]
+
+
+def _is_buffer(tensor: TensorInfo) -> bool:
+    """Say whether a tensor is a known buffer that is no parameter.
+
+    A causal mask is called `attn.bias`, as a trained bias might be: only the mask has 4 dimensions.
+    """
+    if _MASK.search(tensor.name):
+        return len(tensor.shape) == 4
+    return _BUFFER.search(tensor.name) is not None
+
+
+def _match_agent(
+    base: Checkpoint,
+    agent: Checkpoint,
+    tensors: dict[str, TensorInfo],
+    missing: str,
+    extra: str,
+    rows: str,
+) -> tuple[list[_Problem], list[str]]:
+    """Return what keeps one agent from being merged, and what to tell the user if nothing does."""
+    at = who(agent.name)
+    problems = _unmergeable(agent, {n: t for n, t in tensors.items() if n in base.tensors})
+    warnings = []
+    lost = [
+        name for name, own in base.tensors.items() if name not in tensors and not _is_buffer(own)
+    ]
+    if lost and missing == "error":
+        problems += [
+            _Problem(
+                agent.name,
+                "missing",
+                f"{at}tensor {quoted(name)} is missing from {printable(agent.folder)}",
+            )
+            for name in lost
+        ]
+    elif lost:
+        warnings.append(
+            f"{at}{plural(len(lost), 'tensor')} missing, kept as in the base: "
+            f"{shown_list([quoted(n) for n in lost], separator=', ')}."
+        )
+    surplus = [n for n, own in tensors.items() if n not in base.tensors and not _is_buffer(own)]
+    if surplus and extra == "error":
+        problems += [
+            _Problem(
+                agent.name,
+                "extra",
+                f"{at}tensor {quoted(name)} ({printable(tensors[name].path.name)}) is not in the "
+                "base",
+            )
+            for name in surplus
+        ]
+    elif surplus:
+        warnings.append(
+            f"{at}{plural(len(surplus), 'tensor')} that the base does not have, left out: "
+            f"{shown_list([quoted(n) for n in surplus], separator=', ')}."
+        )
+    cropped = []
+    for name, base_tensor in base.tensors.items():
+        own = tensors.get(name)
+        if own is None:
+            continue
+        can_compare = base.is_local and agent.is_local
+        problem = _mismatch(agent, base_tensor, own, rows, can_compare)
+        if problem is not None:
+            problems.append(problem)
+        elif own.shape != base_tensor.shape:
+            cropped.append(f"{quoted(name)} {own.shape[0]} of {base_tensor.shape[0]}")
+    if cropped:
+        warnings.append(
+            f"{at}the vocabulary has another number of rows than the base's; merged are the rows "
+            f"they share ({shown_list(cropped, separator=', ')}), beyond them the base stands."
+        )
+    return problems, warnings
+
+
+def _mismatch(
+    agent: Checkpoint, base: TensorInfo, own: TensorInfo, rows: str, can_compare: bool
+) -> _Problem | None:
+    """Return why the agent's tensor cannot be merged into the base's of the same name."""
+    at = f"{who(agent.name)}tensor {quoted(base.name)} ({printable(own.path.name)})"
+    if own.shape != base.shape:
+        text = f"{at} has shape {shown_shape(own.shape)}, the base has {shown_shape(base.shape)}"
+        same_rows = (
+            has_vocabulary_rows(base.name)
+            and own.shape[1:] == base.shape[1:]
+            and len(own.shape) == len(base.shape) >= 1
+        )
+        if not same_rows:
+            return _Problem(agent.name, "shape", text)
+        if rows == "exact":
+            return _Problem(agent.name, "rows", text)
+    is_copied = base.dtype in COPIED_DTYPES
+    if is_copied != (own.dtype in COPIED_DTYPES) or (is_copied and own.dtype != base.dtype):
+        return _Problem(
+            agent.name, "integer", f"{at} has dtype {own.dtype}, the base has {base.dtype}"
+        )
+    if is_copied and can_compare and not same_bytes(base, own, agents=(BASE_NAME, agent.name)):
+        return _Problem(
+            agent.name, "integer", f"{at} of dtype {own.dtype} has other values than the base"
+        )
+    return None
+
+
+def _merge_tensor(
+    base: TensorInfo, agents: Sequence[TensorInfo], copy_of: dict[str, str]
+) -> MergeTensor:
+    return MergeTensor(
+        name=base.name,
+        dtype=base.dtype,
+        shape=base.shape,
+        base=base,
+        agents=tuple(agents),
+        kind="merge" if base.dtype in MERGED_DTYPES else "copy",
+        is_counted=base.name not in copy_of,
+        common_numel=tuple(min(own.numel, base.numel) for own in agents),
+        tied_to=copy_of.get(base.name),
+    )
+
+
+def _tied_notes(copy_of: dict[str, str]) -> list[Finding]:
+    return [
+        Finding(
+            "tied-head",
+            f"The base stores {quoted(head)} a second time ({quoted(embedding)} is the same "
+            "matrix): it is merged in both places and counted once.",
+            level="note",
+        )
+        for head, embedding in copy_of.items()
+    ]
+
+
+def _dtype_elements(checkpoint: Checkpoint) -> dict[str, int]:
+    elements: Counter[str] = Counter()
+    for tensor in checkpoint.tensors.values():
+        elements[tensor.dtype] += tensor.numel
+    return dict(elements)
+
+
+def _incompatible(problems: Sequence[_Problem]) -> CompatibilityError:
+    """Build the error: the first tensors in one line, all of them in its notes."""
+    texts = [problem.text for problem in problems]
+    kinds = list(dict.fromkeys(problem.kind for problem in problems))
+    # `rows: common` helps only where nothing else has another shape.
+    if "rows" in kinds and "shape" in kinds:
+        kinds.remove("rows")
+    lead = "" if len(texts) == 1 else f"{len(texts)} tensors do not fit: "
+    error = CompatibilityError(
+        f"{lead}{shown_list(texts)}. {' '.join(_ADVICE[kind] for kind in kinds)}"
+    )
+    for text in texts:
+        error.add_note(text)
+    return error

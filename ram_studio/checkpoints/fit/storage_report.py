@@ -1,0 +1,190 @@
+"""The storage report: how base and agents are stored, and what that says about training.
+
+One object, from headers and small files before any pass, and completed by the counts of a pass:
+dtypes, equal files, configs, tokenizers and chat templates, tied heads; densities as stored and as
+if in the base's dtype, and a verdict for each agent. The command line prints it, the app shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.meters.storage import (
+    Finding,
+    Share,
+    Verdict,
+    pass_findings,
+    storage_verdicts,
+    texts,
+)
+from ram_studio.checkpoints.read.describe import BASE_NAME, who
+from ram_studio.errors import SketchError
+
+if TYPE_CHECKING:
+    from ram_studio.algorithm.sketch import Sketch
+    from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
+    from ram_studio.checkpoints.fit.tied import HeadStorage
+
+
+@dataclass(frozen=True)
+class AgentStorage:
+    """One agent.
+
+    Attributes:
+        dtypes: {dtype: elements}; empty when only a sketch is known.
+        verdict: "training", "partly-storage", "storage", "unchanged"; "unknown" before a pass.
+        text: the verdict in one or two sentences.
+        stored, rounded: what it changed as stored, and as if in the base's dtype (None when all
+            agents are stored in it, or before a pass).
+    """
+
+    dtypes: dict[str, int]
+    verdict: Verdict
+    text: str
+    stored: Share | None = None
+    rounded: Share | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "dtypes": self.dtypes,
+            "verdict": self.verdict,
+            "text": self.text,
+            "stored": None if self.stored is None else self.stored.to_dict(),
+            "rounded": None if self.rounded is None else self.rounded.to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class StorageReport:
+    """How some checkpoints are stored, and what a pass found.
+
+    Attributes:
+        base_dtypes: {dtype: elements}; empty when only a sketch is known.
+        agents: by name, in the order given.
+        findings: warnings and notes, the more serious first as far as they are of one source.
+        heads: by checkpoint name ("base" too), how head and embedding are stored; empty where a
+            model has no such pair, or only a sketch is known.
+        counted_once: {head: embedding} where the base stores one matrix twice.
+        epsilon: threshold of the shares.
+        is_complete: a pass has counted.
+    """
+
+    base_dtypes: dict[str, int]
+    agents: dict[str, AgentStorage]
+    findings: tuple[Finding, ...]
+    heads: dict[str, HeadStorage] = field(default_factory=dict)
+    counted_once: dict[str, str] = field(default_factory=dict)
+    epsilon: float = LADDER[DEFAULT_INDEX]
+    is_complete: bool = False
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The sentences of all warnings, each once."""
+        return texts(self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report for JSON."""
+        return {
+            "is_complete": self.is_complete,
+            "epsilon": self.epsilon,
+            "base": {"dtypes": self.base_dtypes},
+            "agents": {name: agent.to_dict() for name, agent in self.agents.items()},
+            "heads": {name: head.to_dict() for name, head in self.heads.items()},
+            "counted_once": self.counted_once,
+            "findings": [finding.to_dict() for finding in self.findings],
+        }
+
+
+def storage_report(
+    fit: CompatibilityReport | None = None,
+    sketch: Sketch | None = None,
+    *,
+    point: int = DEFAULT_INDEX,
+) -> StorageReport:
+    """Return the storage report of checkpoints that fit, of their sketch, or of both together.
+
+    Args:
+        fit: what `check_compatibility` returned; without it nothing is known of files.
+        sketch: of the same checkpoints; without it no agent has a verdict.
+        point: index into the epsilon ladder.
+
+    Raises: SketchError when the sketch is of other checkpoints.
+    """
+    assert fit is not None or sketch is not None, "there is nothing to report on"
+    if fit is None:
+        assert sketch is not None
+        counted = pass_findings(sketch, point)
+        known = texts(counted)
+        others = tuple(Finding("sources", w) for w in sketch.warnings if w not in known)
+        report = StorageReport({}, {}, others)
+        names = sketch.agents
+    else:
+        if sketch is not None:
+            _check_sketch_is_of(sketch, fit)
+        report = StorageReport(
+            base_dtypes=fit.dtypes[BASE_NAME],
+            agents={
+                agent.name: AgentStorage(
+                    fit.dtypes[agent.name], "unknown", _before(agent.name, fit)
+                )
+                for agent in fit.agents
+            },
+            findings=fit.findings,
+            heads=fit.heads,
+            counted_once={t.name: t.tied_to for t in fit.tensors if t.tied_to is not None},
+        )
+        names = tuple(report.agents)
+        counted = () if sketch is None else pass_findings(sketch, point)
+    if sketch is None:
+        return report
+    verdicts = storage_verdicts(sketch, point)
+    return replace(
+        report,
+        agents={
+            name: AgentStorage(
+                report.agents[name].dtypes if name in report.agents else {},
+                verdicts[name].verdict,
+                verdicts[name].text,
+                verdicts[name].stored,
+                verdicts[name].rounded,
+            )
+            for name in names
+        },
+        findings=_combined(report.findings, counted),
+        epsilon=LADDER[point],
+        is_complete=True,
+    )
+
+
+def _check_sketch_is_of(sketch: Sketch, fit: CompatibilityReport) -> None:
+    names = tuple(agent.name for agent in fit.agents)
+    # Of files still on the Hub the fingerprint is another: only the names can be compared.
+    other = [
+        c.name
+        for c in (fit.base, *fit.agents)
+        if c.is_local and sketch.fingerprints.get(c.name) != c.fingerprint
+    ]
+    if sketch.agents != names or other:
+        raise SketchError(
+            f"The sketch is of the agents {', '.join(sketch.agents)} and differs from the files "
+            f"given for {', '.join(other) or 'their order'}; expected {', '.join(names)}. Analyze "
+            "these checkpoints again, or leave the sketch out."
+        )
+
+
+def _before(name: str, fit: CompatibilityReport) -> str:
+    own, base = ("+".join(fit.dtypes[n]) or "nothing" for n in (name, BASE_NAME))
+    beside = "as the base is" if own == base else f"the base as {base}"
+    return f"{who(name)}stored as {own}, {beside}; a pass tells what was trained."
+
+
+def _combined(
+    from_headers: tuple[Finding, ...], counted: tuple[Finding, ...]
+) -> tuple[Finding, ...]:
+    """Return both lists as one: what the pass answered, the headers need not warn of any more."""
+    answered = {(f.kind, f.agents) for f in counted}
+    kept = [f for f in from_headers if (f.kind, f.agents) not in answered]
+    return (*(replace(f, level="note") if f.kind == "dtype" else f for f in kept), *counted)

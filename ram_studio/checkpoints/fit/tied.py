@@ -1,0 +1,266 @@
+"""Tied heads: one matrix stored once or twice, under the embedding's name or the head's.
+
+A language model whose output head is its input embedding may store the matrix under either name or
+under both. Merged checkpoints follow the base: this module makes every agent look as if it stored
+what the base stores, so that the rest of the code sees tensors of the same names. A matrix stored
+twice is merged into both places but counted once (the authors' script counts it twice).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.describe import quoted, who
+from ram_studio.checkpoints.read.header import TensorInfo
+from ram_studio.checkpoints.read.same_bytes import same_bytes
+from ram_studio.errors import CheckpointError
+
+HEAD_NAMES = ("lm_head.weight", "embed_out.weight")
+EMBEDDING_NAMES = (
+    "embed_tokens.weight",
+    "wte.weight",
+    "embed_in.weight",
+    "word_embeddings.weight",
+    "tok_embeddings.weight",
+    "shared.weight",
+)
+# Biases of the head have one element per row of the vocabulary, too.
+_VOCABULARY_NAMES = (*HEAD_NAMES, *EMBEDDING_NAMES, "lm_head.bias")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadStorage:
+    """How one checkpoint stores its output head and input embedding.
+
+    Attributes:
+        stored: which of the two.
+        is_tied: whether they are one matrix: equal bytes where both are stored, else what the
+            config says (of the base, where the agent's says nothing). None where neither is there,
+            or the bytes cannot be read.
+        config: `tie_word_embeddings` of its config.json; None when it says nothing.
+    """
+
+    stored: Literal["both", "embedding", "head", "none"]
+    is_tied: bool | None
+    config: bool | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self)
+
+
+@dataclass
+class TiedResolution:
+    """Agents' tensors under the base's names, and what was found on the way.
+
+    Attributes:
+        agents: per agent, its tensors by the base's name for them; a redundant head is left out.
+        copy_of: {head: embedding} when the base stores the matrix twice; not counted again.
+        problems: (agent, tensor name, sentence) for heads that cannot be merged as asked.
+        warnings: sentences.
+        heads: by checkpoint name; {} where there is no pair that could be tied.
+    """
+
+    agents: list[dict[str, TensorInfo]]
+    copy_of: dict[str, str] = field(default_factory=dict)
+    problems: list[tuple[str, str, str]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    heads: dict[str, HeadStorage] = field(default_factory=dict)
+
+
+def _ends_with(name: str, endings: Iterable[str]) -> bool:
+    return any(name == ending or name.endswith("." + ending) for ending in endings)
+
+
+def has_vocabulary_rows(name: str) -> bool:
+    """Say whether dimension 0 of this tensor counts the vocabulary (embedding or head)."""
+    return _ends_with(name, _VOCABULARY_NAMES)
+
+
+def tie_setting(checkpoint: Checkpoint) -> bool | None:
+    """Return what config.json says of tie_word_embeddings; None when it says nothing."""
+    for config in (checkpoint.config, checkpoint.config.get("text_config")):
+        if isinstance(config, dict) and isinstance(config.get("tie_word_embeddings"), bool):
+            return config["tie_word_embeddings"]
+    return None
+
+
+def find_pair(checkpoints: Sequence[Checkpoint]) -> tuple[str, str] | None:
+    """Return the names (embedding, head) of the one pair that may be tied, if there is one."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for checkpoint in reversed(checkpoints):
+        shapes.update({name: info.shape for name, info in checkpoint.tensors.items()})
+    heads = [name for name in shapes if _ends_with(name, HEAD_NAMES)]
+    embeddings = [name for name in shapes if _ends_with(name, EMBEDDING_NAMES)]
+    if len(heads) != 1:
+        return None
+    # Several embeddings (an image tower beside the text model): the head's shape decides.
+    fitting = [name for name in embeddings if shapes[name] == shapes[heads[0]]] or embeddings
+    return (fitting[0], heads[0]) if fitting else None
+
+
+class _Pair:
+    """The one pair of matrices that may be tied, and what each checkpoint makes of it."""
+
+    def __init__(self, embedding: str, head: str) -> None:
+        self.names = (embedding, head)
+        self._equal: dict[str, bool] = {}
+
+    def stored(self, checkpoint: Checkpoint) -> list[str]:
+        """Return which of the two a checkpoint stores, embedding first."""
+        return [name for name in self.names if name in checkpoint.tensors]
+
+    def is_stored_twice(self, checkpoint: Checkpoint, fallback: bool | None = None) -> bool:
+        """Say whether a checkpoint that stores both matrices stores the same one twice.
+
+        Of a checkpoint that is not downloaded the bytes are unknown: its config decides, or
+        `fallback` where that says nothing; the question is asked again after the download.
+        """
+        embedding, head = (checkpoint.tensors[name] for name in self.names)
+        if (embedding.dtype, embedding.shape) != (head.dtype, head.shape):
+            return False
+        if not checkpoint.is_local:
+            setting = tie_setting(checkpoint)
+            return bool(fallback if setting is None else setting)
+        if checkpoint.name not in self._equal:  # both may be large: they are read once
+            names = (checkpoint.name, checkpoint.name)
+            self._equal[checkpoint.name] = same_bytes(embedding, head, agents=names)
+        return self._equal[checkpoint.name]
+
+    def is_tied(self, checkpoint: Checkpoint, fallback: bool | None = True) -> bool:
+        """Say whether head and embedding are one matrix in this checkpoint.
+
+        Stored twice: equal bytes. Stored once: what the config says, or `fallback` where it says
+        nothing (a base without a stored head can only be tied).
+        """
+        stored = self.stored(checkpoint)
+        if len(stored) == 2:
+            return self.is_stored_twice(checkpoint)
+        if not stored:
+            return False
+        setting = tie_setting(checkpoint)
+        return bool(fallback if setting is None else setting)
+
+    def describe(self, checkpoint: Checkpoint, fallback: bool | None = True) -> HeadStorage:
+        """Return how this checkpoint stores the two."""
+        stored = self.stored(checkpoint)
+        kind: Literal["both", "embedding", "head", "none"] = "none"
+        if stored:
+            kind = "both" if len(stored) == 2 else _KINDS[self.names.index(stored[0])]
+        is_tied = None
+        with contextlib.suppress(CheckpointError):  # a merge that needs the bytes will say so
+            is_tied = self.is_tied(checkpoint, fallback) if stored else None
+        return HeadStorage(kind, is_tied, tie_setting(checkpoint))
+
+
+_KINDS: tuple[Literal["embedding", "head"], ...] = ("embedding", "head")
+
+
+def resolve_tied(
+    base: Checkpoint, agents: Sequence[Checkpoint], *, ignore_extra: bool
+) -> TiedResolution:
+    """Give every agent the head and embedding under the names that the base stores.
+
+    Args:
+        base: the base model.
+        agents: in the order given.
+        ignore_extra: the user's `extra: ignore`; a head that an agent trained apart from its
+            embedding is then left out instead of being a problem.
+    """
+    found = TiedResolution([dict(agent.tensors) for agent in agents])
+    names = find_pair([base, *agents])
+    if names is None:
+        return found
+    pair = _Pair(*names)
+    base_is_tied = pair.is_tied(base)
+    found.heads = {c.name: pair.describe(c, base_is_tied) for c in agents}
+    found.heads = {base.name: pair.describe(base), **found.heads}
+    stored = pair.stored(base)
+    if len(stored) == 2:
+        _follow_base_with_both(base, agents, pair, ignore_extra, found)
+    elif len(stored) == 1:
+        kept = stored[0]
+        [other] = set(names) - {kept}
+        _follow_base_with_one(agents, pair, kept, other, base_is_tied, ignore_extra, found)
+    return found
+
+
+def _follow_base_with_both(
+    base: Checkpoint,
+    agents: Sequence[Checkpoint],
+    pair: _Pair,
+    ignore_extra: bool,
+    found: TiedResolution,
+) -> None:
+    embedding, head = pair.names
+    base_is_tied = pair.is_tied(base)
+    setting = tie_setting(base)
+    if setting and not base_is_tied:
+        found.warnings.append(
+            f"{who(base.name)}config.json says tie_word_embeddings, but the stored {quoted(head)} "
+            f"differs from {quoted(embedding)}; they are merged as two matrices."
+        )
+    parted = []
+    for agent, tensors in zip(agents, found.agents, strict=True):
+        there = [name for name in pair.names if name in tensors]
+        if len(there) == 1 and pair.is_tied(agent, base_is_tied):
+            tensors[head if there == [embedding] else embedding] = tensors[there[0]]
+        elif len(there) == 2 and base_is_tied and not pair.is_stored_twice(agent, setting):
+            parted.append((agent, tensors))
+    if not base_is_tied:
+        return
+    if parted and not setting:
+        # The base's config does not bind the two: they start equal and may be trained apart.
+        names = ", ".join(f'"{agent.name}"' for agent, _ in parted)
+        found.warnings.append(
+            f"The base's {quoted(head)} equals its embedding, but not in {names}; they are merged "
+            "as two matrices."
+        )
+        return
+    found.copy_of[head] = embedding
+    for agent, tensors in parted:
+        if ignore_extra:
+            tensors[head] = tensors[embedding]
+            found.warnings.append(_left_out(agent, head, embedding))
+        else:
+            found.problems.append((agent.name, head, _parted(head, embedding)))
+
+
+def _follow_base_with_one(
+    agents: Sequence[Checkpoint],
+    pair: _Pair,
+    kept: str,
+    other: str,
+    base_is_tied: bool,
+    ignore_extra: bool,
+    found: TiedResolution,
+) -> None:
+    for agent, tensors in zip(agents, found.agents, strict=True):
+        if other not in tensors:
+            continue
+        if kept not in tensors:
+            if pair.is_tied(agent, base_is_tied):
+                tensors[kept] = tensors.pop(other)
+        elif pair.is_stored_twice(agent, base_is_tied):
+            del tensors[other]
+        elif base_is_tied:
+            del tensors[other]
+            if ignore_extra:
+                found.warnings.append(_left_out(agent, other, kept))
+            else:
+                found.problems.append((agent.name, other, _parted(other, kept)))
+
+
+def _parted(head: str, embedding: str) -> str:
+    return f"differs from {quoted(embedding)}, which is the same matrix in the base (tied head)"
+
+
+def _left_out(agent: Checkpoint, head: str, embedding: str) -> str:
+    return (
+        f"{who(agent.name)}{quoted(head)} differs from {quoted(embedding)} though the base ties "
+        f"them; the agent's {quoted(head)} is left out, as asked by extra: ignore."
+    )

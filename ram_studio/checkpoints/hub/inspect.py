@@ -1,0 +1,328 @@
+"""Checkpoints on the Hugging Face Hub: inspected by their headers, downloaded into its cache.
+
+Everything goes through huggingface_hub, so its cache, its login, its proxies and HF_ENDPOINT apply.
+Weights are safetensors only; pickles are never requested. Tokens are handed through and never
+kept. Imported only when a Hub id is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.utils import logging as hub_logging
+from huggingface_hub.utils import tqdm as hub_tqdm
+
+from ram_studio.checkpoints.hub.errors import HTTPError, hub_errors
+from ram_studio.checkpoints.hub.transfer import (
+    LIBRARY,
+    REQUEST_SECONDS,
+    progress_bar,
+    read_remote_header,
+)
+from ram_studio.checkpoints.read.checkpoint import (
+    CancelSignal,
+    Checkpoint,
+    ProgressCallback,
+    is_local_source,
+    open_folder,
+    split_hub_id,
+)
+from ram_studio.checkpoints.read.checkpoint import assemble as assemble_checkpoint
+from ram_studio.checkpoints.read.describe import printable, shown_bytes, who
+from ram_studio.checkpoints.read.header import Header
+from ram_studio.checkpoints.read.json_files import read_json_object
+from ram_studio.checkpoints.read.shard_files import find_shards
+from ram_studio.checkpoints.write.output_folder import nearest_folder
+from ram_studio.errors import CheckpointError, HubError
+
+PARALLEL_REQUESTS = 8
+MAX_SIDECAR_BYTES = 256_000_000
+
+_SIDECAR = re.compile(
+    r"([^/]+\.(json|jinja|txt|model)|README\.md|(LICEN[CS]E|NOTICE|USE_POLICY)(\.(txt|md))?)",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """The files of a repository at one commit.
+
+    Attributes:
+        repository: `owner/name`.
+        revision: as the user gave it, None for the default branch.
+        commit: what it stands for now.
+        sizes: bytes of each top-level file.
+        contents: a hash of each file's content as the Hub knows it.
+    """
+
+    repository: str
+    revision: str | None
+    commit: str
+    sizes: dict[str, int]
+    contents: dict[str, str]
+
+    def url(self, file: str) -> str:
+        """Return where to fetch a file of this commit."""
+        return huggingface_hub.hf_hub_url(
+            self.repository, file, revision=self.commit, endpoint=site_address()
+        )
+
+
+def site_address() -> str:
+    """Return the Hub's address: HF_ENDPOINT as it is now, else huggingface_hub's own."""
+    address = os.environ.get("HF_ENDPOINT") or huggingface_hub.constants.ENDPOINT
+    return address.rstrip("/")
+
+
+def _cache_folder() -> Path:
+    """Return the Hub cache: HF_HUB_CACHE or HF_HOME as they are now, else huggingface_hub's own."""
+    if cache := os.environ.get("HF_HUB_CACHE"):
+        return Path(cache).expanduser()
+    if home := os.environ.get("HF_HOME"):
+        return Path(home).expanduser() / "hub"
+    return Path(huggingface_hub.constants.HF_HUB_CACHE)
+
+
+@contextlib.contextmanager
+def _talking_to(repository: str, revision: str | None, name: str) -> Iterator[None]:
+    """Map errors, and keep huggingface_hub's own retry messages off the terminal."""
+    verbosity = hub_logging.get_verbosity()
+    hub_logging.set_verbosity_error()
+    try:
+        with hub_errors(repository, revision, name=name, site=site_address()):
+            yield
+    finally:
+        hub_logging.set_verbosity(verbosity)
+
+
+def _split(source: str, name: str) -> tuple[str, str | None]:
+    parts = split_hub_id(source)
+    if parts is None:
+        raise CheckpointError(
+            f"{who(name)}{printable(source)} is not a Hub id of the form owner/name[@revision]; "
+            "check the spelling."
+        )
+    return parts
+
+
+def _list_files(repository: str, revision: str | None, token: str | None) -> _Listing:
+    api = huggingface_hub.HfApi(endpoint=site_address(), **LIBRARY)
+    info = api.model_info(
+        repository,
+        revision=revision,
+        files_metadata=True,
+        token=token,
+        timeout=REQUEST_SECONDS,
+    )
+    files = [file for file in info.siblings or [] if "/" not in file.rfilename]
+    return _Listing(
+        repository,
+        revision,
+        str(info.sha),
+        {file.rfilename: file.size or 0 for file in files},
+        {file.rfilename: file.lfs.sha256 if file.lfs else str(file.blob_id) for file in files},
+    )
+
+
+def _sidecar_names(listing: _Listing) -> list[str]:
+    return [
+        file
+        for file, size in listing.sizes.items()
+        if _SIDECAR.fullmatch(file) and size <= MAX_SIDECAR_BYTES
+    ]
+
+
+def _find_hub_shards(
+    listing: _Listing, name: str, token: str | None
+) -> tuple[list[str], dict[str, str] | None]:
+    """Return the safetensors files to use and the index's map; see `find_shards`."""
+    folder = Path(listing.repository)  # what messages show in place of a folder
+
+    def read_index(file: str) -> dict[str, Any]:
+        return read_json_object(_fetch(listing, [file], token) / file, who(name), unique=True)
+
+    try:
+        return find_shards(sorted(listing.sizes), folder, name=name, read_index=read_index)
+    except CheckpointError as error:
+        raise HubError(str(error)) from error
+
+
+def _fetch(
+    listing: _Listing,
+    files: list[str],
+    token: str | None,
+    bar: type[hub_tqdm] | None = None,
+) -> Path:
+    """Download files of one commit into the cache and return the snapshot's folder."""
+    return Path(
+        huggingface_hub.snapshot_download(
+            listing.repository,
+            # The name, not the commit: the cache remembers what it stood for, for offline use.
+            revision=listing.revision,
+            cache_dir=_cache_folder(),
+            endpoint=site_address(),
+            **LIBRARY,
+            token=token,
+            allow_patterns=[glob.escape(file) for file in files],
+            max_workers=PARALLEL_REQUESTS,
+            tqdm_class=bar or progress_bar("", "", 0, None, None),
+        )
+    )
+
+
+def download(
+    source: str,
+    *,
+    name: str,
+    on_progress: ProgressCallback | None = None,
+    cancel: CancelSignal | None = None,
+    token: str | None = None,
+) -> tuple[Path, str]:
+    """Download a model's safetensors and small files, and return (folder, commit).
+
+    Files already in the cache are not fetched again. Without a connection a snapshot that is
+    complete in the cache is used.
+
+    Args:
+        source: `owner/name[@revision]`.
+        name: "base" or the agent's name, for messages.
+        on_progress: called from several threads as bytes arrive.
+        cancel: asked as bytes arrive (between files at the latest, where hf_xet transfers them
+            in native code); files that were finished stay in the cache.
+        token: see `open_checkpoint`.
+
+    Raises: HubError, Stopped, CheckpointError for something that is no Hub id.
+    """
+    repository, revision = _split(source, name)
+    if cancel is not None:
+        cancel.raise_if_cancelled()
+    with _talking_to(repository, revision, name):
+        try:
+            listing = _list_files(repository, revision, token)
+        except (HTTPError, OfflineModeIsEnabled) as error:
+            folder = _cached_instead(error, repository, revision, name)
+            if folder is None:
+                raise
+            return folder, folder.name
+        shards, _ = _find_hub_shards(listing, name, token)
+        files = shards + _sidecar_names(listing)
+        missing = _missing_bytes(listing, files)
+        _check_disk(missing, source, name)
+        bar = progress_bar(name, source, missing, on_progress, cancel)
+        folder = _fetch(listing, files, token, bar)
+        return folder, folder.name
+
+
+def _cached_instead(
+    error: Exception, repository: str, revision: str | None, name: str
+) -> Path | None:
+    """Return a snapshot to use although the Hub could not be asked, or None.
+
+    Only where the Hub did not answer or is down: a refusal counts even if files are in the cache.
+    """
+    response = getattr(error, "response", None)
+    if response is not None and response.status_code < 500:
+        return None
+    try:
+        folder = huggingface_hub.snapshot_download(
+            repository, revision=revision, cache_dir=_cache_folder(), local_files_only=True
+        )
+    except LocalEntryNotFoundError as error:
+        folder = getattr(error, "snapshot_path", None)
+    if folder is None:
+        return None
+    try:
+        # Files nobody asked for (pickles, pictures) may be missing: opening it is the test.
+        open_folder(folder, name=name)
+    except CheckpointError:
+        return None
+    return Path(folder)
+
+
+def _snapshot_file(listing: _Listing, file: str) -> Path:
+    owner_name = listing.repository.replace("/", "--")
+    return _cache_folder() / f"models--{owner_name}" / "snapshots" / listing.commit / file
+
+
+def _missing_bytes(listing: _Listing, files: list[str]) -> int:
+    return sum(listing.sizes[file] for file in files if not _snapshot_file(listing, file).exists())
+
+
+def _check_disk(needed: int, source: str, name: str) -> None:
+    cache = _cache_folder()
+    free = shutil.disk_usage(nearest_folder(cache / "x")).free
+    if free < needed:
+        raise HubError(
+            f"{who(name)}{source} needs {shown_bytes(needed)} for the download, the Hub cache "
+            f"{printable(cache)} has {shown_bytes(free)} free; free {shown_bytes(needed - free)} "
+            "or set HF_HOME to a larger disk."
+        )
+
+
+def inspect_source(
+    source: str | Path,
+    *,
+    name: str,
+    cancel: CancelSignal | None = None,
+    local_ok: bool = True,
+    token: str | None = None,
+) -> Checkpoint:
+    """Return a checkpoint from its headers, without downloading any weights.
+
+    Of a Hub id the small files (config, tokenizer) are downloaded into the cache, where the later
+    download finds them, and each shard's header is read with a range request. The result has
+    `is_local` False and a fingerprint of its own (`hub-...`, from the Hub's content hashes) unless
+    all shards are in the cache already; its `nbytes` is known before any download.
+
+    Args: as `open_checkpoint`.
+
+    Raises: CheckpointError, HubError, Stopped.
+    """
+    if local_ok and is_local_source(source, name=name):
+        return open_folder(source, name=name)
+    source = str(source)
+    repository, revision = _split(source, name)
+    with _talking_to(repository, revision, name):
+        try:
+            listing = _list_files(repository, revision, token)
+        except (HTTPError, OfflineModeIsEnabled) as error:
+            folder = _cached_instead(error, repository, revision, name)
+            if folder is None:
+                raise
+            return open_folder(folder, name=name, source=source, revision=folder.name)
+        shards, weight_map = _find_hub_shards(listing, name, token)
+        folder = _fetch(listing, _sidecar_names(listing), token)
+        if all((folder / shard).exists() for shard in shards):
+            return open_folder(folder, name=name, source=source, revision=listing.commit)
+
+        def remote_header(shard: str) -> Header:
+            if cancel is not None:
+                cancel.raise_if_cancelled()
+            return read_remote_header(
+                listing.url(shard), listing.sizes[shard], folder / shard, name=name, token=token
+            )
+
+        with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
+            headers = list(pool.map(remote_header, shards))
+    contents = [f"{shard}:{listing.contents[shard]}" for shard in shards]
+    return assemble_checkpoint(
+        headers,
+        folder,
+        name=name,
+        source=source,
+        revision=listing.commit,
+        weight_map=weight_map,
+        hub_contents=contents,
+    )

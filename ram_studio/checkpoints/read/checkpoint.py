@@ -1,0 +1,319 @@
+"""A checkpoint: a folder of safetensors shards, opened by reading headers only.
+
+Owns opening a local folder, and the fingerprint by which sketches and passports recognise their
+sources. Which files make up a model is shard_files.py's business, how checkpoints fit together
+compatibility.py's, and the network hub.py's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
+from ram_studio.checkpoints.read.header import Header, TensorInfo, load_header
+from ram_studio.checkpoints.read.json_files import MAX_CONFIG_BYTES, read_json_object
+from ram_studio.checkpoints.read.links import check_link
+from ram_studio.checkpoints.read.shard_files import find_shards
+from ram_studio.errors import CheckpointError
+
+CONFIG_FILE = "config.json"
+
+# Small checkpoints are fingerprinted whole; of large ones this many pages are read.
+WHOLE_FINGERPRINT_BYTES = 16 * 2**20
+FINGERPRINT_PAGES = 1024
+PAGE_BYTES = 4096
+
+_HUB_ID = re.compile(
+    r"(?P<repository>[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,95})"
+    r"(?:@(?P<revision>[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}))?"
+)
+
+
+class CancelSignal(Protocol):
+    """What a long step asks to learn whether the user pressed Stop."""
+
+    def raise_if_cancelled(self) -> None:
+        """Raise `Stopped` when the job was asked to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadProgress:
+    """How far a download is. Bytes of files already in the cache are not counted.
+
+    Attributes:
+        name: "base" or the agent's name.
+        source: the Hub id.
+        done_bytes: bytes received so far.
+        total_bytes: bytes to receive in all, known before the first one.
+        seconds: since the download started.
+    """
+
+    name: str
+    source: str
+    done_bytes: int
+    total_bytes: int
+    seconds: float
+
+
+ProgressCallback = Callable[[DownloadProgress], None]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A base model or an agent, known by its headers.
+
+    Attributes:
+        name: "base" or the agent's name.
+        source: as the user gave it: a folder, or a Hub id.
+        folder: where its files are (for a Hub id, the snapshot in the cache).
+        tensors: by name, in file order (shards in name order).
+        shards: the safetensors files, in name order.
+        config: config.json, {} when there is none.
+        fingerprint: see `fingerprint_of`.
+        nbytes: bytes of all shards together.
+        revision: the commit, for a Hub id.
+        is_local: False when only the headers were fetched and the shards are not on this disk.
+    """
+
+    name: str
+    source: str
+    folder: Path
+    tensors: dict[str, TensorInfo]
+    shards: tuple[Path, ...]
+    config: dict[str, Any]
+    fingerprint: str
+    nbytes: int
+    revision: str | None = None
+    is_local: bool = True
+
+
+def open_checkpoint(
+    source: str | Path,
+    *,
+    name: str,
+    on_progress: ProgressCallback | None = None,
+    cancel: CancelSignal | None = None,
+    local_ok: bool = True,
+    token: str | None = None,
+) -> Checkpoint:
+    """Open a local folder, or download a Hub id `owner/name[@revision]` and open it.
+
+    A folder that exists wins over a Hub id of the same spelling.
+
+    Args:
+        source: a folder (`~` is understood) or a Hub id.
+        name: "base" or the agent's name; every message carries it.
+        on_progress: called with a `DownloadProgress` while downloading, from several threads.
+        cancel: asked between pieces of a download; a stopped download can be resumed.
+        local_ok: False refuses local folders, for an app that strangers use.
+        token: a Hub token to use instead of the one huggingface_hub finds; never stored or logged.
+
+    Raises: CheckpointError (the folder), HubError (the Hub), Stopped.
+    """
+    if local_ok and is_local_source(source, name=name):
+        return open_folder(source, name=name)
+    # Only Hub ids need huggingface_hub, whose import costs more than opening a folder.
+    from ram_studio.checkpoints.hub import inspect as hub
+
+    folder, revision = hub.download(
+        str(source), name=name, on_progress=on_progress, cancel=cancel, token=token
+    )
+    return open_folder(folder, name=name, source=str(source), revision=revision)
+
+
+def split_hub_id(source: str) -> tuple[str, str | None] | None:
+    """Return (repository, revision or None) when `source` is spelt like a Hub id, else None."""
+    match = _HUB_ID.fullmatch(source)
+    if match is None or ".." in source or "--" in match["repository"]:
+        return None
+    return match["repository"], match["revision"]
+
+
+def is_local_source(source: str | Path, *, name: str) -> bool:
+    """Say whether `source` is a folder here (True) or is to be asked from the Hub (False).
+
+    Raises: CheckpointError when it is neither a folder that exists nor spelt like a Hub id.
+    """
+    text = str(source)
+    try:
+        if text and "\0" not in text and Path(text).expanduser().exists():
+            return True
+    except PermissionError as error:
+        raise CheckpointError(
+            f"{who(name)}{printable(text)} cannot be read: {error.strerror}; check its permissions."
+        ) from error
+    except (OSError, RuntimeError):  # a name too long, a `~user` who does not exist
+        pass
+    if isinstance(source, str) and split_hub_id(text) is not None:
+        return False
+    raise CheckpointError(
+        f"{who(name)}{printable(text) or 'an empty path'} is neither a folder here nor a Hub id "
+        "of the form owner/name[@revision]; check the spelling."
+    )
+
+
+def open_folder(
+    folder: str | Path, *, name: str, source: str | None = None, revision: str | None = None
+) -> Checkpoint:
+    """Open a local folder of safetensors shards by reading its headers.
+
+    Args:
+        folder: the folder; a single file `model.safetensors`, or shards with or without an index.
+        name: "base" or the agent's name.
+        source: what the user gave, when that is not the folder itself.
+        revision: the commit, when the folder is a Hub snapshot.
+
+    Raises: CheckpointError, one line naming the agent and the file.
+    """
+    at = who(name)
+    source = str(folder) if source is None else source
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        hint = " (a file: give the folder it lies in)" if folder.is_file() else ""
+        raise CheckpointError(
+            f"{at}{printable(folder)} is not a folder{hint}; expected a folder with safetensors "
+            "files."
+        )
+    shard_names, weight_map = find_shards(_file_names(folder, at), folder, name=name)
+    paths = [check_link(folder / shard, at, suffix=".safetensors") for shard in shard_names]
+    headers = [load_header(path, agent=name) for path in paths]
+    return assemble(
+        headers, folder, name=name, source=source, revision=revision, weight_map=weight_map
+    )
+
+
+def assemble(
+    headers: list[Header],
+    folder: Path,
+    *,
+    name: str,
+    source: str,
+    revision: str | None = None,
+    weight_map: dict[str, str] | None = None,
+    hub_contents: list[str] | None = None,
+) -> Checkpoint:
+    """Build the checkpoint of these shards.
+
+    Args:
+        headers: one per shard, in name order.
+        folder: where config.json and the tokenizer are.
+        name, source, revision: see `Checkpoint`.
+        weight_map: the index's, if there is one.
+        hub_contents: of shards that are still on the Hub, their content hashes: the checkpoint is
+            then not local and is fingerprinted by them.
+
+    Raises: CheckpointError.
+    """
+    at = who(name)
+    config_path = folder / CONFIG_FILE
+    if hub_contents is None:
+        fingerprint = fingerprint_of(headers, name=name)
+    else:
+        fingerprint = "hub-" + hashlib.blake2b("\n".join(hub_contents).encode()).hexdigest()[:60]
+    return Checkpoint(
+        name=name,
+        source=source,
+        folder=folder,
+        tensors=collect_tensors(headers, weight_map, folder, name=name),
+        shards=tuple(header.path for header in headers),
+        config=read_json_object(config_path, at, limit=MAX_CONFIG_BYTES)
+        if config_path.exists()
+        else {},
+        fingerprint=fingerprint,
+        nbytes=sum(header.file_size for header in headers),
+        revision=revision,
+        is_local=hub_contents is None,
+    )
+
+
+def _file_names(folder: Path, at: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        raise CheckpointError(
+            f"{at}{printable(folder)} cannot be listed: {error.strerror or error}."
+        ) from error
+
+
+def collect_tensors(
+    headers: list[Header], weight_map: dict[str, str] | None, folder: Path, *, name: str
+) -> dict[str, TensorInfo]:
+    """Return all tensors of the shards by name, in file order.
+
+    With an index, a tensor is taken from the shard the index names; tensors that lie in a shard
+    without being in the index are part of the model too (transformers loads them).
+
+    Raises: CheckpointError when a shard lacks a tensor that the index promises, when a name lies
+    in two shards and no index decides, or when there is no tensor at all.
+    """
+    at = who(name)
+    if weight_map is not None:
+        held = {header.path.name: header.tensors for header in headers}
+        lost = [tensor for tensor, shard in weight_map.items() if tensor not in held[shard]]
+        if lost:
+            raise CheckpointError(
+                f"{at}{printable(folder / weight_map[lost[0]])} lacks "
+                f"{plural(len(lost), 'tensor')} that the index says it holds: "
+                f"{shown_list([quoted(t) for t in lost])}; download or copy the checkpoint again."
+            )
+    tensors: dict[str, TensorInfo] = {}
+    for header in headers:
+        for tensor in header.tensors.values():
+            chosen = weight_map.get(tensor.name) if weight_map else None
+            if chosen is not None and chosen != header.path.name:
+                continue
+            if tensor.name in tensors:
+                other = tensors[tensor.name].path.name
+                raise CheckpointError(
+                    f"{at}tensor {quoted(tensor.name)} lies in both {printable(other)} and "
+                    f"{printable(header.path.name)} of {printable(folder)}; remove the file that "
+                    "does not belong there."
+                )
+            tensors[tensor.name] = tensor
+    if not tensors:
+        raise CheckpointError(f"{at}{printable(folder)} holds no tensor at all.")
+    return tensors
+
+
+def fingerprint_of(headers: list[Header], *, name: str) -> str:
+    """Return the fingerprint of a checkpoint: 64 hex digits that change when its weights do.
+
+    BLAKE2b over each shard's file name, size and header, in name order, and over content: all data
+    when the shards together take at most 16 MiB, else 1024 pages of 4 KiB spread evenly over the
+    checkpoint's data. A change outside the pages read of a large checkpoint goes unseen, so a
+    fingerprint finds a sketch again but does not prove it: the merge pass counts anew and refuses a
+    sketch whose counts differ.
+
+    Raises: CheckpointError when a shard cannot be read.
+    """
+    digest = hashlib.blake2b(digest_size=32, person=b"ram-studio-ckpt")
+    sizes = [header.file_size - header.data_start for header in headers]
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    total = sum(sizes)
+    whole = sum(header.file_size for header in headers) <= WHOLE_FINGERPRINT_BYTES
+    last = FINGERPRINT_PAGES - 1
+    pages = [] if whole else [i * (total - PAGE_BYTES) // last for i in range(last + 1)]
+    for header, start, size in zip(headers, starts, sizes, strict=True):
+        for part in (header.path.name.encode(), str(header.file_size).encode(), header.raw):
+            digest.update(len(part).to_bytes(8, "little") + part)
+        try:
+            with open(header.path, "rb", buffering=0) as file:
+                if whole:
+                    file.seek(header.data_start)
+                    while block := file.read(2**20):
+                        digest.update(block)
+                # A page that begins in this shard ends with it at the latest.
+                for page in (p for p in pages if start <= p < start + size):
+                    file.seek(header.data_start + page - start)
+                    digest.update(file.read(PAGE_BYTES))
+        except OSError as error:
+            raise CheckpointError(
+                f"{who(name)}{printable(header.path)} cannot be read: {error.strerror or error}."
+            ) from error
+    return digest.hexdigest()

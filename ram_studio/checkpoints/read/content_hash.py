@@ -1,0 +1,93 @@
+"""Content hashes: which bytes a file holds, as "sha256:<hex>" or "blake3:<hex>".
+
+The Hub's cache stores large files under their SHA-256, so that of a download is known without
+reading it; every other file gets BLAKE3, which is several times faster to compute.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import blake3
+
+from ram_studio.checkpoints.read.describe import printable
+from ram_studio.errors import CheckpointError
+
+PIECE_BYTES = 1 << 20
+"""So much is read and hashed at a time: it stays in a core's cache in between."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+CONTENT_HASH = r"^(sha256|blake3):[0-9a-f]{64}$"
+
+
+class Hasher(Protocol):
+    """What both algorithms' objects can do."""
+
+    def update(self, data: memoryview, /) -> object:
+        """Take the next bytes."""
+
+    def hexdigest(self) -> str:
+        """Return the digest of all bytes so far."""
+
+
+def known_hash(path: Path) -> str | None:
+    """Return the hash under which the Hub's cache keeps a file, or None for any other file.
+
+    A snapshot's file is a link to `models--owner--name/blobs/<sha256>`. (Small files are kept under
+    a Git hash of 40 digits, which is not one of their content alone.)
+    """
+    target = blob_of(path)
+    if target is None or not _SHA256.fullmatch(target.name):
+        return None
+    return f"sha256:{target.name}"
+
+
+def blob_of(path: Path) -> Path | None:
+    """Return the blob in a Hub cache that `path` is a link to, or None."""
+    if not path.is_symlink():
+        return None
+    target = Path(os.path.realpath(path))
+    is_cache = target.parent.name == "blobs" and "--" in target.parent.parent.name
+    return target if is_cache else None
+
+
+def make_hasher(algorithm: str) -> Hasher:
+    """Return an empty hasher: "sha256" or "blake3" (on one thread)."""
+    return hashlib.sha256() if algorithm == "sha256" else blake3.blake3()
+
+
+def hash_file(
+    path: Path, algorithm: str = "blake3", *, on_piece: Callable[[int], None] = lambda count: None
+) -> str:
+    """Return a file's content hash; reads it in pieces of 1 MiB.
+
+    Args:
+        path: the file.
+        algorithm: "sha256" or "blake3".
+        on_piece: called with each piece's bytes; what it raises ends the reading.
+
+    Raises: CheckpointError when it cannot be read.
+    """
+    hasher = make_hasher(algorithm)
+    buffer = memoryview(bytearray(PIECE_BYTES))
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                hasher.update(buffer[:count])
+                on_piece(count)
+    except OSError as error:
+        raise CheckpointError(
+            f"{printable(path)} cannot be read: {error.strerror or error}; check the disk, or "
+            "fetch the file again."
+        ) from error
+    return f"{algorithm}:{hasher.hexdigest()}"
+
+
+def hash_bytes(data: bytes) -> str:
+    """Return the BLAKE3 of some bytes as 64 hex digits."""
+    return blake3.blake3(data).hexdigest()

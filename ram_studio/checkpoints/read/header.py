@@ -1,0 +1,315 @@
+"""Reading the header of a safetensors file: which tensors it holds, where and in which dtype.
+
+The header comes from strangers, so every number in it is checked against the file before anybody
+relies on it: a reader of `TensorInfo` may map `nbytes` bytes at `offset` without further checks.
+The format is https://huggingface.co/docs/safetensors/index#format; the limits here are the
+library's own (100 MB of header, no holes, no overlap, no duplicate names). Tensor data is never
+read here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ram_studio.checkpoints.read.describe import printable, quoted, shown_bytes, shown_shape, who
+from ram_studio.errors import CheckpointError
+
+LENGTH_BYTES = 8
+MAX_HEADER_BYTES = 100_000_000
+MAX_DIMENSION = 2**63 - 1
+MAX_RANK = 64
+# A parsed header is many times its text: these bound what a hostile one can make Python allocate,
+# to about 300 MB. Each tensor opens two lists and holds some seven commas: 100,000 tensors in one
+# file are far beyond any published shard.
+MAX_LISTS = 200_000
+MAX_COMMAS = 1_000_000
+
+DTYPE_BITS = {
+    "BOOL": 8,
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "U8": 8,
+    "I8": 8,
+    "F8_E5M2": 8,
+    "F8_E4M3": 8,
+    "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
+    "I16": 16,
+    "U16": 16,
+    "F16": 16,
+    "BF16": 16,
+    "I32": 32,
+    "U32": 32,
+    "F32": 32,
+    "I64": 64,
+    "U64": 64,
+    "F64": 64,
+    "C64": 64,
+}
+
+MERGED_DTYPES = ("BF16", "F16", "F32")
+COPIED_DTYPES = ("BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Where one tensor lies and what it is.
+
+    Attributes:
+        name: as stored.
+        dtype: the safetensors name, a key of `DTYPE_BITS` ("BF16", "F16", "F32", "I64", ...).
+        shape: may be empty (one element) or hold a 0 (no element).
+        path: the shard file.
+        offset: absolute byte offset of the data in that file.
+        nbytes: bytes of data, equal to numel times the size of the dtype.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    path: Path
+    offset: int
+    nbytes: int
+
+    @property
+    def numel(self) -> int:
+        """Number of elements; 1 for shape ()."""
+        return element_count(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """One shard's header: tensors in file order, the free-form metadata, and the bytes read."""
+
+    path: Path
+    tensors: dict[str, TensorInfo]
+    metadata: dict[str, str]
+    raw: bytes
+    file_size: int
+
+    @property
+    def data_start(self) -> int:
+        """Byte offset at which the tensors' data begins."""
+        return LENGTH_BYTES + len(self.raw)
+
+
+def element_count(shape: tuple[int, ...]) -> int:
+    """Return the number of elements of a shape (1 for the empty shape)."""
+    count = 1
+    for dimension in shape:
+        count *= dimension
+    return count
+
+
+def read_header(
+    path: str | Path, *, agent: str | None = None
+) -> tuple[dict[str, TensorInfo], dict[str, str]]:
+    """Return the tensors of a safetensors file, in file order, and its metadata.
+
+    Args:
+        path: the shard.
+        agent: whose shard it is, for messages ("base" or an agent's name).
+
+    Raises: CheckpointError when the file is missing, is not safetensors, is truncated or holds
+    anything the format forbids. The message names the agent, the file and the tensor.
+    """
+    header = load_header(path, agent=agent)
+    return header.tensors, header.metadata
+
+
+def load_header(path: str | Path, *, agent: str | None = None) -> Header:
+    """Return a shard's whole `Header`; see `read_header` for arguments and errors."""
+    path = Path(path)
+    at = f"{who(agent)}{printable(path)}"
+    try:
+        # A pipe or a device under a shard's name would block or never end: look before opening.
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise CheckpointError(
+                f"{at} is not a regular file; give a folder that holds safetensors files."
+            )
+        with open(path, "rb", buffering=0) as file:
+            length = header_length(_read_exactly(file, LENGTH_BYTES), status.st_size, at)
+            raw = _read_exactly(file, min(length, 1))
+            if raw == b"{":  # else refused below, without reading up to 100 MB of something else
+                raw += _read_exactly(file, length - 1)
+    except OSError as error:
+        raise CheckpointError(
+            f"{at} cannot be read: {error.strerror or error}; check that the file exists and that "
+            "you may read it."
+        ) from error
+    return parse_header(raw, file_size=status.st_size, path=path, agent=agent)
+
+
+def _read_exactly(file: Any, count: int) -> bytes:
+    """Read `count` bytes, fewer only at the end of the file (raw reads may come in pieces)."""
+    pieces = []
+    while count > 0 and (piece := file.read(count)):
+        pieces.append(piece)
+        count -= len(piece)
+    return b"".join(pieces)
+
+
+def header_length(prefix: bytes, file_size: int, at: str) -> int:
+    """Return the header's length in bytes from the file's first eight bytes.
+
+    Args:
+        prefix: the first 8 bytes (little-endian unsigned length), fewer when the file is shorter.
+        file_size: size of the whole file in bytes.
+        at: how messages name the file.
+
+    Raises: CheckpointError when the length cannot be right.
+    """
+    if file_size < LENGTH_BYTES or len(prefix) < LENGTH_BYTES:
+        raise CheckpointError(
+            f"{at} is cut short: {file_size} bytes, a safetensors file has at least 8; download or "
+            "copy it again."
+        )
+    length = int.from_bytes(prefix[:LENGTH_BYTES], "little")
+    if length > MAX_HEADER_BYTES:
+        hint = "this is not a safetensors file"
+        if prefix.startswith(b"version "):
+            hint = "this is a Git LFS pointer, not the file itself: run `git lfs pull`"
+        raise CheckpointError(
+            f"{at} announces a header of {length} bytes, at most {MAX_HEADER_BYTES} are allowed; "
+            f"{hint}."
+        )
+    if LENGTH_BYTES + length > file_size:
+        raise CheckpointError(
+            f"{at} is cut short: its header takes {length} bytes, the file has {file_size} in all; "
+            "download or copy it again."
+        )
+    return length
+
+
+def parse_header(
+    raw: bytes, *, file_size: int, path: str | Path, agent: str | None = None
+) -> Header:
+    """Check a header's bytes against the format and the file's size, and return the `Header`.
+
+    Args:
+        raw: the JSON header without its 8-byte length.
+        file_size: size of the whole file in bytes (local, or as the Hub reports it).
+        path: the shard, kept in every `TensorInfo`.
+        agent: whose shard it is, for messages.
+
+    Raises: CheckpointError, as `read_header`.
+    """
+    path = Path(path)
+    at = f"{who(agent)}{printable(path)}"
+    entries = _parse_json(raw, at)
+    metadata = _checked_metadata(entries.pop("__metadata__", {}), at)
+    data_start = LENGTH_BYTES + len(raw)
+    tensors = [
+        _checked_tensor(name, entry, path, data_start, at) for name, entry in entries.items()
+    ]
+    tensors.sort(key=lambda tensor: (tensor.offset, tensor.nbytes))
+    end = data_start
+    for tensor in tensors:
+        if tensor.offset != end:
+            raise CheckpointError(
+                f"{at}: tensor {quoted(tensor.name)} starts at data byte "
+                f"{tensor.offset - data_start}, the one before it ends at {end - data_start}; "
+                "tensors must follow one another without holes or overlap. The file is damaged: "
+                "download or write it again."
+            )
+        end += tensor.nbytes
+    if end != file_size:
+        found, expected = file_size, end
+        state = "is cut short" if found < expected else "has bytes that belong to no tensor"
+        raise CheckpointError(
+            f"{at} {state}: it has {found} bytes, its header describes {expected} "
+            f"({shown_bytes(abs(expected - found))} {'missing' if found < expected else 'extra'}); "
+            "download or copy it again."
+        )
+    return Header(path, {tensor.name: tensor for tensor in tensors}, metadata, raw, file_size)
+
+
+def unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a JSON object, refusing a name that appears twice (`object_pairs_hook` of `json`)."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise ValueError(f"{quoted(twice)} appears twice")
+    return found
+
+
+def _parse_json(raw: bytes, at: str) -> dict[str, Any]:
+    """Return the header's JSON object, refusing anything deep, huge, ambiguous or not UTF-8."""
+    if not raw.startswith(b"{"):
+        raise CheckpointError(
+            f"{at} is not a safetensors file: its header starts with {raw[:4]!r}, not with '{{'."
+        )
+    if raw.count(b"[") > MAX_LISTS or raw.count(b",") > MAX_COMMAS:
+        raise CheckpointError(
+            f"{at}: the header holds more lists than any real checkpoint; the file is damaged or "
+            "made to exhaust memory, and is not opened."
+        )
+    try:
+        entries = json.loads(raw.decode("utf-8"), object_pairs_hook=unique_pairs)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise CheckpointError(
+            f"{at} is not a safetensors file or is damaged: its header is not valid JSON "
+            f"({printable(reason)}); download or write it again."
+        ) from error
+    assert isinstance(entries, dict), "JSON that starts with '{' is an object"
+    return entries
+
+
+def _checked_metadata(metadata: Any, at: str) -> dict[str, str]:
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise CheckpointError(
+            f"{at}: the header's __metadata__ must map text to text; write the file again with "
+            "the safetensors library."
+        )
+    return metadata
+
+
+def _is_count(value: Any) -> bool:
+    # bool is an int in Python, yet `true` is no dimension.
+    return type(value) is int and 0 <= value <= MAX_DIMENSION
+
+
+def _checked_tensor(name: str, entry: Any, path: Path, data_start: int, at: str) -> TensorInfo:
+    """Return one tensor after checking everything that its entry alone can tell."""
+    at = f"{at}: tensor {quoted(name)}"
+    if not name.isprintable():  # line breaks, control characters, half of a surrogate pair
+        raise CheckpointError(
+            f"{at} has characters in its name that cannot be printed; the file is damaged."
+        )
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise CheckpointError(
+            f"{at} is not described by exactly dtype, shape and data_offsets; the file is damaged."
+        )
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
+        raise CheckpointError(
+            f"{at} has the unknown dtype {printable(dtype, 40)}; convert it to bfloat16, float16 "
+            "or float32 first."
+        )
+    if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(map(_is_count, shape)):
+        raise CheckpointError(
+            f"{at} has the shape {printable(shape, 60)}; expected at most {MAX_RANK} whole numbers "
+            "that are not negative."
+        )
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):
+        raise CheckpointError(
+            f"{at} has the data_offsets {printable(offsets, 60)}; expected [begin, end]."
+        )
+    begin, end = offsets
+    bits = element_count(tuple(shape)) * DTYPE_BITS[dtype]
+    if end < begin or bits != 8 * (end - begin):
+        raise CheckpointError(
+            f"{at} of dtype {dtype} and shape {shown_shape(shape)} takes {printable(bits // 8, 40)}"
+            f" bytes, its data_offsets {begin}..{end} give {end - begin}; the file is damaged."
+        )
+    return TensorInfo(name, dtype, tuple(shape), path, data_start + begin, end - begin)

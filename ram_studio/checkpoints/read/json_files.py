@@ -1,0 +1,93 @@
+"""Reading the small JSON files beside the weights: config, index, tokenizer.
+
+They come from strangers like everything else: sizes are bounded, objects may not repeat a name in
+the index (where that would hide a shard), and deep nesting is an error message, not a crash.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ram_studio.checkpoints.read.describe import printable, shown_bytes
+from ram_studio.checkpoints.read.header import unique_pairs
+from ram_studio.errors import CheckpointError
+
+MAX_JSON_BYTES = 256_000_000
+MAX_CONFIG_BYTES = 16_000_000
+
+# A parsed object is many times its text: these bound what a hostile file can make Python allocate.
+# The largest tokenizers have 260,000 tokens and 520,000 merges, each in a list of its own.
+MAX_COMMAS = 3_000_000
+MAX_BRACKETS = 1_500_000
+
+
+def read_bounded(path: Path, at: str, *, limit: int = MAX_JSON_BYTES) -> bytes:
+    """Return a file's bytes, at most `limit` of them.
+
+    Args:
+        path: the file.
+        at: the start of messages, as `who()` gives it.
+        limit: the most bytes accepted.
+
+    Raises: CheckpointError when the file cannot be read or is larger.
+    """
+    try:
+        if not path.is_file():
+            raise CheckpointError(f"{at}{printable(path)} is missing or is not a regular file.")
+        with open(path, "rb") as file:
+            # As much memory as is asked for is taken at once: ask for no more than there is.
+            data = file.read(min(limit, os.fstat(file.fileno()).st_size) + 1)
+    except OSError as error:
+        raise CheckpointError(
+            f"{at}{printable(path)} cannot be read: {error.strerror or error}."
+        ) from error
+    if len(data) > limit:
+        raise CheckpointError(
+            f"{at}{printable(path)} is larger than {shown_bytes(limit)}, the most a file of its "
+            "kind may be."
+        )
+    return data
+
+
+def parse_json_object(
+    data: bytes, path: Path | str, at: str, *, unique: bool = False
+) -> dict[str, Any]:
+    """Return the JSON object in `data`.
+
+    Args:
+        data: UTF-8 text (a byte order mark is accepted).
+        path: where it came from, for messages.
+        at: the start of messages.
+        unique: refuse a name that appears twice in one object.
+
+    Raises: CheckpointError when it is not a JSON object, or holds millions of entries.
+    """
+    if data.count(b",") > MAX_COMMAS or data.count(b"[") + data.count(b"{") > MAX_BRACKETS:
+        raise CheckpointError(
+            f"{at}{printable(path)} holds more entries than any real file of its kind; it is "
+            "damaged or made to exhaust memory, and is not opened."
+        )
+    try:
+        value = json.loads(
+            data.decode("utf-8-sig"), object_pairs_hook=unique_pairs if unique else None
+        )
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise CheckpointError(
+            f"{at}{printable(path)} is not valid JSON ({printable(reason)}); download it again."
+        ) from error
+    if not isinstance(value, dict):
+        raise CheckpointError(
+            f"{at}{printable(path)} holds a {type(value).__name__}, expected a JSON object."
+        )
+    return value
+
+
+def read_json_object(
+    path: Path, at: str, *, limit: int = MAX_JSON_BYTES, unique: bool = False
+) -> dict[str, Any]:
+    """Return the JSON object in a file; see `read_bounded` and `parse_json_object`."""
+    return parse_json_object(read_bounded(path, at, limit=limit), path, at, unique=unique)

@@ -1,0 +1,57 @@
+"""Comparing the stored bytes of two tensors without holding either in memory."""
+
+from __future__ import annotations
+
+from ram_studio.checkpoints.read.describe import printable, quoted, who
+from ram_studio.checkpoints.read.header import TensorInfo
+from ram_studio.errors import CheckpointError
+
+BLOCK_BYTES = 4 * 2**20
+
+
+def same_bytes(
+    a: TensorInfo, b: TensorInfo, *, agents: tuple[str | None, str | None] = (None, None)
+) -> bool:
+    """Say whether two tensors store the same bytes; reads 4 MiB of each at a time.
+
+    Bytes, not values: 0.0 and -0.0 differ, a NaN equals the same NaN. Stops at the first block
+    that differs.
+
+    Args:
+        a, b: any two tensors; different sizes are never the same.
+        agents: whose they are, for messages.
+
+    Raises: CheckpointError when a file cannot be read or ends early.
+    """
+    if a.nbytes != b.nbytes:
+        return False
+    if (a.path, a.offset) == (b.path, b.offset):
+        return True
+    at = (a, agents[0])
+    try:
+        with open(a.path, "rb", buffering=0) as left, open(b.path, "rb", buffering=0) as right:
+            left.seek(a.offset)
+            right.seek(b.offset)
+            rest = a.nbytes
+            while rest:
+                blocks = []
+                for file, tensor, agent in ((left, a, agents[0]), (right, b, agents[1])):
+                    at = (tensor, agent)
+                    block = bytearray(min(BLOCK_BYTES, rest))
+                    view, filled = memoryview(block), 0
+                    while filled < len(block):
+                        count = file.readinto(view[filled:])
+                        if not count:
+                            raise OSError("the file ends before the tensor does")
+                        filled += count
+                    blocks.append(block)
+                if blocks[0] != blocks[1]:
+                    return False
+                rest -= len(blocks[0])
+    except OSError as error:
+        tensor, agent = at
+        raise CheckpointError(
+            f"{who(agent)}{printable(tensor.path)}: tensor {quoted(tensor.name)} cannot be read: "
+            f"{error.strerror or error}."
+        ) from error
+    return True

@@ -1,0 +1,139 @@
+"""Which files of a folder make up a model: one file, or shards with or without an index.
+
+Works on file names, so that a repository on the Hub is judged by the same rules as a folder here.
+A pickle is never opened, and an index cannot point outside its folder.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
+from ram_studio.checkpoints.read.json_files import read_json_object
+from ram_studio.errors import CheckpointError
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+_NUMBERED_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})\.safetensors")
+_CONVERT_PICKLE = (
+    "load it once with transformers where you trust it "
+    "(AutoModelForCausalLM.from_pretrained) and save it with save_pretrained(..., "
+    "safe_serialization=True)"
+)
+
+
+def find_shards(
+    names: list[str],
+    folder: Path,
+    *,
+    name: str,
+    read_index: Callable[[str], dict[str, Any]] | None = None,
+) -> tuple[list[str], dict[str, str] | None]:
+    """Return the safetensors files that make up a model, and the index's map if there is one.
+
+    transformers' order of preference: model.safetensors alone, then the index, then the numbered
+    shards (all of them must be there), then whatever safetensors files there are.
+
+    Args:
+        names: the file names in the folder.
+        folder: for messages, and to read the index from.
+        name: "base" or the agent's name.
+        read_index: returns the index's JSON by file name (default: from the folder).
+
+    Raises: CheckpointError when there is none or one is missing.
+    """
+    at = who(name)
+    if SINGLE_FILE in names:
+        return [SINGLE_FILE], None
+    indexes = [n for n in names if n.endswith(".safetensors.index.json")]
+    if indexes:
+        index_name = INDEX_FILE if INDEX_FILE in indexes else indexes[0]
+        if read_index is None:
+            index = read_json_object(folder / index_name, at, unique=True)
+        else:
+            index = read_index(index_name)
+        weight_map = _checked_weight_map(index, f"{at}{printable(folder / index_name)}")
+        shards = sorted(set(weight_map.values()))
+        missing = [shard for shard in shards if shard not in names]
+        if missing:
+            raise CheckpointError(
+                f"{at}{printable(folder / index_name)} names {plural(len(missing), 'shard')} that "
+                f"{'is' if len(missing) == 1 else 'are'} not there: "
+                f"{shown_list([printable(m) for m in missing])}; download or copy the checkpoint "
+                "again."
+            )
+        return shards, weight_map
+    shards = [n for n in names if n.endswith(".safetensors") and not n.startswith(".")]
+    if not shards:
+        raise CheckpointError(_nothing_to_open(names, folder, at))
+    if all(n.startswith("adapter_") for n in shards):
+        raise CheckpointError(
+            f"{at}{printable(folder)} holds a LoRA adapter ({shards[0]}), not a whole model; merge "
+            "the adapter into its base first (peft: merge_and_unload, then save_pretrained)."
+        )
+    shards = [n for n in shards if not n.startswith("adapter_")]
+    return _numbered_shards(shards, f"{at}{printable(folder)}"), None
+
+
+def _nothing_to_open(names: list[str], folder: Path, at: str) -> str:
+    pickles = [n for n in names if n.lower().endswith(PICKLE_SUFFIXES)]
+    if pickles:
+        return (
+            f"{at}{printable(folder)} has only pickle weights ({shown_list(pickles, 2, ', ')}), "
+            f"which can run code when opened and are never read; {_CONVERT_PICKLE}."
+        )
+    return (
+        f"{at}{printable(folder)} has no safetensors file; expected model.safetensors, or shards "
+        "with model.safetensors.index.json."
+    )
+
+
+def _numbered_shards(shards: list[str], at: str) -> list[str]:
+    """Return the shards, checking that a numbered set is complete."""
+    matches = {name: match for name in shards if (match := _NUMBERED_SHARD.fullmatch(name))}
+    if not matches:
+        return shards
+    sets = {(match["stem"], match["count"]) for match in matches.values()}
+    if len(sets) > 1:
+        raise CheckpointError(
+            f"{at} holds shards of different sets ({shown_list(sorted(matches))}) and no index; "
+            "keep one set, or add model.safetensors.index.json."
+        )
+    total = int(next(iter(sets))[1])
+    there = {int(match["number"]) for match in matches.values()}
+    first_missing = next(number for number in itertools.count(1) if number not in there)
+    if first_missing <= total:
+        raise CheckpointError(
+            f"{at} holds {len(there)} of {total} shards (number {first_missing} is missing); "
+            "download or copy the checkpoint again."
+        )
+    return sorted(matches)
+
+
+def _checked_weight_map(index: dict[str, Any], at: str) -> dict[str, str]:
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{at} has no weight_map from tensor names to shards.")
+    for tensor, shard in weight_map.items():
+        if not isinstance(shard, str) or not _is_plain_file_name(shard):
+            raise CheckpointError(
+                f"{at} sends tensor {quoted(tensor)} to {quoted(shard)}, which is not the name of "
+                "a file in the same folder; refused."
+            )
+        if not shard.endswith(".safetensors"):
+            advice = _CONVERT_PICKLE if shard.lower().endswith(PICKLE_SUFFIXES) else "refused"
+            raise CheckpointError(
+                f"{at} sends tensor {quoted(tensor)} to {quoted(shard)}, which is not a "
+                f"safetensors file; {advice}."
+            )
+    return weight_map
+
+
+def _is_plain_file_name(name: str) -> bool:
+    return bool(name) and name.isprintable() and not set(name) & set("/\\:") and name[0] != "."

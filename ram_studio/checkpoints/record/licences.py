@@ -1,0 +1,174 @@
+"""Licences of what goes into a merge, from the front matter of the sources' model cards.
+
+A merge is a derivative of every source, so it stands under the terms of all of them; the most
+restrictive one is named. The order is by what a licence asks of somebody who shares a derivative,
+and nothing stated counts as nothing allowed. A plain reading of names, and no legal advice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.read.json_files import read_bounded
+from ram_studio.checkpoints.read.links import check_link
+from ram_studio.errors import CheckpointError
+
+MAX_CARD_BYTES = 4_000_000
+_MAX_FRONT_LINES = 20_000
+_MAX_TEXT = 300
+
+RANKS: tuple[tuple[str, str, str], ...] = (
+    ("public-domain", "no conditions", r"cc0-1\.0|unlicense|pddl|wtfpl|0bsd|mit-0"),
+    (
+        "permissive",
+        "keep the notices",
+        r"mit|isc|zlib|bsd(-.*)?|ncsa|bsl-1\.0|postgresql|afl-3\.0|artistic-2\.0|ecl-2\.0|apache-2\.0"
+        r"|ms-pl|cc-by-[234]\.\d|cdla-permissive-.*|odc-by|lppl-1\.3c|etalab-2\.0",
+    ),
+    (
+        "weak-copyleft",
+        "share changes to it alike",
+        r"mpl-2\.0|lgpl(-.*)?|epl-.*|eupl-.*|c-uda|cdla-sharing-1\.0|deepfloyd-if-license",
+    ),
+    ("copyleft", "share derivatives alike", r"gpl(-.*)?|agpl-3\.0|cc-by-sa-.*|osl-3\.0|odbl|gfdl"),
+    (
+        "use-restricted",
+        "pass its rules of use on",
+        r"(bigscience-|bigcode-|creativeml-)?openrail(-.*|\+\+)?|bigscience-bloom-rail-1\.0|gemma"
+        r"|llama[-_0-9.]*|apple-amlr|apple-ascl|intel-research|.*-(community|acceptable-use).*",
+    ),
+    (
+        "non-commercial",
+        "no commercial use",
+        r"cc-by-nc(-sa)?(-.*)?|cc-by-nc-sa-.*|fair-noncommercial-research-license|qwen-research"
+        r"|.*non-?commercial.*|.*(-|^)research(-|$).*|.*-nc(-.*)?|h-research",
+    ),
+    ("no-derivatives", "no derivatives may be shared", r"cc-by-(nc-)?nd(-.*)?"),
+    ("custom", "terms of its own: read them", r".+"),
+    ("unknown", "nothing is stated, so nothing is known to be allowed", r""),
+)
+"""(rank, what it asks, names it matches), from the least to the most restrictive.
+
+The first rank from the most special to the most general matches; see `rank_of`.
+"""
+
+_NAMES = {name: (i, asks) for i, (name, asks, _) in enumerate(RANKS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Licence:
+    """What a model card states.
+
+    Attributes:
+        id: `license` as the Hub spells it; None where nothing is stated.
+        name, link: `license_name` and `license_link`, given when the id is "other".
+    """
+
+    id: str | None = None
+    name: str | None = None
+    link: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """The name people know it by."""
+        if self.id in (None, "unknown"):
+            return "unknown"
+        return self.name or self.id if self.id == "other" else self.id
+
+    @property
+    def rank(self) -> str:
+        """The rank in `RANKS`."""
+        return rank_of(self)
+
+    @property
+    def asks(self) -> str:
+        """What it asks of somebody who shares a derivative, in a few words."""
+        return _NAMES[self.rank][1]
+
+
+def rank_of(licence: Licence) -> str:
+    """Return a licence's rank: by its id, for "other" by its name.
+
+    A name matches the first rank in the order no-derivatives, non-commercial, then from
+    public-domain on; one that nobody ranked here is "custom", more restrictive than all others.
+    """
+    if licence.id in (None, "unknown"):
+        return "unknown"
+    name = (licence.name or "other") if licence.id == "other" else licence.id
+    name = name.strip().lower().replace(" ", "-").replace("_", "-")
+    if name == "other":
+        return "custom"
+    patterns = {rank: pattern for rank, _, pattern in RANKS}
+    for rank in ("no-derivatives", "non-commercial", *patterns):
+        if patterns[rank] and re.fullmatch(patterns[rank], name):
+            return rank
+    return "custom"
+
+
+def most_restrictive(licences: Mapping[str, Licence]) -> Licence:
+    """Return the most restrictive of some licences by their rank; of equal ones the first given.
+
+    None at all: unknown.
+    """
+    if not licences:
+        return Licence()
+    return max(licences.values(), key=lambda licence: _NAMES[licence.rank][0])
+
+
+def licence_of(checkpoint: Checkpoint) -> Licence:
+    """Return the licence that a checkpoint's README.md states in its front matter.
+
+    Nothing stated, no card, a damaged one or a link out of the folder: `Licence()`, unknown. Of a
+    list of licences the most restrictive counts.
+    """
+    try:
+        path = check_link(checkpoint.folder / "README.md", "")
+        text = read_bounded(path, "", limit=MAX_CARD_BYTES)
+    except CheckpointError:
+        return Licence()
+    fields = _licence_fields(text.decode("utf-8", "replace"))
+    name, link = (_text(fields.get(key)) for key in ("license_name", "license_link"))
+    stated = fields.get("license")
+    ids = [_text(i) for i in (stated if isinstance(stated, list) else [stated])]
+    found = {i: Licence(i.lower(), name, link) for i in ids if i is not None}
+    return most_restrictive(found)
+
+
+def _licence_fields(card: str) -> dict[str, Any]:
+    """Return the fields of the front matter that begin with `license`.
+
+    Cards hold kilobytes of scores, some of them no valid YAML: only these lines are parsed.
+    """
+    lines = card.removeprefix("\ufeff").splitlines()[:_MAX_FRONT_LINES]
+    if not lines or lines[0].rstrip() != "---":
+        return {}
+    kept: list[str] = []
+    is_ours = False
+    for line in lines[1:]:
+        if line.rstrip() == "---":
+            break
+        if line[:1].strip() and not line.startswith("- "):
+            is_ours = line.startswith("license")
+        if is_ours and len(line) <= 2 * _MAX_TEXT and len(kept) < 60:
+            kept.append(line)
+    else:
+        return {}  # front matter without an end is none
+    try:
+        fields = yaml.safe_load("\n".join(kept))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _text(value: Any) -> str | None:
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        return None
+    text = printable(str(value).strip(), _MAX_TEXT)
+    return text or None

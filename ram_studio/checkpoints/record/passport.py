@@ -1,0 +1,238 @@
+"""The passport: `ram_studio.json` beside a merged checkpoint, telling how it came to be.
+
+Same merge, same bytes: nothing in it depends on the clock or the machine, except the sources as the
+user spelt them and the versions of the libraries. `verify` checks a folder against it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.content_hash import CONTENT_HASH, hash_bytes
+from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.read.json_files import read_bounded
+from ram_studio.checkpoints.record.licences import Licence, licence_of
+from ram_studio.checkpoints.record.recipe import AgentName, Recipe, describe_validation
+from ram_studio.errors import VerificationError
+
+PASSPORT_FILE = "ram_studio.json"
+MAX_PASSPORT_BYTES = 64_000_000
+
+
+def _finite_or_none(value: object) -> object:
+    """JSON has no infinity: an unbounded rho is stored as null, as in the command line's output."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+Ratio = Annotated[float | None, BeforeValidator(_finite_or_none)]
+Count = Annotated[int, Field(ge=0)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SourceFile(_Record):
+    """A source's shard: its size and content hash, "sha256:<hex>" or "blake3:<hex>"."""
+
+    nbytes: Count
+    hash: Annotated[str, Field(pattern=CONTENT_HASH)]
+
+
+class LicenceRecord(_Record):
+    """A licence as model cards state it; `id` is None where nothing is stated."""
+
+    id: str | None = None
+    name: str | None = None
+    link: str | None = None
+
+    @property
+    def licence(self) -> Licence:
+        """The licence, with its rank."""
+        return Licence(self.id, self.name, self.link)
+
+
+class SourceRecord(_Record):
+    """A checkpoint that went into the merge.
+
+    Attributes:
+        source: as the user gave it.
+        revision: the commit, for a Hub id.
+        fingerprint: see `fingerprint_of`.
+        nbytes: of its shards.
+        files: its shards by name; None when they were not hashed.
+        license: what its model card states.
+    """
+
+    source: str
+    revision: str | None = None
+    fingerprint: str
+    nbytes: Count
+    files: dict[str, SourceFile] | None = None
+    license: LicenceRecord = LicenceRecord()
+
+
+class AgentRecord(SourceRecord):
+    """An agent, and the numbers of its merge. Those a method does not have are null.
+
+    Attributes:
+        rho: overlap-unique ratio; null when infinite (`unique` is then 0 and `shared` is not) or
+            when the method has none.
+        rho_m: the ratio by magnitude, for methods that use it; null also when infinite.
+        is_rho_m_infinite: it is.
+        scaling_factor: lambda as asked for.
+        effective_scaling_factor: lambda as stored after rounding; null without unique elements.
+        total: elements compared (a tied matrix once).
+        changed: elements with |tau| above epsilon; `unique` plus `shared`.
+        unique, shared: elements changed by this agent alone, and by others too.
+        overlap: changed elements shared with exactly 0, 1, 2, ... other agents.
+    """
+
+    rho: Ratio = None
+    rho_m: Ratio = None
+    is_rho_m_infinite: bool = False
+    scaling_factor: Ratio = None
+    effective_scaling_factor: Ratio = None
+    total: Count | None = None
+    changed: Count | None = None
+    unique: Count | None = None
+    shared: Count | None = None
+    overlap: tuple[Count, ...] | None = None
+
+
+class ShardRecord(_Record):
+    """A file of the merged checkpoint: its size and BLAKE3 digest."""
+
+    nbytes: Count
+    blake3: Digest
+
+
+class Passport(_Record):
+    """How a merged checkpoint came to be.
+
+    Attributes:
+        format: of this file.
+        ram_studio_version: of the package that merged.
+        recipe: everything that was asked for.
+        base, agents: the sources; agents by name in the recipe's order.
+        dtype: of the merged tensors, as safetensors spells it; "mixed" where they follow a base
+            of several dtypes.
+        rounding, seed: as used.
+        elements: of all merged tensors, a tied matrix once.
+        shards: by file name.
+        files: all other files of the folder, the model card included, by name; only the passport
+            itself is not among them.
+        libraries: versions of Python and of the libraries that computed.
+        warnings: what the user was told about the sources.
+        license: the most restrictive of the sources' licences.
+        seal: BLAKE3 of everything else in the passport, see `seal_of`.
+    """
+
+    format: Literal[1] = 1
+    ram_studio_version: str
+    recipe: Recipe
+    base: SourceRecord
+    agents: dict[AgentName, AgentRecord]
+    dtype: str
+    rounding: Literal["nearest", "stochastic"]
+    seed: Count
+    elements: Count
+    shards: dict[str, ShardRecord]
+    files: dict[str, ShardRecord] = Field(default_factory=dict)
+    libraries: dict[str, str] = Field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    license: LicenceRecord = LicenceRecord()
+    seal: Digest | None = None
+
+    @property
+    def sources(self) -> dict[str, SourceRecord]:
+        """The base ("base") and the agents by name."""
+        return {"base": self.base, **self.agents}
+
+    def sealed(self, files: Mapping[str, bytes]) -> Passport:
+        """Return the passport of a folder that also holds these files, with its seal."""
+        records = {
+            name: ShardRecord(nbytes=len(data), blake3=hash_bytes(data))
+            for name, data in sorted(files.items())
+        }
+        covered = self.model_copy(update={"files": records, "seal": None})
+        seal = seal_of(json.loads(covered.to_json()))
+        return covered.model_copy(update={"seal": seal})
+
+    def to_json(self) -> bytes:
+        """Return the file's content; equal passports give equal bytes."""
+        return (self.model_dump_json(indent=2) + "\n").encode()
+
+
+def seal_of(passport: Mapping[str, Any]) -> str:
+    """Return the BLAKE3 of a passport's JSON without its `seal`: keys sorted, no spaces, UTF-8."""
+    rest = {key: value for key, value in passport.items() if key != "seal"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hash_bytes(text.encode("utf-8", "surrogatepass"))
+
+
+def source_record(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = None) -> SourceRecord:
+    """Return what a passport keeps of a base.
+
+    Args:
+        checkpoint: the base.
+        hashes: content hashes of its shards by file name, where they were computed.
+    """
+    files = None
+    if hashes is not None:
+        files = {
+            path.name: SourceFile(nbytes=path.stat().st_size, hash=hashes[path.name])
+            for path in checkpoint.shards
+        }
+    licence = licence_of(checkpoint)
+    return SourceRecord(
+        source=checkpoint.source,
+        revision=checkpoint.revision,
+        fingerprint=checkpoint.fingerprint,
+        nbytes=checkpoint.nbytes,
+        files=files,
+        license=LicenceRecord(id=licence.id, name=licence.name, link=licence.link),
+    )
+
+
+def agent_record(
+    checkpoint: Checkpoint, hashes: Mapping[str, str] | None = None, **numbers: object
+) -> AgentRecord:
+    """Return what a passport keeps of an agent; `numbers` are the fields of `AgentRecord`."""
+    source = source_record(checkpoint, hashes)
+    return AgentRecord.model_validate({**source.model_dump(), **numbers})
+
+
+def read_passport(folder: str | Path) -> Passport:
+    """Return the passport of a merged checkpoint.
+
+    Raises: VerificationError when there is none, it is damaged or was changed after the merge;
+    CheckpointError when it cannot be read.
+    """
+    path = Path(folder).expanduser() / PASSPORT_FILE
+    if not path.is_file():
+        raise VerificationError(
+            f"{printable(path)} is missing; expected the folder of a checkpoint that RAM Studio "
+            "merged."
+        )
+    data = read_bounded(path, "", limit=MAX_PASSPORT_BYTES)
+    try:
+        passport = Passport.model_validate_json(data)
+    except ValidationError as error:
+        raise VerificationError(
+            f"{printable(path)} is damaged: {describe_validation(error)}; merge again."
+        ) from error
+    if passport.seal is not None and passport.seal != seal_of(json.loads(data)):
+        raise VerificationError(
+            f"{printable(path)} differs from its seal: the passport was changed after the merge. "
+            "Restore it, or merge again."
+        )
+    return passport

@@ -1,0 +1,269 @@
+"""A recipe: everything that decides a merge, as one YAML file, validated once.
+
+    base: Qwen/Qwen2.5-7B-Instruct
+    agents:
+      coding: Gen-Verse/ReasonFlux-Coder-7B
+      memory: ./models/memory-agent
+    method: ram+
+    settings: {epsilon: 1e-5, r: 0.1, alpha: 2.0}
+
+What a method's own settings may be is not known here: whoever loads a recipe passes a validator.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from ram_studio.checkpoints.fit.compatibility import ExtraPolicy, MissingPolicy, RowsPolicy
+from ram_studio.checkpoints.read.describe import BASE_NAME, printable
+from ram_studio.errors import SettingsError
+
+MAX_RECIPE_BYTES = 1_000_000
+
+SettingsValidator = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
+"""Method name, settings -> complete settings; raises ValueError or SettingsError."""
+
+# Pattern names join agents with "+" and lists of agents with ",": neither may be in a name.
+_AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def check_agent_name(name: str) -> str:
+    """Return `name` if an agent may be called that.
+
+    Raises: ValueError when it is not 1 to 64 of A-Z a-z 0-9 . _ - (starting with a letter or a
+    digit), or is "base".
+    """
+    if not _AGENT_NAME.fullmatch(name):
+        raise ValueError(
+            f"agent name {printable(name, 60)!r}: expected 1 to 64 letters, digits, dots, dashes "
+            "or underscores, starting with a letter or a digit"
+        )
+    if name == BASE_NAME:
+        raise ValueError('agent name "base" is kept for the base model')
+    return name
+
+
+def _check_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    # JSON has no infinity: the passport could not keep it.
+    for key, value in settings.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{printable(key, 60)} is {value}; expected a finite number")
+    return settings
+
+
+AgentName = Annotated[str, AfterValidator(check_agent_name)]
+Source = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=4096)]
+
+
+class Recipe(BaseModel):
+    """One merge.
+
+    Attributes:
+        base: folder or Hub id `owner/name[@revision]`.
+        agents: sources by name, in the order that all results keep.
+        method: a method's name; which exist is the algorithm layer's business.
+        settings: the method's own settings (epsilon, r, alpha, scope, shared, ... for RAM).
+        dtype: of the merged tensors; None takes the base's.
+        rounding: how float32 results are rounded to it.
+        seed: of everything random, 0 to 2**64 - 1.
+        missing, extra, rows: what to do where an agent does not fit, see `check_compatibility`.
+        tokenizer: "base", or the agent whose tokenizer is copied.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    base: Source
+    agents: Annotated[dict[AgentName, Source], Field(min_length=1)]
+    method: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9+-]{0,40}$")] = "ram+"
+    settings: Annotated[dict[str, Any], AfterValidator(_check_settings)] = Field(
+        default_factory=dict
+    )
+    dtype: Literal["bfloat16", "float16", "float32"] | None = None
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+    seed: Annotated[int, Field(ge=0, lt=2**64, strict=True)] = 0
+    missing: MissingPolicy = "error"
+    extra: ExtraPolicy = "error"
+    rows: RowsPolicy = "exact"
+    tokenizer: str = BASE_NAME
+
+    @model_validator(mode="after")
+    def _tokenizer_is_one_of_us(self) -> Recipe:
+        if self.tokenizer != BASE_NAME and self.tokenizer not in self.agents:
+            raise ValueError(
+                f"tokenizer is {printable(self.tokenizer, 60)!r}; expected {BASE_NAME!r} or the "
+                "name of an agent"
+            )
+        return self
+
+
+def make_recipe(
+    values: Mapping[str, Any],
+    *,
+    where: str = "recipe",
+    validate_settings: SettingsValidator | None = None,
+) -> Recipe:
+    """Return the validated recipe of these values.
+
+    Args:
+        values: the recipe's fields.
+        where: the start of messages (a file name).
+        validate_settings: completes and checks `settings` for the method.
+
+    Raises: SettingsError, one line that names the field.
+    """
+    try:
+        recipe = Recipe.model_validate(dict(values))
+        if validate_settings is None:
+            return recipe
+        settings = dict(validate_settings(recipe.method, recipe.settings))
+    except ValidationError as error:
+        raise SettingsError(f"{where}: {describe_validation(error)}") from error
+    except (SettingsError, ValueError) as error:
+        raise SettingsError(f"{where}: settings: {printable(error, 600)}") from error
+    return recipe.model_copy(update={"settings": settings})
+
+
+def describe_validation(error: ValidationError) -> str:
+    """Return a pydantic error as one line: the first three fields, and how many there are more."""
+    lines = []
+    for problem in error.errors(include_url=False, include_context=False, include_input=False):
+        field = ".".join(str(part) for part in problem["loc"] if part != "[key]")
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            message = "there is no such field"
+        elif problem["type"] == "missing":
+            message = "is required"
+        lines.append(f"{printable(field, 80)}: {printable(message, 300)}" if field else message)
+    shown = "; ".join(lines[:3])
+    return shown if len(lines) <= 3 else f"{shown}; and {len(lines) - 3} more"
+
+
+def load_recipe(path: str | Path, *, validate_settings: SettingsValidator | None = None) -> Recipe:
+    """Read a recipe file.
+
+    A source that starts with `./` or `../` is looked for beside the recipe first, then in the
+    working directory.
+
+    Raises: SettingsError, one line that names the file and the field (or the YAML line).
+    """
+    path = Path(path)
+    where = printable(path)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_RECIPE_BYTES + 1)
+    except OSError as error:
+        raise SettingsError(f"{where} cannot be read: {error.strerror or error}.") from error
+    if len(data) > MAX_RECIPE_BYTES:
+        raise SettingsError(f"{where} is larger than {MAX_RECIPE_BYTES} bytes; not a recipe.")
+    values = _parse_yaml(data, where)
+    for field in ("base", "agents"):
+        if field in values:
+            values[field] = _beside(values[field], path.parent)
+    return make_recipe(values, where=where, validate_settings=validate_settings)
+
+
+def _beside(value: Any, folder: Path) -> Any:
+    if isinstance(value, dict):
+        return {name: _beside(source, folder) for name, source in value.items()}
+    if isinstance(value, str) and value.startswith(("./", "../")) and (folder / value).exists():
+        return str(folder / value)
+    return value
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Plain data only: no aliases (their expansion can be unbounded), no key given twice."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.MarkedYAMLError(
+                problem="aliases are not allowed", problem_mark=event.start_mark
+            )
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(
+                    problem="a name must be plain text", problem_mark=key_node.start_mark
+                )
+            if key_node.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"{printable(key_node.value, 60)!r} appears twice",
+                    problem_mark=key_node.start_mark,
+                )
+            seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
+class _StrictDumper(yaml.SafeDumper):
+    """Writes what `_StrictLoader` reads back: text that looks like its numbers is quoted."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # Unquoted or in single quotes PyYAML folds unusual line breaks (U+0085) into spaces.
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_StrictDumper.add_representer(str, _represent_text)
+
+# YAML 1.1 reads 1e-5 as text because it has no dot; everybody writes epsilon that way.
+for _yaml_class in (_StrictLoader, _StrictDumper):
+    _yaml_class.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+    )
+
+
+def _parse_yaml(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        values = yaml.load(data.decode("utf-8-sig"), Loader=_StrictLoader)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise SettingsError(
+            f"{where}{line}: not valid YAML: {printable(error.problem)}."
+        ) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise SettingsError(f"{where}: not valid YAML: {printable(reason)}.") from error
+    if not isinstance(values, dict):
+        raise SettingsError(f"{where} holds no recipe; expected fields such as base and agents.")
+    return values
+
+
+def recipe_yaml(recipe: Recipe) -> str:
+    """Return the recipe as YAML text that `load_recipe` reads back to an equal recipe.
+
+    Fields at their default are written too: a recipe keeps its meaning when defaults change.
+    """
+    values = {k: v for k, v in recipe.model_dump(mode="json").items() if v is not None}
+    return yaml.dump(values, Dumper=_StrictDumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def dump_recipe(recipe: Recipe, path: str | Path) -> None:
+    """Write the recipe to a YAML file.
+
+    Raises: SettingsError when the file cannot be written.
+    """
+    try:
+        Path(path).write_text(recipe_yaml(recipe), encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(
+            f"{printable(path)} cannot be written: {error.strerror or error}."
+        ) from error

@@ -1,0 +1,269 @@
+"""A sketch on disk: one safetensors file with the counts, and a JSON header."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from ram_studio.algorithm.ladder import BIN_COUNT, LADDER
+from ram_studio.algorithm.meters.relations import (
+    EXPONENTS,
+    HALF_STEPS,
+    Relations,
+    magnitude_of_sets,
+    members_of,
+    pairs_of,
+)
+from ram_studio.algorithm.meters.rounding_meter import DTYPES, StepCounts
+from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS, OverlapCounts
+from ram_studio.algorithm.sketch import Sketch, TensorEntry
+from ram_studio.checkpoints.read.describe import printable
+from ram_studio.errors import OutputError, SketchError
+
+SKETCH_FORMAT = 2
+_READABLE = (1, 2)
+"""Format 1 had counts only: such sketches have neither relations nor steps."""
+
+_HEADER = "ram_studio_sketch"
+
+
+def save_sketch(sketch: Sketch, path: str | Path) -> Path:
+    """Write a sketch; the file appears whole or not at all, and replaces an older one.
+
+    Raises: OutputError when the file cannot be written.
+    """
+    path = Path(path)
+    arrays = {"magnitudes": sketch.magnitudes, "numel": sketch.counts.numel}
+    arrays |= _arrays("counts", sketch.counts)
+    if sketch.rounded is not None:
+        arrays |= _arrays("rounded", sketch.rounded)
+    if sketch.relations is not None:
+        arrays |= _relation_arrays(sketch.relations)
+    if sketch.steps is not None:
+        arrays |= _step_arrays(sketch.steps)
+    header = {
+        "format": SKETCH_FORMAT,
+        "agents": list(sketch.agents),
+        "tensors": [t.name for t in sketch.tensors],
+        "ladder": list(LADDER),
+        "fingerprints": dict(sketch.fingerprints),
+        "sources": dict(sketch.sources),
+        "dtypes": dict(sketch.dtypes),
+        "warnings": list(sketch.warnings),
+        "layers": [] if sketch.steps is None else list(sketch.steps.layers),
+    }
+    data = save(
+        {name: np.ascontiguousarray(a) for name, a in arrays.items()},
+        metadata={_HEADER: json.dumps(header, sort_keys=True)},
+    )
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise OutputError(
+            f"The sketch {printable(path)} cannot be written: {error.strerror}. Choose another "
+            "place."
+        ) from error
+    return path
+
+
+def _arrays(prefix: str, counts: OverlapCounts) -> dict[str, np.ndarray]:
+    if counts.patterns is not None:
+        return {f"{prefix}.patterns": counts.patterns}
+    return {f"{prefix}.shared": counts.shared}
+
+
+def load_sketch(path: str | Path) -> Sketch:
+    """Read a sketch.
+
+    Raises: SketchError when the file is missing, damaged, of another format or another ladder.
+    """
+    path = Path(path)
+    where = f"The sketch {printable(path)}"
+    try:
+        with safe_open(path, framework="np") as file:
+            header = json.loads((file.metadata() or {})[_HEADER])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if header["format"] not in _READABLE:
+            raise SketchError(
+                f"{where} has format {header['format']}, this version reads "
+                f"{' and '.join(map(str, _READABLE))}; "
+                "analyze the checkpoints again."
+            )
+        if header["ladder"] != list(LADDER):
+            raise SketchError(
+                f"{where} was counted on another epsilon ladder; analyze the checkpoints again."
+            )
+        return _build(header, arrays)
+    except FileNotFoundError as error:
+        raise SketchError(
+            f"{where} does not exist; make it with `ram-studio analyze --sketch FILE`."
+        ) from error
+    except OSError as error:
+        raise SketchError(f"{where} cannot be read: {error.strerror}.") from error
+    except (SafetensorError, KeyError, ValueError, TypeError, IndexError) as error:
+        raise SketchError(
+            f"{where} is damaged or no sketch at all ({type(error).__name__}); analyze the "
+            "checkpoints again."
+        ) from error
+
+
+def _build(header: dict, arrays: dict[str, np.ndarray]) -> Sketch:
+    numel = arrays["numel"]
+    n_agents = len(header["agents"])
+    if arrays["magnitudes"].shape != (n_agents, BIN_COUNT):
+        raise ValueError("magnitudes")
+    if len(header["tensors"]) != len(numel):
+        raise ValueError("tensors")
+
+    def counts(prefix: str) -> OverlapCounts:
+        shape = (len(numel), len(LADDER))
+        if f"{prefix}.patterns" in arrays:
+            patterns = arrays[f"{prefix}.patterns"]
+            if patterns.shape != (*shape, 1 << n_agents):
+                raise ValueError(prefix)
+            if (patterns < 0).any() or (patterns.sum(-1) != numel[:, None]).any():
+                raise ValueError(prefix)
+            return OverlapCounts.from_patterns(numel, patterns)
+        shared = arrays[f"{prefix}.shared"]
+        if shared.shape != (*shape, n_agents, n_agents):
+            raise ValueError(prefix)
+        if (shared < 0).any() or (shared.sum(-1) > numel[:, None, None]).any():
+            raise ValueError(prefix)
+        return OverlapCounts(numel, None, shared)
+
+    is_mixed = any(name.startswith("rounded.") for name in arrays)
+    return Sketch(
+        agents=tuple(header["agents"]),
+        tensors=tuple(
+            TensorEntry(name, int(n)) for name, n in zip(header["tensors"], numel, strict=True)
+        ),
+        counts=counts("counts"),
+        magnitudes=arrays["magnitudes"],
+        fingerprints=header["fingerprints"],
+        sources=header["sources"],
+        dtypes=header["dtypes"],
+        rounded=counts("rounded") if is_mixed else None,
+        relations=_build_relations(arrays, len(numel), n_agents),
+        steps=_build_steps(arrays, header.get("layers", []), n_agents),
+        warnings=tuple(header["warnings"]),
+    )
+
+
+def _relation_arrays(found: Relations) -> dict[str, np.ndarray]:
+    arrays = {
+        "pair_counts": found.pair_counts,
+        "pair_sums": found.pair_sums,
+        "dots": found.dots,
+        "conflicts": found.conflicts,
+        "cancelled": found.cancelled,
+    }
+    # What each agent alone changed and shares follows from the sums by set.
+    if found.by_set is not None:
+        arrays["by_set"] = found.by_set
+    else:
+        arrays["magnitude"] = found.magnitude
+    return {f"relations.{name}": a for name, a in arrays.items() if a is not None}
+
+
+def _build_relations(
+    arrays: dict[str, np.ndarray], n_tensors: int, n_agents: int
+) -> Relations | None:
+    if "relations.dots" not in arrays:
+        return None
+    points, pairs = len(LADDER), len(pairs_of(n_agents))
+
+    def array(name: str, *shape: int) -> np.ndarray:
+        found = arrays[f"relations.{name}"]
+        if found.shape != (n_tensors, *shape) or not np.isfinite(found).all():
+            raise ValueError(name)
+        return found
+
+    def optional(name: str, *shape: int) -> np.ndarray | None:
+        return array(name, *shape) if f"relations.{name}" in arrays else None
+
+    by_set = None
+    if n_agents <= MAX_PATTERN_AGENTS:
+        by_set = array("by_set", points, len(members_of(n_agents)))
+        magnitude = magnitude_of_sets(by_set, n_agents)
+    else:
+        magnitude = array("magnitude", points, n_agents, 2)
+    if (magnitude < 0).any():
+        raise ValueError("magnitude")
+    return Relations(
+        magnitude=magnitude,
+        by_set=by_set,
+        pair_counts=array("pair_counts", points, pairs, 2),
+        pair_sums=array("pair_sums", points, pairs, 2),
+        conflicts=optional("conflicts", points),
+        cancelled=optional("cancelled", points, n_agents),
+        dots=array("dots", n_agents, n_agents),
+    )
+
+
+_STEP_SHAPES = {
+    "exact": (6,),
+    "loose": (3,),
+    "loose_sums": (len(LADDER), 2),
+    "layer_exact": (6,),
+    "layer_loose": (4,),
+    "layer_sums": (2,),
+}
+
+
+_COUNTED = ("exact", "layer_exact")
+_KINDS = (*_COUNTED, "loose", "layer_loose")
+"""Tables of small numbers, stored in 16 bits; the counts of the first two apart, in 64."""
+
+
+def _step_arrays(steps: StepCounts) -> dict[str, np.ndarray]:
+    arrays = {name: getattr(steps, name) for name in _STEP_SHAPES}
+    for name in _COUNTED:
+        arrays[f"{name}_count"] = arrays[name][:, -1]
+        arrays[name] = arrays[name][:, :-1]
+    for name in _KINDS:
+        arrays[name] = arrays[name].astype(np.int16)
+    return {f"steps.{name}": array for name, array in arrays.items()}
+
+
+def _build_steps(
+    arrays: dict[str, np.ndarray], layers: list[str], n_agents: int
+) -> StepCounts | None:
+    if "steps.exact" not in arrays:
+        return None
+    found = {name: arrays[f"steps.{name}"] for name in _STEP_SHAPES}
+    for name in _KINDS:
+        found[name] = found[name].astype(np.int64)
+    for name in _COUNTED:
+        counts = arrays[f"steps.{name}_count"]
+        if counts.ndim != 1 or (counts < 0).any():
+            raise ValueError(name)
+        found[name] = np.column_stack([found[name], counts])
+    for name, shape in _STEP_SHAPES.items():
+        if found[name].shape[1:] != shape:
+            raise ValueError(name)
+    limits = {
+        "exact": (n_agents, len(DTYPES), len(LADDER) + 1, EXPONENTS, HALF_STEPS + 1),
+        "loose": (n_agents, 2, EXPONENTS),
+        "layer_exact": (len(layers), n_agents, len(DTYPES), EXPONENTS, HALF_STEPS + 1),
+        "layer_loose": (len(layers), n_agents, 2, EXPONENTS),
+    }
+    for name, bound in limits.items():
+        rows = found[name][:, : len(bound)]
+        if (rows < 0).any() or (rows >= np.array(bound)).any():
+            raise ValueError(name)
+    for rows, sums in (("loose", "loose_sums"), ("layer_loose", "layer_sums")):
+        if len(found[rows]) != len(found[sums]) or not np.isfinite(found[sums]).all():
+            raise ValueError(rows)
+    return StepCounts(n_agents=n_agents, layers=tuple(layers), **found)

@@ -1,0 +1,192 @@
+"""Where a merged checkpoint may go: refusals before any work, the lock, leftovers of killed runs.
+
+The output folder appears by one rename of a temporary folder beside it. One lock file beside both,
+held for the whole run, makes sure that two runs never work on the same output, and that a
+temporary folder found while holding it belongs to a run that is dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ram_studio.checkpoints.read.describe import printable, shown_bytes
+from ram_studio.errors import OutputError
+
+# Room for config, tokenizer, card and passport beside the shards.
+SIDECAR_BYTES = 2**20
+
+
+def check_output(out: str | Path, *, needed_bytes: int, sources: Sequence[Path] = ()) -> Path:
+    """Return `out` as an absolute path after making sure that a checkpoint can be written there.
+
+    Args:
+        out: a folder that does not exist yet, or an empty one.
+        needed_bytes: bytes of all files to be written.
+        sources: folders that are read meanwhile; the output must not lie inside one of them.
+
+    Raises: OutputError when it exists, lies inside a source, its parent is not writable, or the
+    disk is too small (both numbers are in the message). Nothing has been written then.
+    """
+    out = Path(os.path.abspath(Path(out).expanduser()))
+    try:
+        _refuse_existing(out)
+        for source in sources:
+            if out.resolve().is_relative_to(source.resolve()):
+                raise OutputError(
+                    f"{printable(out)} lies inside {printable(source)}, which is read for the "
+                    "merge; choose a folder outside of it."
+                )
+        parent = nearest_folder(out)
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise OutputError(
+                f"{printable(parent)} is not writable; choose another folder for the output, or "
+                "change its permissions."
+            )
+        free = shutil.disk_usage(parent).free
+    except OSError as error:
+        raise OutputError(
+            f"{printable(out)} cannot be used for the output: {error.strerror or error}; choose "
+            "another folder."
+        ) from error
+    if free < needed_bytes:
+        raise OutputError(
+            f"{printable(out)} needs {shown_bytes(needed_bytes)}, {printable(parent)} has "
+            f"{shown_bytes(free)} free ({needed_bytes} and {free} bytes); free "
+            f"{shown_bytes(needed_bytes - free)} or choose another disk."
+        )
+    return out
+
+
+def _refuse_existing(out: Path) -> None:
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise OutputError(
+            f"{printable(out)} exists and is not a folder; choose a folder that does not exist yet."
+        )
+    if out.is_dir() and any(out.iterdir()):
+        raise OutputError(
+            f"{printable(out)} exists and is not empty; choose another folder, or remove this one "
+            "first."
+        )
+    if out.is_dir() and os.path.ismount(out):
+        raise OutputError(
+            f"{printable(out)} is a mount point, which cannot be replaced in one step; choose a "
+            "new folder inside it."
+        )
+
+
+def nearest_folder(out: Path) -> Path:
+    """Return the closest parent of `out` that exists."""
+    parent = out.parent
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
+    return parent
+
+
+@contextlib.contextmanager
+def reserved(out: Path) -> Iterator[Path]:
+    """Hold the lock of `out` and yield a new temporary folder beside it, removed at the end.
+
+    Temporary folders that killed runs left for the same output are removed first. Parents of `out`
+    are created, and removed again when the block leaves them empty.
+
+    Raises: OutputError when another live run holds the lock, or a folder cannot be made.
+    """
+    with contextlib.ExitStack() as undo:
+        with plain_words(f"the folder {printable(out.parent)} cannot be prepared"):
+            for folder in _missing_parents(out):
+                folder.mkdir(exist_ok=True)
+                undo.callback(_remove_if_empty, folder)
+            is_locked = _hold_lock(out, undo)
+            if is_locked:
+                _remove_leftovers(out)
+            temporary = out.parent / f".{out.name}.partial-{secrets.token_hex(8)}"
+            temporary.mkdir()
+        # After finishing it has become the output and there is nothing left to remove.
+        undo.callback(shutil.rmtree, temporary, ignore_errors=True)
+        yield temporary
+
+
+def _missing_parents(out: Path) -> list[Path]:
+    missing = []
+    parent = out.parent
+    while not parent.exists():
+        missing.append(parent)
+        parent = parent.parent
+    return missing[::-1]
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _hold_lock(out: Path, undo: contextlib.ExitStack) -> bool:
+    """Take the lock file beside `out` until `undo` runs; False where the disk knows no locks."""
+    path = out.parent / f".{out.name}.partial-lock"
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The run that held it may have removed the file between our open and our lock.
+            if _is_same_file(path, handle):
+                break
+        except BlockingIOError:
+            os.close(handle)
+            raise OutputError(
+                f"Another run is writing to {printable(out)} right now; wait for it or choose "
+                "another folder."
+            ) from None
+        except OSError as error:
+            os.close(handle)
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+            _remove_quietly(path)
+            return False
+        os.close(handle)
+    undo.callback(os.close, handle)
+    undo.callback(_remove_quietly, path)
+    return True
+
+
+def _is_same_file(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _remove_quietly(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _remove_leftovers(out: Path) -> None:
+    pattern = re.compile(re.escape(f".{out.name}.partial-") + r"[0-9a-f]{16}")
+    for entry in os.scandir(out.parent):
+        if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def plain_words(what: str) -> Iterator[None]:
+    """Turn an operating system's error into an OutputError that starts with `what`."""
+    try:
+        yield
+    except OSError as error:
+        reason = {
+            errno.ENOSPC: "the disk is full; free some space",
+            errno.EDQUOT: "the disk quota is used up; free some space",
+            errno.EIO: "the disk reported an input/output error; check it or choose another",
+            errno.EROFS: "the disk is read-only; choose another",
+        }.get(error.errno or 0, f"{error.strerror or error}; choose another folder")
+        raise OutputError(
+            f"{what[0].upper()}{what[1:]}: {reason} and run again. Nothing was left behind."
+        ) from error

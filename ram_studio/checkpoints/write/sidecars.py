@@ -1,0 +1,100 @@
+"""The small files beside the weights that a merged checkpoint takes over from its base."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE, Checkpoint
+from ram_studio.checkpoints.read.describe import printable, who
+from ram_studio.checkpoints.read.json_files import parse_json_object, read_bounded
+from ram_studio.checkpoints.read.links import check_link
+from ram_studio.errors import SettingsError
+
+OUTPUT_DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+"""Output dtypes by the name a recipe uses, and the safetensors name of each."""
+
+MODEL_FILES = ("generation_config.json", "preprocessor_config.json", "processor_config.json")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tekken.json",
+)
+_LICENCE = re.compile(r"(LICEN[CS]E|NOTICE|USE_POLICY)(\.(txt|md))?", re.IGNORECASE)
+
+
+def sidecar_files(
+    base: Checkpoint, *, dtype: str | None = None, tokenizer: Checkpoint | None = None
+) -> dict[str, bytes]:
+    """Return the files to put beside merged shards, by name.
+
+    config.json (with the output dtype), generation and processor settings, licence texts and the
+    tokenizer's files. The base's Python files are never among them.
+
+    Args:
+        base: the base model.
+        dtype: the output dtype ("bfloat16", "float16", "float32"); None leaves the config as it is.
+        tokenizer: whose tokenizer to take (default: the base's).
+
+    Raises: CheckpointError when a file cannot be read or is a link out of its folder, or when
+    config.json is not a JSON object; SettingsError for another dtype.
+    """
+    if dtype is not None and dtype not in OUTPUT_DTYPES:
+        raise SettingsError(f"dtype is {printable(dtype)!r}; expected {', '.join(OUTPUT_DTYPES)}.")
+    files = {}
+    config = base.folder / CONFIG_FILE
+    if config.exists():
+        at = who(base.name)
+        files[CONFIG_FILE] = _config_bytes(check_link(config, at), dtype, at=at)
+    licences = sorted(p.name for p in base.folder.iterdir() if _LICENCE.fullmatch(p.name))
+    files |= _read_existing(base, (*MODEL_FILES, *licences))
+    files |= _read_existing(tokenizer or base, TOKENIZER_FILES)
+    return files
+
+
+def _read_existing(checkpoint: Checkpoint, names: tuple[str, ...]) -> dict[str, bytes]:
+    at = who(checkpoint.name)
+    return {
+        name: read_bounded(check_link(checkpoint.folder / name, at), at)
+        for name in names
+        if (checkpoint.folder / name).is_file()
+    }
+
+
+def _config_bytes(path: Path, dtype: str | None, *, at: str) -> bytes:
+    """Return config.json, its dtype entries changed to `dtype`; byte for byte when none changes."""
+    data = read_bounded(path, at)
+    config = parse_json_object(data, path, at)
+    if dtype is None or not _set_dtype(config, dtype):
+        return data
+    return (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _set_dtype(config: dict[str, Any], dtype: str) -> bool:
+    """Write `dtype` wherever the config names one (also in a nested text_config); True if changed.
+
+    transformers 5 says `dtype`, 4 says `torch_dtype` and reads only that; where there is neither,
+    loading would fall back to float32 or to the file's own, so the name both read is added.
+    """
+    before = json.dumps(config, sort_keys=True)
+    keys = [key for key in ("dtype", "torch_dtype") if key in config]
+    for key in keys or ["torch_dtype"]:
+        config[key] = dtype
+    for value in config.values():
+        if isinstance(value, dict):
+            for key in ("dtype", "torch_dtype"):
+                if isinstance(value.get(key), str):
+                    value[key] = dtype
+    return json.dumps(config, sort_keys=True) != before

@@ -1,0 +1,328 @@
+"""Writing a checkpoint so that it either exists whole or not at all.
+
+Everything goes into a temporary folder beside the output, whose shards carry a `.partial` suffix
+and which gets its index and config last; finishing flushes all of it to the disk and renames the
+folder. A process killed at any moment leaves nothing that loads as a model (only between the last
+two system calls is the hidden folder already complete), and the next writer for the same output
+removes what it left. The layout is that of `save_pretrained`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path, PurePosixPath
+from typing import Self
+
+from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE
+from ram_studio.checkpoints.read.describe import printable, quoted, shown_list
+from ram_studio.checkpoints.read.shard_files import INDEX_FILE
+from ram_studio.checkpoints.write.output_folder import (
+    SIDECAR_BYTES,
+    check_output,
+    plain_words,
+    reserved,
+)
+from ram_studio.checkpoints.write.shard_digest import FollowingDigest, shard_digest
+from ram_studio.checkpoints.write.shard_plan import (
+    Shard,
+    TensorSpec,
+    index_json,
+    lay_out,
+    plan_shards,
+)
+from ram_studio.errors import OutputError
+
+__all__ = ["DEFAULT_MAX_SHARD_BYTES", "CheckpointWriter", "plan_shards", "shard_digest"]
+
+DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
+_PARTIAL = ".partial"
+
+_WAIT_SECONDS = 0.1
+
+_EARLY_FLUSH_BYTES = 128 << 20
+"""So much is written before a flush is begun in the background: the disk works during the merge."""
+
+
+class CheckpointWriter:
+    """Writes one sharded checkpoint; a context manager.
+
+    Entering refuses an output that exists, is not writable or does not fit on the disk, takes the
+    output's lock, and allocates every shard at its final size. Leaving without `finish` removes
+    everything. The bytes written do not depend on the order of the writes.
+
+    Example:
+        with CheckpointWriter(out, [("weight", "BF16", (2, 2))]) as writer:
+            writer.write("weight", 0, bytes(8))
+            writer.finish({"config.json": b"{}"})
+
+    Attributes:
+        out: the output folder, absolute.
+        shards: the layout, in file order.
+        nbytes: bytes of all shards.
+        needed_bytes: bytes the disk must have free.
+    """
+
+    def __init__(
+        self,
+        out: str | Path,
+        tensors: Sequence[TensorSpec],
+        *,
+        max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
+        metadata: Mapping[str, str] | None = None,
+        sources: Sequence[Path] = (),
+        sidecar_bytes: int = SIDECAR_BYTES,
+    ) -> None:
+        """Lay the shards out; nothing is touched before the with-block is entered.
+
+        Args:
+            out: a folder that does not exist yet, or an empty one.
+            tensors: (name, safetensors dtype, shape) in file order.
+            max_shard_bytes: the most bytes of tensor data in one shard.
+            metadata: more text pairs for the shards' headers, beside {"format": "pt"}.
+            sources: folders the output must not lie in.
+            sidecar_bytes: room that the disk must have for files beside the shards.
+
+        Raises: SettingsError when max_shard_bytes is below 1.
+        """
+        self.shards: list[Shard] = lay_out(
+            tensors, max_shard_bytes, {"format": "pt", **(metadata or {})}
+        )
+        self.nbytes = sum(shard.file_size for shard in self.shards)
+        self.out = Path(os.path.abspath(Path(out).expanduser()))
+        self.needed_bytes = self.nbytes + sidecar_bytes
+        self._sources = tuple(sources)
+        self._place = {
+            name: (shard, *place) for shard in self.shards for name, place in shard.offsets.items()
+        }
+        self._written = dict.fromkeys(self._place, 0)
+        self._count_lock = threading.Lock()
+        self._unflushed = 0
+        self._flusher = ThreadPoolExecutor(1, thread_name_prefix="flush")
+        self._flushes: list[Future[None]] = []
+        self._files: dict[str, bytes] = {}
+        self._handles: dict[str, int] = {}
+        self._digests: dict[str, FollowingDigest] = {}
+        self._folder: Path | None = None
+        self._undo = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        check_output(self.out, needed_bytes=0, sources=self._sources)
+        with contextlib.ExitStack() as undo:
+            # Leftovers of a killed run are gone after this, and their space is free again.
+            self._folder = undo.enter_context(reserved(self.out))
+            check_output(self.out, needed_bytes=self.needed_bytes)
+            undo.callback(self._close_shards)
+            for shard in self.shards:
+                self._allocate(shard)
+            # A flush cannot be interrupted: it may end behind a writer that was given up.
+            undo.callback(self._flusher.shutdown, wait=False, cancel_futures=True)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._folder = None
+        self._undo.close()
+
+    def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
+        """Write a piece of a tensor's data; safe from several threads at once.
+
+        Args:
+            name: the tensor.
+            byte_offset: where the piece begins in the tensor's data.
+            buffer: the piece, little-endian as stored; anything C-contiguous with the buffer
+                protocol (a numpy array).
+
+        Raises: OutputError when the disk is full or fails.
+        """
+        shard, start, nbytes = self._place[name]
+        view = memoryview(buffer)
+        if view.nbytes == 0:
+            return
+        view = view.cast("B")
+        assert 0 <= byte_offset <= byte_offset + len(view) <= nbytes, f"{name}: outside the tensor"
+        position = start + byte_offset
+        with plain_words(f"tensor {quoted(name)} cannot be written to {printable(self.out)}"):
+            _write_fully(self._handles[shard.file_name], view, position)
+            self._digests[shard.file_name].wrote(position, view)
+        with self._count_lock:
+            self._written[name] += len(view)
+            self._unflushed += len(view)
+            if self._unflushed >= _EARLY_FLUSH_BYTES and all(f.done() for f in self._flushes):
+                self._flush_soon(shard)
+
+    def add_file(self, name: str, data: bytes) -> None:
+        """Add a small file beside the shards; kept in memory until `finish`.
+
+        Args:
+            name: a relative path without `..`, not that of a shard or the index.
+            data: its content.
+        """
+        parts = PurePosixPath(name).parts
+        reserved_names = {shard.file_name for shard in self.shards} | {INDEX_FILE}
+        assert parts, "a file has a name"
+        assert not {"/", ".."} & set(parts), f"{name}: not below the output folder"
+        assert name not in reserved_names, f"{name}: written by the writer itself"
+        self._files[name] = data
+
+    def digests(self) -> dict[str, str]:
+        """Return each shard's BLAKE3 by its final name.
+
+        Call it after the last write and before `finish`, so that the passport can hold them.
+
+        Raises: OutputError when a shard cannot be read, or a tensor was not written in full.
+        """
+        self._check_complete()
+        for shard in self.shards:
+            self._flush_soon(shard)
+        with plain_words(f"the shards of {printable(self.out)} cannot be read back"):
+            return {
+                shard.file_name: self._digests[shard.file_name].hexdigest()
+                or shard_digest(self._partial(shard))
+                for shard in self.shards
+            }
+
+    def finish(
+        self,
+        files: Mapping[str, bytes] | None = None,
+        on_wait: Callable[[int], None] = lambda flushed: None,
+    ) -> Path:
+        """Complete the checkpoint and put it in place with one rename; returns the output folder.
+
+        Args:
+            files: more files, as for `add_file`.
+            on_wait: called about ten times a second while the shards go to the disk, with the bytes
+                of those that are there; what it raises ends the writing.
+
+        Raises: OutputError when a tensor was not written in full, something appeared in the
+        output's place, or the disk fails. Nothing is left behind then.
+        """
+        for name, data in (files or {}).items():
+            self.add_file(name, data)
+        self._check_complete()
+        folder = self._require_folder()
+        with plain_words(f"{printable(self.out)} cannot be completed"):
+            self._flush_all(on_wait)
+            for shard in self.shards:
+                os.rename(self._partial(shard), folder / shard.file_name)
+            contents = dict(self._files)
+            if len(self.shards) > 1:
+                contents[INDEX_FILE] = index_json(self.shards)
+            # Without config.json nothing loads: it comes last.
+            for name in sorted(contents, key=lambda name: (name == CONFIG_FILE, name)):
+                path = folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(contents[name])
+                _flush(path)
+            _flush(folder)
+            try:
+                os.rename(folder, self.out)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    raise
+                raise OutputError(
+                    f"{printable(self.out)} was created by somebody else during the merge; "
+                    "choose another folder and run again. Nothing was left behind."
+                ) from error
+        # The checkpoint is whole and in place: all that is lost without this flush is its name, and
+        # only if the power fails now. Some file systems refuse to flush folders.
+        with contextlib.suppress(OSError):
+            _flush(self.out.parent)
+        return self.out
+
+    def _require_folder(self) -> Path:
+        assert self._folder is not None, "the writer is used inside its with-block only"
+        return self._folder
+
+    def _partial(self, shard: Shard) -> Path:
+        return self._require_folder() / (shard.file_name + _PARTIAL)
+
+    def _close_shards(self) -> None:
+        for handle in self._handles.values():
+            os.close(handle)
+        self._handles.clear()
+
+    def _flush_all(self, on_wait: Callable[[int], None]) -> None:
+        sizes: dict[Future[None], int] = dict.fromkeys(self._flushes, 0)
+        for shard in self.shards:
+            sizes[self._flusher.submit(_flush, self._partial(shard))] = shard.file_size
+        flushed, waiting = 0, set(sizes)
+        while waiting:
+            done, waiting = wait(waiting, _WAIT_SECONDS, return_when=FIRST_COMPLETED)
+            for flush in done:
+                flush.result()
+                flushed += sizes[flush]
+            if not done:
+                on_wait(flushed)
+
+    def _flush_soon(self, shard: Shard) -> None:
+        self._unflushed = 0
+        self._flushes.append(self._flusher.submit(_flush, self._partial(shard)))
+
+    def _allocate(self, shard: Shard) -> None:
+        """Create a shard at its final size with its header, so that a full disk shows now."""
+        with plain_words(f"{printable(self.out)} cannot be prepared"):
+            handle = os.open(
+                self._partial(shard), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
+            )
+            self._handles[shard.file_name] = handle
+            _reserve_space(handle, shard.file_size)
+            _write_fully(handle, memoryview(shard.head), 0)
+        self._digests[shard.file_name] = FollowingDigest(
+            shard.head,
+            shard.file_size,
+            lambda position, count: _read_fully(handle, position, count),
+        )
+
+    def _check_complete(self) -> None:
+        # A preallocated file reads as zeros where nothing was written: never let that out.
+        short = [
+            f"{quoted(name)} {count} of {self._place[name][2]} bytes"
+            for name, count in self._written.items()
+            if count != self._place[name][2]
+        ]
+        if short:
+            raise OutputError(
+                f"{printable(self.out)} is incomplete: {shown_list(short)} written; run again."
+            )
+
+
+def _reserve_space(handle: int, size: int) -> None:
+    """Give a file its size and, where the file system can, its blocks on the disk."""
+    if hasattr(os, "posix_fallocate"):  # not on macOS
+        try:
+            os.posix_fallocate(handle, 0, size)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+    os.ftruncate(handle, size)
+
+
+def _read_fully(handle: int, position: int, count: int) -> bytes:
+    found = b""
+    while len(found) < count:
+        piece = os.pread(handle, count - len(found), position + len(found))
+        if not piece:
+            raise OSError(errno.EIO, "the file ends too early")
+        found += piece
+    return found
+
+
+def _write_fully(handle: int, view: memoryview, offset: int) -> None:
+    while view:
+        count = os.pwrite(handle, view, offset)
+        view, offset = view[count:], offset + count
+
+
+def _flush(path: Path) -> None:
+    """Have a file's or folder's content on the disk before going on."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,234 @@
+"""What one merge does to single elements: its stored bytes, from the code that merges, and why.
+
+A lens is one recipe made ready for one tensor. It is shown pieces of that tensor and never reads
+elements itself, Fisher files excepted.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ram_studio.algorithm import rounding
+from ram_studio.algorithm.ladder import ladder_index
+from ram_studio.algorithm.methods import METHODS, Need, make_settings
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.engine.blocks import Block
+from ram_studio.engine.job import MergeJob
+from ram_studio.engine.merging import FusedMerger, MergeTally, Plan, TorchMerger, is_fused
+from ram_studio.engine.microscope.worked_example import ElementInput, Worked, worked_example
+from ram_studio.errors import SettingsError
+
+_MANTISSA_BITS = {"BF16": 7, "F16": 10, "F32": 23}
+_LOWEST_EXPONENT = {"BF16": -126, "F16": -14, "F32": -126}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one method does to the elements looked at, or why that cannot be said.
+
+    reason: None where it is known; otherwise everything below is None.
+    settings: the method's, in full; dtype: of the stored elements, as in safetensors.
+    factors: lambda (or scale) per agent in this tensor, None for methods without.
+    stored: float32 (n,), exactly the stored elements; exact: float64 (n,), before rounding;
+    step: float64 (n,), the distance of neighbouring numbers of ``dtype`` at the base's element;
+    worked: the formula with its numbers, one per element.
+    """
+
+    method: str
+    settings: Mapping[str, Any]
+    reason: str | None = None
+    dtype: str | None = None
+    rounding: str | None = None
+    factors: tuple[float, ...] | None = None
+    bits: np.ndarray | None = None
+    stored: np.ndarray | None = None
+    exact: np.ndarray | None = None
+    step: np.ndarray | None = None
+    worked: tuple[Worked, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the method's part of ``microscope --json``."""
+        if self.reason is not None:
+            return {"method": self.method, "settings": dict(self.settings), "reason": self.reason}
+        return {
+            "method": self.method,
+            "settings": dict(self.settings),
+            "dtype": self.dtype,
+            "rounding": self.rounding,
+            "factors": None if self.factors is None else list(self.factors),
+            "stored": self.stored.tolist(),
+            "exact": self.exact.tolist(),
+            "step": self.step.tolist(),
+            "worked": [w.expression for w in self.worked],
+            "notes": [w.note for w in self.worked],
+        }
+
+
+def spacing(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Return the step of a dtype at each value: how far its next number away from zero is.
+
+    values: float32 or float64; returns float64. At 0 it is the smallest number there is.
+    """
+    size = np.abs(np.asarray(values, dtype=np.float64))
+    _, exponent = np.frexp(size)  # size = m * 2**exponent with m in [1/2, 1)
+    exponent = np.where(size > 0, exponent - 1, _LOWEST_EXPONENT[dtype])
+    exponent = np.maximum(exponent, _LOWEST_EXPONENT[dtype])
+    return np.ldexp(1.0, exponent - _MANTISSA_BITS[dtype])
+
+
+class Lens:
+    """One recipe made ready for one tensor, and the merged elements it has seen so far.
+
+    ``reason`` says why it can show nothing, or is None.
+    """
+
+    def __init__(
+        self,
+        report: CompatibilityReport,
+        tensor: MergeTensor,
+        recipe: Recipe,
+        sketch: Sketch | None,
+    ) -> None:
+        self.tensor = tensor
+        self.recipe = recipe
+        self.settings = make_settings(recipe.method, recipe.settings)
+        self.reason = _missing(recipe, self.settings, tensor, sketch)
+        if self.reason is not None:
+            return
+        self._job = MergeJob(report, recipe, device="cpu", threads=1)
+        self._plan: Plan = self._job.plan(self._job.counts(sketch, None, None), sketch)
+        self.reason = _no_torch(self._plan)
+        self._stored: list[np.ndarray] = []
+        self._fisher: list[np.ndarray] = []
+
+    def merge(self, piece: Block, base: np.ndarray, agents: tuple[np.ndarray, ...]) -> int:
+        """Merge a piece; return the bytes read for it beyond those given."""
+        if self.reason is not None:
+            return 0
+        weights, read = None, 0
+        if self._job.fisher is not None:
+            with self._job.fisher as files:
+                weights = files.read(piece)
+            self._fisher.append(weights)
+            read = weights.nbytes
+        tally = MergeTally(self._plan.n_agents)
+        merger = (
+            FusedMerger(self._plan, tally, piece.n)
+            if is_fused(self._plan)
+            else TorchMerger(self._plan, tally)
+        )
+        try:
+            stored = merger.merge(piece, base, agents, weights)
+        except SettingsError as error:  # an element beyond the range of the output's dtype
+            self.reason = str(error)
+            return read
+        if stored is None:
+            self.reason = "There are NaN or Inf among these elements: no merge takes this tensor."
+            return read
+        self._stored.append(stored.copy())  # mergers use their buffers, and the readers', again
+        return read
+
+    def seen(self, index: np.ndarray, base: np.ndarray, agents: np.ndarray) -> Seen:
+        """Return what it did to the elements of all pieces, given together."""
+        settings = self.settings.model_dump(mode="json")
+        if self.reason is not None:
+            return Seen(self.recipe.method, settings, self.reason)
+        dtype = self._plan.dtypes[self.tensor.name]
+        row = self._plan.rows[self.tensor.name]
+        bits = np.concatenate(self._stored)
+        factors = getattr(self._plan.prepared, "factors", None)
+        worked = self._worked(row, index, base, agents)
+        return Seen(
+            method=self.recipe.method,
+            settings=settings,
+            dtype=dtype,
+            rounding=self.recipe.rounding,
+            factors=None if factors is None else tuple(float(f) for f in factors[row]),
+            bits=bits,
+            stored=rounding.decode(bits, dtype),
+            exact=np.array([w.value for w in worked]),
+            step=spacing(base, dtype),
+            worked=worked,
+        )
+
+    def _worked(
+        self, row: int, index: np.ndarray, base: np.ndarray, agents: np.ndarray
+    ) -> tuple[Worked, ...]:
+        names, prepared = self._plan.facts.agents, self._plan.prepared
+        survives = _survivors(prepared, self.tensor, index)
+        fisher = np.concatenate(self._fisher, axis=1) if self._fisher else None
+        return tuple(
+            worked_example(
+                self.recipe.method,
+                prepared,
+                ElementInput(
+                    names,
+                    float(base[i]),
+                    tuple(agents[:, i].tolist()),
+                    row,
+                    None if survives is None else tuple(survives[:, i].tolist()),
+                    None if fisher is None else tuple(fisher[:, i].tolist()),
+                ),
+            )
+            for i in range(len(index))
+        )
+
+
+def _survivors(prepared: Any, tensor: MergeTensor, index: np.ndarray) -> np.ndarray | None:
+    """Return which elements of which agent a random dropping keeps: bool (agents, n), or None."""
+    if not hasattr(prepared, "drop_rate"):
+        return None
+    rows = []
+    for key in prepared.keys(tensor.tied_to or tensor.name):
+        words = np.empty(len(index), dtype=np.uint64)
+        for i, element in enumerate(index.tolist()):
+            rounding.random_words(key, np.uint64(element), words[i : i + 1])
+        rows.append((words >> np.uint64(11)) >= np.uint64(prepared.cut))
+    return np.stack(rows)
+
+
+def _missing(
+    recipe: Recipe, settings: Any, tensor: MergeTensor, sketch: Sketch | None
+) -> str | None:
+    """Return what a method would need beyond the bytes shown and the sketch, or None."""
+    method = METHODS[recipe.method]
+    needs = method.needs(settings)
+    if method.whole(settings, tensor.tied_to or tensor.name, tensor.shape):
+        return (
+            "It merges this matrix as a whole: every element depends on all others, not only on "
+            "those shown."
+        )
+    if Need.FISHER in needs and settings.files is None:
+        return (
+            "It needs a Fisher file of each agent; estimate them with `ram-studio fisher` and set "
+            "files to their folder."
+        )
+    from_counts = needs - {Need.FISHER}
+    if from_counts and sketch is None:
+        return "It needs counts over the whole model; analyze first, and give the sketch."
+    if Need.MAGNITUDE_RATIOS in needs and sketch is not None and sketch.relations is None:
+        return "It needs sums of |tau|, which this sketch does not hold; analyze again."
+    if Need.MAGNITUDES in needs and settings.scope == "tensor":
+        return (
+            "Trimmed tensor by tensor it needs all magnitudes of this tensor; the sketch has those "
+            "of the whole model (scope global)."
+        )
+    if from_counts - {Need.MAGNITUDES} and ladder_index(settings.epsilon) is None:
+        return (
+            f"The sketch has no counts at epsilon {settings.epsilon:g}; choose a point of its "
+            "ladder."
+        )
+    return None
+
+
+def _no_torch(plan: Plan) -> str | None:
+    if is_fused(plan) or importlib.util.find_spec("torch") is not None:
+        return None
+    return "It is computed by PyTorch, which is not installed."

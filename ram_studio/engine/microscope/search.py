@@ -1,0 +1,130 @@
+"""Where to point the microscope: the next shared or unique element, the strongest conflict.
+
+Streams one tensor block by block in bounded memory and stops where it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ram_studio.algorithm import rounding
+from ram_studio.algorithm.ladder import DEFAULT_EPSILON, float32_threshold
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.checkpoints.read.describe import quoted
+from ram_studio.engine.blocks import Block, BlockReader, Sources, blocks_of
+from ram_studio.engine.events import CancelToken
+from ram_studio.errors import SettingsError
+
+SHARED = "shared"
+CONFLICT = "conflict"
+UNIQUE = "unique:"
+"""Followed by an agent's name."""
+
+SEARCH_ELEMENTS = 1 << 16
+
+
+class Found(NamedTuple):
+    """An element: its flat index, and the mass that cancels there (0 unless a conflict)."""
+
+    index: int
+    cancelled: float = 0.0
+
+
+def check_target(target: str, agents: tuple[str, ...]) -> None:
+    """Raise SettingsError unless there is such a thing to look for among these agents."""
+    if target in (SHARED, CONFLICT):
+        if len(agents) < 2:
+            raise SettingsError(
+                f"A {'shared element' if target == SHARED else 'conflict'} takes two agents; "
+                "there is only one here."
+            )
+        return
+    if not target.startswith(UNIQUE) or target.removeprefix(UNIQUE) not in agents:
+        known = ", ".join((SHARED, CONFLICT, *(f"{UNIQUE}{name}" for name in agents)))
+        raise SettingsError(f"{quoted(target)} cannot be looked for; it must be one of {known}.")
+
+
+def find_element(
+    report: CompatibilityReport,
+    tensor: MergeTensor,
+    target: str,
+    *,
+    epsilon: float = DEFAULT_EPSILON,
+    start: int = 0,
+    limit: int | None = None,
+    cancel: CancelToken | None = None,
+) -> Found | None:
+    """Return the first element from ``start`` on that is what was asked for, or None.
+
+    target: "shared" (two or more agents changed it by more than epsilon), "unique:NAME" (only that
+    agent did), or "conflict": of the whole tensor the shared element where most is cancelled,
+    sum |tau| - |sum tau| over the agents that changed it; ``start`` is not looked at then.
+    limit: look at no more than about this many elements (whole blocks).
+
+    Raises: SettingsError for an unknown target; Stopped when cancelled.
+    """
+    names = tuple(agent.name for agent in report.agents)
+    check_target(target, names)
+    threshold = float32_threshold(epsilon)
+    best = Found(-1)
+    with Sources(report) as sources:
+        reader = BlockReader(sources, len(names), SEARCH_ELEMENTS)
+        seen = 0
+        for block in _blocks(tensor, 0 if target == CONFLICT else start):
+            if cancel:
+                cancel.raise_if_cancelled()
+            if limit is not None and seen >= limit:
+                break
+            seen += block.n
+            stored_base, stored_agents = reader.read(block)
+            base = _as_float32(stored_base)
+            taus = np.stack([_as_float32(agent) - base for agent in stored_agents])
+            changed = np.abs(taus) > threshold
+            count = changed.sum(0)
+            if target == CONFLICT:
+                best = max(best, _strongest(block, taus, changed, count), key=_strength)
+                continue
+            if target == SHARED:
+                hits = count >= 2
+            else:
+                hits = (count == 1) & changed[names.index(target.removeprefix(UNIQUE))]
+            if hits.any():
+                return Found(block.start + int(np.argmax(hits)))
+        sources.check_unchanged()
+    return best if best.index >= 0 else None
+
+
+def _strength(found: Found) -> tuple[float, int]:
+    return found.cancelled, -found.index
+
+
+def _strongest(block: Block, taus: np.ndarray, changed: np.ndarray, count: np.ndarray) -> Found:
+    kept = np.where(changed & (count >= 2), taus, np.float32(0)).astype(np.float64)
+    cancelled = np.abs(kept).sum(0) - np.abs(kept.sum(0))
+    place = int(np.argmax(cancelled))
+    strength = float(cancelled[place])
+    # Same signs cancel nothing; float64 sums of float32 numbers leave at most a trace.
+    if strength <= 1e-12 * float(np.abs(kept[:, place]).sum()):
+        return Found(-1)
+    return Found(block.start + place, strength)
+
+
+def _blocks(tensor: MergeTensor, start: int) -> Iterator[Block]:
+    for block in blocks_of([tensor], SEARCH_ELEMENTS):
+        skipped = max(0, start - block.start)
+        if skipped < block.n:
+            yield Block(
+                block.index,
+                block.tensor_index,
+                tensor,
+                block.start + skipped,
+                block.n - skipped,
+                block.agents,
+            )
+
+
+def _as_float32(stored: np.ndarray) -> np.ndarray:
+    return rounding.decode(stored, "BF16") if stored.dtype == np.uint16 else stored

@@ -1,0 +1,317 @@
+"""The dilution microscope: single elements of base and agents, and what every method stores there.
+
+Reads the bytes it shows and no others (beyond the headers that opening the checkpoints read).
+Values come from the code that merges, so they are the bytes a merge with the same recipe writes;
+what a method needs to know of the whole model is taken from a sketch, never counted here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ram_studio.algorithm import rounding
+from ram_studio.algorithm.ladder import DEFAULT_EPSILON, float32_threshold
+from ram_studio.algorithm.methods import METHODS, get_method, make_settings
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.checkpoints.read.describe import quoted, shown_list, shown_shape
+from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.engine.analyse import load
+from ram_studio.engine.blocks import Block, BlockReader, Sources
+from ram_studio.engine.microscope.lens import Lens, Seen
+from ram_studio.errors import SettingsError
+
+MAX_ELEMENTS = 1 << 16
+METHOD_NAMES = tuple(name for name, method in METHODS.items() if not method.is_experiment)
+"""What is shown when no method is asked for: all but the probes."""
+
+
+class Span(NamedTuple):
+    """Consecutive elements of a tensor: the first one's flat index, and how many."""
+
+    start: int
+    n: int
+
+
+def find_tensor(report: CompatibilityReport, name: str) -> MergeTensor:
+    """Return a merged tensor by name.
+
+    Raises: SettingsError for an unknown name (it lists similar ones) or a tensor of integers.
+    """
+    merged = {t.name: t for t in report.tensors if t.kind == "merge"}
+    if name in merged:
+        return merged[name]
+    copied = [t for t in report.tensors if t.name == name]
+    if copied:
+        raise SettingsError(
+            f"Tensor {quoted(name)} is {copied[0].dtype}; it is copied from the base, not merged. "
+            "Choose a tensor of floating-point numbers."
+        )
+    similar = [n for n in merged if name and name.lower() in n.lower()]
+    raise SettingsError(
+        f"There is no tensor {quoted(name)}; "
+        f"{'similar are' if similar else 'the first are'} "
+        f"{shown_list([quoted(n) for n in similar or merged], limit=6)}."
+    )
+
+
+def grid_of(shape: Sequence[int]) -> tuple[int, int]:
+    """Return rows and columns by which a tensor is laid out: all but the first dimension joined."""
+    if len(shape) < 2:
+        return 1, int(shape[0]) if shape else 1
+    return int(shape[0]), int(np.prod(shape[1:], dtype=np.int64))
+
+
+def run_of(tensor: MergeTensor, start: int, count: int) -> list[Span]:
+    """Return a flat run of elements, cut off at the tensor's end.
+
+    Raises: SettingsError when start lies outside the tensor or count is not 1 to MAX_ELEMENTS.
+    """
+    _check_count(count)
+    if not 0 <= start < tensor.numel:
+        raise SettingsError(
+            f"Tensor {quoted(tensor.name)} has {tensor.numel} elements, 0 to {tensor.numel - 1}; "
+            f"a run from {start} was asked for. Choose a start inside the tensor."
+        )
+    return [Span(start, min(count, tensor.numel - start))]
+
+
+def window_of(tensor: MergeTensor, row: int, column: int, rows: int, columns: int) -> list[Span]:
+    """Return a window of a matrix, cut off at its edges: one span a row (see ``grid_of``).
+
+    Raises: SettingsError when the corner lies outside or the window is empty or too large.
+    """
+    height, width = grid_of(tensor.shape)
+    if rows < 1 or columns < 1:
+        raise SettingsError(f"The window is {rows} by {columns}; both must be at least 1.")
+    _check_count(rows * columns)
+    if not (0 <= row < height and 0 <= column < width):
+        raise SettingsError(
+            f"Tensor {quoted(tensor.name)} has {height} rows of {width} elements (shape "
+            f"{shown_shape(tensor.shape)}); a window from row {row}, column {column} was asked "
+            "for. Choose a corner inside the tensor; both count from 0."
+        )
+    n = min(columns, width - column)
+    return [Span(r * width + column, n) for r in range(row, min(row + rows, height))]
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= MAX_ELEMENTS:
+        raise SettingsError(
+            f"{count} elements were asked for; the microscope shows 1 to {MAX_ELEMENTS} at once."
+        )
+
+
+@dataclass(frozen=True)
+class View:
+    """Some elements of one tensor under the microscope.
+
+    index: int64 (n,), flat indices; base: float32 (n,); agents: float32 (agents, n);
+    tau: float32 (agents, n), agent minus base as a pass compares it with epsilon;
+    changed: bool (agents, n), |tau| > epsilon; bytes_read: of tensor data.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+    agent_names: tuple[str, ...]
+    agent_dtypes: tuple[str, ...]
+    epsilon: float
+    index: np.ndarray
+    base: np.ndarray
+    agents: np.ndarray
+    methods: Mapping[str, Seen]
+    bytes_read: int
+
+    @property
+    def tau(self) -> np.ndarray:
+        """Each agent's change, float32."""
+        return self.agents - self.base
+
+    @property
+    def changed(self) -> np.ndarray:
+        """Whose change counts."""
+        return np.abs(self.tau) > float32_threshold(self.epsilon)
+
+    @property
+    def overlap(self) -> np.ndarray:
+        """How many agents changed each element, int64 (n,)."""
+        return self.changed.sum(0)
+
+    @property
+    def pattern(self) -> np.ndarray:
+        """The overlap pattern of each element, int64 (n,); bit t is agent t."""
+        bits = np.int64(1) << np.arange(len(self.agent_names), dtype=np.int64)
+        return (self.changed * bits[:, None]).sum(0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON data: the ``microscope --json`` contract."""
+        return {
+            "tensor": self.tensor,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "epsilon": self.epsilon,
+            "index": self.index.tolist(),
+            "base": self.base.tolist(),
+            "agents": {
+                name: {
+                    "dtype": self.agent_dtypes[t],
+                    "value": self.agents[t].tolist(),
+                    "tau": self.tau[t].tolist(),
+                    "changed": self.changed[t].tolist(),
+                }
+                for t, name in enumerate(self.agent_names)
+            },
+            "overlap": self.overlap.tolist(),
+            "methods": {label: seen.to_dict() for label, seen in self.methods.items()},
+            "bytes_read": self.bytes_read,
+        }
+
+
+def microscope(
+    base: str | Path,
+    agents: Mapping[str, str | Path],
+    tensor: str,
+    *,
+    start: int = 0,
+    count: int = 16,
+    methods: Sequence[str] | Mapping[str, Mapping[str, Any]] = METHOD_NAMES,
+    epsilon: float = DEFAULT_EPSILON,
+    dtype: str | None = None,
+    rounding: str = "nearest",
+    seed: int = 0,
+    sketch: Sketch | None = None,
+) -> View:
+    """Return a run of elements of one tensor, and what every method would store there.
+
+    Args:
+        base, agents: folders or Hub ids, as for ``analyze``.
+        start, count: the run of elements, by flat index.
+        methods: names, or a mapping of names to settings of their own.
+        epsilon: for every method that has one and is not given its own.
+        dtype, rounding, seed: as in a recipe.
+        sketch: of the same files; without it, methods that need counts of the whole model say so.
+
+    Raises: SettingsError, CheckpointError, CompatibilityError, HubError, SketchError.
+    """
+    report = load(base, agents)
+    found = find_tensor(report, tensor)
+    if not isinstance(methods, Mapping):
+        methods = {name: {} for name in methods}
+    recipes = {
+        name: recipe_for(report, name, own, epsilon, dtype=dtype, rounding=rounding, seed=seed)
+        for name, own in methods.items()
+    }
+    return look(report, found, run_of(found, start, count), recipes, epsilon, sketch)
+
+
+def recipe_for(
+    report: CompatibilityReport,
+    method: str,
+    settings: Mapping[str, Any],
+    epsilon: float = DEFAULT_EPSILON,
+    **output: Any,
+) -> Recipe:
+    """Return the recipe of a merge of a report's checkpoints by one method.
+
+    epsilon: where the method has one and ``settings`` does not say; output: dtype, rounding, seed.
+
+    Raises: SettingsError.
+    """
+    from ram_studio.checkpoints.record.recipe import make_recipe
+
+    values = dict(settings)
+    if "epsilon" in get_method(method).settings.model_fields:
+        values.setdefault("epsilon", epsilon)
+    return make_recipe(
+        {
+            "base": report.base.source,
+            "agents": {agent.name: agent.source for agent in report.agents},
+            "method": method,
+            "settings": make_settings(method, values).model_dump(mode="json"),
+            **output,
+        },
+        where="The microscope",
+    )
+
+
+def look(
+    report: CompatibilityReport,
+    tensor: MergeTensor,
+    spans: Sequence[Span],
+    recipes: Mapping[str, Recipe],
+    epsilon: float = DEFAULT_EPSILON,
+    sketch: Sketch | None = None,
+) -> View:
+    """Return the elements in ``spans`` and what the merge of each recipe stores there.
+
+    Args:
+        report: of local checkpoints; tensor: one of its merged tensors; spans: inside the tensor.
+        recipes: by the label they are shown under; their agents are the report's.
+        epsilon: by which ``changed`` is told (methods have their own).
+        sketch: of these files, for what methods need to know of the whole model.
+
+    Raises: SketchError for a sketch of other files; SettingsError; CheckpointError.
+    """
+    pieces = list(_pieces(report, tensor, spans))
+    size = max((piece.n for piece in pieces), default=1)
+    names = tuple(agent.name for agent in report.agents)
+    shape = (len(names), sum(piece.n for piece in pieces))
+    base, agents = np.empty(shape[1], np.float32), np.empty(shape, np.float32)
+    index = np.concatenate([np.arange(p.start, p.start + p.n) for p in pieces])
+    lenses = {label: Lens(report, tensor, recipe, sketch) for label, recipe in recipes.items()}
+    ready = {label: lens for label, lens in lenses.items() if lens.reason is None}
+    read = 0
+    with Sources(report) as sources:
+        reader = BlockReader(sources, len(names), size)
+        done = 0
+        for piece in pieces:
+            stored_base, stored_agents = reader.read(piece)
+            part = slice(done, done + piece.n)
+            base[part] = _as_float32(stored_base)
+            for t, stored in enumerate(stored_agents):
+                agents[t, part] = _as_float32(stored)
+            for lens in ready.values():
+                read += lens.merge(piece, stored_base, stored_agents)
+            read += piece.nbytes
+            done += piece.n
+        sources.check_unchanged()
+    return View(
+        tensor=tensor.name,
+        shape=tensor.shape,
+        dtype=tensor.dtype,
+        agent_names=names,
+        agent_dtypes=tuple(source.dtype for source in tensor.agents),
+        epsilon=epsilon,
+        index=index,
+        base=base,
+        agents=agents,
+        methods={label: lens.seen(index, base, agents) for label, lens in lenses.items()},
+        bytes_read=read,
+    )
+
+
+def _as_float32(stored: np.ndarray) -> np.ndarray:
+    return rounding.decode(stored, "BF16") if stored.dtype == np.uint16 else stored
+
+
+def _pieces(report: CompatibilityReport, tensor: MergeTensor, spans: Sequence[Span]) -> list[Block]:
+    """Return the spans as blocks, cut where an agent's rows end (there the base stands in)."""
+    position = report.tensors.index(tensor)
+    blocks = []
+    for span in spans:
+        stop = span.start + span.n
+        edges = {n for n in tensor.common_numel if span.start < n < stop}
+        for a, b in itertools.pairwise(sorted(edges | {span.start, stop})):
+            agents = tuple(
+                source if a < common else tensor.base
+                for source, common in zip(tensor.agents, tensor.common_numel, strict=True)
+            )
+            blocks.append(Block(len(blocks), position, tensor, a, b - a, agents))
+    return blocks

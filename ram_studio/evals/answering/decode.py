@@ -1,0 +1,333 @@
+"""Greedy (or sampled) text generation in batches, through transformers, from a local folder.
+
+Knows nothing about tasks or scores. Only safetensors weights are opened and no remote code is run.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ram_studio.errors import EvaluationError, Stopped
+
+# Below this size one CPU thread decodes fastest. On a busy two-core machine two were measured 40
+# times slower: every tiny operation waits for the thread that is not running.
+ONE_THREAD_BELOW_PARAMETERS = 50_000_000
+# Smaller models are computed in float32 whatever their dtype: as fast, and the same answers on
+# every machine.
+FLOAT32_BELOW_BYTES = 2 * 1024**3
+# A prompt is read in pieces of so many tokens over all rows: the layers between hold 10 to 100 kB
+# for each of them.
+PREFILL_TOKENS = 16_384
+# On a CPU, prompts and answers decoded together take at most so many tokens: about a gigabyte of
+# keys and values for a 7 B model. More rows make nothing faster there.
+CPU_TOKENS = 16_384
+
+OnTokens = Callable[[dict[int, int]], None]
+
+
+def resolve_device(device: str) -> str:
+    """Return the device to use: "auto" is "cuda" when torch sees a GPU, else "cpu".
+
+    Raises:
+        EvaluationError: a CUDA device is named and torch sees none.
+    """
+    import torch
+
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise EvaluationError(
+            f"Device {device!r} was asked for, but torch sees no CUDA device. Use 'cpu' or 'auto'."
+        )
+    return device
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Hide transformers' progress bars inside the block; callers report progress themselves."""
+    from transformers.utils import logging
+
+    was_shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_shown:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def fitting_threads(model: Any) -> Iterator[None]:
+    """Use one torch thread inside the block if the model is small and on a CPU; restore after."""
+    import torch
+
+    size = sum(parameter.numel() for parameter in model.parameters())
+    before = torch.get_num_threads()
+    if model.device.type == "cpu" and size < ONE_THREAD_BELOW_PARAMETERS:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def load_tokenizer(path: str | Path) -> Any:
+    """Load the tokenizer of a local model folder; it does not need the weights.
+
+    Raises:
+        EvaluationError: the folder has no config or no tokenizer, or the tokenizer does not load.
+    """
+    from transformers import AutoTokenizer
+
+    folder = Path(path)
+    if not (folder / "config.json").is_file():
+        raise EvaluationError(
+            f"{folder} has no config.json. Expected a local model folder in the transformers "
+            "layout; check the path, or download the model first."
+        )
+    if not any(
+        (folder / name).is_file()
+        for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json")
+    ):
+        raise EvaluationError(
+            f"{folder} has no tokenizer (tokenizer.json or tokenizer_config.json). "
+            "Copy the base model's tokenizer files into it."
+        )
+    with _loading_errors(folder):
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+@contextmanager
+def _loading_errors(folder: Path) -> Iterator[None]:
+    # Broken files surface as many types (OSError, ValueError, RuntimeError, safetensors' own); all
+    # mean one thing.
+    try:
+        with quiet_transformers():
+            yield
+    except Stopped:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise EvaluationError(
+            f"{folder} does not load as a causal language model: {reason} "
+            "Check that its config, tokenizer and safetensors files are complete and match."
+        ) from error
+
+
+def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
+    """Load a causal language model and its tokenizer from a local folder.
+
+    Args:
+        path: folder with config, safetensors weights and tokenizer files.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+
+    Returns:
+        (model in eval mode, tokenizer). Small models are computed in float32, others as stored.
+
+    Raises:
+        EvaluationError: the folder is missing, has no tokenizer or no safetensors, or does not
+            load.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder = Path(path)
+    tokenizer = load_tokenizer(folder)
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        raise EvaluationError(
+            f"{folder} has no *.safetensors file. Only safetensors weights are opened; "
+            "convert the model first."
+        )
+    target = resolve_device(device)
+    nbytes = sum(file.stat().st_size for file in weights)
+    with _loading_errors(folder):
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32 if nbytes < FLOAT32_BELOW_BYTES else "auto",
+        )
+    return model.to(target).eval(), tokenizer
+
+
+def generate(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[str],
+    *,
+    max_new_tokens: int = 48,
+    batch_size: int = 128,
+    should_stop: Callable[[], bool] | None = None,
+    on_batch: Callable[[int], None] | None = None,
+) -> list[str]:
+    """Return the greedy continuation of every prompt, in order and without special tokens.
+
+    Prompts are batched by length, left-padded and decoded with a KV cache; a batch ends when every
+    row has produced an end token. `should_stop` is polled before each batch and each token;
+    `on_batch` gets the number of prompts finished so far.
+
+    Raises:
+        Stopped: `should_stop` returned True.
+    """
+    encoded = [tokenizer.encode(prompt) for prompt in prompts]
+    order = sorted(range(len(encoded)), key=lambda index: len(encoded[index]))
+    texts = [""] * len(encoded)
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        rows = decode(
+            model,
+            [encoded[index] for index in chosen],
+            pad_id=padding_id(tokenizer),
+            end_ids=ending_ids(model, tokenizer),
+            max_new_tokens=max_new_tokens,
+            should_stop=should_stop,
+        )
+        for index, row in zip(chosen, rows, strict=True):
+            texts[index] = tokenizer.decode(row, skip_special_tokens=True)
+        if on_batch:
+            on_batch(min(start + batch_size, len(order)))
+    return texts
+
+
+def decode(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    *,
+    pad_id: int,
+    end_ids: frozenset[int],
+    max_new_tokens: int,
+    samples: int = 1,
+    temperature: float = 0.0,
+    generator: Any = None,
+    should_stop: Callable[[], bool] | None = None,
+    on_tokens: OnTokens | None = None,
+) -> list[list[int]]:
+    """Return new token ids, `samples` adjacent rows per prompt, with the end token when reached.
+
+    Args:
+        model: a transformers causal language model in eval mode.
+        prompts: token ids, none empty.
+        samples: rows per prompt; the prompt is computed once and its KV cache copied.
+        temperature: 0 takes the most likely token; above 0 samples from softmax(logits /
+            temperature).
+        generator: torch generator for sampling, on the model's device.
+        on_tokens: called after every step with {row: its new token} of the rows still going on.
+    """
+    import torch
+
+    from ram_studio.evals.answering.growing_cache import make_cache
+
+    device = model.device
+    together = max(1, CPU_TOKENS // (max(map(len, prompts), default=1) + max_new_tokens))
+    if device.type == "cpu" and temperature == 0 and len(prompts) > together:
+        result = []
+        for start in range(0, len(prompts), together):
+            result += decode(
+                model,
+                prompts[start : start + together],
+                pad_id=pad_id,
+                end_ids=end_ids,
+                max_new_tokens=max_new_tokens,
+                samples=samples,
+                should_stop=should_stop,
+                on_tokens=on_tokens and _shifted(on_tokens, start * samples),
+            )
+        return result
+    ids, mask = _left_padded(prompts, pad_id, device)
+    rows: list[list[int]] = [[] for _ in range(len(prompts) * samples)]
+    # Which row of the answer each row of the batch is, None once it has ended.
+    members: list[int | None] = list(range(len(rows)))
+    with torch.inference_mode(), fitting_threads(model):
+        cache, is_plain = make_cache(model)
+        piece = max(1, PREFILL_TOKENS // len(prompts)) if is_plain else ids.shape[1]
+        for step in range(max_new_tokens):
+            for start in range(0, ids.shape[1], piece):
+                if should_stop and should_stop():
+                    raise Stopped(
+                        "The evaluation was stopped before it was complete; nothing was kept."
+                    )
+                stop = min(start + piece, ids.shape[1])
+                seen = mask[:, : mask.shape[1] - ids.shape[1] + stop]
+                logits = _next_logits(model, ids[:, start:stop], seen, cache)
+            if step == 0 and samples > 1:
+                cache.batch_repeat_interleave(samples)
+                logits, mask = (value.repeat_interleave(samples, 0) for value in (logits, mask))
+            tokens = _pick(logits, temperature, generator).tolist()
+            running = [row for row in members if row is not None]
+            for place, row in enumerate(members):
+                if row is None:
+                    tokens[place] = pad_id
+                    continue
+                rows[row].append(tokens[place])
+                if tokens[place] in end_ids:
+                    members[place] = None
+            if on_tokens:
+                on_tokens({row: rows[row][-1] for row in running})
+            kept = [place for place, row in enumerate(members) if row is not None]
+            if not kept:
+                break
+            # Ended rows are dropped once they are half of the batch. Not while sampling: what a
+            # row draws would depend on the others.
+            if is_plain and temperature == 0 and 2 * len(kept) <= len(members):
+                index = torch.tensor(kept, device=device)
+                cache.batch_select_indices(index)
+                mask = mask[index]
+                tokens = [tokens[place] for place in kept]
+                members = [members[place] for place in kept]
+            ids = torch.tensor(tokens, device=device)[:, None]
+            mask = torch.cat([mask, torch.ones_like(ids)], 1)
+    return rows
+
+
+def _next_logits(model: Any, ids: Any, mask: Any, cache: Any) -> Any:
+    """Return float32 logits "rows vocabulary" of the token that follows."""
+    positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+    output = model(
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=positions,
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    return output.logits[:, -1].float()
+
+
+def _pick(logits: Any, temperature: float, generator: Any) -> Any:
+    """Return token ids "rows": the most likely ones, or sampled above temperature 0."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    import torch
+
+    return torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)[:, 0]
+
+
+def _shifted(on_tokens: OnTokens, first: int) -> OnTokens:
+    return lambda tokens: on_tokens({first + row: token for row, token in tokens.items()})
+
+
+def _left_padded(prompts: Sequence[Sequence[int]], pad_id: int, device: Any) -> tuple[Any, Any]:
+    """Return (ids, mask), int64 "rows tokens"; the mask is 0 for filling."""
+    import torch
+
+    width = max(len(prompt) for prompt in prompts)
+    ids = [[pad_id] * (width - len(prompt)) + list(prompt) for prompt in prompts]
+    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+
+def padding_id(tokenizer: Any) -> int:
+    """Return the id that fills short rows of a batch."""
+    if tokenizer.pad_token_id is not None:
+        return int(tokenizer.pad_token_id)
+    return int(tokenizer.eos_token_id or 0)
+
+
+def ending_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Return every id that ends a text: the generation config may name several of them."""
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    ids = configured if isinstance(configured, list) else [configured]
+    return frozenset(int(value) for value in (*ids, tokenizer.eos_token_id) if value is not None)

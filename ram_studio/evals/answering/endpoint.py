@@ -1,0 +1,267 @@
+"""Any OpenAI-compatible server (vLLM, SGLang, llama.cpp, a hosted service) over HTTP.
+
+Chat questions go to `/chat/completions`, plain ones to `/completions`, greedily and several at a
+time. What comes back is not trusted: its size and time are bounded, and what is no answer becomes a
+reply of its own kind. The token goes into one header of these requests and nowhere else: not into
+errors, identities, logs or the store; redirects are not followed with it.
+"""
+
+import ipaddress
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+from urllib.parse import urlsplit
+
+from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.evals.answering.engine import (
+    ChatMode,
+    ShouldStop,
+    finished,
+    plain_text,
+    request_text,
+)
+from ram_studio.evals.question import Question, Reply
+
+DEFAULT_SECONDS = 300.0
+DEFAULT_PARALLEL = 8
+MAX_REPLY_BYTES = 4 * 1024**2
+# A token is about four characters of English in the usual vocabularies.
+CHARACTERS_PER_TOKEN = 4
+_STOP_POLL_SECONDS = 0.1
+_CONTEXT_WORDS = (
+    "context length",
+    "context_length",
+    "maximum context",
+    "too long",
+    "max_model_len",
+)
+
+
+class EndpointEngine:
+    """Answers with one model behind an OpenAI-compatible URL.
+
+    Args:
+        url: the API's root, usually ending in /v1, without user name or password.
+        model: name of the model on the server; None takes the only one it lists.
+        token: sent as a bearer token; None for none.
+        chat: "none" uses plain completions, anything else the server's chat template.
+        seconds: limit for one answer, from request to last byte.
+        parallel: requests under way at a time.
+
+    Raises:
+        EvaluationError: a bad URL, an unreachable server, or no or several models to choose from.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str | None = None,
+        *,
+        token: str | None = None,
+        chat: ChatMode = "auto",
+        seconds: float = DEFAULT_SECONDS,
+        parallel: int = DEFAULT_PARALLEL,
+    ) -> None:
+        import httpx
+
+        self.url = _checked_url(url)
+        self.is_chat = chat != "none"
+        self.seconds, self.parallel = seconds, parallel
+        self._client = httpx.Client(
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=httpx.Timeout(seconds, connect=min(10.0, seconds)),
+            # Settings of the environment could send a request to this machine through a proxy.
+            trust_env=not _is_this_machine(self.url),
+            follow_redirects=False,
+        )
+        try:
+            self.model = model or self._only_model()
+        except BaseException:
+            self._client.close()
+            raise
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """URL and model name. What the server really serves is known to the server alone."""
+        return {
+            "fingerprint": f"{self.url}#{self.model}",
+            "engine": "endpoint",
+            "chat": self.is_chat,
+        }
+
+    def count_tokens(self, text: str) -> int:
+        """Return an estimate, four characters a token: the server's tokenizer is out of reach."""
+        return -(-len(text) // CHARACTERS_PER_TOKEN)
+
+    def _only_model(self) -> str:
+        status, body = self._request("GET", "/models", None)
+        try:
+            names = [str(row["id"]) for row in json.loads(body)["data"]]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise EvaluationError(
+                f"{self.url}/models answered with status {status} and no list of models. Check "
+                "that the URL is the API's root (it usually ends in /v1), or name the model."
+            ) from None
+        if len(names) != 1:
+            raise EvaluationError(
+                f"{self.url} serves {len(names)} models: {', '.join(names[:8]) or 'none'}. "
+                "Name one of them."
+            )
+        return names[0]
+
+    def answer(
+        self, questions: Sequence[Question], should_stop: ShouldStop | None = None
+    ) -> Iterator[list[tuple[Question, Reply]]]:
+        """Yield answers as they arrive; see `Engine.answer`."""
+        waiting = list(questions)[::-1]
+        running: dict[Future[Reply], Question] = {}
+        pool = ThreadPoolExecutor(max_workers=self.parallel)
+        try:
+            while waiting or running:
+                if should_stop and should_stop():
+                    raise Stopped("The evaluation was stopped; finished answers were kept.")
+                while waiting and len(running) < self.parallel:
+                    question = waiting.pop()
+                    running[pool.submit(self._ask, question)] = question
+                done, _ = wait(running, _STOP_POLL_SECONDS, FIRST_COMPLETED)
+                # Answers first, so that a failure beside them does not take them along.
+                good = [future for future in done if future.exception() is None]
+                if good:
+                    yield [(running.pop(future), future.result()) for future in good]
+                for future in done:
+                    if error := future.exception():
+                        raise error
+        finally:
+            # Requests under way end with their connections.
+            self._client.close() if running else None
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(self, question: Question) -> Reply:
+        body: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": question.max_new_tokens,
+            "temperature": 0,
+        }
+        is_chat = self.is_chat and not question.is_raw
+        if is_chat:
+            body["messages"] = [{"role": "user", "content": request_text(question)}]
+            prompt = json.dumps(body["messages"], ensure_ascii=False)
+        else:
+            body["prompt"] = prompt = plain_text(question)
+        start = time.perf_counter()
+        path = "/chat/completions" if is_chat else "/completions"
+        status, text = self._request("POST", path, body)
+        seconds = time.perf_counter() - start
+        if status is None:
+            return Reply("", prompt, "failed", text, seconds=seconds)
+        return _read(status, text, prompt, question.max_new_tokens, seconds)
+
+    def _request(
+        self, method: str, path: str, body: Mapping[str, Any] | None
+    ) -> tuple[int | None, str]:
+        """Return (status, body), or (None, reason) for a reply without end.
+
+        Raises:
+            EvaluationError: the server cannot be reached, or refuses the token.
+        """
+        import httpx
+
+        deadline = time.monotonic() + self.seconds
+        content = bytearray()
+        try:
+            with self._client.stream(method, self.url + path, json=body) as response:
+                for block in response.iter_bytes():
+                    content += block
+                    if len(content) > MAX_REPLY_BYTES:
+                        return None, f"the reply exceeded {MAX_REPLY_BYTES} bytes"
+                    if time.monotonic() > deadline:
+                        return None, f"the reply had no end after {self.seconds:g} s"
+                status = response.status_code
+        except httpx.ReadTimeout:
+            return None, f"no answer within {self.seconds:g} s"
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.DecodingError) as error:
+            return None, f"the connection broke: {error or type(error).__name__}"
+        except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:
+            raise EvaluationError(
+                f"{self.url} cannot be reached: {error or type(error).__name__}. Check that the "
+                "server is running and the URL right; finished answers are kept."
+            ) from None
+        if status in (401, 403):
+            raise EvaluationError(
+                f"{self.url} refused access with status {status}. Give the token it wants."
+            )
+        if status == 404 and method == "POST":
+            raise EvaluationError(
+                f"{self.url}{path} does not exist (status 404), or has no model "
+                f"{getattr(self, 'model', '')!r}. Check the URL, the model's name and whether the "
+                "server offers chat."
+            )
+        return status, content.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+def _read(status: int, text: str, prompt: str, limit: int, seconds: float) -> Reply:
+    """Return the reply that a response body holds."""
+    if status == 429 or status >= 500:
+        note = f"the server answered with status {status}: {_short(text)}"
+        return Reply("", prompt, "failed", note, seconds=seconds)
+    if status >= 300:
+        is_length = any(word in text.lower() for word in _CONTEXT_WORDS)
+        note = f"the server refused it with status {status}: {_short(text)}"
+        return Reply("", prompt, "too long" if is_length else "refused", note, seconds=seconds)
+    try:
+        data = json.loads(text)
+        choice = data["choices"][0]
+        message = choice.get("message", choice)
+        answer = message.get("content", message.get("text")) or ""
+        calls = message.get("tool_calls")
+        reason = choice.get("finish_reason")
+        usage = data.get("usage")
+        tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+        if not isinstance(answer, str):
+            raise TypeError("content is no text")
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        note = f"the server's reply is no completion: {_short(text)}"
+        return Reply("", prompt, "failed", note, seconds=seconds)
+    if calls:
+        # A server that parses calls itself hands them over beside the text.
+        answer = f"{answer}\n{json.dumps({'tool_calls': calls})}".strip()
+    finish, note = finished(answer, reason != "length", limit)
+    return Reply(answer, prompt, finish, note, tokens if type(tokens) is int else None, seconds)
+
+
+def _short(text: str) -> str:
+    shown = " ".join("".join(c if c.isprintable() else " " for c in text[:400]).split())
+    return shown[:160] or "nothing"
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        parts, host = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
+        raise EvaluationError(
+            "The endpoint is not a plain http or https URL. Give the API's root, for example "
+            "http://127.0.0.1:8000/v1."
+        )
+    if parts.username is not None or parts.password is not None:
+        raise EvaluationError(
+            f"The URL of the endpoint {host} holds a user name or password, which would be kept "
+            "with the answers. Give the token apart from it."
+        )
+    return url.rstrip("/")
+
+
+def _is_this_machine(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,260 @@
+"""A model folder, answered through transformers: batches, left padding, KV cache, greedy.
+
+The tokenizer is read at once, the weights when the first question comes: an evaluation whose
+answers are all stored never loads them.
+"""
+
+import gc
+import hashlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ram_studio.checkpoints.read.checkpoint import open_checkpoint
+from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.evals.answering.decode import (
+    FLOAT32_BELOW_BYTES,
+    OnTokens,
+    decode,
+    ending_ids,
+    load_model,
+    load_tokenizer,
+    padding_id,
+    resolve_device,
+)
+from ram_studio.evals.answering.engine import (
+    ChatMode,
+    ShouldStop,
+    finished,
+    plain_text,
+    request_text,
+)
+from ram_studio.evals.question import Question, Reply
+
+DEFAULT_BATCH_SIZE = 128
+# Prompts and answers of a batch take at most this many tokens together: the KV cache of a 7 B model
+# needs some 60 kB for each.
+DEFAULT_BATCH_TOKENS = 65_536
+# Everything beside the weights that shapes an answer.
+_BEHAVIOUR_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+)
+
+
+def model_fingerprint(folder: Path, weights: str) -> str:
+    """Return 32 hex digits of weights with this fingerprint beside a folder's other files."""
+    digest = hashlib.blake2b(weights.encode(), digest_size=16)
+    for name in _BEHAVIOUR_FILES:
+        file = folder / name
+        content = file.read_bytes() if file.is_file() else b""
+        digest.update(f"{name}:{len(content)}:".encode() + content)
+    return digest.hexdigest()
+
+
+class LocalEngine:
+    """Answers with the model in a local folder.
+
+    Args:
+        path: folder with config, safetensors weights and tokenizer files.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        chat: "template" uses the tokenizer's chat template, "none" continues plain text, "auto" the
+            template if there is one. Raw questions are never put into a template.
+        batch_size: most prompts decoded together. batch_tokens: most tokens in a batch.
+        on_tokens: called while answering, see `decode`; a row is a place in the batch.
+
+    Raises:
+        EvaluationError: the folder is unusable, or chat is "template" and there is none.
+        CheckpointError: the weights cannot be read.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        device: str = "auto",
+        chat: ChatMode = "auto",
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        batch_tokens: int = DEFAULT_BATCH_TOKENS,
+        on_tokens: OnTokens | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self.device = resolve_device(device)
+        self.batch_size, self.batch_tokens = batch_size, batch_tokens
+        self.on_tokens = on_tokens
+        self.tokenizer = load_tokenizer(self.path)
+        has_template = bool(getattr(self.tokenizer, "chat_template", None))
+        if chat == "template" and not has_template:
+            raise EvaluationError(
+                f"{self.path} has no chat template. Use chat 'none' to continue plain text, or put "
+                "a chat_template.jinja beside its tokenizer."
+            )
+        self.is_chat = has_template and chat != "none"
+        self._loaded: Any = None
+
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """Fingerprint of weights, tokenizer and template; engine, device, dtype, chat."""
+        checkpoint = open_checkpoint(str(self.path), name=self.path.name or "model")
+        return self._identity(checkpoint.fingerprint, checkpoint.nbytes)
+
+    def _identity(self, weights: str, nbytes: int) -> dict[str, Any]:
+        """Return the identity of weights with this fingerprint beside this folder's other files."""
+        return {
+            "fingerprint": model_fingerprint(self.path, weights),
+            "engine": "transformers",
+            "device": self.device.split(":")[0],
+            "dtype": "float32" if nbytes < FLOAT32_BELOW_BYTES else "stored",
+            "chat": self.is_chat,
+        }
+
+    @property
+    def model(self) -> Any:
+        """The model in eval mode on its device, loaded at the first use."""
+        if self._loaded is None:
+            self._loaded = load_model(self.path, self.device)[0]
+        return self._loaded
+
+    def count_tokens(self, text: str) -> int:
+        """Return the length of a text in the model's tokens."""
+        return len(self._encode(text))
+
+    def _encode(self, text: str, special: bool = True) -> list[int]:
+        # verbose=False: texts beyond the context are expected here and handled below.
+        return list(self.tokenizer.encode(text, add_special_tokens=special, verbose=False))
+
+    def prompt_of(self, question: Question) -> str:
+        """Return the exact text given to the model.
+
+        Raises:
+            EvaluationError: the chat template fails, or leaves the question out.
+        """
+        if question.is_raw or not self.is_chat:
+            return plain_text(question)
+        # A template that knows about tools writes them as the model has learnt to read them.
+        native = bool(question.tools) and "tools" in str(self.tokenizer.chat_template)
+        said = question.prompt if native else request_text(question)
+        try:
+            text = self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": said}],
+                tools=[dict(tool) for tool in question.tools] if native else None,
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+        except Stopped:
+            raise
+        # Templates are programs of their own and fail in ways of their own.
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise EvaluationError(
+                f"The chat template of {self.path} fails: {reason}. Repair it, or use chat 'none'."
+            ) from error
+        if said.strip() not in text:
+            raise EvaluationError(
+                f"The chat template of {self.path} leaves out what the user says: the text "
+                f"{said[:60]!r} does not occur in its output {text[:60]!r}. It belongs to another "
+                "model; repair it, or use chat 'none'."
+            )
+        return str(text)
+
+    @property
+    def context(self) -> int | None:
+        """Return the most tokens the model was made for; None when its config does not say."""
+        from transformers import AutoConfig
+
+        if self._loaded is not None:
+            config = self._loaded.config
+        else:
+            config = AutoConfig.from_pretrained(
+                self.path, local_files_only=True, trust_remote_code=False
+            )
+        config = config.get_text_config() if hasattr(config, "get_text_config") else config
+        value = getattr(config, "max_position_embeddings", None)
+        return int(value) if value else None
+
+    def answer(
+        self, questions: Sequence[Question], should_stop: ShouldStop | None = None
+    ) -> Iterator[list[tuple[Question, Reply]]]:
+        """Yield batch after batch; see `Engine.answer`. Prompts that do not fit come first."""
+        context = self.context
+        fitting, refused = [], []
+        for question in questions:
+            prompt = self.prompt_of(question)
+            # A rendered template brings its own special tokens.
+            ids = self._encode(prompt, special=question.is_raw or not self.is_chat)
+            needed = len(ids) + question.max_new_tokens
+            if not ids:
+                refused.append((question, Reply("", prompt, "refused", "the prompt has no token")))
+            elif context is not None and needed > context:
+                note = f"prompt and answer take {needed} tokens, the model's context is {context}"
+                refused.append((question, Reply("", prompt, "too long", note)))
+            else:
+                fitting.append((question, prompt, ids))
+        if refused:
+            yield refused
+        for batch in self._batches(fitting):
+            yield self._answer_batch(batch, should_stop)
+
+    def _batches(
+        self, rows: list[tuple[Question, str, list[int]]]
+    ) -> Iterator[list[tuple[Question, str, list[int]]]]:
+        """Cut the rows, alike in answer limit and length, into batches that fit in memory."""
+        rows = sorted(rows, key=lambda row: (row[0].max_new_tokens, len(row[2])))
+        batch: list[tuple[Question, str, list[int]]] = []
+        for row in rows:
+            width = len(row[2]) + row[0].max_new_tokens
+            full = len(batch) == self.batch_size or (len(batch) + 1) * width > self.batch_tokens
+            if batch and (full or row[0].max_new_tokens != batch[0][0].max_new_tokens):
+                yield batch
+                batch = []
+            batch.append(row)
+        if batch:
+            yield batch
+
+    def _answer_batch(
+        self, batch: list[tuple[Question, str, list[int]]], should_stop: ShouldStop | None
+    ) -> list[tuple[Question, Reply]]:
+        model = self.model
+        ends = ending_ids(model, self.tokenizer)
+        limit = batch[0][0].max_new_tokens
+        start = time.perf_counter()
+        try:
+            rows = decode(
+                model,
+                [ids for _, _, ids in batch],
+                pad_id=padding_id(self.tokenizer),
+                end_ids=ends,
+                max_new_tokens=limit,
+                should_stop=should_stop,
+                on_tokens=self.on_tokens,
+            )
+        # Torch says both "out of memory" and "ids outside the embedding" this way.
+        except (RuntimeError, IndexError) as error:
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            raise EvaluationError(
+                f"{self.path} failed while answering: {reason} Check that its tokenizer fits its "
+                "vocabulary; if memory ran out, use a smaller batch size."
+            ) from error
+        seconds = (time.perf_counter() - start) / len(batch)
+        result = []
+        for (question, prompt, _), row in zip(batch, rows, strict=True):
+            ended = bool(row) and row[-1] in ends
+            text = self.tokenizer.decode(row, skip_special_tokens=True)
+            finish, note = finished(text, ended, limit)
+            result.append((question, Reply(text, prompt, finish, note, len(row), seconds)))
+        return result
+
+    def close(self) -> None:
+        """Let go of the model; two large ones may not fit beside each other."""
+        self._loaded = None
+        gc.collect()

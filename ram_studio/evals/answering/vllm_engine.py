@@ -1,0 +1,118 @@
+"""A model folder, answered by vLLM in this process: for models and numbers of questions beyond a
+laptop's.
+
+Prompts, chat templates and what fits the context are `LocalEngine`'s; only the decoding is vLLM's,
+greedily. vLLM is an extra (`pip install "ram-studio[vllm]"`, Linux with a GPU) and is imported when
+the first question comes. Written against its documented offline API: `LLM(...)`, `LLM.generate` of
+prompts given as token ids, `SamplingParams`, and the request outputs' text, token ids and finish
+reason.
+"""
+
+import gc
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.evals.answering.engine import ShouldStop, finished
+from ram_studio.evals.answering.local import LocalEngine
+from ram_studio.evals.question import Question, Reply
+
+DEFAULT_MEMORY_SHARE = 0.85
+
+
+class VllmEngine(LocalEngine):
+    """Answers with the model in a local folder, decoded by vLLM.
+
+    Args:
+        path: folder with config, safetensors weights and tokenizer files.
+        device: "auto" or "cuda"; vLLM chooses among its own otherwise.
+        memory_share: part of the GPU's memory that vLLM may take, more than 0 and at most 1.
+        options: chat, batch_size, batch_tokens as for `LocalEngine`.
+
+    Raises:
+        EvaluationError: vLLM is not installed; whatever `LocalEngine` raises.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        device: str = "auto",
+        memory_share: float = DEFAULT_MEMORY_SHARE,
+        **options: Any,
+    ) -> None:
+        if find_spec("vllm") is None:
+            raise EvaluationError(
+                "vLLM is not installed, and the engine 'vllm' needs it. Install it with: "
+                'pip install "ram-studio[vllm]" (Linux with a GPU), or use the engine '
+                "'transformers'."
+            )
+        super().__init__(path, device=device, **options)
+        self._memory_share = memory_share
+        self._llm: Any = None
+
+    @property
+    def identity(self) -> Mapping[str, Any]:  # type: ignore[override]
+        """As `LocalEngine`'s; vLLM's kernels differ, so its answers are kept apart."""
+        return {**super().identity, "engine": "vllm", "dtype": "stored"}
+
+    def _answer_batch(
+        self, batch: list[tuple[Question, str, list[int]]], should_stop: ShouldStop | None
+    ) -> list[tuple[Question, Reply]]:
+        # vLLM cannot be interrupted inside a batch.
+        if should_stop and should_stop():
+            raise Stopped("The evaluation was stopped; finished answers were kept.")
+        from vllm import SamplingParams
+
+        limit = batch[0][0].max_new_tokens
+        start = time.perf_counter()
+        try:
+            outputs = self._engine().generate(
+                [{"prompt_token_ids": ids} for _, _, ids in batch],
+                SamplingParams(temperature=0.0, max_tokens=limit),
+                use_tqdm=False,
+            )
+        except (RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            raise EvaluationError(
+                f"{self.path} failed while vLLM answered: {reason} If memory ran out, leave more "
+                "of it free; else try the engine 'transformers'."
+            ) from error
+        seconds = (time.perf_counter() - start) / len(batch)
+        result = []
+        for (question, prompt, _), output in zip(batch, outputs, strict=True):
+            answer = output.outputs[0]
+            finish, note = finished(answer.text, answer.finish_reason != "length", limit)
+            reply = Reply(answer.text, prompt, finish, note, len(answer.token_ids), seconds)
+            result.append((question, reply))
+        return result
+
+    def _engine(self) -> Any:
+        if self._llm is None:
+            from vllm import LLM
+
+            try:
+                self._llm = LLM(
+                    model=str(self.path),
+                    dtype="auto",
+                    seed=0,
+                    trust_remote_code=False,
+                    gpu_memory_utilization=self._memory_share,
+                )
+            # vLLM starts processes and compiles kernels: it fails in many ways.
+            except Exception as error:
+                reason = " ".join(str(error).split())[:300] or type(error).__name__
+                raise EvaluationError(
+                    f"vLLM does not load {self.path}: {reason} Check that a GPU is free, or use "
+                    "the engine 'transformers'."
+                ) from error
+        return self._llm
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._llm = None
+        super().close()
+        gc.collect()

@@ -1,0 +1,222 @@
+"""Named sets of merges: the paper's analyses, ready grids, and the standard comparison.
+
+Each is a function from one recipe (base, agents, and what they share) to recipes by label. They are
+plain recipes: apply them in memory (`in_memory.InMemoryMerger`), score them
+(`evals.comparison.compare_methods`) or write them out (`merge.merge`).
+
+The values of the grids are this project's, in the ranges people use; where the paper names a range
+the grid's description says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Any
+
+from ram_studio.algorithm.methods import METHODS, make_settings
+from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.errors import SettingsError
+
+TENTHS = tuple(n / 10 for n in range(1, 11))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A named set of merges. title and description: for people; build: recipe -> recipes."""
+
+    name: str
+    title: str
+    description: str
+    build: Callable[[Recipe], dict[str, Recipe]]
+
+
+def with_method(recipe: Recipe, method: str, settings: Mapping[str, Any]) -> Recipe:
+    """Return the recipe with another method and settings.
+
+    Raises: SettingsError for settings that the method refuses.
+    """
+    make_settings(method, settings)
+    return recipe.model_copy(update={"method": method, "settings": dict(settings)})
+
+
+def with_agents(recipe: Recipe, names: tuple[str, ...]) -> Recipe:
+    """Return the recipe for some of its agents."""
+    return recipe.model_copy(
+        update={
+            "agents": {name: recipe.agents[name] for name in names},
+            "tokenizer": recipe.tokenizer if recipe.tokenizer in names else "base",
+        }
+    )
+
+
+def label_of(method: str, settings: Mapping[str, Any]) -> str:
+    """Return a row's label: the method, and its settings where they differ from the defaults."""
+    defaults = METHODS[method].settings().model_dump()
+    changed = {k: v for k, v in settings.items() if v is not None and defaults.get(k) != v}
+    shown = ", ".join(
+        f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in changed.items()
+    )
+    return f"{method} ({shown})" if shown else method
+
+
+def rows_of(recipe: Recipe, rows: list[tuple[str, dict[str, Any]]]) -> dict[str, Recipe]:
+    """Return recipes by label for a list of (method, settings)."""
+    return {label_of(m, values): with_method(recipe, m, values) for m, values in rows}
+
+
+def _standard(recipe: Recipe) -> dict[str, Recipe]:
+    part = 1.0 / len(recipe.agents)
+    rows: list[tuple[str, dict[str, Any]]] = [
+        ("task-arithmetic", {}),
+        ("task-arithmetic", {"scale": 1.0}),
+        ("fisher", {}),
+        ("ties", {}),
+        ("ties", {"scale": part}),
+        ("dare-ta", {}),
+        ("dare-ta", {"scale": 1.0}),
+        ("dare-ties", {}),
+        ("wudi", {}),
+        ("ram", {}),
+        ("ram+", {}),
+        ("ram+s", {}),
+        ("ram+m", {}),
+    ]
+    return rows_of(recipe, rows)
+
+
+def _unique_region(recipe: Recipe) -> dict[str, Recipe]:
+    """Three probes per agent; the recipe's epsilon is kept where its method has one."""
+    n = len(recipe.agents)
+    shared = {k: v for k, v in recipe.settings.items() if k == "epsilon"}
+    found = {}
+    for name in recipe.agents:
+        for part, scale, label in (
+            ("unique", 1.0, "unique region"),
+            ("unique", 1.0 / n, f"unique region x 1/{n}"),
+            ("whole", 1.0 / n, f"all changes x 1/{n}"),
+        ):
+            values = {"agent": name, "part": part, "scale": scale, **shared}
+            found[f"{name}: {label}"] = with_method(recipe, "region", values)
+    return found
+
+
+def _leave_one_out(recipe: Recipe) -> dict[str, Recipe]:
+    names = tuple(recipe.agents)
+    found = {f"all {len(names)} agents": recipe}
+    for left_out in names if len(names) > 1 else ():
+        rest = tuple(name for name in names if name != left_out)
+        found[f"without {left_out}"] = with_agents(recipe, rest)
+    return found
+
+
+def _pairwise(recipe: Recipe) -> dict[str, Recipe]:
+    names = tuple(recipe.agents)
+    if len(names) < 2:
+        raise SettingsError("Pairwise merges need at least two agents; the recipe has one.")
+    return {f"{a} + {b}": with_agents(recipe, (a, b)) for a, b in combinations(names, 2)}
+
+
+def _grid(method: str, **values: tuple[Any, ...]) -> Callable[[Recipe], dict[str, Recipe]]:
+    """Return the builder of every combination of a method's settings."""
+
+    def build(recipe: Recipe) -> dict[str, Recipe]:
+        rows = [
+            (method, dict(zip(values, chosen, strict=True))) for chosen in product(*values.values())
+        ]
+        # Every value is shown, also a default: the rows differ in nothing else.
+        return {
+            f"{m} ({', '.join(f'{k} {v:g}' for k, v in chosen.items())})": with_method(
+                recipe, m, chosen
+            )
+            for m, chosen in rows
+        }
+
+    return build
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (
+        Experiment(
+            "standard",
+            "All methods",
+            "Every method at its defaults, those with a scale also as plain sum or average.",
+            _standard,
+        ),
+        Experiment(
+            "unique-region",
+            "One agent's unique region alone",
+            "What an agent's own elements carry, at full strength and diluted by 1/N, beside all "
+            "its changes diluted by 1/N (the paper's Fig. 3).",
+            _unique_region,
+        ),
+        Experiment(
+            "leave-one-out",
+            "Leave one agent out",
+            "The recipe with all agents, and without each of them.",
+            _leave_one_out,
+        ),
+        Experiment(
+            "pairwise",
+            "Pairs of agents",
+            "The recipe for every two of the agents (the paper's Fig. 5).",
+            _pairwise,
+        ),
+        Experiment(
+            "r-ablation",
+            "How strong the rescaling",
+            "RAM+ from r = 0 to 0.2 (the range of the paper's Table 2; the steps are ours).",
+            _grid("ram+", r=(0.0, 0.05, 0.1, 0.15, 0.2)),
+        ),
+        Experiment(
+            "epsilon-ablation",
+            "Which elements count as changed",
+            "RAM+ at thresholds around the paper's 1e-5 (the values are ours).",
+            _grid("ram+", epsilon=(0.0, 1e-6, 1e-5, 1e-4)),
+        ),
+        Experiment(
+            "task-arithmetic-grid",
+            "Task Arithmetic, all scales",
+            "Scales 0.1 to 1.0 (ours).",
+            _grid("task-arithmetic", scale=TENTHS),
+        ),
+        Experiment(
+            "ties-grid",
+            "TIES, all scales",
+            "Scales 0.1 to 1.0 at three densities (ours).",
+            _grid("ties", density=(0.1, 0.2, 0.5), scale=TENTHS),
+        ),
+        Experiment(
+            "dare-grid",
+            "DARE + Task Arithmetic, all scales",
+            "Scales 0.1 to 1.0 at three drop rates (ours).",
+            _grid("dare-ta", drop_rate=(0.2, 0.5, 0.8), scale=TENTHS),
+        ),
+        Experiment(
+            "dare-ties-grid",
+            "DARE + TIES, all scales",
+            "Scales 0.1 to 1.0 at two drop rates (ours).",
+            _grid("dare-ties", drop_rate=(0.2, 0.5), scale=TENTHS),
+        ),
+        Experiment(
+            "fisher-grid",
+            "Fisher, all scales",
+            "Scales 0.1 to 1.0 (ours).",
+            _grid("fisher", scale=TENTHS),
+        ),
+    )
+}
+
+
+def experiment_recipes(name: str, recipe: Recipe) -> dict[str, Recipe]:
+    """Return an experiment's recipes by label, for the recipe's base and agents.
+
+    Raises: SettingsError for an unknown experiment, or agents that do not suffice for it.
+    """
+    if name not in EXPERIMENTS:
+        raise SettingsError(
+            f"The experiment is {name!r}; it must be one of {', '.join(EXPERIMENTS)}."
+        )
+    return EXPERIMENTS[name].build(recipe)

@@ -1,0 +1,78 @@
+"""What decides the weights of a merge, before it is made: equal digests are one merge."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ram_studio.algorithm.methods import RegionRule, make_settings
+from ram_studio.algorithm.methods.ram import RamSettings
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
+from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.engine.events import CancelToken
+from ram_studio.engine.job import MergeJob
+
+
+class MergeIdentity(NamedTuple):
+    """digest: 32 hex digits; factors: lambda by agent where one number says it, else empty."""
+
+    digest: str
+    factors: Mapping[str, float | None]
+
+
+def identify(
+    report: CompatibilityReport,
+    recipe: Recipe,
+    *,
+    sketch: Sketch | None = None,
+    device: str = "auto",
+    cancel: CancelToken | None = None,
+) -> MergeIdentity:
+    """Return a digest that is equal for recipes whose merges are the same weights, and lambda.
+
+    For RAM, RAM+ and RAM+s it covers the threshold and every lambda, not how it came about: r = 0
+    in RAM+ is RAM, and an alpha above every rho is any other such alpha. For other methods it
+    covers the settings. What all share: fingerprints of base and agents (in order), dtype, rounding
+    and seed. Different digests do not prove different weights.
+
+    Reads no tensors when the sketch has the recipe's epsilon, or the method needs no counts.
+
+    Args:
+        report: of the base and exactly the recipe's agents.
+        sketch: of the same files.
+    """
+    settings = make_settings(recipe.method, recipe.settings)
+    rule: Any
+    known: dict[str, float | None] = {}
+    if isinstance(settings, RamSettings):
+        job = MergeJob(report, recipe, device=device)
+        counts = job.counts(sketch, on_progress=None, cancel=cancel)
+        prepared = job.plan(counts, sketch, cancel=cancel).prepared
+        assert isinstance(prepared, RegionRule)
+        factors = hashlib.blake2b(prepared.factors.tobytes(), digest_size=16).hexdigest()
+        if len(prepared.factors) and (prepared.factors == prepared.factors[0]).all():
+            known = dict(zip(job.names, prepared.factors[0].tolist(), strict=True))
+        rule = ["ram", float(prepared.epsilon), factors, prepared.elect_sign]
+    else:
+        values = settings.model_dump(mode="json")
+        if values.get("files") is not None:
+            values["files"] = _files(Path(values["files"]))
+        rule = [recipe.method, values]
+    parts = [
+        report.base.fingerprint,
+        [[agent.name, agent.fingerprint] for agent in report.agents],
+        [recipe.dtype, recipe.rounding, recipe.seed, recipe.missing, recipe.extra, recipe.rows],
+        rule,
+    ]
+    digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+    return MergeIdentity(digest, known)
+
+
+def _files(folder: Path) -> list[Any]:
+    """Return what tells one state of a folder of Fisher files from another, without reading it."""
+    found = sorted(folder.glob("*.safetensors"))
+    return [[file.name, (stat := file.stat()).st_size, stat.st_mtime_ns] for file in found]

@@ -1,0 +1,301 @@
+"""How far a sweep is and what it found: rows, winner, re-check, sentences, JSON and CSV.
+
+Plain data: no model, no file, no torch.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ram_studio.evals.experiment.sweep_race import ERROR, Loss
+from ram_studio.evals.report.tables import DomainScore, PairedCounts
+
+Status = Literal[
+    "waiting", "running", "open", "kept", "behind", "dropped", "same", "unfinished", "failed"
+]
+Ending = Literal["running", "done", "out of time", "stopped"]
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One setting.
+
+    status: "open" answered some stages, "kept" all of them; "dropped" lost clearly on the way,
+    "behind" at the end; "same" is the same merge as `same_as`, whose score it has; "unfinished"
+    ran out of time or was stopped; "failed" cannot be merged, see `note`.
+    correct, n: over the skill domains' items answered; domains: the same one by one.
+    loss: why it is out. factors: lambda asked for by agent; empty until it was merged.
+    merge_seconds: None until it was merged; seconds: spent on it in this run, answers included.
+    """
+
+    label: str
+    values: Mapping[str, Any]
+    method: str
+    settings: Mapping[str, Any]
+    status: Status = "waiting"
+    same_as: str | None = None
+    is_start: bool = False
+    correct: int = 0
+    n: int = 0
+    domains: Mapping[str, DomainScore] = field(default_factory=dict)
+    loss: Loss | None = None
+    note: str = ""
+    factors: Mapping[str, float | None] = field(default_factory=dict)
+    merge_seconds: float | None = None
+    seconds: float = 0.0
+
+    @property
+    def score(self) -> DomainScore:
+        """Share of right answers with its interval."""
+        return DomainScore(self.n, self.correct)
+
+    @property
+    def is_out(self) -> bool:
+        """Whether it lost clearly."""
+        return self.status in ("dropped", "behind")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as JSON-ready values."""
+        return {
+            "setting": self.label,
+            "values": dict(self.values),
+            "method": self.method,
+            "settings": dict(self.settings),
+            "status": self.status,
+            "same_as": self.same_as,
+            "is_start": self.is_start,
+            **self.score.to_dict(),
+            "domains": {name: score.to_dict() for name, score in self.domains.items()},
+            "loss": None if self.loss is None else vars(self.loss),
+            "note": self.note,
+            "lambda": dict(self.factors),
+            "merge_seconds": self.merge_seconds,
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True)
+class Recheck:
+    """The winner and the start on questions that nothing was chosen by.
+
+    domains: by "winner" and "start", every held-out domain, retention included; the start's are
+    the winner's when they are one setting. counts: winner against start over the skill domains,
+    None when they are one.
+    """
+
+    winner: DomainScore
+    start: DomainScore
+    domains: Mapping[str, Mapping[str, DomainScore]]
+    counts: PairedCounts | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scores and the comparison as JSON-ready values."""
+        return {
+            "winner": self.winner.to_dict(),
+            "start": self.start.to_dict(),
+            "domains": {
+                side: {name: score.to_dict() for name, score in scores.items()}
+                for side, scores in self.domains.items()
+            },
+            "winner_against_start": None if self.counts is None else self.counts.to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class SweepState:
+    """A sweep at one moment; the last one is its result.
+
+    rows: in the order they were begun; winner: label of the best so far, None before the first
+    score; settings: distinct merges planned; comparisons: tests made so far; level: of each test;
+    chosen_by, held_out: how many skill questions; total_answers: what is to be asked at most,
+    answers: how many came (stored ones included); is_search: whether later settings were chosen by
+    earlier scores.
+    """
+
+    suites: str
+    seed: int
+    is_search: bool = False
+    chosen_by: int = 0
+    held_out: int = 0
+    settings: int = 0
+    level: float = ERROR
+    rows: tuple[SweepRow, ...] = ()
+    winner: str | None = None
+    comparisons: int = 0
+    answers: int = 0
+    total_answers: int = 0
+    seconds: float = 0.0
+    now: str = ""
+    recheck: Recheck | None = None
+    ending: Ending = "running"
+
+    def row(self, label: str) -> SweepRow:
+        """Return a row by its label."""
+        return next(row for row in self.rows if row.label == label)
+
+    @property
+    def best(self) -> SweepRow | None:
+        """The winner's row."""
+        return None if self.winner is None else self.row(self.winner)
+
+    @property
+    def measured(self) -> tuple[SweepRow, ...]:
+        """Rows with a score of their own."""
+        return tuple(row for row in self.rows if row.n and row.status != "same")
+
+    @property
+    def not_worse(self) -> tuple[str, ...]:
+        """The settings that the items do not show to be worse than the winner."""
+        alive = ("kept", "open", "unfinished")
+        return tuple(row.label for row in self.rows if row.status in alive and row.n)
+
+    def statements(self) -> tuple[str, ...]:
+        """Return what was found, one sentence each, with what it rests on."""
+        best = self.best
+        if best is None:
+            reasons = {
+                "out of time": "No setting was scored before time was up; allow more minutes or "
+                "ask fewer items.",
+                "stopped": "No setting was scored before the sweep was stopped.",
+                "done": "No setting could be merged.",
+            }
+            return (reasons.get(self.ending, "No setting has been scored yet."),)
+        said = [self._tried(), _chosen(best, len(self.measured))]
+        if self.recheck is not None:
+            said += _rechecked(self.recheck, best, self.winner_is_start)
+        elif self.ending == "running":
+            pass
+        elif self.held_out == 0:
+            said.append("No questions were held out, so how optimistic that is stays unknown.")
+        else:
+            said.append(
+                "It was not checked on held-out questions, because the sweep was "
+                f"{'stopped' if self.ending == 'stopped' else 'out of time'}; run the same again "
+                "to go on."
+            )
+        if self.ending != "running":
+            said.append(self._told_apart())
+        return tuple(said)
+
+    @property
+    def winner_is_start(self) -> bool:
+        """Whether the recipe as it was is the best."""
+        best = self.best
+        return best is not None and best.is_start
+
+    def _tried(self) -> str:
+        same = sum(row.status == "same" for row in self.rows)
+        dropped = sum(row.status == "dropped" for row in self.rows)
+        open_rows = sum(row.status in ("waiting", "open", "unfinished") for row in self.rows)
+        parts = [f"{_count(len(self.measured), 'setting was', 'settings were')} compared"]
+        if same:
+            parts.append(f"{same} more gave the same merge as one of them")
+        if dropped:
+            parts.append(f"{dropped} clearly losing were dropped early")
+        if open_rows and self.ending != "running":
+            parts.append(f"{open_rows} were not finished")
+        tests = _count(self.comparisons, "test was", "tests were")
+        return f"{'; '.join(parts)}; {tests} made."
+
+    def _told_apart(self) -> str:
+        others = [label for label in self.not_worse if label != self.winner]
+        if not others:
+            return "Every other finished setting lost clearly."
+        more = f" and {len(others) - 6} more" if len(others) > 6 else ""
+        shown = ", ".join(others[:6]) + more
+        text = f"These items do not show {self.winner} to be better than {shown}."
+        if self.is_search:
+            return (
+                f"{text} Settings were proposed by earlier answers to the same items, so what was "
+                "dropped is a guide and no proof."
+            )
+        if self.ending != "done":
+            return text
+        return (
+            f"{text} The best setting tried is among these {len(others) + 1} with "
+            f"{100 * (1 - ERROR):.0f} % confidence."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready values."""
+        return {
+            "suite": self.suites,
+            "seed": self.seed,
+            "search": "optuna" if self.is_search else "grid",
+            "ending": self.ending,
+            "n_chosen_by": self.chosen_by,
+            "n_held_out": self.held_out,
+            "settings": len(self.measured),
+            "comparisons": self.comparisons,
+            "level": self.level,
+            "winner": self.winner,
+            "not_worse": list(self.not_worse),
+            "recheck": None if self.recheck is None else self.recheck.to_dict(),
+            "rows": [row.to_dict() for row in self.rows],
+            "seconds": self.seconds,
+            "statements": list(self.statements()),
+        }
+
+    def to_csv(self) -> str:
+        """Return the rows as CSV with a header; unknown values are empty."""
+        axes = list(dict.fromkeys(name for row in self.rows for name in row.values))
+        agents = list(dict.fromkeys(name for row in self.rows for name in row.factors))
+        domains = list(dict.fromkeys(name for row in self.rows for name in row.domains))
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(
+            [
+                *("setting", *axes, "status", "same_as", "n", "correct", "score"),
+                *("low95", "high95", *domains, *(f"lambda_{a}" for a in agents)),
+                *("merge_seconds", "seconds"),
+            ]
+        )
+        for row in self.rows:
+            low, high = row.score.ci95 if row.n else ("", "")
+            cells = [row.label, *(row.values.get(axis) for axis in axes), row.status, row.same_as]
+            cells += [row.n, row.correct, row.score.score if row.n else None, low, high]
+            cells += [row.domains[d].score if d in row.domains else None for d in domains]
+            cells += [*(row.factors.get(a) for a in agents), row.merge_seconds, row.seconds]
+            writer.writerow("" if cell is None else cell for cell in cells)
+        return out.getvalue()
+
+
+def _chosen(best: SweepRow, settings: int) -> str:
+    text = f"Best on the {best.n} items it was chosen by: {best.label}, {_interval(best.score)}."
+    if settings > 1:
+        text += f" As the best of {settings} this figure is optimistic."
+    return text
+
+
+def _rechecked(recheck: Recheck, best: SweepRow, is_start: bool) -> list[str]:
+    said = [
+        f"On {recheck.winner.n} held-out items {best.label} scores {_interval(recheck.winner)} "
+        f"({100 * (recheck.winner.score - best.score.score):+.1f} points)."
+    ]
+    counts = recheck.counts
+    if is_start or counts is None:
+        said.append("It is the setting the sweep started from.")
+        return said
+    if counts.is_within_noise:
+        verdict = "no difference shown"
+    else:
+        verdict = "better" if counts.wins > counts.losses else "worse"
+    said.append(
+        f"There the setting it started from scores {_interval(recheck.start)}: {verdict} "
+        f"({counts.wins} gained, {counts.losses} lost, p {counts.p_value:.2g}; one comparison, on "
+        "items that nothing was chosen by)."
+    )
+    return said
+
+
+def _interval(score: DomainScore) -> str:
+    low, high = score.ci95
+    return f"{score.score:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

@@ -1,0 +1,240 @@
+"""What a sweep goes through: axes, and the merges their values stand for.
+
+An axis is written `r=0:0.5:6` (from, to, how many), `epsilon=1e-6:1e-4:5:log` or
+`rule=ram+,ram+s` (these values). `rule` and `method` are the same axis; `ties.density=...` varies
+the setting of one method only. An axis is varied for the methods that have such a setting.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from ram_studio.algorithm.ladder import LADDER, snap
+from ram_studio.algorithm.methods import METHODS, get_method, make_settings
+from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.errors import SettingsError
+from ram_studio.evals.experiment.presets import with_method
+
+METHOD_AXES = ("method", "rule")
+MAX_VALUES = 1000
+_HOW = "Write NAME=low:high:count (add :log for even ratios) or NAME=value,value"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One thing that is varied.
+
+    name: a setting, or "method". method: the only method it is varied for, None for all that have
+    it. values: what a grid takes. low, high: ends of a range, which a search takes any number
+    from; None where only the values are meant. is_log: even ratios, not even steps.
+    """
+
+    name: str
+    values: tuple[Any, ...]
+    method: str | None = None
+    low: float | None = None
+    high: float | None = None
+    is_log: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its name as written, e.g. "r" or "ties.density"."""
+        return f"{self.method}.{self.name}" if self.method else self.name
+
+    @property
+    def is_range(self) -> bool:
+        """Whether a search may take numbers between the values."""
+        return self.low is not None
+
+
+def parse_axes(texts: Iterable[str] | Mapping[str, Any]) -> tuple[Axis, ...]:
+    """Return the axes of `NAME=...` texts, or of a mapping from names to texts or lists of values.
+
+    Raises:
+        SettingsError: a text that is no axis, an unknown method or setting, an axis given twice.
+    """
+    if isinstance(texts, Mapping):
+        pairs = list(texts.items())
+    else:
+        pairs = []
+        for text in texts:
+            name, equals, rest = text.partition("=")
+            if not equals:
+                raise SettingsError(f"{text!r} is no axis of a sweep. {_HOW}.")
+            pairs.append((name, rest))
+    axes: list[Axis] = []
+    for name, rest in pairs:
+        axis = _axis(name.strip(), rest)
+        if any(axis.key == other.key for other in axes):
+            raise SettingsError(f"The axis {axis.key!r} is given twice; put its values together.")
+        axes.append(axis)
+    return tuple(axes)
+
+
+def _axis(name: str, rest: Any) -> Axis:
+    if name in METHOD_AXES:
+        names = rest.split(",") if isinstance(rest, str) else rest
+        methods = tuple(dict.fromkeys(str(n).strip() for n in names))
+        for method in methods:
+            get_method(method)
+        return Axis("method", methods)
+    method, dot, setting = name.rpartition(".")
+    owners = [get_method(method)] if dot else list(METHODS.values())
+    if not any(setting in owner.settings.model_fields for owner in owners):
+        known = dict.fromkeys(n for owner in owners for n in owner.settings.model_fields)
+        raise SettingsError(
+            f"No method has a setting {setting!r} to sweep over"
+            f"{f' (asked of {method})' if dot else ''}. There are method, {', '.join(known)}."
+        )
+    if isinstance(rest, str) and ":" in rest:
+        return _range(setting, method or None, rest)
+    given = rest.split(",") if isinstance(rest, str) else rest
+    values = tuple(dict.fromkeys(_value(value) for value in given))
+    if not values or "" in values:
+        raise SettingsError(f"The axis {name!r} has an empty value. {_HOW}.")
+    return Axis(setting, values, method or None)
+
+
+def _range(name: str, method: str | None, text: str) -> Axis:
+    parts = [part.strip() for part in text.split(":")]
+    is_log = parts[-1] == "log"
+    parts = parts[: len(parts) - is_log]
+    try:
+        low, high = float(parts[0]), float(parts[1])
+        count = int(parts[2]) if len(parts) > 2 else 0
+        is_good = len(parts) in (2, 3) and math.isfinite(low) and math.isfinite(high)
+    except (ValueError, IndexError):
+        is_good, low, high, count = False, 0.0, 0.0, 0
+    if not is_good:
+        raise SettingsError(f"{text!r} is no range for {name!r}. {_HOW}.")
+    if not low < high or (is_log and low <= 0):
+        raise SettingsError(
+            f"The range of {name!r} goes from {low:g} to {high:g}; the first end must be the lower"
+            f"{' and above 0' if is_log else ''}."
+        )
+    if len(parts) == 3 and not 2 <= count <= MAX_VALUES:
+        raise SettingsError(
+            f"The range of {name!r} has {count} values; expected 2 to {MAX_VALUES}."
+        )
+    steps = [i / (count - 1) for i in range(count)] if count else []
+    found = [low * (high / low) ** s if is_log else low + (high - low) * s for s in steps]
+    # Ends as written, and decimals without the dust of binary steps.
+    values = [low, *(float(f"{v:.12g}") for v in found[1:-1]), high] if count else []
+    return Axis(name, _usable(name, values), method, low, high, is_log)
+
+
+def _usable(name: str, values: Sequence[float]) -> tuple[float, ...]:
+    """Return a range's values; thresholds go to the nearest point that a sketch has counted."""
+    if name == "epsilon":
+        values = [LADDER[snap(value)] for value in values]
+    return tuple(dict.fromkeys(values))
+
+
+def _value(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    text = given.strip()
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A merge to try. values: what the axes have here, "method" included; label: for people."""
+
+    label: str
+    values: Mapping[str, Any]
+    recipe: Recipe
+
+
+@dataclass(frozen=True)
+class Space:
+    """All merges that axes span around a recipe, whose own settings hold where nothing is varied.
+
+    Raises: SettingsError for an axis that none of the methods has.
+    """
+
+    recipe: Recipe
+    axes: tuple[Axis, ...]
+    methods: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        chosen = [axis.values for axis in self.axes if axis.name == "method"]
+        methods = chosen[0] if chosen else (self.recipe.method,)
+        object.__setattr__(self, "methods", methods)
+        if not self.axes:
+            raise SettingsError(f"Nothing to sweep over was given. {_HOW}.")
+        for axis in self.axes:
+            if axis.name != "method" and not any(axis in self.axes_of(m) for m in methods):
+                raise SettingsError(
+                    f"None of the methods {', '.join(methods)} has a setting {axis.key!r} to "
+                    "sweep over. Leave it out, or add a method that has it."
+                )
+
+    def axes_of(self, method: str) -> tuple[Axis, ...]:
+        """Return the axes that are varied for a method; its own ones replace those for all."""
+        own = {axis.name for axis in self.axes if axis.method == method}
+        return tuple(
+            axis
+            for axis in self.axes
+            if axis.name in METHODS[method].settings.model_fields
+            and (axis.method == method or (axis.method is None and axis.name not in own))
+        )
+
+    def candidate(self, method: str, values: Mapping[str, Any]) -> Candidate:
+        """Return the merge of a method with these settings by name.
+
+        Raises: SettingsError for values that the method refuses.
+        """
+        fields = METHODS[method].settings.model_fields
+        kept = {k: v for k, v in self.recipe.settings.items() if k in fields}
+        recipe = with_method(self.recipe, method, {**kept, **values})
+        return Candidate(label_of(method, values), {"method": method, **values}, recipe)
+
+    def start(self) -> Candidate:
+        """Return the recipe as it stands: what everything found is compared with."""
+        settings = make_settings(self.recipe.method, self.recipe.settings)
+        is_varied = self.recipe.method in self.methods
+        axes = self.axes_of(self.recipe.method) if is_varied else ()
+        values = {axis.name: getattr(settings, axis.name) for axis in axes}
+        label = label_of(self.recipe.method, values)
+        return Candidate(label, {"method": self.recipe.method, **values}, self.recipe)
+
+    def grid(self) -> list[Candidate]:
+        """Return every combination of the axes' values, method by method.
+
+        Raises: SettingsError for a range without a count, or values that a method refuses.
+        """
+        found = []
+        for method in self.methods:
+            axes = self.axes_of(method)
+            for axis in axes:
+                if not axis.values:
+                    raise SettingsError(
+                        f"A grid needs to know how many values {axis.key!r} takes: write "
+                        f"{axis.key}={axis.low:g}:{axis.high:g}:6, or search instead."
+                    )
+            names = [axis.name for axis in axes]
+            for chosen in product(*(axis.values for axis in axes)):
+                found.append(self.candidate(method, dict(zip(names, chosen, strict=True))))
+        return found
+
+
+def label_of(method: str, values: Mapping[str, Any]) -> str:
+    """Return "ram+ (r 0.1, epsilon 1e-05)": the method and what is varied."""
+    shown = ", ".join(f"{name} {shown_value(value)}" for name, value in values.items())
+    return f"{method} ({shown})" if shown else method
+
+
+def shown_value(value: Any) -> str:
+    """Return a setting's value as text: four digits of a number."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return f"{value:.4g}" if is_number else str(value)

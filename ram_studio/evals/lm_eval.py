@@ -1,0 +1,372 @@
+"""Tasks of lm-eval (EleutherAI's evaluation harness) on model folders, as a report like any other.
+
+The harness asks and judges by its own rules; what it says of every single item goes to the store
+and into the report, so that intervals, paired comparisons, history and exports work as for the
+suites shipped here. It is an extra (`pip install "ram-studio[lm-eval]"`), and its tasks bring their
+data from the Hub unless they are local. Code that a task would run is never allowed to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ram_studio.errors import EvaluationError, RamStudioError, Stopped
+from ram_studio.evals.answering.engine import ChatMode
+from ram_studio.evals.answering.local import LocalEngine
+from ram_studio.evals.question import Question, Reply, Verdict
+from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
+from ram_studio.evals.store.answers import AnswerStore, RunKey
+
+HARNESS_VERSION = 1
+"""Of this adapter: raised when it reads the harness's results differently."""
+
+# On a CPU a larger batch gains nothing, and the harness pads it to its longest prompt.
+CPU_BATCH_SIZE = 16
+
+Progress = Callable[[str, str, int, int], None]
+Row = tuple[Question, Reply, Verdict]
+
+
+def evaluate_with_harness(
+    models: Mapping[str, str | Path],
+    tasks: str | Sequence[str],
+    *,
+    limit: int | None = None,
+    chat: ChatMode = "auto",
+    device: str = "auto",
+    include_path: str | Path | None = None,
+    store: AnswerStore | None = None,
+    fresh: bool = False,
+    on_progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> EvalReport:
+    """Run lm-eval's tasks on every model in turn and return all answers with its verdicts.
+
+    Each task of each model is stored when it is done, and found again the next time; one that is
+    stopped on the way begins anew. A column of the report is a task, or one of its answer filters
+    where it has several; "right" is the task's first metric that is 0 or 1 for every item.
+
+    Args:
+        models: name -> local folder.
+        tasks: names of tasks or groups, as a sequence or one text with commas.
+        limit: most items per task, its first ones.
+        chat: "auto", "template" or "none", see `LocalEngine`.
+        include_path: folder with task files (YAML) of one's own.
+        on_progress: called with (model, task, done, total) as tasks begin and end.
+        should_stop: polled between tasks.
+
+    Raises:
+        EvaluationError: lm-eval is not installed, an unknown task, one without a metric of right
+            and wrong, one that fails (such as data that cannot be downloaded).
+        Stopped: `should_stop` returned True; finished tasks are kept.
+    """
+    if find_spec("lm_eval") is None:
+        raise EvaluationError(
+            "lm-eval is not installed, and the engine 'lm-eval' needs it. Install it with: "
+            'pip install "ram-studio[lm-eval]".'
+        )
+    if not models:
+        raise EvaluationError("No model to evaluate was given. Name at least one model folder.")
+    if limit is not None and limit < 1:
+        raise EvaluationError(f"The limit is {limit} items per task. Choose 1 or more.")
+    names = _names(tasks)
+    with contextlib.redirect_stdout(sys.stderr):
+        manager = _manager(names, include_path)
+    items: dict[str, tuple[Question, ...]] | None = None
+    results: dict[str, ModelResult] = {}
+    for model, folder in models.items():
+        start = time.perf_counter()
+        runner = _Runner(model, LocalEngine(folder, device=device, chat=chat), manager, limit)
+        answers: dict[str, tuple[Answer, ...]] = {}
+        questions: dict[str, tuple[Question, ...]] = {}
+        skills: list[str] = []
+        try:
+            for task in names:
+                if should_stop and should_stop():
+                    raise Stopped("The evaluation was stopped; finished tasks were kept.")
+                if on_progress:
+                    on_progress(model, task, 0, 1)
+                rows = _stored(runner, task, include_path, store, fresh)
+                skills += _first_filters(rows)
+                for domain in dict.fromkeys(question.domain for question, _, _ in rows):
+                    own = [row for row in rows if row[0].domain == domain]
+                    questions[domain] = tuple(question for question, _, _ in own)
+                    answers[domain] = tuple(_answer(reply, verdict) for _, reply, verdict in own)
+                if on_progress:
+                    on_progress(model, task, 1, 1)
+        finally:
+            runner.close()
+        items = _same_items(items, questions, model)
+        seconds = time.perf_counter() - start
+        results[model] = ModelResult(model, str(folder), answers, seconds, tuple(skills))
+    n = max((len(questions) for questions in (items or {}).values()), default=0)
+    return EvalReport("lm-eval:" + ",".join(names), 0, n, items or {}, results)
+
+
+def _names(tasks: str | Sequence[str]) -> tuple[str, ...]:
+    given = tasks.split(",") if isinstance(tasks, str) else tasks
+    names = tuple(dict.fromkeys(name.strip() for name in given if name.strip()))
+    if not names:
+        raise EvaluationError("No task of lm-eval was named. Name some, such as gsm8k,ifeval.")
+    return names
+
+
+def _manager(names: Sequence[str], include_path: str | Path | None) -> Any:
+    """Return the harness's task manager.
+
+    Raises: EvaluationError for a task it does not know.
+    """
+    from lm_eval.tasks import TaskManager
+
+    if include_path is not None and not Path(include_path).is_dir():
+        raise EvaluationError(f"{include_path} is no folder of tasks. Give one with YAML files.")
+    manager = TaskManager(include_path=None if include_path is None else str(include_path))
+    for name in names:
+        if name not in manager.all_tasks:
+            near = get_close_matches(name, manager.all_tasks, 3)
+            hint = f" Did you mean {', '.join(near)}?" if near else ""
+            raise EvaluationError(
+                f"lm-eval has no task {name!r}.{hint} `lm-eval ls tasks` lists all."
+            )
+    return manager
+
+
+class _Runner:
+    """One model in the harness, loaded when the first task has to be run."""
+
+    def __init__(self, name: str, engine: LocalEngine, manager: Any, limit: int | None) -> None:
+        self.name, self.engine, self.manager, self.limit = name, engine, manager, limit
+        self._model: Any = None
+
+    def run(self, task: str) -> Mapping[str, Any]:
+        """Return the harness's results.
+
+        Raises: EvaluationError for whatever goes wrong inside it.
+        """
+        import lm_eval
+
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                return dict(
+                    lm_eval.simple_evaluate(
+                        model=self._loaded(),
+                        tasks=[task],
+                        limit=self.limit,
+                        apply_chat_template=self.engine.is_chat,
+                        log_samples=True,
+                        bootstrap_iters=0,
+                        task_manager=self.manager,
+                    )
+                    or {}
+                )
+        except (RamStudioError, KeyboardInterrupt):
+            raise
+        # Tasks download, parse and compute: they fail in as many ways.
+        except Exception as error:
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            raise EvaluationError(
+                f'Model "{self.name}": lm-eval could not run task {task}: {reason} Finished tasks '
+                "are kept where there is a store. Check that the task's data can be downloaded or "
+                "is in the cache."
+            ) from error
+
+    def _loaded(self) -> Any:
+        if self._model is None:
+            from lm_eval.api.registry import get_model
+
+            is_small = self.engine.identity["dtype"] == "float32"
+            self._model = get_model("hf").create_from_arg_obj(
+                {
+                    "pretrained": str(self.engine.path),
+                    "dtype": "float32" if is_small else "auto",
+                    "trust_remote_code": False,
+                },
+                {
+                    "batch_size": CPU_BATCH_SIZE if self.engine.device == "cpu" else "auto",
+                    "device": self.engine.device,
+                },
+            )
+        return self._model
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._model = None
+        self.engine.close()
+
+
+def _stored(
+    runner: _Runner,
+    task: str,
+    include_path: str | Path | None,
+    store: AnswerStore | None,
+    fresh: bool,
+) -> list[Row]:
+    """Return a task's rows: from the store when it is there, else by running it."""
+    if store is None:
+        return rows_of(runner.run(task))
+    from importlib.metadata import version
+
+    settings = dict(runner.engine.identity)
+    key = RunKey(
+        str(settings.pop("fingerprint")),
+        f"lm-eval:{task}",
+        HARNESS_VERSION,
+        {
+            **settings,
+            "engine": "lm-eval",
+            "lm_eval": version("lm_eval"),
+            "limit": runner.limit,
+            "tasks": _digest(include_path),
+        },
+    )
+    run = store.open_run(key, model=runner.name, path=str(runner.engine.path))
+    if fresh:
+        store.forget(run)
+    found = store.answers(run)
+    if not found:
+        rows = rows_of(runner.run(task))
+        # In one transaction: a task that has answers here has all of them.
+        store.record(run, rows)
+        return rows
+    return [
+        (
+            Question(row.item, row.domain, row.category, row.asked, row.gold, None, 0, is_raw=True),
+            row.reply,
+            row.verdict,
+        )
+        for row in found
+    ]
+
+
+def _digest(folder: str | Path | None) -> str | None:
+    """Return what tells one state of a folder of tasks from another."""
+    if folder is None:
+        return None
+    digest = hashlib.blake2b(digest_size=16)
+    for file in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(folder)}:{len(content)}:".encode() + content)
+    return digest.hexdigest()
+
+
+def rows_of(results: Mapping[str, Any]) -> list[Row]:
+    """Return what the harness says of every item as questions, replies and verdicts.
+
+    Args:
+        results: of `simple_evaluate` with samples.
+
+    Raises:
+        EvaluationError: a task has no item, or no metric that is 0 or 1 for every item.
+    """
+    rows: list[Row] = []
+    for task, samples in (results.get("samples") or {}).items():
+        filters = list(dict.fromkeys(str(sample.get("filter", "none")) for sample in samples))
+        for chosen in filters:
+            own = [s for s in samples if str(s.get("filter", "none")) == chosen]
+            metric = _metric(task, own)
+            domain = task if len(filters) == 1 else f"{task} ({chosen})"
+            rows += [_row(task, domain, chosen, sample, metric) for sample in own]
+    if not rows:
+        raise EvaluationError("lm-eval gave no answers back. Choose a larger limit or other tasks.")
+    # As the store gives them back.
+    return sorted(rows, key=lambda row: row[0].id)
+
+
+def _metric(task: str, samples: Sequence[Mapping[str, Any]]) -> str:
+    names = list(samples[0].get("metrics") or ())
+    for name in names:
+        values = [sample.get(name) for sample in samples]
+        if all(isinstance(v, (bool, int, float)) and v in (0, 1) for v in values):
+            return str(name)
+    raise EvaluationError(
+        f"Task {task} of lm-eval has no metric of right and wrong for each item (it has "
+        f"{', '.join(map(str, names)) or 'none'}). Run lm-eval itself for its figures."
+    )
+
+
+def _row(task: str, domain: str, chosen: str, sample: Mapping[str, Any], metric: str) -> Row:
+    prompt = _prompt(sample.get("arguments"))
+    asked = Question(
+        id=f"{task}/{chosen}/{int(sample['doc_id']):06d}",
+        domain=domain,
+        category=task,
+        prompt=_asked(sample, prompt),
+        gold=str(sample.get("target", "")),
+        spec=None,
+        max_new_tokens=0,
+        is_raw=True,
+    )
+    text = _text(sample)
+    facts = {
+        str(name): sample[name]
+        for name in sample.get("metrics") or ()
+        if isinstance(sample.get(name), (bool, int, float, str))
+    }
+    reply = Reply(text, prompt, "end" if text.strip() else "empty")
+    return asked, reply, Verdict(bool(sample[metric]), "", facts)
+
+
+def _asked(sample: Mapping[str, Any], prompt: str) -> str:
+    """Return the item itself: the prompt around it may differ by the models' templates."""
+    document = sample.get("doc")
+    if not isinstance(document, Mapping):
+        return prompt
+    for name in ("question", "prompt", "query", "input", "text"):
+        if isinstance(document.get(name), str):
+            return str(document[name])
+    return json.dumps(document, ensure_ascii=False, default=str)
+
+
+def _prompt(arguments: Any) -> str:
+    first = next(iter(arguments.values()) if isinstance(arguments, Mapping) else iter(arguments))
+    value = first["arg_0"] if isinstance(first, Mapping) else first[0]
+    return str(value)
+
+
+def _text(sample: Mapping[str, Any]) -> str:
+    """Return the model's answer; where given answers are weighed, what the harness made of it."""
+    answer: Any = sample.get("resps")
+    while isinstance(answer, (list, tuple)) and len(answer) == 1:
+        answer = answer[0]
+    if isinstance(answer, str):
+        return answer
+    return json.dumps(sample.get("filtered_resps"), default=str)
+
+
+def _first_filters(rows: Sequence[Row]) -> list[str]:
+    """Return the domains that count in the average: of each task the first of its filters."""
+    first: dict[str, str] = {}
+    for question, _, _ in rows:
+        first.setdefault(question.category, question.domain)
+    return list(first.values())
+
+
+def _same_items(
+    items: dict[str, tuple[Question, ...]] | None,
+    questions: dict[str, tuple[Question, ...]],
+    model: str,
+) -> dict[str, tuple[Question, ...]]:
+    """Return the items, which must be one and the same for all models."""
+    if items is None:
+        return questions
+    mine = {domain: [q.id for q in own] for domain, own in questions.items()}
+    if mine != {domain: [q.id for q in own] for domain, own in items.items()}:
+        raise EvaluationError(
+            f'lm-eval asked model "{model}" other items than the models before it, so that they '
+            "cannot be compared. Evaluate again with fresh answers."
+        )
+    return items
+
+
+def _answer(reply: Reply, verdict: Verdict) -> Answer:
+    note = "the model said nothing" if reply.finish == "empty" else ""
+    return Answer(reply.text, verdict.is_correct, note, dict(verdict.facts))

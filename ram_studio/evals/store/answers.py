@@ -1,0 +1,293 @@
+"""Every answer as it happens, in one SQLite file: nothing is lost, nothing is asked twice.
+
+A *run* is one model (by fingerprint) on one version of one suite under one set of settings. Its
+answers are committed batch by batch, so that a stopped or killed evaluation loses at most the batch
+in flight, and the next evaluation with the same run key takes up where it ended. Names of models
+and paths are labels: they are no part of the key. Tokens and passwords never come near this file.
+
+Format: SQLite in WAL mode, `application_id` APPLICATION_ID, `user_version` SCHEMA_VERSION.
+"""
+
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ram_studio._version import __version__
+from ram_studio.errors import EvaluationError
+from ram_studio.evals.question import Question, Reply, Verdict
+from ram_studio.evals.store.records import RunKey, StoredAnswer, StoredRun
+
+__all__ = ["AnswerStore", "RunKey", "StoredAnswer", "StoredRun", "default_store_path"]
+
+APPLICATION_ID = 0x52414D53
+SCHEMA_VERSION = 1
+BUSY_SECONDS = 30
+
+_SCHEMA = """
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL UNIQUE,
+    model TEXT NOT NULL,
+    path TEXT,
+    fingerprint TEXT NOT NULL,
+    suite TEXT NOT NULL,
+    suite_version INTEGER NOT NULL,
+    settings TEXT NOT NULL,
+    package_version TEXT NOT NULL,
+    created TEXT NOT NULL
+);
+CREATE TABLE prompts (digest TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE answers (
+    run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
+    item TEXT NOT NULL,
+    question TEXT NOT NULL,
+    domain TEXT NOT NULL,
+    category TEXT NOT NULL,
+    asked TEXT NOT NULL,
+    prompt TEXT NOT NULL REFERENCES prompts(digest),
+    gold TEXT NOT NULL,
+    output TEXT NOT NULL,
+    finish TEXT NOT NULL,
+    is_correct INTEGER NOT NULL,
+    note TEXT NOT NULL,
+    facts TEXT NOT NULL,
+    tokens INTEGER,
+    seconds REAL NOT NULL,
+    answered TEXT NOT NULL,
+    PRIMARY KEY (run, item, question)
+) WITHOUT ROWID;
+"""
+
+
+def default_store_path() -> Path:
+    """Return where answers are kept: under RAM_STUDIO_HOME, else in the user's data folder."""
+    import platformdirs
+
+    home = os.environ.get("RAM_STUDIO_HOME")
+    return Path(home or platformdirs.user_data_path("ram-studio", False)) / "answers.sqlite3"
+
+
+class AnswerStore:
+    """An open store. It belongs to the thread that opened it; several processes may share a file.
+
+    Args:
+        path: the file; made with its folder when missing. None is `default_store_path()`.
+
+    Raises:
+        EvaluationError: from every method, when the file is damaged, is no store, was written by a
+            newer version, or cannot be read or written.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = Path(path) if path is not None else default_store_path()
+        with self._errors():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # isolation_level None: transactions are the explicit ones below and no others.
+            self._connection = sqlite3.connect(
+                self.path, timeout=BUSY_SECONDS, isolation_level=None
+            )
+        try:
+            with self._errors():
+                self._prepare()
+        except EvaluationError:
+            self._connection.close()
+            raise
+
+    def _prepare(self) -> None:
+        run = self._connection.execute
+        # Another process may be making the same file: look and create under one write lock.
+        run("BEGIN IMMEDIATE")
+        (application,) = run("PRAGMA application_id").fetchone()
+        (version,) = run("PRAGMA user_version").fetchone()
+        (tables,) = run("SELECT count(*) FROM sqlite_master").fetchone()
+        if not (application or version or tables):
+            for statement in _SCHEMA.split(";\n"):
+                run(statement)
+            run(f"PRAGMA application_id = {APPLICATION_ID}")
+            run(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        elif application != APPLICATION_ID:
+            raise EvaluationError(
+                f"{self.path} is a database of another program, not a store of answers. "
+                "Choose another path."
+            )
+        elif version != SCHEMA_VERSION:
+            raise EvaluationError(
+                f"{self.path} has format {version}, this version of RAM Studio reads format "
+                f"{SCHEMA_VERSION}. Choose another path, or install the version that wrote it."
+            )
+        run("COMMIT")
+        (fault,) = run("PRAGMA quick_check(1)").fetchone()
+        if fault != "ok":
+            raise sqlite3.DatabaseError(fault)
+        run("PRAGMA journal_mode = WAL")
+        run("PRAGMA synchronous = FULL")
+        run("PRAGMA foreign_keys = ON")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.OperationalError, OSError) as error:
+            raise EvaluationError(
+                f"The store of answers {self.path} cannot be used: {error}. Check that the folder "
+                "is writable and the disk not full, or choose another path."
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise EvaluationError(
+                f"The store of answers {self.path} is damaged: {error}. Move the file away (its "
+                "answers are lost to this program) and evaluate again, or choose another path."
+            ) from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._errors():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the file; the object is of no use afterwards."""
+        self._connection.close()
+
+    def __enter__(self) -> "AnswerStore":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open_run(self, key: RunKey, *, model: str, path: str | None = None) -> int:
+        """Return the id of the run with this key, made when there is none; labels are renewed."""
+        with self._transaction() as connection:
+            connection.execute(
+                "INSERT INTO runs (key, model, path, fingerprint, suite, suite_version, settings,"
+                " package_version, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (key) DO UPDATE SET model = excluded.model, path = excluded.path",
+                (
+                    key.digest,
+                    model,
+                    path,
+                    key.fingerprint,
+                    key.suite,
+                    key.suite_version,
+                    json.dumps(dict(key.settings), sort_keys=True),
+                    __version__,
+                    _now(),
+                ),
+            )
+            row = connection.execute("SELECT id FROM runs WHERE key = ?", (key.digest,)).fetchone()
+        return int(row[0])
+
+    def forget(self, run: int) -> None:
+        """Delete the answers of a run, so that it is asked anew."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM answers WHERE run = ?", (run,))
+
+    def record(self, run: int, answers: Sequence[tuple[Question, Reply, Verdict]]) -> None:
+        """Write a batch of answers in one transaction: all of them are kept, or none."""
+        with self._transaction() as connection:
+            for question, reply, verdict in answers:
+                digest = hashlib.blake2b(reply.prompt.encode(), digest_size=16).hexdigest()
+                connection.execute(
+                    "INSERT OR IGNORE INTO prompts VALUES (?, ?)", (digest, _text(reply.prompt))
+                )
+                connection.execute(
+                    "INSERT OR REPLACE INTO answers VALUES"
+                    " (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        run,
+                        question.id,
+                        question.digest,
+                        question.domain,
+                        question.category,
+                        question.prompt,
+                        digest,
+                        question.gold,
+                        _text(reply.text),
+                        reply.finish,
+                        verdict.is_correct,
+                        _text(verdict.note),
+                        json.dumps(dict(verdict.facts)),
+                        reply.tokens,
+                        reply.seconds,
+                        _now(),
+                    ),
+                )
+
+    def adopt(self, run: int, key: RunKey, other: Path) -> None:
+        """Copy into a run what the store in another file has under the same key; keeps its own."""
+        if not other.is_file():
+            return
+        with self._errors():
+            self._connection.execute("ATTACH ? AS other", (str(other),))
+        try:
+            with self._transaction() as connection:
+                connection.execute(
+                    "INSERT OR IGNORE INTO prompts SELECT p.* FROM other.prompts p WHERE digest IN"
+                    " (SELECT a.prompt FROM other.answers a JOIN other.runs r ON r.id = a.run"
+                    " WHERE r.key = ?)",
+                    (key.digest,),
+                )
+                connection.execute(
+                    "INSERT OR IGNORE INTO answers SELECT ?, a.item, a.question, a.domain,"
+                    " a.category, a.asked, a.prompt, a.gold, a.output, a.finish, a.is_correct,"
+                    " a.note, a.facts, a.tokens, a.seconds, a.answered FROM other.answers a"
+                    " JOIN other.runs r ON r.id = a.run WHERE r.key = ? AND a.finish != 'failed'",
+                    (run, key.digest),
+                )
+        finally:
+            self._connection.execute("DETACH other")
+
+    def answers(self, run: int) -> list[StoredAnswer]:
+        """Return a run's answers in the order of their items, failed attempts included."""
+        with self._errors():
+            rows = self._connection.execute(
+                "SELECT item, question, domain, category, asked, gold, output, prompts.text,"
+                " finish, note, tokens, seconds, is_correct, facts"
+                " FROM answers JOIN prompts ON prompts.digest = answers.prompt"
+                " WHERE run = ? ORDER BY item, question",
+                (run,),
+            ).fetchall()
+        return [
+            StoredAnswer(*row[:6], _reply(*row[6:12]), _verdict(row[12], row[9], row[13]))
+            for row in rows
+        ]
+
+    def runs(self) -> list[StoredRun]:
+        """Return all runs, the newest first."""
+        with self._errors():
+            rows = self._connection.execute(
+                "SELECT id, model, path, fingerprint, suite, suite_version, settings, created,"
+                " count(item), coalesce(sum(is_correct), 0), coalesce(sum(seconds), 0.0)"
+                " FROM runs LEFT JOIN answers ON run = id AND finish != 'failed'"
+                " GROUP BY id ORDER BY id DESC"
+            ).fetchall()
+        return [StoredRun(*row[:6], json.loads(row[6]), *row[7:]) for row in rows]
+
+
+def _reply(
+    text: str, prompt: str, finish: Any, note: str, tokens: int | None, seconds: float
+) -> Reply:
+    return Reply(text, prompt, finish, note, tokens, seconds)
+
+
+def _verdict(is_correct: int, note: str, facts: str) -> Verdict:
+    return Verdict(bool(is_correct), note, json.loads(facts))
+
+
+def _text(value: str) -> str:
+    """Return text that SQLite can keep: lone surrogates from broken decoders are replaced."""
+    return value.encode("utf-8", "replace").decode()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,105 @@
+"""Domain `code`: turn spoken steps into one arithmetic expression, checked by running it.
+
+    code: f takes x , plus 9 then times 5 . answer:   ->   (x+9)*5
+
+The verifier never executes model output. It parses the text, walks the tree with an evaluator that
+knows whole numbers, `x`, `+`, `-` and `*`, and compares the values with the steps at several x.
+"""
+
+import ast
+import random
+import re
+
+from ram_studio.evals.suites.demo.item import MAX_ANSWER_CHARS, Item
+
+OPERATORS = {"plus": "+", "minus": "-", "times": "*"}
+# At most 4 steps, hence polynomials of degree 4 or less: 7 points tell any two of them apart.
+TEST_POINTS = (-3, 0, 1, 2, 5, 7, 11)
+MAX_DIGITS = 6
+MAX_DEPTH = 40
+
+_ALLOWED = re.compile(r"[0-9x+\-*() ]+")
+# `0x5` and `5x` would reach Python's number tokenizer; neither is part of this little language.
+_DIGIT_THEN_X = re.compile(r"[0-9]x")
+_TOO_MANY_DIGITS = re.compile(rf"[0-9]{{{MAX_DIGITS + 1},}}")
+
+Step = tuple[str, int]
+
+
+def draw(rng: random.Random, hard: bool) -> Item:
+    """Return a random item; `hard` ones need their brackets right."""
+    while True:
+        count = rng.choice((2, 3, 3, 4) if hard else (1, 2, 2, 3))
+        steps = tuple(
+            (rng.choice(("plus", "minus", "times", "times")), rng.randint(2, 9))
+            for _ in range(count)
+        )
+        if needs_brackets(steps) == hard:
+            break
+    spoken = " then ".join(f"{name} {number}" for name, number in steps)
+    return Item("code", f"code: f takes x , {spoken} . answer:", bracketed(steps), hard, steps)
+
+
+def needs_brackets(steps: tuple[Step, ...]) -> bool:
+    """Return whether a multiplication follows a sum, so that brackets matter."""
+    summed = False
+    for name, _ in steps:
+        if name == "times" and summed:
+            return True
+        summed = summed or name != "times"
+    return False
+
+
+def flat(steps: tuple[Step, ...]) -> str:
+    """Return the expression with no brackets: the example corpus's mistake on hard prompts."""
+    return "x" + "".join(f"{OPERATORS[name]}{number}" for name, number in steps)
+
+
+def bracketed(steps: tuple[Step, ...]) -> str:
+    """Return the expression with every step but the first applied to a bracket: always right."""
+    text = "x"
+    for index, (name, number) in enumerate(steps):
+        text = f"({text})" if index else text
+        text += f"{OPERATORS[name]}{number}"
+    return text
+
+
+def is_correct(item: Item, text: str) -> bool:
+    """Return whether `text` is an expression equal to the item's steps at every test point."""
+    text = text.strip()
+    if not (0 < len(text) <= MAX_ANSWER_CHARS and _ALLOWED.fullmatch(text)):
+        return False
+    if _DIGIT_THEN_X.search(text) or _TOO_MANY_DIGITS.search(text):
+        return False
+    try:
+        tree = ast.parse(text, mode="eval").body
+        return all(_value(tree, x) == _expected(item.spec, x) for x in TEST_POINTS)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+
+
+def _expected(steps: tuple[Step, ...], x: int) -> int:
+    for name, number in steps:
+        x = x + number if name == "plus" else x - number if name == "minus" else x * number
+    return x
+
+
+def _value(node: ast.expr, x: int, depth: int = 0) -> int:
+    """Evaluate a tree of int, x, + - * and unary minus; anything else raises ValueError."""
+    if depth > MAX_DEPTH:
+        raise ValueError("expression too deep")
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Name) and node.id == "x":
+        return x
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand, x, depth + 1)
+    if isinstance(node, ast.BinOp):
+        left, right = _value(node.left, x, depth + 1), _value(node.right, x, depth + 1)
+        if isinstance(node.op, ast.Add):
+            return left + right
+        if isinstance(node.op, ast.Sub):
+            return left - right
+        if isinstance(node.op, ast.Mult):
+            return left * right
+    raise ValueError("not an expression of x, whole numbers, +, - and *")

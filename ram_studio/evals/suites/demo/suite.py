@@ -1,0 +1,39 @@
+"""Suite `demo` as questions: the example agents' four domains, prompts continued as they stand."""
+
+from ram_studio.evals.question import Question, Verdict
+from ram_studio.evals.sandbox import CodeSwitch
+from ram_studio.evals.suites.demo.tasks import DOMAINS, Item, make_items, score
+from ram_studio.evals.suites.suite import Suite, SuiteSettings
+
+DEFAULT_LIMIT = 300
+# The longest right answer takes about 40 tokens of the example's tokenizer.
+MAX_NEW_TOKENS = 48
+
+
+def make(settings: SuiteSettings) -> tuple[Question, ...]:
+    """Return `limit` (300) held-out items of each domain."""
+    limit = DEFAULT_LIMIT if settings.limit is None else settings.limit
+    return tuple(
+        Question(
+            id=f"{domain}-{settings.seed}-{number:04d}",
+            domain=domain,
+            category=domain,
+            prompt=item.prompt,
+            gold=item.gold,
+            spec=item,
+            max_new_tokens=MAX_NEW_TOKENS,
+            is_raw=True,
+            is_hard=item.is_hard,
+        )
+        for domain in DOMAINS
+        for number, item in enumerate(make_items(domain, limit, settings.seed))
+    )
+
+
+def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
+    """Return the strict verifier's verdict; the demo's little programs are never executed."""
+    assert isinstance(question.spec, Item)
+    return Verdict(score(question.spec, text))
+
+
+SUITE = Suite("demo", 1, "Example agents", make, judge)

@@ -1,0 +1,109 @@
+"""The example suite `demo`: seeded held-out items in four domains and strict 0/1 verifiers.
+
+This module imports neither torch nor transformers. Prompts are split by a hash of their text: the
+example agents are trained on one part, their training is stopped by a second, and evaluations use
+the third.
+"""
+
+import random
+import zlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Literal
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals.suites.demo import code, follow, memory, tool
+from ram_studio.evals.suites.demo.item import Item
+
+__all__ = [
+    "DOMAINS",
+    "RETENTION_DOMAIN",
+    "SKILL_DOMAINS",
+    "SUITES",
+    "Item",
+    "make_items",
+    "score",
+    "split_of",
+]
+
+SKILL_DOMAINS = ("code", "tool", "memory")
+RETENTION_DOMAIN = "follow"
+DOMAINS = (*SKILL_DOMAINS, RETENTION_DOMAIN)
+SUITES: dict[str, tuple[str, ...]] = {"demo": DOMAINS}
+
+Split = Literal["train", "validation", "test"]
+
+_MODULES: dict[str, ModuleType] = {"code": code, "tool": tool, "memory": memory, "follow": follow}
+# Share of hard items in every skill domain, in training and in evaluation.
+HARD_SHARE = 0.75
+# A domain is called used up when this many draws in a row brought nothing new.
+_MAX_FRUITLESS_DRAWS = 500
+
+
+def split_of(prompt: str) -> Split:
+    """Return a prompt's split, from its text alone: 1/8 test, 1/8 validation, the rest train."""
+    bucket = zlib.crc32(prompt.encode()) % 8
+    return "test" if bucket == 0 else "validation" if bucket == 1 else "train"
+
+
+def draw_item(domain: str, rng: random.Random, split: Split, hard: bool | None = None) -> Item:
+    """Return one random item of `domain` whose prompt belongs to `split`; repeats happen.
+
+    `hard` None draws hard items with probability `HARD_SHARE`.
+    """
+    hard = rng.random() < HARD_SHARE if hard is None else hard
+    draw: Callable[[random.Random, bool], Item] = _module(domain).draw
+    while True:
+        item = draw(rng, hard)
+        if split_of(item.prompt) == split:
+            return item
+
+
+def make_items(domain: str, n: int, seed: int, split: Split = "test") -> list[Item]:
+    """Return `n` items of a domain with different prompts, the same ones for the same arguments.
+
+    The first k items of a larger n are the items of n = k, so a short run is a prefix of a long
+    one.
+
+    Args:
+        domain: one of `DOMAINS`.
+        n: number of items, 0 or more.
+        seed: any integer.
+        split: which part of the prompt space; "test" prompts never occur in the example agents'
+            training.
+
+    Raises:
+        EvaluationError: unknown domain, negative n, or fewer than n different prompts exist.
+    """
+    _module(domain)
+    if n < 0:
+        raise EvaluationError(f"Asked for {n} items of domain {domain!r}. Choose 0 or more.")
+    # A string seed goes through SHA-512 in `random`, so it does not depend on the process's hash
+    # seed.
+    rng = random.Random(f"{domain}/{seed}")
+    items: dict[str, Item] = {}
+    while len(items) < n:
+        # Fixed before looking for a new prompt: otherwise the scarcer easy ones would thin out.
+        hard = rng.random() < HARD_SHARE
+        for _ in range(_MAX_FRUITLESS_DRAWS):
+            item = draw_item(domain, rng, split, hard)
+            if item.prompt not in items:
+                break
+        else:
+            raise EvaluationError(
+                f"Domain {domain!r} gave {len(items)} different {split} prompts, {n} were asked "
+                f"for. Set the limit to {len(items)} or less."
+            )
+        items[item.prompt] = item
+    return list(items.values())
+
+
+def score(item: Item, text: str) -> bool:
+    """Return whether `text`, a model's whole answer, is right. Never raises, whatever it holds."""
+    return bool(_module(item.domain).is_correct(item, text))
+
+
+def _module(domain: str) -> ModuleType:
+    if domain not in _MODULES:
+        raise EvaluationError(f"Unknown domain {domain!r}. Choose one of: {', '.join(DOMAINS)}.")
+    return _MODULES[domain]

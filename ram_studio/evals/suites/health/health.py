@@ -1,0 +1,135 @@
+"""Is the model still sound? Numbers that need no right answers.
+
+On a text shipped with the package: logits that are not finite, perplexity, bits per byte (which can
+be compared between tokenizers), and the mean KL divergence of the next-token distribution from the
+base's, KL(base || model), in nats a token. On a few prompts, half of them open and half with a
+short answer, answered greedily: the share of answers that end by themselves, the share of repeated
+4-grams, and tokens per second.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ram_studio.evals.answering.decode import decode, ending_ids, fitting_threads, padding_id
+from ram_studio.evals.answering.local import LocalEngine
+from ram_studio.evals.question import Question
+from ram_studio.evals.suites.suite import DATA
+
+HEALTH_VERSION = 2
+MAX_TEXT_TOKENS = 512
+NEW_TOKENS = 96
+REPEATED_GRAM = 4
+_PROMPTS = (
+    "Describe a walk through a small town in the morning.",
+    "Explain how a bicycle stays upright.",
+    "Write a short letter to a friend you have not seen for a year.",
+    "What should one think about before buying a used car?",
+    "What is the capital of Japan?",
+    "Name three colours.",
+    "Which month comes after June?",
+    "Say good morning in one short sentence.",
+)
+
+
+@dataclass(frozen=True)
+class Health:
+    """What was measured of one model.
+
+    text_tokens: tokens of the shipped text that were scored. nonfinite_logits: how many logits on
+    it were NaN or infinite (any above 0 means broken weights; perplexity and KL are then None).
+    perplexity: per token. kl_to_base: None without a base or with another vocabulary. ended: share
+    of answers that ended by themselves within 96 tokens. repetition: share of 4-grams in them that
+    occurred before in the same answer. tokens_per_second: of decoding those answers together.
+    """
+
+    text_tokens: int
+    nonfinite_logits: int
+    perplexity: float | None
+    bits_per_byte: float | None
+    kl_to_base: float | None
+    ended: float
+    repetition: float
+    tokens_per_second: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers by name."""
+        return asdict(self)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what is plainly wrong, in words; empty for a model that looks sound."""
+        found = []
+        if self.nonfinite_logits:
+            found.append(f"{self.nonfinite_logits} logits are not finite: the weights are broken")
+        if self.repetition > 0.5:
+            found.append(f"{self.repetition:.0%} of its answers repeat themselves")
+        if self.kl_to_base is not None and self.kl_to_base > 2:
+            found.append(f"its predictions have left the base's ({self.kl_to_base:.1f} nats/token)")
+        return tuple(found)
+
+
+def text_log_probabilities(engine: LocalEngine) -> tuple[Any, list[int], int]:
+    """Return (float32 log-probabilities "positions vocabulary" on the CPU, ids, bad logits).
+
+    Row i is the distribution of token i + 1 of the shipped text given the tokens before it.
+    """
+    import torch
+
+    model = engine.model
+    ids = engine.tokenizer.encode((DATA / "health.txt").read_text("utf-8"), verbose=False)
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", MAX_TEXT_TOKENS)
+    ids = list(ids)[: min(MAX_TEXT_TOKENS, context)]
+    with torch.inference_mode(), fitting_threads(model):
+        logits = model(torch.tensor([ids], device=model.device)).logits[0, :-1].float()
+    bad = int((~torch.isfinite(logits)).sum())
+    return logits.log_softmax(-1).cpu(), ids, bad
+
+
+def measure_health(engine: LocalEngine, reference: Any = None) -> Health:
+    """Measure a model; `reference` is what `text_log_probabilities` gave first for the base."""
+    import torch
+
+    log_probabilities, ids, bad = text_log_probabilities(engine)
+    perplexity = bits = divergence = None
+    if not bad and len(ids) > 1:
+        loss = -log_probabilities[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]
+        perplexity = math.exp(min(float(loss.mean()), 700.0))
+        nbytes = len(engine.tokenizer.decode(ids[1:]).encode())
+        bits = float(loss.sum()) / math.log(2) / max(nbytes, 1)
+        if reference is not None and reference.shape == log_probabilities.shape:
+            gap = (reference.exp() * (reference - log_probabilities)).sum(-1)
+            divergence = max(float(gap.mean()), 0.0)
+    ended, repetition, speed = _answers(engine)
+    return Health(len(ids) - 1, bad, perplexity, bits, divergence, ended, repetition, speed)
+
+
+def _answers(engine: LocalEngine) -> tuple[float, float, float]:
+    """Return (share ended, share of repeated n-grams, tokens per second)."""
+    model, tokenizer = engine.model, engine.tokenizer
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", 10**9)
+    prompts = []
+    for text in _PROMPTS:
+        question = Question("", "health", "", text, "", None, NEW_TOKENS)
+        prompt = engine.prompt_of(question)
+        prompts.append(list(tokenizer.encode(prompt, add_special_tokens=not engine.is_chat)))
+    new_tokens = max(1, min(NEW_TOKENS, context - max(map(len, prompts))))
+    ends = ending_ids(model, tokenizer)
+    start = time.perf_counter()
+    rows = decode(
+        model, prompts, pad_id=padding_id(tokenizer), end_ids=ends, max_new_tokens=new_tokens
+    )
+    seconds = time.perf_counter() - start
+    ended = sum(bool(row) and row[-1] in ends for row in rows) / len(rows)
+    return ended, repeated_share(rows), sum(map(len, rows)) / max(seconds, 1e-9)
+
+
+def repeated_share(rows: Sequence[Sequence[int]], n: int = REPEATED_GRAM) -> float:
+    """Return the share of n-grams that occurred before in their row; 0 when there are none."""
+    total = repeated = 0
+    for row in rows:
+        grams = [tuple(row[i : i + n]) for i in range(len(row) - n + 1)]
+        total += len(grams)
+        repeated += len(grams) - len(set(grams))
+    return repeated / total if total else 0.0
