@@ -1,7 +1,8 @@
-"""Where the shipped files are: the example agents, the app's JavaScript and CSS."""
+"""Where files are: those shipped (example agents, JavaScript, CSS), and those of the user."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ram_studio.errors import CheckpointError
@@ -25,3 +26,14 @@ def asset_path(*parts: str) -> Path:
         f"The shipped file assets/{'/'.join(parts)} is missing from this installation; "
         "install the package again."
     )
+
+
+def user_folder() -> Path:
+    """Return where a user's answers and list of merges are kept; it need not exist.
+
+    That is the environment's RAM_STUDIO_HOME, else the user's data folder of the system.
+    """
+    import platformdirs
+
+    home = os.environ.get("RAM_STUDIO_HOME")
+    return Path(home) if home else platformdirs.user_data_path("ram-studio", False)

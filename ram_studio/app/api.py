@@ -13,7 +13,6 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.algorithm.ladder import LADDER, snap
-from ram_studio.app import merge_log
 from ram_studio.app.check import scoring
 from ram_studio.app.experiment import comparing, sweeping
 from ram_studio.app.jobs import Job
@@ -228,8 +227,8 @@ class Endpoints:
         except RamStudioError as error:
             raise error_message(error) from error
         text = merging.recipe_text(recipe, loaded, self._settings)
-        session.merges[name] = Merged(name, out, method, result, text)
-        merge_log.remember(session.merges[name], loaded, session, self._settings)
+        merged = Merged(name, out, method, result, text)
+        merging.keep(merged, loaded, session, self._settings)
         shown = out.name if self._settings.is_space else str(out)
         return {"merge": name, **result, "out": shown, "recipe": text}
 

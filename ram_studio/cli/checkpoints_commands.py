@@ -12,6 +12,7 @@ import typer
 from ram_studio.cli import options
 from ram_studio.cli.tables import print_table, ratio
 from ram_studio.errors import SettingsError
+from ram_studio.resources import user_folder
 
 
 def inspect(
@@ -100,6 +101,8 @@ def merge(
     as_json: options.Json = False,
 ) -> None:
     """Merge agents into one checkpoint, by a recipe or by options (options win over the recipe)."""
+    from ram_studio.checkpoints.record.merge_log import remember_merge
+    from ram_studio.checkpoints.record.recipe import recipe_yaml
     from ram_studio.checkpoints.record.sketch_file import load_sketch
     from ram_studio.cli.progress import progress_bars
     from ram_studio.engine.merge import merge as run
@@ -132,6 +135,13 @@ def merge(
             on_progress=on_progress,
             on_download=on_download,
         )
+    remember_merge(
+        user_folder(),
+        result.to_dict(),
+        recipe_yaml(result.passport.recipe),
+        name=result.out.name,
+        title=", ".join(result.agents),
+    )
     if as_json:
         print(json.dumps(result.to_dict()))
         return

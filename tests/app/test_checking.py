@@ -17,7 +17,6 @@ from ram_studio.app.history import past, past_view
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.merge import merging
 from ram_studio.app.merge.merging import MergeForm
-from ram_studio.app.merge_log import past_merges, remember
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Session, Workspace
 from ram_studio.engine.events import CancelToken
@@ -352,16 +351,3 @@ def test_only_common_questions_are_compared_and_the_rest_is_named(workspace) -> 
     assert found.report is None
     assert found.left_out == {"demo": "not asked of ram"}
     assert "no check in common" in past_view.side_by_side_html(found)
-
-
-def test_a_damaged_line_of_the_list_is_left_out(workspace, tmp_path, caplog) -> None:
-    session = visitor(workspace)
-    merge(session, workspace, "ram")
-    merged = session.merges["ram"]
-    path = tmp_path / "home" / "merges.jsonl"
-    path.write_bytes(path.read_bytes() + b'{"id": \xff\n[1]\n')
-    remember(merged, session.loaded, session, workspace.settings)
-    found = past_merges(session, workspace.settings)
-    assert [(m.name, m.example) for m in found] == [("ram", "1")] * 2
-    assert found[0].fingerprint == found[1].fingerprint
-    assert "does not read" in caplog.text

@@ -19,6 +19,13 @@ from ram_studio.resources import asset_path
 AGENTS = ("coding", "tool", "memory")
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch) -> Path:
+    """A user's folder of its own for each test: merges and answers are kept there."""
+    monkeypatch.setenv("RAM_STUDIO_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
 @pytest.fixture
 def example() -> list[str]:
     """The options that name the example's base and agents."""

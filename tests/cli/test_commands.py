@@ -12,8 +12,11 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from ram_studio.algorithm.ladder import LADDER
+from ram_studio.checkpoints.record.merge_log import past_merges
+from ram_studio.evals.answering import LocalEngine
 from ram_studio.resources import asset_path
 
+AGENTS = ("coding", "tool", "memory")
 SKETCH = "sketch.safetensors"
 
 
@@ -126,6 +129,15 @@ def test_merge_prints_the_contract_and_verify_matches(cli, example, tmp_path):
     checked = json.loads(out)
     assert code == 0
     assert checked["compared_bytes"] == checked["total_bytes"] > 0
+
+
+def test_a_merge_joins_the_list_that_history_shows(cli, example, tmp_path, home):
+    assert cli("merge", *example, "--out", tmp_path / "merged", "--method", "ram", "--json")[0] == 0
+    (past,) = past_merges(home)
+    assert (past.name, past.title, past.method) == ("merged", ", ".join(AGENTS), "ram")
+    assert list(past.agents) == list(AGENTS)
+    assert past.settings["epsilon"] == 1e-5
+    assert past.fingerprint == LocalEngine(tmp_path / "merged").identity["fingerprint"]
 
 
 def test_merge_with_a_sketch_equals_merge_without(cli, example, tmp_path):

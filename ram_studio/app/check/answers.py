@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ram_studio.evals.question import Question, Reply, Verdict
-from ram_studio.evals.store.answers import AnswerStore, RunKey, default_store_path
+from ram_studio.evals.store.answers import AnswerStore, RunKey
+from ram_studio.resources import user_folder
 
 if TYPE_CHECKING:
     from ram_studio.app.settings import Settings
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def memory_folder(session: Session, settings: Settings) -> Path:
     """Return the folder that holds this visitor's answers and list of merges."""
-    return default_store_path().parent if settings.is_private else session.folder
+    return user_folder() if settings.is_private else session.folder
 
 
 def store_path(session: Session, settings: Settings) -> Path:

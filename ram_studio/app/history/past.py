@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ram_studio.app.check.answers import open_answers
-from ram_studio.app.merge_log import PastMerge, past_merges
+from ram_studio.app.check.answers import memory_folder, open_answers
 from ram_studio.app.workspace import Session, Workspace
+from ram_studio.checkpoints.record.merge_log import PastMerge, past_merges
 from ram_studio.errors import EvaluationError, OutputError
 from ram_studio.evals import AnswerStore, Comparison, EvalReport, compare_all
 from ram_studio.evals.report.export import FORMATS, as_dict, export_report
@@ -74,7 +74,7 @@ def past_models(session: Session, workspace: Workspace) -> list[PastModel]:
 
     Raises: EvaluationError, OutputError when what is stored cannot be read.
     """
-    merges = past_merges(session, workspace.settings)
+    merges = past_merges(memory_folder(session, workspace.settings))
     with open_answers(session, workspace) as store:
         return _joined(merges, store)[:MOST_ROWS]
 

@@ -14,8 +14,8 @@ from ram_studio.app.check import heat_table
 from ram_studio.app.check import wording as words
 from ram_studio.app.history.past import PastModel, SideBySide, suite_score
 from ram_studio.app.merge.controls import TUNED
-from ram_studio.app.merge_log import PastMerge
 from ram_studio.app.wording import SETTING_SIGNS
+from ram_studio.checkpoints.record.merge_log import PastMerge
 
 
 def list_html(models: Sequence[PastModel], is_private: bool, chosen: Collection[str] = ()) -> str:

@@ -15,12 +15,14 @@ from urllib.parse import quote
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.algorithm.meters.rounding_meter import estimate, loses_rescaling, rounding_advice
 from ram_studio.algorithm.methods import make_settings
-from ram_studio.app import markup, merge_log, wording
+from ram_studio.app import markup, wording
+from ram_studio.app.check.answers import memory_folder
 from ram_studio.app.jobs import Job
 from ram_studio.app.load import loading
 from ram_studio.app.merge.controls import tuned_by
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Loaded, Merged, Session
+from ram_studio.checkpoints.record.merge_log import remember_merge
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe, recipe_yaml
 from ram_studio.engine.merge import merge
 from ram_studio.errors import OutputError, RamStudioError, SettingsError
@@ -234,9 +236,21 @@ def run_merge(
         return
     text = recipe_text(recipe, loaded, settings)
     merged = Merged(name, out, form.method, result.to_dict(), text)
-    session.merges[name] = merged
-    merge_log.remember(merged, loaded, session, settings)
+    keep(merged, loaded, session, settings)
     yield "", merged
+
+
+def keep(merged: Merged, loaded: Loaded, session: Session, settings: Settings) -> None:
+    """Add a finished merge to its session, and to the list of merges made."""
+    session.merges[merged.name] = merged
+    remember_merge(
+        memory_folder(session, settings),
+        merged.result,
+        merged.recipe,
+        name=merged.name,
+        title=loaded.title,
+        example=loaded.example,
+    )
 
 
 def recipe_text(recipe: Recipe, loaded: Loaded, settings: Settings) -> str:

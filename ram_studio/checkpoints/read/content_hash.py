@@ -23,6 +23,19 @@ PIECE_BYTES = 1 << 20
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 CONTENT_HASH = r"^(sha256|blake3):[0-9a-f]{64}$"
+# Everything beside the weights that shapes an answer.
+_BEHAVIOUR_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+)
 
 
 class Hasher(Protocol):
@@ -86,6 +99,23 @@ def hash_file(
             "fetch the file again."
         ) from error
     return f"{algorithm}:{hasher.hexdigest()}"
+
+
+def model_fingerprint(folder: Path, weights: str) -> str:
+    """Return 32 hex digits that change when what a model answers may change.
+
+    Args:
+        folder: of the model; its config, tokenizer and chat template count, missing ones too.
+        weights: fingerprint of the weights that answer, see `fingerprint_of`.
+
+    Raises: OSError when a file that is there cannot be read.
+    """
+    digest = hashlib.blake2b(weights.encode(), digest_size=16)
+    for name in _BEHAVIOUR_FILES:
+        file = folder / name
+        content = file.read_bytes() if file.is_file() else b""
+        digest.update(f"{name}:{len(content)}:".encode() + content)
+    return digest.hexdigest()
 
 
 def hash_bytes(data: bytes) -> str:

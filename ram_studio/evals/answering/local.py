@@ -5,7 +5,6 @@ answers are all stored never loads them.
 """
 
 import gc
-import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.checkpoints.read.checkpoint import open_checkpoint
+from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.decode import (
     FLOAT32_BELOW_BYTES,
@@ -37,29 +37,6 @@ DEFAULT_BATCH_SIZE = 128
 # Prompts and answers of a batch take at most this many tokens together: the KV cache of a 7 B model
 # needs some 60 kB for each.
 DEFAULT_BATCH_TOKENS = 65_536
-# Everything beside the weights that shapes an answer.
-_BEHAVIOUR_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "chat_template.jinja",
-)
-
-
-def model_fingerprint(folder: Path, weights: str) -> str:
-    """Return 32 hex digits of weights with this fingerprint beside a folder's other files."""
-    digest = hashlib.blake2b(weights.encode(), digest_size=16)
-    for name in _BEHAVIOUR_FILES:
-        file = folder / name
-        content = file.read_bytes() if file.is_file() else b""
-        digest.update(f"{name}:{len(content)}:".encode() + content)
-    return digest.hexdigest()
 
 
 class LocalEngine:

@@ -10,7 +10,6 @@ Format: SQLite in WAL mode, `application_id` APPLICATION_ID, `user_version` SCHE
 
 import hashlib
 import json
-import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from ram_studio._version import __version__
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question, Reply, Verdict
 from ram_studio.evals.store.records import RunKey, StoredAnswer, StoredRun
+from ram_studio.resources import user_folder
 
 __all__ = ["AnswerStore", "RunKey", "StoredAnswer", "StoredRun", "default_store_path"]
 
@@ -67,10 +67,7 @@ CREATE TABLE answers (
 
 def default_store_path() -> Path:
     """Return where answers are kept: under RAM_STUDIO_HOME, else in the user's data folder."""
-    import platformdirs
-
-    home = os.environ.get("RAM_STUDIO_HOME")
-    return Path(home or platformdirs.user_data_path("ram-studio", False)) / "answers.sqlite3"
+    return user_folder() / "answers.sqlite3"
 
 
 class AnswerStore:

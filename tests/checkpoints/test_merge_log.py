@@ -1,0 +1,67 @@
+"""The list of merges made: what was kept comes back; nothing that happens to it is a failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from checkpoint_zoo import small_tensors, write_checkpoint
+
+from ram_studio.checkpoints.record.merge_log import (
+    MERGE_LOG_FILE,
+    PastMerge,
+    past_merges,
+    remember_merge,
+)
+from ram_studio.errors import OutputError
+
+RECIPE = "base: b\nagents: {a: x}\nmethod: ram\nsettings: {epsilon: 1.0e-05}\n"
+
+
+def remember(tmp_path: Path, store: Path, name: str = "m") -> list[PastMerge]:
+    out = write_checkpoint(tmp_path / name, small_tensors())
+    numbers = {"rho": None, "lambda": 1.0, "effective_lambda": 1.0, "kept": 0.5}
+    result = {"out": str(out), "method": "ram", "agents": {"a": numbers}}
+    result |= {"seconds": 0.5, "bytes_written": 296}
+    remember_merge(store, result, RECIPE, name=name, title="a", example="1")
+    return past_merges(store)
+
+
+def test_what_was_merged_comes_back_newest_first(tmp_path: Path) -> None:
+    store = tmp_path / "deep" / "home"
+    assert past_merges(store) == []
+    remember(tmp_path, store, "first")
+    second, first = remember(tmp_path, store, "second")
+    assert (first.name, first.title, first.example) == ("first", "a", "1")
+    assert (first.method, first.seconds, first.nbytes) == ("ram", 0.5, 296)
+    assert first.settings == {"epsilon": 1e-5}
+    assert first.agents == {"a": {"rho": None, "lambda": 1.0, "effective_lambda": 1.0}}
+    assert first.folder == str(tmp_path / "first")
+    assert (second.fingerprint, second.id != first.id) == (first.fingerprint, True)
+
+
+def test_the_fingerprint_covers_what_shapes_an_answer(tmp_path: Path) -> None:
+    store, out = tmp_path / "home", tmp_path / "m"
+    (old,) = remember(tmp_path, store)
+    (out / "notes.txt").write_text("no part of it")
+    same, _ = remember(tmp_path, store)
+    (out / "chat_template.jinja").write_text("{{ messages }}")
+    other, _, _ = remember(tmp_path, store)
+    assert old.fingerprint == same.fingerprint != other.fingerprint
+
+
+def test_a_damaged_line_is_left_out(tmp_path: Path, caplog) -> None:
+    remember(tmp_path, tmp_path)
+    path = tmp_path / MERGE_LOG_FILE
+    path.write_bytes(path.read_bytes() + b'{"id": \xff\n[1]\n')
+    assert [m.name for m in remember(tmp_path, tmp_path)] == ["m", "m"]
+    assert "does not read" in caplog.text
+
+
+def test_a_list_that_cannot_be_written_is_no_failure_but_unreadable_is_said(
+    tmp_path: Path, caplog
+) -> None:
+    (tmp_path / MERGE_LOG_FILE).mkdir()
+    with pytest.raises(OutputError, match="cannot be read"):
+        remember(tmp_path, tmp_path)
+    assert "could not be written" in caplog.text
