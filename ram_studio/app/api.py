@@ -20,7 +20,8 @@ from ram_studio.app.load import loading
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.sources import MAX_AGENTS, read_sources
 from ram_studio.app.merge import merging
-from ram_studio.app.workspace import Loaded, Merged, Session, Workspace
+from ram_studio.app.session import Loaded, Merged, Session
+from ram_studio.app.workspace import Workspace
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge as merge_checkpoints
 from ram_studio.errors import RamStudioError, SettingsError

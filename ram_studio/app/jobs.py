@@ -2,15 +2,27 @@
 
 The generator that Gradio runs only polls; the work itself asks its CancelToken between pieces. So
 Stop acts within one piece, and a closed page (which closes the generator) stops the work as well.
+
+A panel with a job has ``JobControls``, connects them with ``connect``, and its handler is one
+``watch``: is anything loaded, is the session free, does the form hold; then start, progress, stop
+and outcome, each as updates keyed by component.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import gradio as gr
+
+from ram_studio.app import templates
+from ram_studio.app.session import Session
+from ram_studio.app.workspace import Workspace
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError
 
@@ -18,7 +30,23 @@ _LOG = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 Report = Callable[[Any], None]
+Work = Callable[[Report, CancelToken], Result]
+Updates = dict[Any, Any]
+"""Updates keyed by component, as handlers return them."""
+
 POLL_SECONDS = 0.15
+
+QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+"""Options of every event of the page."""
+
+HEAVY: dict[str, Any] = {**QUIET, "concurrency_id": "heavy", "concurrency_limit": 1}
+"""Options of events with a job: one at a time for all visitors."""
+
+STOP = "Stop"
+STOPPED = "Stopped."
+BUSY = "Another job of this session is running. Stop it, or wait until it is done."
+NEED_LOAD = "Nothing is loaded yet. Go back to Load and use the example or your own models."
+_WAITING = "Waiting for its turn"
 
 
 class Job(Generic[Result]):
@@ -27,7 +55,7 @@ class Job(Generic[Result]):
     work: called with a function that takes progress events (kept: the latest) and a CancelToken.
     """
 
-    def __init__(self, work: Callable[[Report, CancelToken], Result]) -> None:
+    def __init__(self, work: Work[Result]) -> None:
         self.cancel = CancelToken()
         self._work = work
         self._latest: Any = None
@@ -99,3 +127,96 @@ class Job(Generic[Result]):
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class JobControls:
+    """What every panel with a job has: the button that starts it, Stop, and a line of status."""
+
+    start: gr.Button
+    stop: gr.Button
+    status: gr.HTML
+
+    @property
+    def all(self) -> list[Any]:
+        """The components that ``watch`` updates."""
+        return [self.start, self.stop, self.status]
+
+
+def stop_button(elem_id: str, label: str = STOP) -> gr.Button:
+    """Lay out a Stop button, hidden until its job runs."""
+    return gr.Button(label, variant="stop", visible=False, elem_id=elem_id)
+
+
+def watch(
+    session: Session,
+    controls: JobControls,
+    prepare: Callable[[], Work[Result]],
+    tell: Callable[[Any], Updates],
+    finish: Callable[[Result], Updates],
+    *,
+    needs_loaded: bool = True,
+    explain: Callable[[RamStudioError, Job[Result]], str] | None = None,
+) -> Iterator[Updates]:
+    """Run a panel's job, yielding updates keyed by component as it goes.
+
+    Args:
+        prepare: reads the form and returns the work; raises RamStudioError to refuse.
+        tell: updates for a progress event, for None before the first one.
+        finish: updates for the result, after it was put into the session. Raises RamStudioError
+            when it cannot be shown.
+        explain: the status (HTML) of a job without a result; by default the error's own words.
+    """
+    if needs_loaded and session.loaded is None:
+        yield {controls.status: templates.callout(NEED_LOAD, "warn")}
+        return
+    if session.is_busy:
+        yield {controls.status: templates.callout(BUSY, "warn")}
+        return
+    try:
+        job = Job(prepare())
+    except RamStudioError as error:
+        yield {controls.status: templates.callout(str(error), "bad")}
+        return
+    session.job = job
+    # The buttons only when they change: one that is drawn anew under the pointer misses its click.
+    buttons = {controls.start: gr.update(interactive=False), controls.stop: gr.update(visible=True)}
+    yield {**buttons, **tell(None)}
+    with closing(job.updates()) as events:
+        for event in events:
+            yield tell(event)
+    idle = {controls.start: gr.update(interactive=True), controls.stop: gr.update(visible=False)}
+    result, error = job.outcome()
+    if error is None:
+        try:
+            yield {**idle, controls.status: "", **finish(result)}
+        except RamStudioError as failed:
+            yield {**idle, controls.status: templates.callout(str(failed), "bad")}
+    else:
+        said = explain(error, job) if explain else templates.failure(error, STOPPED)
+        yield {**idle, controls.status: said}
+
+
+def connect(
+    controls: JobControls,
+    workspace: Workspace,
+    run: Callable[..., Iterator[Updates]],
+    inputs: Any,
+    outputs: Iterable[Any],
+) -> Any:
+    """Connect a panel's start and stop buttons; return the event, for a ``.then``.
+
+    run: the handler, whose body is a ``watch``. outputs: what it updates besides the controls.
+    """
+
+    def stop(request: gr.Request) -> None:
+        job = workspace.session(request.session_hash).job
+        if job is not None:
+            job.stop()
+
+    # Shown at once by the browser, until the job's first word: heavy work is done one at a time.
+    waiting = f"() => {json.dumps(templates.progress(None, _WAITING))}"
+    controls.start.click(fn=None, js=waiting, outputs=controls.status)
+    controls.stop.click(stop, None, None, queue=False, **QUIET)
+    every = list(dict.fromkeys([*controls.all, *outputs]))
+    return controls.start.click(run, inputs, every, **HEAVY)

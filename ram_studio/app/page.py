@@ -15,12 +15,15 @@ import gradio as gr
 from ram_studio.app import api, markup, shell, wording
 from ram_studio.app.check import panel as check
 from ram_studio.app.history import panel as history
+from ram_studio.app.jobs import Updates
 from ram_studio.app.load import examples
 from ram_studio.app.load import panel as load
 from ram_studio.app.look import panel as look
 from ram_studio.app.merge import controls, merging, recipes
 from ram_studio.app.merge import panel as merge
+from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
+from ram_studio.app.shared import Shared, Tuning
 from ram_studio.app.tune import microscope_panel
 from ram_studio.app.tune import panel as tune
 from ram_studio.app.tune.deep_link import Link, read_link
@@ -50,15 +53,19 @@ class Page:
                 name: gr.Button(label, elem_id=f"to-{name}", interactive=name == "load")
                 for name, (_, label) in wording.STEPS.items()
             }
+        # Before the panels' events: their handlers' names would take the endpoints'.
+        api.build(self.workspace)
+        self.shared = shared = Shared(self.workspace, self.steps)
         self.load = load.build(settings)
         self.look = look.build()
         self.tune = tune.build()
+        shared.tuning = Tuning(self.tune.epsilon, self.tune.r, self.tune.alpha, self.tune.rule)
         self.merge = merge.build(shell.devices())
+        shared.seed = self.merge.seed
         self.check = check.build(self.tune, self.workspace, _EVENTS)
         self.history = history.build()
         gr.HTML('<div id="ram-strip"></div>', apply_default_css=False)
-        # Before the events below: their handlers' names would take the endpoints'.
-        api.build(self.workspace)
+        self._listen()
         self.tab_key = gr.Textbox(visible=False)
         self.signal = gr.Textbox(visible=False)
         self._wire_steps()
@@ -67,8 +74,23 @@ class Page:
         check.wire(self.check, self.tune, self.workspace, _EVENTS)
         history.wire(self.history, self.check, self.workspace, _QUIET)
         microscope_panel.wire(self.tune.scope, self.tune.settings, self.merge.seed, self.workspace)
+        shared.connect()
 
     # ------------------------------------------------------------------ what a load changes
+
+    def _listen(self) -> None:
+        step, shared = self.check, self.shared
+
+        def show_check(session: Session) -> Updates:
+            return dict(zip(step.shown, check.show(session), strict=True))
+
+        def show_report(session: Session) -> Updates:
+            return dict(zip(report, check.show_report(session.report, session), strict=True))
+
+        report = [step.scores, *step.browser.shown]
+        shared.loaded.listen(step.shown, show_check)
+        shared.merged.listen([step.models], lambda session: {step.models: check.offer(session)})
+        shared.checked.listen(report, show_report)
 
     @property
     def loaded_outputs(self) -> list[Any]:
@@ -80,7 +102,7 @@ class Page:
             self.merge.download,
             self.merge.recipe,
             self.merge.recipe_box,
-            *self.check.shown,
+            *self.shared.loaded.components,
         ]
 
     def show_loaded(self, session: Any) -> list[Any]:
@@ -92,7 +114,7 @@ class Page:
             examples.profile_of(session.loaded),
             *[gr.update(interactive=True)] * 4,
             *merge.show_result(last, session, self.settings),
-            *check.show(session),
+            *self.shared.loaded.updates(session).values(),
         ]
 
     # ------------------------------------------------------------------ steps

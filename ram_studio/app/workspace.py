@@ -1,4 +1,4 @@
-"""What each visitor has loaded, merged and evaluated, and the folder that holds their files.
+"""The sessions of all visitors, and the folder that holds their files.
 
 A session belongs to one browser tab (or one API client). Its key is 128 random bits that the tab
 keeps, so that a reloaded page finds its work again; nobody else can name the folder. Sessions that
@@ -13,113 +13,14 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app.check.loaded_engines import Engines
-from ram_studio.app.jobs import Job
+from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
-from ram_studio.evals.experiment.sweep_result import SweepState
-from ram_studio.evals.report.tables import EvalReport
-
-if TYPE_CHECKING:
-    from ram_studio.app.check.chatting import Chat
 
 _KEY = re.compile(r"[0-9a-f]{32}")
 _SWEEP_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """Checkpoints that were analyzed together.
-
-    title: for people. example: the shipped set's link name ("1", "dense"), or None.
-    base, agents: folders or Hub ids. options: missing, extra, rows as given to the analysis.
-    read_rate: bytes a second that the analysis read; None when it was not run here.
-    """
-
-    title: str
-    example: str | None
-    base: str
-    agents: Mapping[str, str]
-    sketch: Sketch
-    options: Mapping[str, str] = field(default_factory=dict)
-    read_rate: float | None = None
-
-    @property
-    def identity(self) -> str:
-        """Something that differs between two different loads."""
-        return f"{self.title}|{id(self.sketch)}"
-
-
-@dataclass(frozen=True)
-class Merged:
-    """One finished merge of this session: its name, folder, method and ``merge --json`` result."""
-
-    name: str
-    folder: Path
-    method: str
-    result: Mapping[str, Any]
-    recipe: str
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A finished comparison of methods: ``MethodTable.to_dict``, and its files."""
-
-    title: str
-    table: Mapping[str, Any]
-    csv: Path
-    html: Path
-    svg: Path
-
-
-@dataclass
-class Session:
-    """One visitor's work. Changed by one handler at a time: heavy ones check ``job``.
-
-    report: what Check shows. found: what History compares.
-    """
-
-    key: str
-    folder: Path
-    loaded: Loaded | None = None
-    merges: dict[str, Merged] = field(default_factory=dict)
-    report: EvalReport | None = None
-    comparison: Comparison | None = None
-    found: EvalReport | None = None
-    chat: Chat | None = None
-    sweep: SweepState | None = None
-    job: Job[Any] | None = None
-    touched: float = field(default_factory=time.monotonic)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a job of this session is still running."""
-        return self.job is not None and not self.job.is_done
-
-    def load(self, loaded: Loaded) -> None:
-        """Make these checkpoints the current ones; merges and scores of others are dropped."""
-        if self.loaded is not None and self.loaded.identity != loaded.identity:
-            for merged in self.merges.values():
-                shutil.rmtree(merged.folder, ignore_errors=True)
-            self.merges.clear()
-            self.report = None
-            self.chat = None
-            self.comparison = None
-            self.sweep = None
-        self.loaded = loaded
-
-    def free_name(self, wanted: str) -> str:
-        """Return ``wanted``, with a number when a merge of that name exists already."""
-        taken = set(self.merges) | {"base"} | set(self.loaded.agents if self.loaded else ())
-        name, number = wanted, 2
-        while name in taken:
-            name, number = f"{wanted} ({number})", number + 1
-        return name
 
 
 class Workspace:

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from ram_studio.app.check import chatting, heat_table, item_view, scoring
-from ram_studio.app.check.chatting import Said
 from ram_studio.app.check.progress_grid import Scoring
 from ram_studio.app.history import panel as history
 from ram_studio.app.history import past, past_view
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.merge import merging
 from ram_studio.app.merge.merging import MergeForm
+from ram_studio.app.session import Said, Session
 from ram_studio.app.settings import Settings
-from ram_studio.app.workspace import Session, Workspace
+from ram_studio.app.workspace import Workspace
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import EvaluationError, SettingsError, Stopped
 from ram_studio.evals import Answer, EvalReport, ModelResult, Question

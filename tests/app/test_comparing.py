@@ -12,8 +12,9 @@ import pytest
 from ram_studio.app import wording
 from ram_studio.app.experiment import comparing, comparison_figure, comparison_view
 from ram_studio.app.load.examples import load_example
+from ram_studio.app.session import Comparison, Session
 from ram_studio.app.settings import Settings
-from ram_studio.app.workspace import Comparison, Session, Workspace
+from ram_studio.app.workspace import Workspace
 from ram_studio.errors import SettingsError
 from ram_studio.evals.experiment.presets import EXPERIMENTS
 

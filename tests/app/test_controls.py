@@ -11,8 +11,9 @@ from ram_studio.algorithm.methods import METHODS, make_settings
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.merge import controls, merging, recipes
 from ram_studio.app.merge import panel as merge
+from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
-from ram_studio.app.workspace import Session, Workspace
+from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.record.recipe import recipe_yaml
 
 AFTER_TUNE = 6

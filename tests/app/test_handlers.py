@@ -23,10 +23,11 @@ from ram_studio.app.load.sources import (
     read_sources,
 )
 from ram_studio.app.merge import merging
+from ram_studio.app.session import Loaded, Merged
 from ram_studio.app.settings import Settings
 from ram_studio.app.tune.deep_link import read_link
 from ram_studio.app.tune.profile import build_profile
-from ram_studio.app.workspace import Loaded, Merged, Workspace
+from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.errors import RamStudioError, SettingsError, Stopped
 

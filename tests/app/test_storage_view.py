@@ -20,8 +20,8 @@ from ram_studio.app.look import charts
 from ram_studio.app.look import panel as look
 from ram_studio.app.look.storage_view import report_of, storage_html
 from ram_studio.app.merge import merging
+from ram_studio.app.session import Loaded
 from ram_studio.app.tune import details_wording
-from ram_studio.app.workspace import Loaded
 from ram_studio.engine.analyse import analyze_report, load
 from ram_studio.resources import asset_path
 

@@ -10,8 +10,9 @@ import pytest
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app.experiment import sweep_panel, sweep_view, sweep_wording, sweeping
 from ram_studio.app.load.examples import load_example
+from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
-from ram_studio.app.workspace import Session, Workspace
+from ram_studio.app.workspace import Workspace
 from ram_studio.evals.experiment.sweep_race import Loss
 from ram_studio.evals.experiment.sweep_result import Recheck, SweepRow, SweepState
 from ram_studio.evals.report.tables import DomainScore, PairedCounts

@@ -16,8 +16,9 @@ from ram_studio.evals.store.answers import AnswerStore, RunKey
 from ram_studio.resources import user_folder
 
 if TYPE_CHECKING:
+    from ram_studio.app.session import Session
     from ram_studio.app.settings import Settings
-    from ram_studio.app.workspace import Session, Workspace
+    from ram_studio.app.workspace import Workspace
 
 
 def memory_folder(session: Session, settings: Settings) -> Path:

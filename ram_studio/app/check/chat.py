@@ -12,10 +12,10 @@ import gradio as gr
 from ram_studio.app import markup
 from ram_studio.app.check import chatting
 from ram_studio.app.check import wording as words
-from ram_studio.app.check.chatting import Chat, Said
 from ram_studio.app.check.heat_table import model_head
+from ram_studio.app.session import Chat, Said, Session
 from ram_studio.app.settings import Settings
-from ram_studio.app.workspace import Session, Workspace
+from ram_studio.app.workspace import Workspace
 from ram_studio.evals import DOMAINS, make_items
 
 DEFAULT_TOKENS = 64

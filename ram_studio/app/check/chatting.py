@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ram_studio.app import markup, wording
@@ -17,11 +17,12 @@ from ram_studio.app.check.scoring import (
     without_folders,
 )
 from ram_studio.app.jobs import Job, Report
+from ram_studio.app.session import Chat, Said, Session
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError, SettingsError, Stopped
 
 if TYPE_CHECKING:
-    from ram_studio.app.workspace import Session, Workspace
+    from ram_studio.app.workspace import Workspace
     from ram_studio.evals.answering.local import LocalEngine
 
 MOST_CHARACTERS = 20_000
@@ -30,32 +31,6 @@ _TELL_SECONDS = 0.1
 _ENOUGH_TOKENS = 24
 _REPEATED = 0.6
 _UNREADABLE = 0.3
-
-
-@dataclass(frozen=True)
-class Said:
-    """What one model has said so far.
-
-    state: "waiting", "loading", "reading", "writing" or "done". speed: tokens a second since the
-    first one; None before there are two. verdict, tone: how it ended, in words.
-    """
-
-    model: str
-    state: str = "waiting"
-    text: str = ""
-    tokens: int = 0
-    speed: float | None = None
-    is_chat: bool | None = None
-    verdict: str = ""
-    tone: markup.Tone = "plain"
-
-
-@dataclass(frozen=True)
-class Chat:
-    """A question with what its models said, at one moment."""
-
-    question: str
-    answers: tuple[Said, ...]
 
 
 def ask(

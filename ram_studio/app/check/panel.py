@@ -18,9 +18,10 @@ from ram_studio.app.experiment import compare_panel as compare
 from ram_studio.app.experiment import sweep_panel
 from ram_studio.app.experiment.compare_panel import CompareStep
 from ram_studio.app.experiment.sweep_panel import SweepPanel
+from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
 from ram_studio.app.tune.panel import TuneStep
-from ram_studio.app.workspace import Session, Workspace
+from ram_studio.app.workspace import Workspace
 from ram_studio.errors import RamStudioError
 from ram_studio.evals import EvalReport
 

@@ -16,8 +16,9 @@ from ram_studio.app.check import wording as check_wording
 from ram_studio.app.check.answers import open_answers
 from ram_studio.app.check.progress_grid import Cell, Scoring, progress_html
 from ram_studio.app.jobs import Job, Report
+from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
-from ram_studio.app.workspace import Session, Workspace
+from ram_studio.app.workspace import Workspace
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import EvaluationError, RamStudioError, SettingsError
 from ram_studio.evals import EvalReport, evaluate_suites

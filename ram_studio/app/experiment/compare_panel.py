@@ -11,8 +11,9 @@ import gradio as gr
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.app import wording
 from ram_studio.app.experiment import comparing, comparison_view
+from ram_studio.app.session import Comparison, Session
 from ram_studio.app.tune.panel import TuneStep
-from ram_studio.app.workspace import Comparison, Session, Workspace
+from ram_studio.app.workspace import Workspace
 from ram_studio.evals.experiment.presets import EXPERIMENTS
 
 LIMITS = (10, 300)

@@ -13,7 +13,7 @@ from ram_studio.app.experiment import comparison_view
 from ram_studio.app.jobs import Job, Report
 from ram_studio.app.merge import merging
 from ram_studio.app.merge.controls import tuned_by
-from ram_studio.app.workspace import Comparison, Loaded, Session
+from ram_studio.app.session import Comparison, Loaded, Session
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import OutputError, RamStudioError, SettingsError

@@ -20,9 +20,10 @@ from ram_studio.algorithm.ladder import LADDER, snap
 from ram_studio.app import markup, wording
 from ram_studio.app.experiment import sweep_view, sweep_wording, sweeping
 from ram_studio.app.markup import epsilon_text
+from ram_studio.app.session import Session
 from ram_studio.app.tune.deep_link import ALPHA_MAX, R_MAX
 from ram_studio.app.tune.panel import TuneStep
-from ram_studio.app.workspace import Session, Workspace
+from ram_studio.app.workspace import Workspace
 from ram_studio.errors import OutputError
 from ram_studio.evals.experiment.sweep_result import SweepState
 from ram_studio.evals.suites import ALL_SUITES

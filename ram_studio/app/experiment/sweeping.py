@@ -14,7 +14,7 @@ from ram_studio.app.experiment import sweep_wording
 from ram_studio.app.jobs import Job, Report
 from ram_studio.app.merge import merging
 from ram_studio.app.merge.controls import OFFERED
-from ram_studio.app.workspace import Loaded, Session
+from ram_studio.app.session import Loaded, Session
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError, SettingsError
 from ram_studio.evals.experiment.sweep_plan import SweepPlan

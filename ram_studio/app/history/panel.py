@@ -13,7 +13,8 @@ from ram_studio.app.check import panel as check
 from ram_studio.app.check import wording as words
 from ram_studio.app.check.panel import CheckStep
 from ram_studio.app.history import past, past_view
-from ram_studio.app.workspace import Session, Workspace
+from ram_studio.app.session import Session
+from ram_studio.app.workspace import Workspace
 from ram_studio.errors import RamStudioError
 
 _CHOSEN = (

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ram_studio.app.check.answers import memory_folder, open_answers
-from ram_studio.app.workspace import Session, Workspace
+from ram_studio.app.session import Session
+from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.record.merge_log import PastMerge, past_merges
 from ram_studio.errors import EvaluationError, OutputError
 from ram_studio.evals import AnswerStore, Comparison, EvalReport, compare_all

@@ -6,8 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ram_studio.app.session import Loaded
 from ram_studio.app.tune.profile import build_profile
-from ram_studio.app.workspace import Loaded
 from ram_studio.checkpoints.record.sketch_file import load_sketch
 from ram_studio.resources import asset_path
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from ram_studio.app.workspace import Loaded
+from ram_studio.app.session import Loaded
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.engine.analyse import load
 

@@ -14,8 +14,8 @@ from ram_studio.app.jobs import Job
 from ram_studio.app.load import loading
 from ram_studio.app.load.hero import hero_figure
 from ram_studio.app.load.sources import MAX_AGENTS, Sources, find_models, presets, read_sources
+from ram_studio.app.session import Loaded, Session
 from ram_studio.app.settings import Settings
-from ram_studio.app.workspace import Loaded, Session
 from ram_studio.errors import RamStudioError
 
 _FIRST_ROWS = 3

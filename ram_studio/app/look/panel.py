@@ -17,7 +17,7 @@ from ram_studio.app import markup, wording
 from ram_studio.app.look import charts
 from ram_studio.app.look.storage_view import report_of, storage_html
 from ram_studio.app.markup import step_head
-from ram_studio.app.workspace import Loaded
+from ram_studio.app.session import Loaded
 
 _HALF = (("density", "composition"), ("patterns", "magnitude"), ("layer_density", "layer_overlap"))
 

@@ -12,8 +12,8 @@ from html import escape
 from ram_studio.algorithm.meters.storage import Share
 from ram_studio.app import markup
 from ram_studio.app.load.opened import open_loaded
+from ram_studio.app.session import Loaded
 from ram_studio.app.tune import details_wording as texts
-from ram_studio.app.workspace import Loaded
 from ram_studio.checkpoints.fit.storage_report import AgentStorage, StorageReport, storage_report
 from ram_studio.errors import RamStudioError
 

@@ -20,8 +20,8 @@ from ram_studio.app.check.answers import memory_folder
 from ram_studio.app.jobs import Job
 from ram_studio.app.load import loading
 from ram_studio.app.merge.controls import tuned_by
+from ram_studio.app.session import Loaded, Merged, Session
 from ram_studio.app.settings import Settings
-from ram_studio.app.workspace import Loaded, Merged, Session
 from ram_studio.checkpoints.record.merge_log import remember_merge
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe, recipe_yaml
 from ram_studio.engine.merge import merge

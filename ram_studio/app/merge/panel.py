@@ -12,9 +12,9 @@ from ram_studio.app import markup, wording
 from ram_studio.app.merge import merging
 from ram_studio.app.merge.controls import CONTROLS, OFFERED, own_settings
 from ram_studio.app.merge.merging import MergeForm
+from ram_studio.app.session import Merged, Session
 from ram_studio.app.settings import Settings
 from ram_studio.app.tune.panel import TuneStep
-from ram_studio.app.workspace import Merged, Session
 
 DEFAULT_METHOD = "ram+"
 

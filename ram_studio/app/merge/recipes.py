@@ -13,8 +13,8 @@ from ram_studio.algorithm.methods import make_settings
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.app import markup, wording
 from ram_studio.app.merge import controls
+from ram_studio.app.session import Loaded, Session
 from ram_studio.app.tune.deep_link import ALPHA_MAX, R_MAX
-from ram_studio.app.workspace import Loaded, Session
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.record.recipe import Recipe, load_recipe
 from ram_studio.errors import RamStudioError

@@ -18,8 +18,8 @@ from ram_studio.app import wording
 from ram_studio.app.experiment.comparing import CHOICES
 from ram_studio.app.markup import epsilon_text
 from ram_studio.app.merge.controls import tuned_by
+from ram_studio.app.session import Loaded
 from ram_studio.app.tune import details_wording
-from ram_studio.app.workspace import Loaded
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.engine.microscope import view as scope
 from ram_studio.engine.microscope.lens import Seen

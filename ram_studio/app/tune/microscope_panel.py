@@ -15,10 +15,11 @@ import gradio as gr
 
 from ram_studio.app import markup, wording
 from ram_studio.app.load.opened import open_loaded
+from ram_studio.app.session import Loaded
 from ram_studio.app.tune import details_wording
 from ram_studio.app.tune import microscope_data as data
 from ram_studio.app.tune.microscope_data import EVERYWHERE, ScopeForm
-from ram_studio.app.workspace import Loaded, Workspace
+from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.engine.microscope.search import CONFLICT, SHARED, UNIQUE, find_element
 from ram_studio.engine.microscope.view import find_tensor

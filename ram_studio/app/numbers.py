@@ -1,0 +1,62 @@
+"""How numbers read in the app; assets/numbers.js words them the same in the browser."""
+
+from __future__ import annotations
+
+import math
+
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def epsilon_text(epsilon: float) -> str:
+    """Return an epsilon: 0, 10⁻⁵, 3 · 10⁻⁶, 0.002."""
+    if epsilon == 0:
+        return "0"
+    exponent = math.floor(math.log10(epsilon) + 1e-9)
+    if exponent >= -3:
+        return f"{epsilon:.3g}"
+    head = f"{epsilon / 10**exponent:.3g}"
+    power = f"10⁻{str(-exponent).translate(_RAISED)}"
+    return power if head == "1" else f"{head} · {power}"
+
+
+def size_text(nbytes: float) -> str:
+    """Return a size in decimal units, as disks are sold."""
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if nbytes >= limit:
+            value = nbytes / limit
+            return f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
+    return f"{nbytes:.0f} bytes"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration in the largest fitting units."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+
+
+def count_text(number: int) -> str:
+    """Return a whole number with its thousands apart."""
+    return f"{number:,}".replace(",", " ")
+
+
+def percent_text(share: float) -> str:
+    """Return a share in percent; a tiny one is told from none."""
+    value = 100 * share
+    if value == 0:
+        return "0 %"
+    return "< 0.01 %" if value < 0.01 else f"{value:.2f} %" if value < 1 else f"{value:.1f} %"
+
+
+def ratio_text(ratio: float | None) -> str:
+    """Return a rho, where None, as JSON has it, or infinity is unbounded."""
+    return "∞" if ratio is None or math.isinf(ratio) else f"{ratio:.3f}"
+
+
+def factor_text(factor: float | None) -> str:
+    """Return a lambda; None for a method that has none."""
+    return "–" if factor is None else f"{factor:.3f}"

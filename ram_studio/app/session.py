@@ -1,0 +1,147 @@
+"""The records of one visitor's work. A leaf: nothing here imports a room or a thread."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.evals.experiment.sweep_result import SweepState
+from ram_studio.evals.report.tables import EvalReport
+
+
+class Running(Protocol):
+    """A job, as far as a session knows it (see jobs.Job)."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended, one way or another."""
+
+    def stop(self) -> None:
+        """Ask it to stop."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Checkpoints that were analyzed together.
+
+    title: for people. example: the shipped set's link name ("1", "dense"), or None.
+    base, agents: folders or Hub ids. options: missing, extra, rows as given to the analysis.
+    read_rate: bytes a second that the analysis read; None when it was not run here.
+    """
+
+    title: str
+    example: str | None
+    base: str
+    agents: Mapping[str, str]
+    sketch: Sketch
+    options: Mapping[str, str] = field(default_factory=dict)
+    read_rate: float | None = None
+
+    @property
+    def identity(self) -> str:
+        """Something that differs between two different loads."""
+        return f"{self.title}|{id(self.sketch)}"
+
+
+@dataclass(frozen=True)
+class Merged:
+    """One finished merge of this session: its name, folder, method and ``merge --json`` result."""
+
+    name: str
+    folder: Path
+    method: str
+    result: Mapping[str, Any]
+    recipe: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A finished comparison of methods: ``MethodTable.to_dict``, and its files."""
+
+    title: str
+    table: Mapping[str, Any]
+    csv: Path
+    html: Path
+    svg: Path
+
+
+@dataclass(frozen=True)
+class Said:
+    """What one model has said so far in the chat.
+
+    state: "waiting", "loading", "reading", "writing" or "done". speed: tokens a second since the
+    first one; None before there are two. verdict, tone: how it ended, in words.
+    """
+
+    model: str
+    state: str = "waiting"
+    text: str = ""
+    tokens: int = 0
+    speed: float | None = None
+    is_chat: bool | None = None
+    verdict: str = ""
+    tone: str = "plain"
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A question with what its models said, at one moment."""
+
+    question: str
+    answers: tuple[Said, ...]
+
+
+@dataclass
+class Session:
+    """One visitor's work. Changed by one handler at a time: heavy ones check ``job``.
+
+    report: what Check shows. found: what History compares.
+    """
+
+    key: str
+    folder: Path
+    loaded: Loaded | None = None
+    merges: dict[str, Merged] = field(default_factory=dict)
+    report: EvalReport | None = None
+    comparison: Comparison | None = None
+    found: EvalReport | None = None
+    chat: Chat | None = None
+    sweep: SweepState | None = None
+    job: Running | None = None
+    touched: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job of this session is still running."""
+        return self.job is not None and not self.job.is_done
+
+    def load(self, loaded: Loaded) -> None:
+        """Make these checkpoints the current ones; merges and scores of others are dropped."""
+        if self.loaded is not None and self.loaded.identity != loaded.identity:
+            for merged in self.merges.values():
+                shutil.rmtree(merged.folder, ignore_errors=True)
+            self.merges.clear()
+            self.report = None
+            self.chat = None
+            self.comparison = None
+            self.sweep = None
+        self.loaded = loaded
+
+    def free_name(self, wanted: str) -> str:
+        """Return ``wanted``, with a number when a merge of that name exists already."""
+        taken = set(self.merges) | {"base"} | set(self.loaded.agents if self.loaded else ())
+        name, number = wanted, 2
+        while name in taken:
+            name, number = f"{wanted} ({number})", number + 1
+        return name
+
+    def download(self, name: str) -> Path:
+        """Return where a file that the visitor takes home is written; its folder is made."""
+        folder = self.folder / "downloads"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return folder / name

@@ -1,0 +1,122 @@
+"""What the panels of the page share, and how one tells the others that something changed.
+
+Every room's ``panel.build(shared)`` lays its panel out inside the open Blocks, connects its events
+and returns its ``Panel`` (a frozen dataclass of the components that others may need). Handlers read
+``gr.Request`` and return dicts keyed by component. Two rules join the panels:
+
+- A panel that shows something of the session listens to its ``Change``:
+  ``shared.loaded.listen(components, show)``, where ``show(session)`` returns updates of them. The
+  handler that changes it returns ``{**own, **shared.loaded.updates(session)}`` with outputs
+  ``[*own, *shared.loaded.components]``: one answer of the server for all panels.
+- An event that needs another panel's components, such as those of a ``Change``, is connected by
+  ``shared.when_built(wire)``: called once every panel stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import gradio as gr
+
+from ram_studio.algorithm.ladder import LADDER
+from ram_studio.app.jobs import Updates
+from ram_studio.app.session import Session
+from ram_studio.app.settings import Settings
+from ram_studio.app.workspace import Workspace
+
+
+class Change:
+    """Something of a session that several panels show: loaded models, merges, a report."""
+
+    def __init__(self) -> None:
+        self._listeners: list[tuple[list[Any], Callable[[Session], Updates]]] = []
+
+    def listen(self, components: Sequence[Any], show: Callable[[Session], Updates]) -> None:
+        """Have ``show(session)`` called at a change; it returns updates of these components."""
+        self._listeners.append((list(components), show))
+
+    @property
+    def components(self) -> list[Any]:
+        """Every component that shows it."""
+        return list(dict.fromkeys(c for components, _ in self._listeners for c in components))
+
+    def updates(self, session: Session) -> Updates:
+        """Return what every listener shows for a session."""
+        return {c: update for _, show in self._listeners for c, update in show(session).items()}
+
+
+class Tuned(NamedTuple):
+    """The values of Tune's settings; point: on the ladder of thresholds."""
+
+    point: int
+    r: float
+    alpha: float
+    rule: str
+
+    @property
+    def epsilon(self) -> float:
+        """The threshold."""
+        return LADDER[self.point]
+
+    @property
+    def values(self) -> dict[str, float]:
+        """epsilon, r and alpha by name."""
+        return {"epsilon": self.epsilon, "r": self.r, "alpha": self.alpha}
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The components of Tune's settings, which other panels read and set."""
+
+    epsilon: gr.Slider
+    r: gr.Slider
+    alpha: gr.Slider
+    rule: gr.Radio
+
+    @property
+    def all(self) -> list[Any]:
+        """All four, in the order of ``Tuned``."""
+        return [self.epsilon, self.r, self.alpha, self.rule]
+
+    def read(self, data: Mapping[Any, Any]) -> Tuned:
+        """Return their values among a handler's inputs, the ladder point clamped."""
+        point, r, alpha, rule = (data[component] for component in self.all)
+        return Tuned(min(max(0, int(point or 0)), len(LADDER) - 1), r, alpha, rule)
+
+
+@dataclass
+class Shared:
+    """The page while it is built.
+
+    steps: the stepper's buttons; the browser opens a step by pressing its button.
+    loaded, merged, checked: what panels listen to. tuning: set by Tune. seed: set by Merge.
+    """
+
+    workspace: Workspace
+    steps: Mapping[str, gr.Button]
+    loaded: Change = field(default_factory=Change)
+    merged: Change = field(default_factory=Change)
+    checked: Change = field(default_factory=Change)
+    tuning: Tuning | None = None
+    seed: gr.Number | None = None
+    _later: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of this run of the app."""
+        return self.workspace.settings
+
+    def session(self, request: gr.Request) -> Session:
+        """Return the session of whoever asks."""
+        return self.workspace.session(request.session_hash)
+
+    def when_built(self, wire: Callable[[], None]) -> None:
+        """Have events connected once every panel stands."""
+        self._later.append(wire)
+
+    def connect(self) -> None:
+        """Connect what waited for other panels; called once, by the page."""
+        for wire in self._later:
+            wire()

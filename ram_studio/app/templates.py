@@ -1,0 +1,69 @@
+"""The one place where HTML comes from: Jinja2 templates beside their views, every value escaped.
+
+A view calls ``render("room/name.html.j2", ...)``. In templates ``ui`` has the pieces that several
+panels show (shared.html.j2), and the functions of numbers.py are filters: ``{{ n | size }}``. What
+is made here is ``Markup``: it can be given to another template, and what is added to it is escaped.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from ram_studio.app import numbers
+from ram_studio.app.palette import SHAPE_PATHS
+from ram_studio.errors import RamStudioError, Stopped
+
+Tone = Literal["good", "note", "warn", "bad", "plain"]
+
+_ENVIRONMENT = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.globals["shape_paths"] = SHAPE_PATHS
+for _name in ("epsilon", "size", "duration", "count", "percent", "ratio", "factor"):
+    _ENVIRONMENT.filters[_name] = getattr(numbers, f"{_name}_text")
+_UI: Any = _ENVIRONMENT.get_template("shared.html.j2").module
+_ENVIRONMENT.globals["ui"] = _UI
+
+
+def render(template: str, **values: Any) -> Markup:
+    """Return a template of this folder, filled in; a value that is missing is an error.
+
+    template: path below app/, such as "load/fit.html.j2".
+    """
+    return Markup(_ENVIRONMENT.get_template(template).render(values))
+
+
+def callout(text: str, tone: Tone = "plain") -> Markup:
+    """Return a highlighted sentence."""
+    return Markup(_UI.callout(text, tone))
+
+
+def failure(error: RamStudioError | None, stopped: str) -> Markup:
+    """Return why a job has no result; ``stopped`` is said when it was asked to stop."""
+    if isinstance(error, Stopped):
+        return callout(stopped)
+    return callout(str(error), "bad")
+
+
+def empty_state(text: str) -> Markup:
+    """Return the text shown where a result will be."""
+    return Markup(_UI.empty_state(text))
+
+
+def step_head(title: str, lead: str = "") -> Markup:
+    """Return a step's heading and its one-sentence lead."""
+    return Markup(_UI.step_head(title, lead))
+
+
+def progress(fraction: float | None, title: str, details: str = "") -> Markup:
+    """Return a progress bar; ``fraction`` None shows work of unknown length."""
+    known = None if fraction is None else min(max(fraction, 0.0), 1.0)
+    return Markup(_UI.progress(known, title, details))
