@@ -19,6 +19,9 @@ prints it and exits 1 (130 for Stopped), the app shows it.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class RamStudioError(Exception):
     """Base class: catch this to catch everything RAM Studio raises on purpose."""
@@ -66,3 +69,9 @@ class EvaluationError(RamStudioError):
 
 class Stopped(RamStudioError):
     """A running job was asked to stop."""
+
+
+def did_you_mean(found: object, allowed: Iterable[str]) -> str:
+    """Return ", did you mean 'x'?" for the allowed name closest to a wrong one, or nothing."""
+    close = difflib.get_close_matches(str(found), list(allowed), n=1)
+    return f", did you mean {close[0]!r}?" if close else ""

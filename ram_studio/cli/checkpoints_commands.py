@@ -188,7 +188,7 @@ def _recipe(
     shared: dict[str, float | None],
     extra_settings: dict[str, Any],
 ) -> Any:
-    from ram_studio.algorithm.methods import get_method, make_settings
+    from ram_studio.algorithm.methods import get_method
     from ram_studio.checkpoints.record.recipe import load_recipe, make_recipe
 
     if path is None:
@@ -221,10 +221,7 @@ def _recipe(
     }
     values["settings"] = wanted | extra_settings | asked
 
-    def validate(method: str, settings: Any) -> dict[str, Any]:
-        return make_settings(method, settings).model_dump(mode="json")
-
-    return make_recipe(values, where="merge", validate_settings=validate)
+    return make_recipe(values, where="merge")
 
 
 def _preset(name: str | None) -> dict[str, Any]:

@@ -40,7 +40,6 @@ def recipe(
 
 
 def _converted(source: Path, from_mergekit: bool, to_mergekit: bool) -> tuple[str, tuple[str, ...]]:
-    from ram_studio.algorithm.methods import make_settings
     from ram_studio.checkpoints.read.json_files import read_bounded
     from ram_studio.checkpoints.record.mergekit_export import export_mergekit
     from ram_studio.checkpoints.record.mergekit_yaml import import_mergekit
@@ -55,9 +54,7 @@ def _converted(source: Path, from_mergekit: bool, to_mergekit: bool) -> tuple[st
             raise SettingsError(f"{source} is not UTF-8 text; expected a YAML file.") from error
         imported = import_mergekit(text, where=str(source))
         return recipe_yaml(imported.recipe), imported.warnings
-    loaded = load_recipe(
-        source, validate_settings=lambda name, own: make_settings(name, own).model_dump(mode="json")
-    )
+    loaded = load_recipe(source)
     if to_mergekit:
         exported = export_mergekit(loaded)
         return exported.text, exported.warnings

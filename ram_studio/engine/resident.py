@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ram_studio.algorithm.methods import make_settings
 from ram_studio.algorithm.rounding import Rounding
 from ram_studio.checkpoints.fit.compatibility import (
     CompatibilityReport,
@@ -171,10 +170,7 @@ class ResidentMerge:
                 "rounding": rounding,
                 "seed": seed,
                 **self._policies,
-            },
-            validate_settings=lambda name, values: make_settings(name, values).model_dump(
-                mode="json"
-            ),
+            }
         )
 
     def _reserve(self) -> Residence:

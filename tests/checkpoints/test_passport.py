@@ -23,7 +23,7 @@ from ram_studio.checkpoints.record.passport import (
     read_passport,
     source_record,
 )
-from ram_studio.checkpoints.record.recipe import make_recipe
+from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
 from ram_studio.errors import VerificationError
 
 HUB_BASE = "Qwen/Qwen2.5-7B-Instruct"
@@ -190,9 +190,8 @@ def test_a_merge_of_local_folders_names_no_base_model() -> None:
 
 def test_text_of_strangers_cannot_break_the_card() -> None:
     evil = "<script>alert(1)</script>|`*_[x](javascript:1)`$\n---\nlicense: mit\n```"
-    recipe = make_recipe(
-        {"base": evil, "agents": {"a": evil}, "settings": {evil: evil, "shared": evil}}
-    )
+    # A passport may come from anywhere: its recipe is not made here.
+    recipe = Recipe(base=evil, agents={"a": evil}, settings={evil: evil, "shared": evil})
     source = {"source": evil, "fingerprint": "f" * 64, "nbytes": 1}
     card = model_card(
         passport(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ram_studio.checkpoints.record.recipe import Recipe, dump_recipe, load_recipe, make_recipe
+from ram_studio.checkpoints.record.strict_yaml import dump_yaml, parse_yaml
 from ram_studio.errors import SettingsError
 
 TEXT = """
@@ -33,7 +33,13 @@ def test_a_recipe_is_read_with_its_defaults_and_order(tmp_path: Path) -> None:
     recipe = load_recipe(write(tmp_path, TEXT))
     assert list(recipe.agents) == ["memory", "coding"]
     assert recipe.method == "ram+"
-    assert recipe.settings == {"epsilon": 1e-5, "r": 0.1, "scope": "tensor"}
+    assert recipe.settings == {
+        "epsilon": 1e-5,
+        "shared": "mean",
+        "r": 0.1,
+        "scope": "tensor",
+        "alpha": 2.0,
+    }
     assert (recipe.dtype, recipe.rounding, recipe.seed) == (None, "nearest", 0)
     assert (recipe.missing, recipe.extra, recipe.rows) == ("error", "error", "exact")
     assert recipe.tokenizer == "base"
@@ -54,18 +60,13 @@ def test_epsilon_is_a_number_however_it_is_written(tmp_path: Path, epsilon: str)
 _names = st.text("abcXYZ019._-", min_size=1, max_size=8).filter(
     lambda name: name[0].isalnum() and name != "base"
 )
-_values = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text()
-)
+_numbers = st.floats(0, 1, exclude_min=True) | st.sampled_from([1e-5, 1e-30, 1])
+_values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 
 
 @given(
     agents=st.dictionaries(_names, st.text(min_size=1).filter(str.strip), min_size=1, max_size=4),
-    settings=st.dictionaries(st.text(max_size=8), _values | st.lists(_values, max_size=3)),
+    settings=st.dictionaries(st.sampled_from(["epsilon", "r", "alpha"]), _numbers),
     seed=st.integers(0, 2**64 - 1),
     dtype=st.sampled_from([None, "bfloat16", "float32"]),
 )
@@ -85,6 +86,11 @@ def test_what_is_dumped_is_loaded_back_equal(
     loaded = load_recipe(path)
     assert loaded == recipe
     assert list(loaded.agents) == list(agents)
+
+
+@given(st.dictionaries(st.text(max_size=8), _values | st.lists(_values, max_size=3)))
+def test_plain_data_comes_back_from_yaml(values: dict[str, Any]) -> None:
+    assert parse_yaml(dump_yaml(values).encode(), "it") == values
 
 
 @pytest.mark.parametrize(
@@ -149,18 +155,31 @@ def test_many_problems_are_counted_in_one_line() -> None:
         make_recipe({"v": 1, "w": 2, "x": 3, "base": "b", "agents": {}, "seed": "?"})
 
 
-def test_settings_are_checked_and_completed_by_the_methods_validator(tmp_path: Path) -> None:
-    def validate(method: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        assert method == "ram+"
-        if "r" not in settings:
-            raise ValueError("r is required")
-        return {"alpha": 2.0, **settings}
-
-    recipe = load_recipe(write(tmp_path, TEXT), validate_settings=validate)
-    assert recipe.settings == {"alpha": 2.0, "epsilon": 1e-5, "r": 0.1, "scope": "tensor"}
-    path = write(tmp_path, "base: b\nagents: {a: x}")
-    with pytest.raises(SettingsError, match=r"recipe\.yaml: settings: r is required"):
-        load_recipe(path, validate_settings=validate)
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"settings": {"epsilonn": 3}}, "ram+ has no setting 'epsilonn', did you mean 'epsilon'?"),
+        ({"settings": {"epsilonn": 3}}, "(it has epsilon, shared, r, scope, alpha)"),
+        ({"settings": {"scale": 1}}, "ram+ has no setting 'scale', did you mean 'scope'?"),
+        ({"settings": {"zzz": 1}}, "ram+ has no setting 'zzz' (it has"),
+        ({"settings": {"r": "much"}}, "r is 'much'"),
+        ({"settings": {"epsilon": -1}}, "epsilon is -1"),
+        ({"method": "nonsense"}, "The method is 'nonsense'; it must be one of ram, ram+,"),
+        ({"method": "tie"}, "did you mean 'ties'?"),
+        ({"setings": {}}, "setings: there is no such field, did you mean 'settings'? (there are"),
+    ],
+)
+def test_a_wrong_name_or_value_is_told_with_what_is_allowed(
+    tmp_path: Path, fields: dict[str, Any], words: str
+) -> None:
+    values = {"base": "b", "agents": {"a": "x"}, **fields}
+    with pytest.raises(SettingsError) as made:
+        make_recipe(values)
+    path = write(tmp_path, dump_yaml(values))
+    with pytest.raises(SettingsError) as loaded:
+        load_recipe(path)
+    assert words in str(made.value)
+    assert str(loaded.value).removeprefix(str(path)) == str(made.value).removeprefix("recipe")
 
 
 def test_dotted_sources_are_found_beside_the_recipe(

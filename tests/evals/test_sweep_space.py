@@ -58,6 +58,12 @@ def test_what_is_not_varied_keeps_the_recipes_value():
     assert made.start().label == "ram+ (r 0.1)"
 
 
+def test_another_method_keeps_its_own_defaults():
+    made = space("method=task-arithmetic,ties", "ties.density=0.3", method="task-arithmetic")
+    sums, ties = (candidate.recipe.settings for candidate in made.grid())
+    assert (sums["scale"], ties) == (None, {"density": 0.3})
+
+
 @pytest.mark.parametrize(
     ("texts", "message"),
     [

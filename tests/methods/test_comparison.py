@@ -18,7 +18,12 @@ from ram_studio.engine.merge import merge
 from ram_studio.errors import EvaluationError, SettingsError, Stopped
 from ram_studio.evals import evaluate
 from ram_studio.evals.experiment.comparison import compare_methods
-from ram_studio.evals.experiment.presets import EXPERIMENTS, experiment_recipes, label_of
+from ram_studio.evals.experiment.presets import (
+    EXPERIMENTS,
+    experiment_recipes,
+    label_of,
+    with_method,
+)
 from ram_studio.resources import asset_path
 
 EXAMPLE = asset_path("example")
@@ -121,8 +126,8 @@ def table():
     recipe = example_recipe("coding", "tool")
     rows = {
         "ram+": recipe,
-        "average": recipe.model_copy(update={"method": "task-arithmetic"}),
-        "sum": recipe.model_copy(update={"method": "task-arithmetic", "settings": {"scale": 1}}),
+        "average": with_method(recipe, "task-arithmetic", {}),
+        "sum": with_method(recipe, "task-arithmetic", {"scale": 1}),
     }
     return rows, compare_methods(rows, limit=40)
 

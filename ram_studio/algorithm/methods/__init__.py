@@ -31,7 +31,7 @@ from ram_studio.algorithm.methods.region import REGION
 from ram_studio.algorithm.methods.task_arithmetic import TASK_ARITHMETIC
 from ram_studio.algorithm.methods.ties import TIES
 from ram_studio.algorithm.methods.wudi import WUDI
-from ram_studio.errors import SettingsError
+from ram_studio.errors import SettingsError, did_you_mean
 
 __all__ = [
     "METHODS",
@@ -72,12 +72,12 @@ def get_method(name: str) -> Method:
 
     Raises: SettingsError that lists the names there are.
     """
-    try:
-        return METHODS[name]
-    except KeyError:
+    if name not in METHODS:
         raise SettingsError(
-            f"The method is {name!r}; it must be one of {', '.join(METHODS)}."
-        ) from None
+            f"The method is {name!r}; it must be one of {', '.join(METHODS)}"
+            f"{did_you_mean(name, METHODS)}."
+        )
+    return METHODS[name]
 
 
 def make_settings(name: str, values: Mapping[str, Any]) -> MethodSettings:
@@ -89,9 +89,10 @@ def make_settings(name: str, values: Mapping[str, Any]) -> MethodSettings:
     try:
         return method.settings.model_validate(dict(values))
     except ValidationError as error:
-        allowed = ", ".join(method.settings.model_fields)
+        fields = method.settings.model_fields
         problems = "; ".join(
-            f"{name} has no setting {'.'.join(map(str, e['loc']))!r} (it has {allowed})"
+            f"{name} has no setting {e['loc'][0]!r}{did_you_mean(e['loc'][0], fields)} "
+            f"(it has {', '.join(fields)})"
             if e["type"] == "extra_forbidden"
             else f"{e['loc'][0]} is {e['input']!r}: {e['msg'].lower()}"
             for e in error.errors()

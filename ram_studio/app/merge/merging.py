@@ -14,7 +14,6 @@ from urllib.parse import quote
 
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.algorithm.meters.rounding_meter import estimate, loses_rescaling, rounding_advice
-from ram_studio.algorithm.methods import make_settings
 from ram_studio.app import markup, wording
 from ram_studio.app.check.answers import memory_folder
 from ram_studio.app.jobs import Job
@@ -108,7 +107,6 @@ def recipe_from(
             **loaded.options,
         },
         where="The merge",
-        validate_settings=lambda name, values: make_settings(name, values).model_dump(),
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.algorithm.ladder import LADDER, snap
-from ram_studio.algorithm.methods import make_settings
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.app import markup, wording
 from ram_studio.app.merge import controls
@@ -32,9 +31,7 @@ def take(path: str, session: Session) -> list[Any]:
         return [markup.callout(wording.NEED_LOAD, "warn"), *unchanged]
     name = printable(Path(path).name, 80)
     try:
-        recipe = load_recipe(
-            path, validate_settings=lambda m, values: make_settings(m, values).model_dump()
-        )
+        recipe = load_recipe(path)
     except RamStudioError as error:
         # The upload's folder is no business of the reader.
         return [markup.callout(str(error).replace(printable(path), name), "bad"), *unchanged]

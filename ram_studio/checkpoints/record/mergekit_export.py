@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from ram_studio.algorithm.methods import make_settings
 from ram_studio.checkpoints.read.describe import BASE_NAME
-from ram_studio.checkpoints.record.recipe import Recipe, _StrictDumper
+from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.checkpoints.record.strict_yaml import dump_yaml
 from ram_studio.errors import SettingsError
 
 
@@ -53,12 +52,7 @@ def export_mergekit(recipe: Recipe, *, base_dtype: str | None = None) -> Exporte
         "tokenizer_source": "base" if chosen == BASE_NAME else recipe.agents[chosen],
     }
 
-    class Dumper(_StrictDumper):
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
-
-    text = yaml.dump(config, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1000)
-    return ExportedRecipe(text, tuple(warnings))
+    return ExportedRecipe(dump_yaml(config), tuple(warnings))
 
 
 def _exported(

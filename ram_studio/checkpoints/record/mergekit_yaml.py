@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from ram_studio.algorithm.methods import make_settings
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable
-from ram_studio.checkpoints.record.recipe import Recipe, _parse_yaml, make_recipe
+from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
+from ram_studio.checkpoints.record.strict_yaml import parse_yaml
 from ram_studio.errors import SettingsError
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -53,7 +53,7 @@ def import_mergekit(text: str, *, where: str = "mergekit YAML") -> ImportedRecip
 
     Raises: SettingsError, one line, for anything that RAM Studio cannot do the same way.
     """
-    config = _parse_yaml(text.encode(), where)
+    config = parse_yaml(text.encode(), where)
     try:
         return _import(config)
     except SettingsError as error:
@@ -87,10 +87,7 @@ def _import(config: dict[str, Any]) -> ImportedRecipe:
         "tokenizer": _tokenizer(config, base, agents, warnings),
     }
 
-    def validate(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        return make_settings(name, given).model_dump(mode="json")
-
-    return ImportedRecipe(make_recipe(values, validate_settings=validate), tuple(warnings))
+    return ImportedRecipe(make_recipe(values), tuple(warnings))
 
 
 def _models(

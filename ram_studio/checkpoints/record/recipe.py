@@ -7,18 +7,18 @@
     method: ram+
     settings: {epsilon: 1e-5, r: 0.1, alpha: 2.0}
 
-What a method's own settings may be is not known here: whoever loads a recipe passes a validator.
+A recipe made or loaded here names a method that exists and holds all of its settings, checked by
+the method's own model.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -29,14 +29,13 @@ from pydantic import (
     model_validator,
 )
 
+from ram_studio.algorithm.methods import make_settings
 from ram_studio.checkpoints.fit.compatibility import ExtraPolicy, MissingPolicy, RowsPolicy
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable
-from ram_studio.errors import SettingsError
+from ram_studio.checkpoints.record.strict_yaml import dump_yaml, parse_yaml
+from ram_studio.errors import SettingsError, did_you_mean
 
 MAX_RECIPE_BYTES = 1_000_000
-
-SettingsValidator = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
-"""Method name, settings -> complete settings; raises ValueError or SettingsError."""
 
 # Pattern names join agents with "+" and lists of agents with ",": neither may be in a name.
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -76,7 +75,7 @@ class Recipe(BaseModel):
     Attributes:
         base: folder or Hub id `owner/name[@revision]`.
         agents: sources by name, in the order that all results keep.
-        method: a method's name; which exist is the algorithm layer's business.
+        method: a method's name.
         settings: the method's own settings (epsilon, r, alpha, scope, shared, ... for RAM).
         dtype: of the merged tensors; None takes the base's.
         rounding: how float32 results are rounded to it.
@@ -111,41 +110,39 @@ class Recipe(BaseModel):
         return self
 
 
-def make_recipe(
-    values: Mapping[str, Any],
-    *,
-    where: str = "recipe",
-    validate_settings: SettingsValidator | None = None,
-) -> Recipe:
-    """Return the validated recipe of these values.
+def make_recipe(values: Mapping[str, Any], *, where: str = "recipe") -> Recipe:
+    """Return the validated recipe of these values, its settings completed by the method's defaults.
 
     Args:
         values: the recipe's fields.
         where: the start of messages (a file name).
-        validate_settings: completes and checks `settings` for the method.
 
-    Raises: SettingsError, one line that names the field.
+    Raises: SettingsError, one line that names the field or setting and what is allowed.
     """
     try:
         recipe = Recipe.model_validate(dict(values))
-        if validate_settings is None:
-            return recipe
-        settings = dict(validate_settings(recipe.method, recipe.settings))
+        settings = make_settings(recipe.method, recipe.settings).model_dump(mode="json")
     except ValidationError as error:
-        raise SettingsError(f"{where}: {describe_validation(error)}") from error
-    except (SettingsError, ValueError) as error:
-        raise SettingsError(f"{where}: settings: {printable(error, 600)}") from error
+        raise SettingsError(f"{where}: {describe_validation(error, Recipe)}") from error
+    except SettingsError as error:
+        raise SettingsError(f"{where}: {printable(error, 600)}") from error
     return recipe.model_copy(update={"settings": settings})
 
 
-def describe_validation(error: ValidationError) -> str:
-    """Return a pydantic error as one line: the first three fields, and how many there are more."""
+def describe_validation(error: ValidationError, model: type[BaseModel] | None = None) -> str:
+    """Return a pydantic error as one line: the first three fields, and how many there are more.
+
+    model: what was validated; the message for a field that it lacks then names those it has.
+    """
     lines = []
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
         field = ".".join(str(part) for part in problem["loc"] if part != "[key]")
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             message = "there is no such field"
+            if model is not None and len(problem["loc"]) == 1:
+                known = list(model.model_fields)
+                message += f"{did_you_mean(field, known)} (there are {', '.join(known)})"
         elif problem["type"] == "missing":
             message = "is required"
         lines.append(f"{printable(field, 80)}: {printable(message, 300)}" if field else message)
@@ -153,8 +150,8 @@ def describe_validation(error: ValidationError) -> str:
     return shown if len(lines) <= 3 else f"{shown}; and {len(lines) - 3} more"
 
 
-def load_recipe(path: str | Path, *, validate_settings: SettingsValidator | None = None) -> Recipe:
-    """Read a recipe file.
+def load_recipe(path: str | Path) -> Recipe:
+    """Read a recipe file; settings that it does not give are at their defaults.
 
     A source that starts with `./` or `../` is looked for beside the recipe first, then in the
     working directory.
@@ -170,11 +167,11 @@ def load_recipe(path: str | Path, *, validate_settings: SettingsValidator | None
         raise SettingsError(f"{where} cannot be read: {error.strerror or error}.") from error
     if len(data) > MAX_RECIPE_BYTES:
         raise SettingsError(f"{where} is larger than {MAX_RECIPE_BYTES} bytes; not a recipe.")
-    values = _parse_yaml(data, where)
+    values = parse_yaml(data, where)
     for field in ("base", "agents"):
         if field in values:
             values[field] = _beside(values[field], path.parent)
-    return make_recipe(values, where=where, validate_settings=validate_settings)
+    return make_recipe(values, where=where)
 
 
 def _beside(value: Any, folder: Path) -> Any:
@@ -185,75 +182,13 @@ def _beside(value: Any, folder: Path) -> Any:
     return value
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """Plain data only: no aliases (their expansion can be unbounded), no key given twice."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            raise yaml.MarkedYAMLError(
-                problem="aliases are not allowed", problem_mark=event.start_mark
-            )
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.MarkedYAMLError(
-                    problem="a name must be plain text", problem_mark=key_node.start_mark
-                )
-            if key_node.value in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"{printable(key_node.value, 60)!r} appears twice",
-                    problem_mark=key_node.start_mark,
-                )
-            seen.add(key_node.value)
-        return super().construct_mapping(node, deep)
-
-
-class _StrictDumper(yaml.SafeDumper):
-    """Writes what `_StrictLoader` reads back: text that looks like its numbers is quoted."""
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    # Unquoted or in single quotes PyYAML folds unusual line breaks (U+0085) into spaces.
-    style = None if text.isprintable() else '"'
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_StrictDumper.add_representer(str, _represent_text)
-
-# YAML 1.1 reads 1e-5 as text because it has no dot; everybody writes epsilon that way.
-for _yaml_class in (_StrictLoader, _StrictDumper):
-    _yaml_class.add_implicit_resolver(
-        "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
-    )
-
-
-def _parse_yaml(data: bytes, where: str) -> dict[str, Any]:
-    try:
-        values = yaml.load(data.decode("utf-8-sig"), Loader=_StrictLoader)  # a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise SettingsError(
-            f"{where}{line}: not valid YAML: {printable(error.problem)}."
-        ) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else error
-        raise SettingsError(f"{where}: not valid YAML: {printable(reason)}.") from error
-    if not isinstance(values, dict):
-        raise SettingsError(f"{where} holds no recipe; expected fields such as base and agents.")
-    return values
-
-
 def recipe_yaml(recipe: Recipe) -> str:
     """Return the recipe as YAML text that `load_recipe` reads back to an equal recipe.
 
     Fields at their default are written too: a recipe keeps its meaning when defaults change.
     """
     values = {k: v for k, v in recipe.model_dump(mode="json").items() if v is not None}
-    return yaml.dump(values, Dumper=_StrictDumper, sort_keys=False, allow_unicode=True, width=1000)
+    return dump_yaml(values)
 
 
 def dump_recipe(recipe: Recipe, path: str | Path) -> None:

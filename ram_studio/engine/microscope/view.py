@@ -17,7 +17,7 @@ import numpy as np
 
 from ram_studio.algorithm import rounding
 from ram_studio.algorithm.ladder import DEFAULT_EPSILON, float32_threshold
-from ram_studio.algorithm.methods import METHODS, get_method, make_settings
+from ram_studio.algorithm.methods import METHODS, get_method
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.read.describe import quoted, shown_list, shown_shape
@@ -234,7 +234,7 @@ def recipe_for(
             "base": report.base.source,
             "agents": {agent.name: agent.source for agent in report.agents},
             "method": method,
-            "settings": make_settings(method, values).model_dump(mode="json"),
+            "settings": values,
             **output,
         },
         where="The microscope",

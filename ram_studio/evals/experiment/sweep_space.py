@@ -195,7 +195,13 @@ class Space:
         Raises: SettingsError for values that the method refuses.
         """
         fields = METHODS[method].settings.model_fields
-        kept = {k: v for k, v in self.recipe.settings.items() if k in fields}
+        usual = get_method(self.recipe.method).settings().model_dump(mode="json")
+        # Another method keeps its own defaults where the recipe leaves its method's.
+        kept = {
+            key: value
+            for key, value in self.recipe.settings.items()
+            if key in fields and (method == self.recipe.method or value != usual[key])
+        }
         recipe = with_method(self.recipe, method, {**kept, **values})
         return Candidate(label_of(method, values), {"method": method, **values}, recipe)
 

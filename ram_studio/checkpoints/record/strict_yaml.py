@@ -1,0 +1,91 @@
+"""YAML as recipes use it: plain data, every name once, numbers such as 1e-5 as people write them.
+
+What is dumped here is read back equal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from ram_studio.checkpoints.read.describe import printable
+from ram_studio.errors import SettingsError
+
+
+def parse_yaml(data: bytes, where: str) -> dict[str, Any]:
+    """Return the fields of a YAML file, which `where` names in messages.
+
+    Raises: SettingsError, one line, for anything but one mapping of plain data in UTF-8.
+    """
+    try:
+        values = yaml.load(data.decode("utf-8-sig"), Loader=_StrictLoader)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise SettingsError(
+            f"{where}{line}: not valid YAML: {printable(error.problem)}."
+        ) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise SettingsError(f"{where}: not valid YAML: {printable(reason)}.") from error
+    if not isinstance(values, dict):
+        raise SettingsError(f"{where} holds no recipe; expected fields such as base and agents.")
+    return values
+
+
+def dump_yaml(values: Mapping[str, Any]) -> str:
+    """Return YAML text, fields in the order given, that `parse_yaml` reads back equal."""
+    return yaml.dump(
+        dict(values), Dumper=_StrictDumper, sort_keys=False, allow_unicode=True, width=1000
+    )
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Plain data only: no aliases (their expansion can be unbounded), no key given twice."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.MarkedYAMLError(
+                problem="aliases are not allowed", problem_mark=event.start_mark
+            )
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(
+                    problem="a name must be plain text", problem_mark=key_node.start_mark
+                )
+            if key_node.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"{printable(key_node.value, 60)!r} appears twice",
+                    problem_mark=key_node.start_mark,
+                )
+            seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
+class _StrictDumper(yaml.SafeDumper):
+    """Writes what `_StrictLoader` reads back: text that looks like its numbers is quoted."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # Unquoted or in single quotes PyYAML folds unusual line breaks (U+0085) into spaces.
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_StrictDumper.add_representer(str, _represent_text)
+
+# YAML 1.1 reads 1e-5 as text because it has no dot; everybody writes epsilon that way.
+for _yaml_class in (_StrictLoader, _StrictDumper):
+    _yaml_class.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+    )
