@@ -1,11 +1,10 @@
-"""Checkpoints as files: reading, matching and writing them, and the records of a merge.
+"""Checkpoints as files: what is read of them, whether they fit, how one is written and recorded.
 
-    reading   checkpoint, shard_files, header, json_files, links; hub (hub_transfer, hub_errors)
-    matching  compatibility, tied, comparison, cautions, tokenizer_difference, storage
-    writing   writer, shard_plan, output_folder, sidecars
-    records   recipe, passport, content_hash, licences, sketch_file;
-              model_card (card_markup, card_licence)
-    wording   describe
+    read    checkpoint, shard_files, header, json_files, links, content_hash, same_bytes, describe
+    hub     inspect, transfer, errors
+    fit     compatibility, tied, cautions, tokenizer_difference, storage_report
+    write   writer, shard_plan, output_folder, shard_digest, sidecars
+    record  recipe, strict_yaml, passport, card, licences, mergekit, sketch_file, merge_log
 
 Nothing here computes with elements, and nothing needs torch, transformers or gradio.
 """
