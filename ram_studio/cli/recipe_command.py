@@ -41,8 +41,7 @@ def recipe(
 
 def _converted(source: Path, from_mergekit: bool, to_mergekit: bool) -> tuple[str, tuple[str, ...]]:
     from ram_studio.checkpoints.read.json_files import read_bounded
-    from ram_studio.checkpoints.record.mergekit_export import export_mergekit
-    from ram_studio.checkpoints.record.mergekit_yaml import import_mergekit
+    from ram_studio.checkpoints.record.mergekit import export_mergekit, import_mergekit
     from ram_studio.checkpoints.record.recipe import MAX_RECIPE_BYTES, load_recipe, recipe_yaml
     from ram_studio.errors import SettingsError
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from random_zoo import flat
 
-from ram_studio.checkpoints.record.mergekit_export import export_mergekit
+from ram_studio.checkpoints.record.mergekit import export_mergekit
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.merge import merge
 from ram_studio.resources import asset_path

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from ram_studio.checkpoints.record.mergekit_export import export_mergekit
-from ram_studio.checkpoints.record.mergekit_yaml import import_mergekit
+from ram_studio.checkpoints.record.mergekit import export_mergekit, import_mergekit
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.errors import SettingsError
 
@@ -99,6 +98,8 @@ merge_method: ram
     ("text", "said"),
     [
         ("merge_method: slerp", "merge_method is 'slerp'"),
+        ("merge_method: dareties", "did you mean 'dare_ties'?"),
+        ("merge_method: [ram]", "merge_method is \"['ram']\""),
         ("merge_method: ram\nslices: [{}]", "`slices` is given"),
         ("merge_method: ties\nparameters: {density: [0.1, 0.9]}", "density varies over layers"),
         ("merge_method: ties\nparameters: {normalize: false}", "normalize: true"),

@@ -1,4 +1,4 @@
-"""Recipes from mergekit's YAML, for the methods that both programs have.
+"""Recipes from and to mergekit's YAML, for the methods that both programs have.
 
 What mergekit's keys mean was read off version 0.1.5. Only recipes that mean the same merge on both
 sides pass; where they differ in more than rounding or randomness the error says in what, and what a
@@ -18,24 +18,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
+from ram_studio.algorithm.methods import make_settings
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
-from ram_studio.checkpoints.record.strict_yaml import parse_yaml
-from ram_studio.errors import SettingsError
+from ram_studio.checkpoints.record.strict_yaml import dump_yaml, parse_yaml
+from ram_studio.errors import SettingsError, did_you_mean
 
 DTYPES = ("bfloat16", "float16", "float32")
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "task_arithmetic": {"normalize": False},
-    "ties": {"normalize": True, "rescale": False},
-    "dare_linear": {"normalize": False, "rescale": True},
-    "dare_ties": {"normalize": False, "rescale": True},
-    "ram": {},
-    "ramplus_tl": {},
-}
 
 
 @dataclass(frozen=True)
@@ -44,6 +37,26 @@ class ImportedRecipe:
 
     recipe: Recipe
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ExportedRecipe:
+    """mergekit's YAML for a recipe, and sentences on what differs."""
+
+    text: str
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Counterpart:
+    """Our method for one of mergekit's: its name, mergekit's defaults, parameters -> settings.
+
+    settings takes the parameters, the number of agents, and a list to add warnings to.
+    """
+
+    name: str
+    settings: Callable[[Mapping[str, Any], int, list[str]], dict[str, Any]]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 def import_mergekit(text: str, *, where: str = "mergekit YAML") -> ImportedRecipe:
@@ -61,37 +74,37 @@ def import_mergekit(text: str, *, where: str = "mergekit YAML") -> ImportedRecip
 
 
 def _import(config: dict[str, Any]) -> ImportedRecipe:
-    for field in ("slices", "modules", "tokenizer"):
-        if config.get(field):
+    for key in ("slices", "modules", "tokenizer"):
+        if config.get(key):
             raise SettingsError(
-                f"`{field}` is given; only whole models merged as they are can be imported. "
+                f"`{key}` is given; only whole models merged as they are can be imported. "
                 "Write it with `models` and `tokenizer_source`."
             )
     method = config.get("merge_method")
-    if method not in _DEFAULTS:
+    if not isinstance(method, str) or method not in _METHODS:
         raise SettingsError(
-            f"merge_method is {printable(method, 40)!r}; can be imported: {', '.join(_DEFAULTS)}."
+            f"merge_method is {printable(method, 40)!r}; can be imported: {', '.join(_METHODS)}"
+            f"{did_you_mean(method, _METHODS)}."
         )
+    ours = _METHODS[method]
     base = config.get("base_model")
     if not isinstance(base, str):
         raise SettingsError(f"base_model is {printable(base, 80)!r}; expected one model.")
     warnings: list[str] = []
-    agents, parameters = _models(config, base, method)
-    settings = _CONVERTERS[method](parameters, len(agents), warnings)
+    agents, parameters = _models(config, base, ours.defaults)
     values = {
         "base": base,
         "agents": agents,
-        "method": _OURS[method],
-        "settings": settings,
+        "method": ours.name,
+        "settings": ours.settings(parameters, len(agents), warnings),
         "dtype": _dtype(config, warnings),
         "tokenizer": _tokenizer(config, base, agents, warnings),
     }
-
     return ImportedRecipe(make_recipe(values), tuple(warnings))
 
 
 def _models(
-    config: Mapping[str, Any], base: str, method: str
+    config: Mapping[str, Any], base: str, defaults: Mapping[str, Any]
 ) -> tuple[dict[str, str], dict[str, Any]]:
     """Return agents by name, and the parameters that hold for every one of them."""
     shared = _mapping(config.get("parameters"))
@@ -110,7 +123,7 @@ def _models(
             raise SettingsError(f"model {printable(source, 80)} adds a LoRA; merge it in first.")
         agents[_agent_name(source, agents)] = source
         own = _mapping(entry.get("parameters")) if isinstance(entry, dict) else {}
-        found.append(_DEFAULTS[method] | shared | own)
+        found.append({**defaults, **shared, **own})
     if not agents:
         raise SettingsError("there is no model besides the base; list at least one agent.")
     for parameters in found:
@@ -239,21 +252,15 @@ def _from_ramplus_tl(p: Mapping[str, Any], agents: int, warnings: list[str]) -> 
     }
 
 
-_OURS = {
-    "task_arithmetic": "task-arithmetic",
-    "ties": "ties",
-    "dare_linear": "dare-ta",
-    "dare_ties": "dare-ties",
-    "ram": "ram",
-    "ramplus_tl": "ram+",
-}
-_CONVERTERS: dict[str, Callable[[Mapping[str, Any], int, list[str]], dict[str, Any]]] = {
-    "task_arithmetic": _from_task_arithmetic,
-    "ties": _from_ties,
-    "dare_linear": _from_dare_linear,
-    "dare_ties": _from_dare_ties,
-    "ram": _from_ram,
-    "ramplus_tl": _from_ramplus_tl,
+_METHODS = {
+    "task_arithmetic": _Counterpart("task-arithmetic", _from_task_arithmetic, {"normalize": False}),
+    "ties": _Counterpart("ties", _from_ties, {"normalize": True, "rescale": False}),
+    "dare_linear": _Counterpart(
+        "dare-ta", _from_dare_linear, {"normalize": False, "rescale": True}
+    ),
+    "dare_ties": _Counterpart("dare-ties", _from_dare_ties, {"normalize": False, "rescale": True}),
+    "ram": _Counterpart("ram", _from_ram),
+    "ramplus_tl": _Counterpart("ram+", _from_ramplus_tl),
 }
 
 
@@ -267,7 +274,8 @@ def _dtype(config: Mapping[str, Any], warnings: list[str]) -> str | None:
     if computed != "float32":
         warnings.append(
             f"mergekit computes in {computed or 'the dtype the models are stored in'}, which "
-            "rounds task vectors and sums; RAM Studio computes in float64 and rounds once."
+            "rounds task vectors and sums; RAM Studio computes with at least twice the output's "
+            "digits and rounds once."
         )
     return stored or computed
 
@@ -286,3 +294,75 @@ def _tokenizer(
     raise SettingsError(
         f"tokenizer_source is {printable(source, 80)!r}; expected base, or one of the models."
     )
+
+
+def export_mergekit(recipe: Recipe, *, base_dtype: str | None = None) -> ExportedRecipe:
+    """Return mergekit's YAML for a recipe.
+
+    base_dtype: the base's dtype, for recipes that leave the output's to it.
+
+    Raises: SettingsError for what mergekit cannot do.
+    """
+    settings = make_settings(recipe.method, recipe.settings).model_dump()
+    warnings: list[str] = []
+    method, shared, own = _exported(recipe.method, settings, len(recipe.agents), warnings)
+    stored = recipe.dtype or base_dtype
+    if stored is None:
+        warnings.append("The base's dtype is not known here: mergekit will write float32.")
+    if recipe.rounding == "stochastic":
+        warnings.append("mergekit rounds to nearest; stochastic rounding is lost.")
+    if (recipe.missing, recipe.extra, recipe.rows) != ("error", "error", "exact"):
+        warnings.append("missing, extra and rows have no counterpart and are left out.")
+    models = [
+        {"model": source, **({"parameters": own} if own else {})}
+        for source in recipe.agents.values()
+    ]
+    chosen = recipe.tokenizer
+    config = {
+        "merge_method": method,
+        "base_model": recipe.base,
+        "models": models,
+        **({"parameters": shared} if shared else {}),
+        "dtype": "float32",
+        **({"out_dtype": stored} if stored else {}),
+        "tokenizer_source": "base" if chosen == BASE_NAME else recipe.agents[chosen],
+    }
+
+    return ExportedRecipe(dump_yaml(config), tuple(warnings))
+
+
+def _exported(
+    method: str, s: dict[str, Any], agents: int, warnings: list[str]
+) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Return mergekit's method, its shared parameters and those of each model."""
+    if method in ("ram", "ram+") and s["shared"] != "mean":
+        raise SettingsError("mergekit averages the shared region; shared must be mean.")
+    if s.get("scope") in ("global", "layer"):
+        what = "rho" if method == "ram+" else "the threshold of trimming"
+        warnings.append(
+            f"mergekit looks for {what} in each tensor; this recipe's scope is {s['scope']}, so "
+            "the results will differ."
+        )
+    if method == "ram":
+        return "ram", {"epsilon": s["epsilon"]}, {}
+    if method == "ram+":
+        return "ramplus_tl", {k: s[k] for k in ("r", "alpha", "epsilon")}, {}
+    if method == "task-arithmetic":
+        scale = 1.0 / agents if s["scale"] is None else s["scale"]
+        return "task_arithmetic", {"normalize": False}, {"weight": scale}
+    if method == "ties":
+        shared = {"normalize": True, "rescale": False, "lambda": s["scale"]}
+        return "ties", shared, {"weight": 1.0, "density": s["density"]}
+    if method not in ("dare-ta", "dare-ties"):
+        raise SettingsError(f"mergekit has no counterpart of {method}.")
+    kept = 1.0 - s["drop_rate"]
+    warnings.append("mergekit draws other elements to drop, from a seed of its own.")
+    if method == "dare-ta":
+        scale = 1.0 / agents if s["scale"] is None else s["scale"]
+        own = {"weight": scale / kept, "density": kept}
+        return "dare_linear", {"normalize": False, "rescale": False}, own
+    if s["density"] != 1:
+        raise SettingsError("mergekit's dare_ties does not trim by magnitude; density must be 1.")
+    warnings[:] = [w for w in warnings if "threshold" not in w]
+    shared = {"normalize": True, "rescale": False, "lambda": s["scale"] / kept}
+    return "dare_ties", shared, {"weight": 1.0, "density": kept}
