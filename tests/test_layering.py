@@ -38,7 +38,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 """Layer -> the layers it may import."""
 
 MAX_LINES = 500
-HEAVY = ("torch", "gradio", "transformers", "plotly")
+HEAVY = ("torch", "gradio", "transformers", "plotly", "pandas")
 
 
 @dataclass(frozen=True)

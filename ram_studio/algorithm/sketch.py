@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from ram_studio.algorithm.meters.rounding_meter import StepCounts
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.shapes import Float, Int
 from ram_studio.errors import SettingsError, SketchError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Scope = Literal["global", "layer", "tensor"]
 SCOPES: tuple[Scope, ...] = ("global", "layer", "tensor")
@@ -222,6 +225,37 @@ class Sketch:
                 label: describe(counts, by, g) for g, label in enumerate(self.group_labels(by))
             }
         return result
+
+    def to_frame(
+        self,
+        by: str = "model",
+        point: int = DEFAULT_INDEX,
+        rule: str = scaling.DEFAULT_RULE,
+        r: float = scaling.DEFAULT_R,
+        alpha: float = scaling.DEFAULT_ALPHA,
+    ) -> pd.DataFrame:
+        """Return a preview as a tidy table: a row for each group and agent.
+
+        Args: by: "model", or "layer", "module" or "tensor", whose label becomes a column of this
+            name (a tensor's layer and module come along); the others: see ``preview``.
+        Returns: columns agent, [by,] total, active, unique, shared (int64), density, rho, lambda
+            and, with relations, rho_m (float64; rho and rho_m are inf where nothing is unique).
+        Raises: SettingsError, SketchError as ``preview`` does.
+        """
+        import pandas as pd
+
+        found = self.preview(point, rule, r, alpha, by=by)
+        places = {t.name: {"layer": t.layer, "module": t.module} for t in self.tensors}
+        frame = pd.DataFrame(
+            {"agent": agent, **(places[label] if by == "tensor" else {}), by: label, **numbers}
+            for label, group in found.get("groups", {"model": found}).items()
+            for agent, numbers in group["agents"].items()
+        ).drop(columns=["model", "overlap"], errors="ignore")
+        ratios = [name for name in ("rho", "rho_m") if name in frame]
+        # JSON's null stands for an unbounded ratio.
+        return frame.astype(dict.fromkeys([*ratios, "lambda"], float)).fillna(
+            dict.fromkeys(ratios, math.inf)
+        )
 
     def _magnitude_ratios(self, point: int, by: str) -> Float[np.ndarray, "groups agents"]:
         magnitude = self.known_relations().magnitude[:, point]

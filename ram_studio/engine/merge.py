@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ram_studio._version import __version__
 from ram_studio.algorithm.methods import make_settings
@@ -42,6 +42,9 @@ from ram_studio.engine.libraries import library_versions
 from ram_studio.engine.merging import Plan, is_fused
 from ram_studio.engine.source_hashes import SourceHasher
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 @dataclass(frozen=True)
 class MergeResult:
@@ -55,6 +58,21 @@ class MergeResult:
     seconds: float
     peak_rss_bytes: int
     passport: Passport
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each agent: agent, rho, lambda, effective_lambda, changed, unique.
+
+        rho is inf where nothing is unique; ratios that a method does not have are NaN.
+        """
+        import pandas as pd
+
+        rows = [
+            (name, a.rho, a.scaling_factor, a.effective_scaling_factor, a.changed, a.unique)
+            for name, a in self.agents.items()
+        ]
+        ratios = ("rho", "lambda", "effective_lambda")
+        frame = pd.DataFrame(rows, columns=["agent", *ratios, "changed", "unique"])
+        return frame.astype(dict.fromkeys(ratios, float))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ``merge --json`` contract; an infinite rho is None."""

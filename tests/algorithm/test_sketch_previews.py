@@ -114,6 +114,39 @@ def test_preview_gives_counts_ratios_and_factors_of_the_whole_model(point, rule,
     json.dumps(preview, allow_nan=False)
 
 
+@pytest.mark.parametrize("by", ["model", "layer", "module", "tensor"])
+def test_a_preview_as_a_table_holds_the_same_numbers(by):
+    sketch = a_sketch()
+    preview = sketch.preview(7, "ram+", 0.3, 1.5, by=by)
+    frame = sketch.to_frame(by, 7, "ram+", 0.3, 1.5)
+    groups = preview.get("groups", {"model": preview})
+    assert len(frame) == len(groups) * len(AGENTS)
+    rows = iter(frame.to_dict("records"))
+    for label, group in groups.items():
+        for name, numbers in group["agents"].items():
+            row, wanted = next(rows), {**numbers, "rho": numbers["rho"] or 0.0}
+            if numbers["rho"] is None:
+                wanted["rho"] = math.inf
+            del wanted["overlap"]
+            assert {key: row[key] for key in wanted} == wanted
+            assert (row["agent"], row.get(by, "model")) == (name, label)
+    if by == "tensor":
+        assert frame.groupby("layer")["total"].sum()["0"] == 3 * (NUMEL[1] + NUMEL[2])
+
+
+def test_an_unbounded_ratio_is_infinite_in_a_table():
+    frame = sketch_of([5, 0, 0, 4], ("a", "b")).to_frame("tensor")
+    assert frame["rho"].tolist() == [math.inf, math.inf]
+    assert [str(frame[c].dtype) for c in ("total", "density", "rho", "lambda")] == [
+        "int64",
+        "float64",
+        "float64",
+        "float64",
+    ]
+    with pytest.raises(SettingsError, match="grouping is 'row'"):
+        a_sketch().to_frame("row")
+
+
 @pytest.mark.parametrize(
     ("by", "groups"),
     [

@@ -237,6 +237,11 @@ def test_two_equal_agents_give_that_agent_and_lambda_its_bound(tmp_path, method)
         assert agent.effective_scaling_factor is None
     assert result.to_dict()["agents"]["first"]["rho"] is None
     json.dumps(result.to_dict(), allow_nan=False)
+    frame = result.to_frame().set_index("agent")
+    assert frame.index.tolist() == ["first", "second"]
+    assert (frame["rho"] == math.inf).all()
+    assert frame["effective_lambda"].isna().all()
+    assert frame["changed"].tolist() == [a.changed for a in result.agents.values()]
     merged = read_folder(tmp_path / "out")
     for name in zoo.counted:
         base, (agent,) = zoo.values(name)
