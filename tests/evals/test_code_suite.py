@@ -3,7 +3,7 @@
 import pytest
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.sandbox import protection
+from ram_studio.evals.sandbox import protection, sealed_function
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
 from ram_studio.evals.suites.code import find_code, judge
 
@@ -52,9 +52,7 @@ def test_wrong_functions_fail_with_a_reason(code, note):
 def test_a_script_part_with_a_guard_or_printed_examples_does_no_harm():
     code = FUNCTION.gold + "\nprint(count_vowels('x'))\nif __name__ == '__main__':\n    input()"
     assert judge(FUNCTION, fenced(code)).is_correct
-    assert judge(FUNCTION, fenced("from __future__ import annotations\n" + code)).note == (
-        "EOFError: EOF when reading a line"
-    )
+    assert judge(FUNCTION, fenced("from __future__ import annotations\n" + code)).is_correct
 
 
 def test_examples_of_use_after_a_right_function_do_no_harm():
@@ -88,11 +86,10 @@ def test_unit_tests_must_accept_the_right_version_and_reject_every_faulty_one():
 
 
 def test_every_faulty_version_differs_from_the_right_one_by_a_test_and_runs():
-    from ram_studio.evals.suites.code import _run_tests
-
     for question in QUESTIONS:
         for mutant in question.spec.get("mutants", ()):
-            assert _run_tests(mutant, "", "auto")[0], question.id
+            with sealed_function(mutant, f"callable({question.spec['entry']}) and len") as length:
+                assert length([1, 2]) == 2, question.id
 
 
 def test_code_is_found_in_blocks_or_prose():

@@ -1,6 +1,12 @@
-"""Programs that try to get out of the sandbox, and ordinary ones that must not notice it."""
+"""Programs that try to get out of the sandbox, and ordinary ones that must not notice it.
+
+What an answer does about its own verdict is in test_sandbox_verdict.py.
+"""
 
 import os
+import platform
+import resource
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,13 +16,21 @@ from pathlib import Path
 import pytest
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.sandbox import check_code_allowed, protection, run_program
-from ram_studio.evals.sandbox import run as sandbox_run
+from ram_studio.evals.sandbox import check_code_allowed, process, run_program, switch
 
 sealed = pytest.mark.skipif(
-    sys.platform != "linux" or not protection().is_sealed,
-    reason="this kernel has no Landlock or no seccomp",
+    not switch.protection().is_sealed, reason="this kernel has no Landlock or no seccomp"
 )
+
+
+@pytest.fixture
+def victim():
+    """A process of ours that waits; it must wait still when the test is over."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        assert process.poll() is None
+        process.communicate(b"\n")
+    assert process.returncode == 0
 
 
 def test_an_ordinary_program_reads_its_input_and_prints():
@@ -36,6 +50,12 @@ worker.start(); worker.join()
 exit(0)
 """
     assert run_program(source).output == "P(x=3)\n"
+
+
+def test_an_asyncio_loop_works_with_helper_threads():
+    source = "import asyncio\nasync def main():\n    await asyncio.sleep(0.01)\n"
+    source += "    return await asyncio.to_thread(lambda: 7)\nprint(asyncio.run(main()))"
+    assert run_program(source).output == "7\n"
 
 
 @pytest.mark.parametrize(
@@ -206,14 +226,130 @@ def test_no_socket_leads_out(call):
             server.accept()
 
 
+REFUSED = """import ctypes, fcntl, os, resource, signal, time
+def refused(): raise PermissionError
+"""
+REACHING = {
+    "a signal": "os.kill(PID, 9)",
+    "a signal to a thread": "ctypes.CDLL(None).tgkill(PID, PID, 9) and refused()",
+    "a signal through a descriptor": "signal.pidfd_send_signal(os.pidfd_open(PID), 9)",
+    "a signal when a descriptor is ready": "fcntl.fcntl(1, fcntl.F_SETOWN, PID)",
+    "limits of processor time": "resource.prlimit(PID, resource.RLIMIT_CPU, (1, 1))",
+    "limits of files": "resource.prlimit(PID, resource.RLIMIT_NOFILE, (3, 3))",
+    "reading limits": "resource.prlimit(PID, resource.RLIMIT_NOFILE)",
+    "priority": "os.setpriority(os.PRIO_PROCESS, PID, 19)",
+    "priority for input and output": "ctypes.CDLL(None).syscall(251, 1, PID, 24576) and refused()",
+    "place": "os.sched_setaffinity(PID, [0])",
+    "scheduler": "os.sched_setscheduler(PID, os.SCHED_IDLE, os.sched_param(0))",
+    "memory": "open(f'/proc/{PID}/mem', 'r+b')",
+    "memory by call": "ctypes.CDLL(None).process_vm_readv(PID, 0, 0, 0, 0, 0) and refused()",
+    "tracing": "ctypes.CDLL(None).ptrace(16, PID, 0, 0) and refused()",
+    "its descriptors": "ctypes.CDLL(None).syscall(438, 3, 0, 0) and refused()",
+    "its clock": "time.clock_gettime((~PID << 3) | 2)",
+    "its group": "os.setpgid(PID, PID)",
+}
+
+
 @sealed
-def test_other_processes_get_no_signal():
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as victim:
-        result = run_program(f"import os; os.kill({victim.pid}, 9)")
-        assert result.last_line.startswith("PermissionError")
-        assert victim.poll() is None
-        victim.communicate(b"\n")
-    assert victim.returncode == 0
+@pytest.mark.parametrize("call", REACHING.values(), ids=REACHING)
+def test_no_call_reaches_another_process(call, victim):
+    def state():
+        limits = [resource.prlimit(victim.pid, kind) for kind in range(10)]
+        return limits, os.sched_getaffinity(victim.pid), os.getpriority(0, victim.pid)
+
+    before = state()
+    source = (
+        "import ctypes, fcntl, os, resource, signal, time\ndef refused(): raise PermissionError\n"
+    )
+    result = run_program(source + call.replace("PID", str(victim.pid)))
+    assert (result.outcome, result.last_line[:15]) == ("failed", "PermissionError")
+    assert state() == before
+
+
+METADATA = (
+    "chmod(PATH, 0o777)",
+    "chown(PATH, 65534, 65534)",
+    "lchown(PATH, 65534, 65534)",
+    "utime(PATH, (0, 0))",
+    "setxattr(PATH, 'user.x', b'x')",
+    "listxattr(PATH)",
+    "truncate(PATH, 0)",
+    "rename(PATH, PATH + '2')",
+    "link(PATH, PATH + '2')",
+    "remove(PATH)",
+    "readlink('/proc/self/exe')",
+    "statvfs(PATH)",
+    "open(PATH, 0o10000000)",
+    "mkfifo(PATH + '2')",
+)
+
+
+@sealed
+@pytest.mark.parametrize("call", METADATA)
+def test_no_call_changes_a_file_or_what_is_said_of_it(call, tmp_path):
+    tmp_path.chmod(0o777)
+    kept = tmp_path / "kept"
+    kept.write_text("as it was")
+    kept.chmod(0o666)
+    before = kept.stat()
+    assert run_program(f"import os; os.{call.replace('PATH', repr(str(kept)))}").outcome == "failed"
+    after = kept.stat()
+    assert (before[:7], before.st_mtime_ns) == (after[:7], after.st_mtime_ns)
+    assert (kept.read_text(), list(tmp_path.iterdir())) == ("as it was", [kept])
+
+
+@sealed
+@pytest.mark.parametrize(
+    "source",
+    [
+        "os.setuid(0)",
+        "os.setresuid(0, 0, 0)",
+        "os.setgroups([0])",
+        "os.setsid()",
+        "os.chroot('/')",
+        "ctypes.CDLL(None).unshare(0) and refused()",
+        "ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) and refused()",
+        "os.eventfd(0)",
+        "os.memfd_create('x')",
+        "__import__('multiprocessing.shared_memory').shared_memory.SharedMemory('x', True, 9)",
+        "ctypes.CDLL(None).syscall(425, 8, 0) and refused()",  # io_uring
+        "ctypes.CDLL(None).prlimit(0, 7, bytes([3, *[0] * 7] * 2), 0) and refused()",
+        "fcntl.fcntl(1, fcntl.F_SETFL, os.O_DIRECT)",
+        "fcntl.flock(1, fcntl.LOCK_EX)",
+        "__import__('signal').raise_signal(9)",
+    ],
+)
+def test_no_call_gets_new_rights_or_means(source):
+    assert run_program(REFUSED + source).last_line.startswith("PermissionError")
+
+
+@sealed
+def test_nothing_of_ours_is_open_in_it(tmp_path):
+    with open(tmp_path / "secret", "w") as file, socket.create_server(("127.0.0.1", 0)) as server:
+        os.set_inheritable(file.fileno(), True)
+        os.set_inheritable(server.fileno(), True)
+        source = (
+            "import os\nfor n in range(99):\n  try: os.fstat(n); print(n)\n  except OSError: pass"
+        )
+        assert run_program(source).output.split() == ["0", "1", "2"]
+
+
+@sealed
+def test_packages_beside_the_library_cannot_be_read():
+    # Where this package may lie, with the answers to its own questions.
+    package = Path(os.__file__).parent / "site-packages"
+    installed = next((path for path in package.rglob("*") if path.is_file()), None)
+    assert installed, "this Python has nothing installed; look at another one"
+    result = run_program(f"print(open({str(installed)!r}, 'rb').read())")
+    assert (result.output, result.last_line[:15]) == ("", "PermissionError")
+
+
+@sealed
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give up")
+def test_root_becomes_another_user():
+    assert run_program("import os; print(os.getuid(), os.geteuid(), os.getgid())").output == (
+        "65534 65534 65534\n"
+    )
 
 
 def test_nothing_is_left_behind(tmp_path, monkeypatch):
@@ -224,11 +360,10 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
 
 
 FALLBACK = """
-import importlib.util, os, sys
-spec = importlib.util.spec_from_file_location("child", sys.argv[1])
-child = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(child)
-child.audit()
+import os, sys
+sys.path[:0] = [sys.argv[1]]
+from inside.audit import refuse_in_python
+refuse_in_python()
 import json, random, textwrap
 print("imports work")
 for attempt in (
@@ -240,6 +375,7 @@ for attempt in (
     "os.system('true')",
     "__import__('subprocess').run(['true'])",
     "os.remove('x')",
+    "__import__('resource').prlimit(os.getppid(), 0)",
 ):
     try:
         eval(attempt)
@@ -250,20 +386,21 @@ for attempt in (
 
 def test_where_the_kernel_cannot_seal_python_code_is_refused_the_same(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", FALLBACK, str(sandbox_run.CHILD)],
+        [sys.executable, "-I", "-S", "-c", FALLBACK, str(switch.FOLDER)],
         capture_output=True,
         text=True,
         cwd=tmp_path,
         check=True,
     )
-    assert done.stdout.split("\n") == ["imports work", *["refused"] * 8, ""]
+    assert done.stdout.split("\n") == ["imports work", *["refused"] * 9, ""]
 
 
 def test_code_that_must_be_sealed_does_not_run_unsealed(monkeypatch, tmp_path):
-    broken = tmp_path / "child.py"
-    text = Path(sandbox_run.CHILD).read_text()
-    broken.write_text(text.replace('held["seccomp"] = ', 'held["seccomp"] = False and '))
-    monkeypatch.setattr(sandbox_run, "CHILD", broken)
+    broken = tmp_path / "sandbox"
+    shutil.copytree(switch.FOLDER, broken)
+    seal = broken / "inside" / "seal.py"
+    seal.write_text(seal.read_text().replace('held["seccomp"] = ', 'held["seccomp"] = False and '))
+    monkeypatch.setattr(switch, "FOLDER", broken)
     result = run_program("print('ran')")
     assert (result.outcome, result.output) == ("failed", "")
     assert "nothing was run" in result.last_line
@@ -280,24 +417,44 @@ def test_the_switch(monkeypatch):
         check_code_allowed("auto")
     check_code_allowed("on")
     monkeypatch.delenv("SPACE_ID")
-    weak = sandbox_run.Protection(True, True, True, False)
-    monkeypatch.setattr(sandbox_run, "protection", lambda: weak)
+    weak = switch.Protection(True, True, True, True, False)
+    monkeypatch.setattr(switch, "protection", lambda: weak)
     with pytest.raises(EvaluationError, match="cannot lock up"):
         check_code_allowed("auto")
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root to give up")
+@pytest.mark.parametrize(("system", "name"), [("Darwin", "macOS"), ("Windows", "Windows")])
+@pytest.mark.parametrize("code", ["auto", "on"])
+def test_other_systems_say_that_they_cannot_and_why(monkeypatch, system, name, code):
+    monkeypatch.setattr(platform, "system", lambda: system)
+    with pytest.raises(EvaluationError, match=f"run on {name}.*Landlock.*Leave the suite"):
+        run_program("print(1)", code=code)
+    switch.protection.cache_clear()
+    assert not switch.protection().is_sealed
+    switch.protection.cache_clear()
+
+
+def test_a_machine_that_starts_no_process_is_told_in_a_sentence(monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(process.subprocess, "Popen", refuse)
+    with pytest.raises(EvaluationError, match=r"could not start a process.*Too many open files"):
+        run_program("print(1)", code="on")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give up")
 @sealed
 def test_an_ordinary_user_is_sealed_as_well():
     # Root can do more before sealing; nobody must get the same two kernel layers.
-    code = "import os, sys, ctypes, json, resource; sys.path[:0] = [sys.argv[1]]; import child\n"
+    code = "import os, sys; sys.path[:0] = [sys.argv[1]]; from inside.seal import seal\n"
     code += "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-    code += "settings = {'memory_bytes': 2**29, 'cpu_seconds': 5, 'file_bytes': 4096}\n"
-    code += "print(child.seal({**settings, 'open_files': 32}))\n"
+    code += "limits = {'memory_bytes': 2**29, 'cpu_seconds': 5, 'file_bytes': 4096}\n"
+    code += "print(seal({**limits, 'open_files': 32}))\n"
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-B", "-c", code, str(sandbox_run.CHILD.parent)],
+        [sys.executable, "-I", "-S", "-B", "-c", code, str(switch.FOLDER)],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "'landlock': True, 'seccomp': True" in done.stdout
+    assert "'landlock': True, 'user': True, 'seccomp': True" in done.stdout

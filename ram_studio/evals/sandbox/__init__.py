@@ -1,19 +1,47 @@
-"""Run a model's Python code where it can do no harm; see `run` for what is and is not covered."""
+"""Run a model's Python code where it can do no harm and cannot judge itself.
 
-from ram_studio.evals.sandbox.run import (
+What holds on Linux (5.13 and newer, x86-64 and AArch64; `protection()` tells), root or not:
+- a process of its own, started anew with an empty environment in an empty temporary folder, as
+  another user where we are root;
+- system calls: only those that CPython needs to compute (`inside.syscalls`); so no other process,
+  program, signal or tracing, no limits, priorities or file metadata changed, no network;
+- files: only Python's own library and the system's shared libraries can be read; nothing can be
+  written, made, linked or deleted anywhere, the temporary folder included;
+- limits on CPU time, wall clock, address space, open files and output; as there is only one
+  process, they hold for the whole program; then it is killed;
+- the verdict is made here, from plain data (`calls`): what is expected is never in its process.
+
+What it does NOT cover:
+- faults of the kernel itself, side channels, and the use of CPU time within the limit;
+- that a file exists, and its size and times, can be asked for (`os.stat`); contents and listings
+  cannot;
+- other Linux machines and older kernels: there only some layers and an audit hook inside Python
+  hold, which native code (ctypes) gets around. "auto" does not run code there; macOS and Windows
+  run none at all.
+
+No bubblewrap or nsjail: they would have to be installed, need user namespaces that containers and
+some distributions refuse, and would hide with namespaces what is refused here without them.
+"""
+
+from ram_studio.evals.sandbox.calls import run_tests, sealed_function
+from ram_studio.evals.sandbox.process import AnswerFault, Limits, ProgramResult
+from ram_studio.evals.sandbox.run import run_program
+from ram_studio.evals.sandbox.switch import (
     CodeSwitch,
-    ProgramResult,
     Protection,
     check_code_allowed,
     protection,
-    run_program,
 )
 
 __all__ = [
+    "AnswerFault",
     "CodeSwitch",
+    "Limits",
     "ProgramResult",
     "Protection",
     "check_code_allowed",
     "protection",
     "run_program",
+    "run_tests",
+    "sealed_function",
 ]

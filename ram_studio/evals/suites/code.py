@@ -6,17 +6,22 @@
 - `unit tests`: tests written for a described function must accept a right version of it and reject
   every faulty one (UT).
 
-Tests run after the code they test, in the same process. The last one prints a word drawn for each
-run, which keeps `exit(0)` and swallowed errors from passing; code that is out to cheat could still
-look for it. Code under test is not `__main__`, so that a script part does not run.
+The answer's code and what judges it never share a process: see `ram_studio.evals.sandbox.calls`.
+Code under test is not `__main__`, so that a script part does not run.
 """
 
 import ast
 import re
-import secrets
 
+from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question, Verdict
-from ram_studio.evals.sandbox import CodeSwitch, ProgramResult, run_program
+from ram_studio.evals.sandbox import (
+    AnswerFault,
+    CodeSwitch,
+    run_program,
+    run_tests,
+    sealed_function,
+)
 from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced, load_data
 
 MAX_NEW_TOKENS = 512
@@ -104,38 +109,43 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
         return Verdict(False, "empty answer")
     source = find_code(text, question.spec.get("entry"))
     if question.category == "function":
-        return _verdict(_run_tests(source, question.spec["tests"], code))
+        return _judge_function(source, question.spec, code)
     if question.category == "program":
         return _judge_program(source, question.spec["cases"], code)
     return _judge_tests(source, question.spec, code)
 
 
-def _run_tests(source: str, tests: str, code: CodeSwitch) -> tuple[bool, ProgramResult]:
-    """Return whether source and then tests run to the very end."""
-    word = secrets.token_hex(16)
-    # A future import must stay the first statement.
-    head = "" if "from __future__" in source else "__name__ = 'solution'\n"
-    program = f"{head}{source}\n\n\n{tests}\n\nprint({word!r})\n"
-    result = run_program(program, code=code)
-    return result.outcome == "done" and result.output.rstrip().endswith(word), result
+def _judge_function(source: str, spec: dict, code: CodeSwitch) -> Verdict:  # type: ignore[type-arg]
+    """Run the shipped tests here, on what the answer's function gives back."""
+    # Asserts hold under `python -O` too.
+    tests = compile(spec["tests"], "tests", "exec", dont_inherit=True, optimize=0)
+    try:
+        with sealed_function(source, spec["entry"], code=code) as function:
+            exec(tests, {spec["entry"]: function})
+    except AnswerFault as fault:
+        return Verdict(False, str(fault))
+    except AssertionError as error:
+        return Verdict(False, f"AssertionError: {_line_of(error, spec['tests'])}")
+    except EvaluationError:
+        raise
+    except Exception as error:  # what it gave back is of a kind the test does not expect
+        return Verdict(False, f"{type(error).__name__}: {_line_of(error, spec['tests'])}")
+    return Verdict(True)
 
 
-def _verdict(outcome: tuple[bool, ProgramResult]) -> Verdict:
-    passed, result = outcome
-    return Verdict(passed, "" if passed else _why(result))
-
-
-def _why(result: ProgramResult) -> str:
-    if result.outcome == "done":
-        return "ended before the tests did"
-    return result.last_line or result.outcome if result.outcome == "failed" else result.outcome
+def _line_of(error: Exception, tests: str) -> str:
+    """Return the line of the tests that raised error."""
+    trace = error.__traceback__
+    while trace and trace.tb_frame.f_code.co_filename != "tests":
+        trace = trace.tb_next
+    return tests.splitlines()[trace.tb_lineno - 1] if trace else ""
 
 
 def _judge_program(source: str, cases: list[list[str]], code: CodeSwitch) -> Verdict:
     for given, expected in cases:
         result = run_program(source, given, code=code)
         if result.outcome != "done":
-            return Verdict(False, f"for input {given!r:.60}: {_why(result)}")
+            return Verdict(False, f"for input {given!r:.60}: {result.reason}")
         if _lines(result.output) != _lines(expected):
             return Verdict(False, f"for input {given!r:.60}: wrote {result.output!r:.60}")
     return Verdict(True)
@@ -150,15 +160,24 @@ def _judge_tests(source: str, spec: dict, code: CodeSwitch) -> Verdict:  # type:
         return Verdict(False, f"no assert that calls {spec['entry']}")
     if re.search(rf"\bdef\s+{re.escape(spec['entry'])}\b", source):
         return Verdict(False, "defines the function itself")
-    passed, result = _run_tests(spec["reference"], source, code)
-    if not passed:
-        return Verdict(False, f"rejects a right version: {_why(result)}", {"mutants_rejected": 0})
-    rejected = 0
-    for mutant in spec["mutants"]:
-        rejected += not _run_tests(mutant, source, code)[0]
+    fault = _fault_of(source, spec["reference"], spec["entry"], code)
+    if fault:
+        return Verdict(False, f"rejects a right version: {fault}", {"mutants_rejected": 0})
+    mutants = [_fault_of(source, mutant, spec["entry"], code) for mutant in spec["mutants"]]
+    rejected = sum(bool(fault) for fault in mutants)
     total = len(spec["mutants"])
     note = "" if rejected == total else f"rejects {rejected} of {total} faulty versions"
     return Verdict(rejected == total, note, {"mutants_rejected": rejected, "mutants": total})
 
 
-SUITE = Suite("code", 2, "Code", make, judge, runs_code=True)
+def _fault_of(tests: str, version: str, entry: str, code: CodeSwitch) -> str:
+    """Return why the tests reject this version of the function, "" if they accept it."""
+    try:
+        with sealed_function(version, entry, code=code) as function:
+            run_tests(tests, entry, function, code=code)
+    except AnswerFault as fault:
+        return str(fault)
+    return ""
+
+
+SUITE = Suite("code", 3, "Code", make, judge, runs_code=True)

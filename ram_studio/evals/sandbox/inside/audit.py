@@ -1,0 +1,50 @@
+"""The second best, for kernels that do not seal: Python refuses network, processes and files.
+
+An audit hook sees what Python code asks for, not what native code (ctypes) does.
+"""
+
+import os
+import sys
+
+from .files import rules
+from .syscalls import EPERM
+
+REFUSED = {
+    *("os.system", "os.fork", "os.forkpty", "os.posix_spawn", "os.kill", "os.killpg"),
+    *("os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.link"),
+    *("os.truncate", "os.chmod", "os.chown", "os.utime", "os.setxattr", "os.removexattr"),
+    *("os.putenv", "os.chflags", "pty.spawn", "resource.prlimit", "resource.setrlimit"),
+    *("signal.pthread_kill", "fcntl.fcntl", "fcntl.flock", "fcntl.lockf"),
+}
+REFUSED_FAMILIES = (
+    *("socket.", "subprocess.", "ctypes.", "shutil.", "tempfile."),
+    *("os.exec", "os.spawn", "os.chown", "os.lchown"),
+)
+LISTING = {"os.listdir", "os.scandir", "os.chdir", "glob.glob"}
+
+
+def refuse_in_python() -> None:
+    """Install the hook; there is no way to take it off."""
+    readable = {os.path.realpath(path) for path, _ in rules()}
+    writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+    # Bound now: the program may replace what it finds in modules.
+    real, decode, parent, here = os.path.realpath, os.fsdecode, os.path.dirname, os.getcwd
+
+    def is_readable(path: str) -> bool:
+        while path not in readable and path != parent(path):
+            path = parent(path)
+        return path in readable
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if event in REFUSED or event.startswith(REFUSED_FAMILIES):
+            raise PermissionError(EPERM, f"the sandbox does not allow {event}")
+        if event == "open" or event in LISTING:
+            given = arguments[0]
+            if isinstance(given, int):
+                return
+            path = real(decode(given)) if isinstance(given, (str, bytes, os.PathLike)) else here()
+            flags = arguments[2] if event == "open" else 0
+            if (isinstance(flags, int) and flags & writing) or not is_readable(path):
+                raise PermissionError(EPERM, f"the sandbox does not allow {event} of {path}")
+
+    sys.addaudithook(hook)

@@ -1,0 +1,86 @@
+"""A process gives up its rights: each layer is tried on its own, and it is told which hold.
+
+In order: resource limits; a network and IPC namespace of its own; no new privileges; Landlock; for
+root another user, without any capability; the system-call filter. Where Landlock or the filter is
+missing, an audit hook inside Python is put in their place, and the process is not called sealed.
+"""
+
+import ctypes
+import os
+import resource
+import struct
+import sys
+from contextlib import suppress
+
+from .audit import refuse_in_python
+from .files import restrict_files
+from .syscalls import restrict_calls
+
+CLONE_NEWUSER, CLONE_NEWIPC, CLONE_NEWNET = 0x10000000, 0x08000000, 0x40000000
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS = 1, 4, 8, 38
+SIGKILL = 9
+NOBODY = 65534
+CAP_DAC_READ_SEARCH = 1 << 2
+
+
+def seal(limits: dict[str, int]) -> dict[str, bool]:
+    """Give up every right that can be given up, for good; return which layers hold.
+
+    limits: "memory_bytes" of address space, "cpu_seconds", "file_bytes" per file, "open_files".
+    """
+    held = dict.fromkeys(("namespace", "privileges", "landlock", "user", "seccomp"), False)
+    set_limits(limits)
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        # Root needs no user namespace for it, and in one could not become another user.
+        own = 0 if os.geteuid() == 0 else CLONE_NEWUSER
+        held["namespace"] = libc.unshare(own | CLONE_NEWNET | CLONE_NEWIPC) == 0
+        held["privileges"] = libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+        held["landlock"] = held["privileges"] and restrict_files(libc)
+        held["user"] = become_nobody(libc, held["landlock"])
+        libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+        libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+        held["seccomp"] = held["privileges"] and restrict_calls(libc)
+    if not (held["landlock"] and held["seccomp"]):
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+        refuse_in_python()
+    return held
+
+
+def set_limits(limits: dict[str, int]) -> None:
+    """Lower the resource limits, the hard ones included, so that none can be raised again."""
+    for limit, value in (
+        (resource.RLIMIT_AS, limits["memory_bytes"]),
+        (resource.RLIMIT_CPU, limits["cpu_seconds"]),
+        (resource.RLIMIT_FSIZE, limits["file_bytes"]),
+        (resource.RLIMIT_NOFILE, limits["open_files"]),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        _, hard = resource.getrlimit(limit)
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(limit, (value, value))
+
+
+def become_nobody(libc: ctypes.CDLL, fenced: bool) -> bool:
+    """Drop all capabilities and, as root, become another user; True if the user is not root.
+
+    Where root's Python lies in a folder that only root may enter, the new user keeps the one
+    capability of reading; `fenced`, Landlock, says what. Without Landlock it then stays root, but
+    with no capability.
+    """
+    kept = 0
+    if os.geteuid() == 0:
+        with suppress(OSError):
+            os.seteuid(NOBODY)
+            can_read = os.access(os.__file__, os.R_OK, effective_ids=True)
+            os.seteuid(0)
+            if can_read or fenced:
+                kept = 0 if can_read else CAP_DAC_READ_SEARCH
+                libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)
+                os.setgroups([])
+                os.setresgid(NOBODY, NOBODY, NOBODY)
+                os.setresuid(NOBODY, NOBODY, NOBODY)
+    # Version 3 of the call: two blocks of effective, permitted, inheritable.
+    sets = struct.pack("=6I", kept, kept, 0, 0, 0, 0)
+    libc.capset(ctypes.c_char_p(struct.pack("=Ii", 0x20080522, 0)), ctypes.c_char_p(sets))
+    return 0 not in os.getresuid()

@@ -1,0 +1,105 @@
+"""Whether model-written code may run here: the switch, and what this machine can do."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from ram_studio.errors import EvaluationError
+
+CodeSwitch = Literal["auto", "on", "off"]
+
+FOLDER = Path(__file__).parent
+START = "import json, sys; sys.path.insert(0, sys.argv[1]); from inside.start import main; "
+START += "sys.path.pop(0); main(json.loads(sys.argv[2]))"
+MEMORY_BYTES = 512 * 1024**2
+OPEN_FILES = 32
+
+
+@dataclass(frozen=True)
+class Protection:
+    """Which layers the kernel holds here; `user`: programs run as another user than root."""
+
+    namespace: bool
+    privileges: bool
+    landlock: bool
+    user: bool
+    seccomp: bool
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether the kernel itself keeps programs from network, files and processes."""
+        return self.landlock and self.seccomp
+
+
+@lru_cache(maxsize=1)
+def protection() -> Protection:
+    """Return what holds on this machine, found out by sealing one process."""
+    nothing = Protection(False, False, False, False, False)
+    if platform.system() != "Linux":
+        return nothing
+    try:
+        done = subprocess.run(
+            command(mode="probe"), env={}, capture_output=True, timeout=60, check=False
+        )
+        return Protection(**json.loads(done.stdout))
+    except (OSError, ValueError, TypeError, subprocess.TimeoutExpired):
+        return nothing
+
+
+def command(
+    *,
+    cpu_seconds: int = 5,
+    memory_bytes: int = MEMORY_BYTES,
+    file_bytes: int = 64 * 1024,
+    **order: Any,
+) -> list[str]:
+    """Return the command line of a sealed interpreter; see `inside.start` for the order."""
+    order |= {"cpu_seconds": cpu_seconds, "memory_bytes": memory_bytes}
+    order |= {"file_bytes": file_bytes, "open_files": OPEN_FILES}
+    # The interpreter below a virtual environment: its site-packages stay out of reach.
+    python = getattr(sys, "_base_executable", None) or sys.executable
+    flags = ["-I", "-S", "-B", "-X", "utf8"]
+    return [python, *flags, "-c", START, str(FOLDER), json.dumps(order)]
+
+
+def check_code_allowed(code: CodeSwitch = "auto") -> None:
+    """Raise unless programs written by a model may run here.
+
+    "off" never; "on" on any Linux, under whatever protection there is; "auto" where the kernel
+    seals the process, except on a public Space (SPACE_ID is set).
+
+    Raises:
+        EvaluationError: they may not, with the reason.
+    """
+    if code not in ("auto", "on", "off"):
+        raise EvaluationError(f"The code switch is {code!r}. Choose auto, on or off.")
+    if code == "off":
+        raise EvaluationError(
+            "Running code that a model wrote is switched off here, and this suite needs it. "
+            "Leave the suite out, or switch code on."
+        )
+    system = {"Darwin": "macOS"}.get(platform.system(), platform.system())
+    if system != "Linux":
+        raise EvaluationError(
+            f"Code that a model wrote cannot be run on {system}, whatever the code switch says: "
+            f"Linux's Landlock and seccomp lock it up, and {system} has nothing like them that "
+            "holds for one process. Leave the suite out, or run RAM Studio in Linux: a container, "
+            "a virtual machine, WSL 2."
+        )
+    if code == "auto" and os.environ.get("SPACE_ID"):
+        raise EvaluationError(
+            "Running code that a model wrote is off on a public Space, and this suite needs it. "
+            "Leave the suite out, or run it on your own machine."
+        )
+    if code == "auto" and not protection().is_sealed:
+        raise EvaluationError(
+            "This system cannot lock up a process (Linux with Landlock and seccomp is needed), so "
+            "code that a model wrote is not run. Leave the suite out, or set code to 'on' inside "
+            "a container or virtual machine you can throw away."
+        )
