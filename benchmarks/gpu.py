@@ -2,7 +2,7 @@
 
 Floors are measured in the same run: copying within the device's memory, copying to and from it,
 and reading the files. Without a CUDA device it says so and measures nothing; ``--device torch``
-runs the same on the CPU with plain kernels, which says nothing about a GPU.
+runs the same on the CPU, which says nothing about a GPU.
 
     python benchmarks/gpu.py [--size 0.5b] [--agents 3] [--rounds 5] [--elements N]
                              [--device cuda] [--folder FOLDER]
@@ -11,7 +11,6 @@ runs the same on the CPU with plain kernels, which says nothing about a GPU.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import math
 import shutil
 import statistics
@@ -30,18 +29,17 @@ from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyse import load
-from ram_studio.engine.blocks import Block, BlockReader, Sources, blocks_of
-from ram_studio.engine.device_counting import CountingTask, DeviceCounter, every_agent
-from ram_studio.engine.device_merging import MergingTask
-from ram_studio.engine.devices import devices_of, free_bytes, host_buffer, settle
-from ram_studio.engine.events import Meter
-from ram_studio.engine.lanes import DEVICE_BLOCK_ELEMENTS
 from ram_studio.engine.merge import merge
-from ram_studio.engine.merging import MergeTally, Plan
-from ram_studio.engine.residence import empty_rows
-from ram_studio.engine.resident import ResidentMerge
-from ram_studio.engine.tally import Tally, ladder_grid
-from ram_studio.engine.workers import run_blocks, thread_count
+from ram_studio.engine.passes.counting import Counter, Tally
+from ram_studio.engine.passes.driver import RunOptions, run_pass
+from ram_studio.engine.passes.grid import ladder_grid
+from ram_studio.engine.passes.plan import Known, Plan
+from ram_studio.engine.passes.torch_backend import TorchBackend
+from ram_studio.engine.reading.blocks import Block
+from ram_studio.engine.reading.devices import devices_of, free_bytes, settle
+from ram_studio.engine.reading.residence import empty_rows
+from ram_studio.engine.reading.staging import host_buffer
+from ram_studio.engine.resident import Loading, ResidentMerge
 
 SEVEN_B = Shape(152064, 3584, 28, 18944, 28, 4)
 """Qwen2.5-7B, whose head is a matrix of its own: 7.6 G elements."""
@@ -104,30 +102,22 @@ def resident_rows(device: str, agents: int, most: int, rounds: int) -> list[list
     stored = fill(blocks, agents, device)
     elements = sum(block.n for block in blocks)
     names = tuple(agent_names(agents))
-    plan_of = get_method("ram").prepare(
-        make_settings("ram", {}), Facts(names, 0, tuple(b.tensor.name for b in blocks))
-    )
+    facts = Facts(names, 0, tuple(b.tensor.name for b in blocks))
     merged = [torch.empty(b.n, dtype=torch.bfloat16, device=device) for b in blocks]
-
-    def run(task: CountingTask | MergingTask) -> None:
-        results = [
-            (block, task.enqueue(block, rows[0], rows[1:]).numbers)
-            for block, rows in zip(blocks, stored, strict=True)
-        ]
-        settle([device])
-        for block, numbers in results:
-            task.take(block, numbers.cpu().numpy(), None)
-        task.close()
+    backend = TorchBackend()
 
     def count() -> None:
         tally = Tally(len(blocks), agents, ladder_grid())
-        run(CountingTask([(every_agent, DeviceCounter(tally, device))], _not_finite))
+        counter = Counter(tally, backend)
+        for block, rows in zip(blocks, stored, strict=True):
+            assert counter.add(block.tensor_index, rows[0], rows[1:])
+        counter.close()
 
     def merge_all(rounding: str) -> Callable[[], None]:
         plan = Plan(
             get_method("ram"),
-            plan_of,
-            Facts(names, 0, ()),
+            get_method("ram").prepare(make_settings("ram", {}), facts),
+            Known(facts, None, False, 0),
             {b.tensor.name: "BF16" for b in blocks},
             {b.tensor.name: b.index for b in blocks},
             rounding,
@@ -135,12 +125,8 @@ def resident_rows(device: str, agents: int, most: int, rounds: int) -> list[list
         )
 
         def work() -> None:
-            tally = MergeTally(agents)
-            run(
-                MergingTask(
-                    plan, tally, device, place=lambda b: merged[b.index], error_of=_not_finite
-                )
-            )
+            for block, rows, target in zip(blocks, stored, merged, strict=True):
+                target.copy_(backend.merge(plan, block, rows[0], rows[1:]).stored)
 
         return work
 
@@ -158,10 +144,6 @@ def resident_rows(device: str, agents: int, most: int, rounds: int) -> list[list
         row = [name, f"{elements / 1e9:.2f} G", f"{found * 1e3:.1f}", _rate(rate)]
         rows.append([*row, f"{rate / floor:.0%} of memory"])
     return rows
-
-
-def _not_finite(block: Block) -> Exception:
-    return AssertionError(f"{block.tensor.name}: made of finite numbers")
 
 
 def link_rows(device: str, rounds: int) -> list[list[object]]:
@@ -183,20 +165,13 @@ def streamed_rows(
     sources = {name: str(zoo / name) for name in agent_names(agents)}
     recipe = make_recipe({"base": str(zoo / "base"), "agents": sources, "method": "ram+"})
     report = load(recipe.base, recipe.agents)
-    blocks = list(blocks_of(report.tensors, DEVICE_BLOCK_ELEMENTS))
-    nbytes = sum(block.nbytes for block in blocks)
+    loading = Loading(report.tensors)
+    run = RunOptions()
+    nbytes = sum(block.nbytes for block in loading.blocks(run.block_elements))
     first = devices_of(device)[0]
 
     def read() -> None:
-        with Sources(report) as files:
-            run_blocks(
-                blocks,
-                lambda: BlockReader(files, agents, DEVICE_BLOCK_ELEMENTS).read,
-                threads=thread_count(None),
-                meter=Meter("read", nbytes, len(report.tensors)),
-                on_progress=None,
-                cancel=None,
-            )
+        run_pass(report, loading, run)
 
     def merge_on(name: str) -> None:
         shutil.rmtree(out, ignore_errors=True)
@@ -235,14 +210,11 @@ def _rate(bytes_per_second: float) -> str:
 def device_facts(device: str) -> str:
     """Return one sentence on the device and what runs on it."""
     if device == "cpu":
-        return (
-            "The CPU in place of a GPU: plain torch kernels, nothing of which says how fast one is."
-        )
-    triton = "with" if importlib.util.find_spec("triton") else "without"
+        return "The CPU in place of a GPU: the same formulas, which say nothing of how fast one is."
     about = torch.cuda.get_device_properties(device)
     return (
         f"{torch.cuda.device_count()} x {about.name}, {about.total_memory / 2**30:.0f} GiB; torch "
-        f"{torch.__version__}, CUDA {torch.version.cuda}, {triton} triton."
+        f"{torch.__version__}, CUDA {torch.version.cuda}."
     )
 
 

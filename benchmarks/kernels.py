@@ -22,7 +22,7 @@ from measuring import machine_facts, table
 from zoo import CHUNK, _chunk
 
 from ram_studio.algorithm import kernels, ladder, measured_kernels
-from ram_studio.engine.blocks import BLOCK_ELEMENTS, GROUP_ELEMENTS
+from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, GROUP_ELEMENTS
 
 EPSILON = np.float32(ladder.float32_threshold(1e-5))
 

@@ -158,7 +158,7 @@ def fisher(
     device: options.Device = "auto",
 ) -> None:
     """Estimate the Fisher information that `merge --method fisher --set files=DIR` weighs by."""
-    from ram_studio.engine.fisher_files import fisher_path
+    from ram_studio.engine.reading.fisher_files import fisher_path
     from ram_studio.evals.fisher import estimate_fisher
 
     agents = options.parse_agents(agent)

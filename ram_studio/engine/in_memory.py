@@ -12,12 +12,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
 
-import numpy as np
-
-from ram_studio.algorithm.methods import Need, get_method, make_settings
+from ram_studio.algorithm.methods import Need
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.fit.compatibility import (
     CompatibilityReport,
@@ -27,14 +25,13 @@ from ram_studio.checkpoints.fit.compatibility import (
 from ram_studio.checkpoints.read.describe import quoted, shown_list
 from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.checkpoints.record.recipe import Recipe
-from ram_studio.engine.analyse import analyze_report
-from ram_studio.engine.blocks import BLOCK_ELEMENTS, Sources
+from ram_studio.engine.analyse import sketch_of
 from ram_studio.engine.events import CancelToken, ProgressCallback
 from ram_studio.engine.job import AgentResult, MergeJob
 from ram_studio.engine.loaded_model import ModelComparison, ModelSink, check_fits, flat_tensors
+from ram_studio.engine.passes.driver import RunKeywords, RunOptions
+from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import SettingsError
-
-_PIECE_BYTES = 4 * BLOCK_ELEMENTS
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ class InMemoryMerger:
             state dict has the checkpoint's names (tied heads may share storage).
         report: of the base and all agents that recipes will name, see `engine.analyse.load`.
         sketch: of the same files; else one is counted when a recipe first needs it.
-        device, threads: of the merging, as for `merge`.
+        run: device, threads, block_elements, on_progress, cancel of the merging, see RunKeywords.
 
     Raises: CompatibilityError when the model does not hold the base's weights.
     """
@@ -69,18 +66,15 @@ class InMemoryMerger:
         report: CompatibilityReport,
         *,
         sketch: Sketch | None = None,
-        device: str = "auto",
-        threads: int | None = None,
-        cancel: CancelToken | None = None,
+        **run: Unpack[RunKeywords],
     ) -> None:
         self._report = report
         self._sketch = sketch
-        self._device = device
-        self._threads = threads
+        self._run = RunOptions(**run)
         self._targets = flat_tensors(model, report.tensors)
         self._reports: dict[tuple, CompatibilityReport] = {}
         self.current: Recipe | None = None
-        self._pour_base(compare=True, cancel=cancel)
+        self._pour_base(compare=True)
 
     def apply(
         self,
@@ -97,28 +91,19 @@ class InMemoryMerger:
         that fails or is stopped leaves the base in the model.
         """
         start = time.monotonic()
-        settings = make_settings(recipe.method, recipe.settings)
-        recipe = recipe.model_copy(update={"settings": settings.model_dump(mode="json")})
-        report = self._report_for(recipe)
-        job = MergeJob(report, recipe, device=self._device, threads=self._threads)
-        for tensor in report.tensors:
-            check_fits(tensor.name, job.dtype_of(tensor), self._targets.get(tensor.name))
-        sketch = self._sketch_for(recipe, on_progress, cancel)
+        run = replace(self._run, on_progress=on_progress, cancel=cancel or self._run.cancel)
+        job = MergeJob(self._report_for(recipe), recipe, run)
+        dtypes = {tensor.name: job.dtype_of(tensor) for tensor in job.report.tensors}
+        for name, dtype in dtypes.items():
+            check_fits(name, dtype, self._targets.get(name))
         try:
-            counts = job.counts(sketch, on_progress=on_progress, cancel=cancel)
-            plan = job.plan(counts, sketch, on_progress=on_progress, cancel=cancel)
-            dtypes = {tensor.name: job.dtype_of(tensor) for tensor in report.tensors}
-            self.current = recipe
-            tally = job.run(
-                plan, ModelSink(self._targets, dtypes), on_progress=on_progress, cancel=cancel
-            )
-            if counts is not None:
-                job.check_counts(counts, tally, sketch)
-            job.check_expected(plan, tally, is_from_sketch=sketch is not None)
+            plan = job.plan(self._sketch_for(job, run))
+            self.current = job.recipe
+            agents = job.run(plan, ModelSink(self._targets, dtypes))
         except BaseException:
             self.restore()
             raise
-        return AppliedMerge(recipe, job.results(plan, counts, tally), time.monotonic() - start)
+        return AppliedMerge(job.recipe, agents, time.monotonic() - start)
 
     def apply_agent(self, name: str) -> None:
         """Put one agent's own weights into the model; the base's where it has none.
@@ -175,41 +160,22 @@ class InMemoryMerger:
             )
         return self._reports[key]
 
-    def _sketch_for(
-        self,
-        recipe: Recipe,
-        on_progress: ProgressCallback | None,
-        cancel: CancelToken | None,
-    ) -> Sketch | None:
-        """Return the sketch of a recipe's agents where its method asks for counts."""
-        needs = get_method(recipe.method).needs(make_settings(recipe.method, recipe.settings))
-        if not needs & {Need.RATIOS, Need.MAGNITUDES}:
+    def _sketch_for(self, job: MergeJob, run: RunOptions) -> Sketch | None:
+        """Return the sketch of a job's agents where its method asks for counts."""
+        if not job.needs & {Need.RATIOS, Need.MAGNITUDES}:
             return None
-        by_magnitude = Need.MAGNITUDE_RATIOS in needs
+        by_magnitude = Need.MAGNITUDE_RATIOS in job.needs
         if self._sketch is None or (by_magnitude and self._sketch.relations is None):
-            self._sketch = analyze_report(
-                self._report,
-                relations=by_magnitude,
-                device=self._device,
-                threads=self._threads,
-                on_progress=on_progress,
-                cancel=cancel,
-            )
-        names = tuple(recipe.agents)
-        if names != self._sketch.agents and self._sketch.counts.patterns is None:
+            self._sketch = sketch_of(self._report, run, relations=by_magnitude)
+        if job.names != self._sketch.agents and self._sketch.counts.patterns is None:
             return None  # too many agents to take some out of the counts: counted by a pass
-        return self._sketch.select(names)
+        return self._sketch.select(job.names)
 
-    def _pour_base(self, *, compare: bool = False, cancel: CancelToken | None = None) -> None:
-        everything = [(t, t.base, t.numel) for t in self._report.tensors]
-        self._pour(everything, compare=compare, cancel=cancel)
+    def _pour_base(self, *, compare: bool = False) -> None:
+        self._pour([(t, t.base, t.numel) for t in self._report.tensors], compare=compare)
 
     def _pour(
-        self,
-        sources: Sequence[tuple[MergeTensor, TensorInfo, int]],
-        *,
-        compare: bool = False,
-        cancel: CancelToken | None = None,
+        self, sources: Sequence[tuple[MergeTensor, TensorInfo, int]], *, compare: bool = False
     ) -> None:
         """Copy the first elements of stored tensors into the model, or compare them with it."""
         dtypes = {tensor.name: source.dtype for tensor, source, _ in sources}
@@ -217,9 +183,7 @@ class InMemoryMerger:
         with Sources(self._report) as files:
             for tensor, source, numel in sources:
                 nbytes = source.nbytes // max(source.numel, 1) * numel
-                for start in range(0, nbytes, _PIECE_BYTES):
-                    if cancel:
-                        cancel.raise_if_cancelled()
-                    piece = np.empty(min(_PIECE_BYTES, nbytes - start), dtype=np.uint8)
-                    files.read_into(source, start, memoryview(piece))
+                for start, piece in files.pieces(source, nbytes):
+                    if compare:  # what is begun otherwise must be ended
+                        self._run.cancel.raise_if_cancelled()
                     sink.write(tensor.name, start, memoryview(piece))

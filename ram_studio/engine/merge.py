@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import math
+import platform
 import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ram_studio._version import __version__
-from ram_studio.algorithm.methods import make_settings
-from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.sketch import Sketch
-from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.read.shard_files import INDEX_FILE
 from ram_studio.checkpoints.record.card import model_card
 from ram_studio.checkpoints.record.licences import most_restrictive
@@ -34,12 +33,10 @@ from ram_studio.checkpoints.write.shard_plan import index_json
 from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.checkpoints.write.writer import DEFAULT_MAX_SHARD_BYTES, CheckpointWriter
 from ram_studio.engine.analyse import load
-from ram_studio.engine.blocks import BLOCK_ELEMENTS
-from ram_studio.engine.devices import choose_device
-from ram_studio.engine.events import CancelToken, Progress, ProgressCallback
+from ram_studio.engine.events import Progress
 from ram_studio.engine.job import AgentResult, MergeJob
-from ram_studio.engine.libraries import library_versions
-from ram_studio.engine.merging import Plan, is_fused
+from ram_studio.engine.passes.driver import RunKeywords, RunOptions
+from ram_studio.engine.passes.plan import Plan
 from ram_studio.engine.source_hashes import SourceHasher
 
 if TYPE_CHECKING:
@@ -99,32 +96,26 @@ def merge(
     out: str | Path,
     *,
     sketch: Sketch | None = None,
-    device: str = "auto",
-    threads: int | None = None,
-    block_elements: int = BLOCK_ELEMENTS,
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
     hash_sources: bool = True,
-    on_progress: ProgressCallback | None = None,
     on_download: Callable | None = None,
-    cancel: CancelToken | None = None,
+    **run: Unpack[RunKeywords],
 ) -> MergeResult:
     """Merge as the recipe says into the folder ``out``, which appears whole or not at all.
 
     Args:
         sketch: of the same files; saves the counting pass when the recipe's epsilon is on the
             ladder. The merge counts again and refuses a sketch that does not belong to them.
-        device, threads, on_progress, on_download, cancel: as for ``analyze``.
-        block_elements: elements a thread holds at a time; the result does not depend on it.
         max_shard_bytes: the most bytes of tensor data in one file.
         hash_sources: keep a content hash of every source file in the passport, computed behind the
             readers of the first pass; False saves its time.
+        on_download: as for ``analyze``.
+        run: device, threads, block_elements, on_progress, cancel, see RunKeywords.
 
     Raises: SettingsError, CheckpointError, CompatibilityError, HubError, SketchError, OutputError;
     Stopped when cancelled. Nothing is left behind then.
     """
-    settings = make_settings(recipe.method, recipe.settings)
-    recipe = recipe.model_copy(update={"settings": settings.model_dump(mode="json")})
-    choose_device(device)
+    options = RunOptions(**run)
     check_output(out, needed_bytes=0)  # before a download, not only before the work
     start = time.monotonic()
     report = load(
@@ -134,9 +125,11 @@ def merge(
         extra=recipe.extra,
         rows=recipe.rows,
         on_download=on_download,
-        cancel=cancel,
+        cancel=options.cancel,
     )
-    job = MergeJob(report, recipe, device=device, threads=threads, block_elements=block_elements)
+    hasher = SourceHasher(report) if hash_sources else None
+    watch = hasher.watch(options.on_progress) if hasher else options.on_progress
+    job = MergeJob(report, recipe, replace(options, on_progress=watch))
     checkpoints = {c.name: c for c in (report.base, *report.agents)}
     # Read before the work: what cannot be copied must not show after an hour.
     files = sidecar_files(report.base, dtype=recipe.dtype, tokenizer=checkpoints[recipe.tokenizer])
@@ -147,26 +140,17 @@ def merge(
         sources=[c.folder for c in checkpoints.values()],
         sidecar_bytes=SIDECAR_BYTES + sum(map(len, files.values())),
     )
-    with writer, _hasher(report, wanted=hash_sources) as hasher:
-        watch = on_progress if hasher is None else hasher.watch(on_progress)
-        counts = job.counts(sketch, on_progress=watch, cancel=cancel)
-        plan = job.plan(counts, sketch, on_progress=watch, cancel=cancel)
-        tally = job.run(plan, writer, on_progress=watch, cancel=cancel)
-        if counts is not None:
-            job.check_counts(counts, tally, sketch)
-        job.check_expected(plan, tally, is_from_sketch=sketch is not None)
-        agents = job.results(plan, counts, tally)
-        hashes = {}
-        if hasher is not None:
-            hashes = hasher.finish(on_progress=on_progress, cancel=cancel)
-        passport = _passport(job, plan, agents, counts, writer, hashes)
+    with writer, hasher or contextlib.nullcontext():
+        plan = job.plan(sketch)
+        agents = job.run(plan, writer)
+        hashes = hasher.finish(options.on_progress, options.cancel) if hasher else {}
+        passport = _passport(job, plan, agents, writer, hashes)
         files["README.md"] = model_card(passport).encode()
         index = {INDEX_FILE: index_json(writer.shards)} if len(writer.shards) > 1 else {}
         passport = passport.sealed(files | index)
         files[PASSPORT_FILE] = passport.to_json()
-        if cancel:
-            cancel.raise_if_cancelled()
-        folder = writer.finish(files, on_wait=_flush_watch(writer, on_progress, cancel))
+        options.cancel.raise_if_cancelled()
+        folder = writer.finish(files, on_wait=_flush_watch(writer, options))
     return MergeResult(
         out=folder,
         method=recipe.method,
@@ -179,41 +163,25 @@ def merge(
     )
 
 
-def _hasher(
-    report: CompatibilityReport, *, wanted: bool
-) -> contextlib.AbstractContextManager[SourceHasher | None]:
-    return SourceHasher(report) if wanted else contextlib.nullcontext()
-
-
 def _passport(
     job: MergeJob,
     plan: Plan,
     agents: dict[str, AgentResult],
-    counts: OverlapCounts | None,
     writer: CheckpointWriter,
     hashes: Mapping[str, Mapping[str, str]],
 ) -> Passport:
     dtypes = {job.dtype_of(t) for t in job.merged}
-    records = {}
-    for t, agent in enumerate(job.report.agents):
-        result = agents[agent.name]
-        overlap = None
-        if counts is not None:
-            overlap = tuple(int(n) for n in counts.shared[:, 0, t].sum(0))
-        records[agent.name] = agent_record(
+    records = {
+        agent.name: agent_record(
             agent,
             hashes.get(agent.name),
-            rho=result.rho,
-            rho_m=result.rho_m,
+            **asdict(result),
             is_rho_m_infinite=result.rho_m is not None and math.isinf(result.rho_m),
-            scaling_factor=result.scaling_factor,
-            effective_scaling_factor=result.effective_scaling_factor,
             total=job.elements,
-            changed=result.changed,
-            unique=result.unique,
             shared=result.changed - result.unique,
-            overlap=overlap,
         )
+        for agent, result in zip(job.report.agents, agents.values(), strict=True)
+    }
     base = source_record(job.report.base, hashes.get(job.report.base.name))
     sources = {"base": base, **records}
     licence = most_restrictive({name: s.license.licence for name, s in sources.items()})
@@ -226,30 +194,37 @@ def _passport(
         dtype=dtypes.pop() if len(dtypes) == 1 else "mixed",
         rounding=job.recipe.rounding,
         seed=job.recipe.seed,
+        arithmetic=plan.arithmetic,
         elements=job.elements,
         shards={
             name: ShardRecord(nbytes=sizes[name], blake3=digest)
             for name, digest in writer.digests().items()
         },
         warnings=job.report.warnings,
-        libraries=library_versions(with_torch=not is_fused(plan), with_triton=job.is_streamed),
+        libraries=library_versions(with_torch=not plan.is_fused),
         license=LicenceRecord(id=licence.id, name=licence.name, link=licence.link),
     )
 
 
-def _flush_watch(
-    writer: CheckpointWriter, on_progress: ProgressCallback | None, cancel: CancelToken | None
-) -> Callable[[int], None]:
+def library_versions(*, with_torch: bool) -> dict[str, str]:
+    """Return name -> version of Python and of the libraries that the numbers depend on."""
+    found = {"python": platform.python_version()}
+    for name in ("numpy", "numba", "llvmlite", "blake3", *["torch"] * with_torch):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _flush_watch(writer: CheckpointWriter, run: RunOptions) -> Callable[[int], None]:
     """Return what is called while the output goes to the disk: it reports, and stops."""
     start = time.monotonic()
     shards = len(writer.shards)
 
     def watch(flushed: int) -> None:
-        if cancel:
-            cancel.raise_if_cancelled()
-        if on_progress:
+        run.cancel.raise_if_cancelled()
+        if run.on_progress:
             seconds = time.monotonic() - start
-            on_progress(Progress("flush", "", shards, shards, flushed, writer.nbytes, seconds))
+            run.on_progress(Progress("flush", "", shards, shards, flushed, writer.nbytes, seconds))
 
     return watch
 

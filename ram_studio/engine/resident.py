@@ -7,37 +7,37 @@ blocks found in memory instead of read and tensors instead of files, so it gives
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ram_studio.algorithm.rounding import Rounding
 from ram_studio.checkpoints.fit.compatibility import (
     CompatibilityReport,
     ExtraPolicy,
+    MergeTensor,
     MissingPolicy,
     RowsPolicy,
 )
 from ram_studio.checkpoints.read.describe import shown_bytes
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
-from ram_studio.engine.analyse import analyze_report, load
-from ram_studio.engine.blocks import BLOCK_ELEMENTS, Block, Sources
-from ram_studio.engine.devices import choose_device, devices_of, free_bytes, settled
+from ram_studio.engine.analyse import load, sketch_of
 from ram_studio.engine.events import CancelToken, ProgressCallback
 from ram_studio.engine.job import AgentResult, MergeJob
 from ram_studio.engine.loaded_model import ModelSink, check_fits, flat_tensors, torch_dtype
-from ram_studio.engine.residence import Residence
+from ram_studio.engine.passes.cpu_backend import Backend
+from ram_studio.engine.passes.driver import RunKeywords, RunOptions, run_pass
+from ram_studio.engine.reading.blocks import Block, blocks_of
+from ram_studio.engine.reading.devices import devices_of, free_bytes
+from ram_studio.engine.reading.residence import Residence
 from ram_studio.errors import SettingsError
 
 if TYPE_CHECKING:
     import torch
 
     from ram_studio.algorithm.sketch import Sketch
-
-_WHOLE_ELEMENTS = 1 << 30
-"""On a GPU a block is a tensor, as nothing is read; a histogram's counters hold as many."""
 
 _SPARE = 0.9
 
@@ -62,8 +62,8 @@ class ResidentMerge:
     Args:
         base: folder or Hub id; agents: folder or Hub id by name.
         device: "auto" and "cpu" keep them in RAM, "cuda" on all GPUs, "cuda:N" on one.
-        threads, missing, extra, rows, on_progress, cancel: as for `analyze`.
-        relations: as for `analyze`; without them each `ram+m` merge on a GPU reads the files again.
+        missing, extra, rows, run: as for `analyze`.
+        relations: as for `analyze`; without them each `ram+m` merge collects magnitudes anew.
 
     Attributes:
         report: the checkpoints; sketch: their counts; nbytes: of memory held on the devices.
@@ -81,32 +81,24 @@ class ResidentMerge:
         base: str | Path,
         agents: Mapping[str, str | Path],
         *,
-        device: str = "auto",
-        threads: int | None = None,
         missing: MissingPolicy = "error",
         extra: ExtraPolicy = "error",
         rows: RowsPolicy = "exact",
         relations: bool = False,
-        on_progress: ProgressCallback | None = None,
-        cancel: CancelToken | None = None,
+        **run: Unpack[RunKeywords],
     ) -> None:
-        self._device = choose_device(device)
-        self._threads = threads
+        options = RunOptions(**run)
         self._policies = {"missing": missing, "extra": extra, "rows": rows}
-        self.report: CompatibilityReport = load(base, agents, **self._policies, cancel=cancel)
-        self._residence = self._reserve()
-        self.nbytes = self._residence.nbytes
-        self.sketch: Sketch = analyze_report(
-            self.report,
-            device=self._device,
-            threads=threads,
-            residence=self._residence,
-            relations=relations,
-            on_progress=on_progress,
-            cancel=cancel,
+        self.report: CompatibilityReport = load(
+            base, agents, **self._policies, cancel=options.cancel
         )
+        residence = self._reserve(options.device)
+        self.nbytes = residence.nbytes
+        self._run = replace(options, residence=residence)
+        self.sketch: Sketch = sketch_of(self.report, self._run, relations=relations)
         # Heads that the base stores a second time are not counted, and so not loaded yet.
-        self._load_uncounted()
+        heads = [t for t in self.report.tensors if t.kind == "merge" and not t.is_counted]
+        run_pass(self.report, Loading(heads), self._run)
 
     def merge(
         self,
@@ -132,33 +124,16 @@ class ResidentMerge:
         since they were loaded; Stopped, with ``into`` half-filled.
         """
         start = time.monotonic()
-        recipe = self._recipe(method, settings or {}, dtype, rounding, seed)
-        job = MergeJob(
-            self.report,
-            recipe,
-            device=self._device,
-            threads=self._threads if self._device == "cpu" else 1,
-            block_elements=BLOCK_ELEMENTS if self._device == "cpu" else _WHOLE_ELEMENTS,
-            residence=self._residence,
-        )
-        if self._device != "cpu" and not job.is_streamed:
-            # These read the files once more, see MergeJob.is_streamed.
-            job = MergeJob(self.report, recipe, device=self._device, threads=self._threads)
-        watch = {"on_progress": on_progress, "cancel": cancel}
-        with settled(self._residence.devices):
-            sink = _TensorSink(job, self._residence, into)
-            counts = job.counts(self.sketch, **watch)
-            plan = job.plan(counts, self.sketch, **watch)
-            tally = job.run(plan, sink, **watch)
-        if counts is not None:
-            job.check_counts(counts, tally, self.sketch)
-        job.check_expected(plan, tally, is_from_sketch=True)
-        tensors = sink.finish()
-        agents = job.results(plan, counts, tally)
-        return ResidentResult(recipe, tensors, agents, time.monotonic() - start)
+        output = {"dtype": dtype, "rounding": rounding, "seed": seed}
+        recipe = self._recipe(method, settings or {}, output)
+        options = replace(self._run, on_progress=on_progress, cancel=cancel)
+        job = MergeJob(self.report, recipe, options)
+        sink = _TensorSink(job, into)
+        agents = job.run(job.plan(self.sketch), sink)
+        return ResidentResult(recipe, sink.finish(), agents, time.monotonic() - start)
 
     def _recipe(
-        self, method: str, settings: Mapping[str, Any], dtype: str | None, rounding: str, seed: int
+        self, method: str, settings: Mapping[str, Any], output: Mapping[str, Any]
     ) -> Recipe:
         return make_recipe(
             {
@@ -166,24 +141,22 @@ class ResidentMerge:
                 "agents": {agent.name: agent.source for agent in self.report.agents},
                 "method": method,
                 "settings": settings,
-                "dtype": dtype,
-                "rounding": rounding,
-                "seed": seed,
+                **output,
                 **self._policies,
             }
         )
 
-    def _reserve(self) -> Residence:
+    def _reserve(self, device: str) -> Residence:
         """Return room for everything, a merged model beside it."""
         tensors = [t for t in self.report.tensors if t.kind == "merge"]
-        devices = devices_of(self._device)
+        devices = devices_of(device)
         free = [free_bytes(name) // devices.count(name) for name in devices]
         merged = sum(t.base.nbytes for t in self.report.tensors)
         budgets = [max(0, int(_SPARE * n) - merged // len(devices)) for n in free]
         residence = Residence(self.report, tensors, devices, budgets)
         if residence.left_out:
             needed = residence.nbytes + residence.left_out + merged
-            where = "RAM" if self._device == "cpu" else self._device
+            where = "RAM" if device == "cpu" else device
             raise SettingsError(
                 f"Holding base, {len(self.report.agents)} agents and a merge takes "
                 f"{shown_bytes(needed)}; {where} has {shown_bytes(sum(free))} free. Merge into a "
@@ -191,18 +164,38 @@ class ResidentMerge:
             )
         return residence
 
-    def _load_uncounted(self) -> None:
-        uncounted = [t for t in self.report.tensors if t.kind == "merge" and not t.is_counted]
-        with Sources(self.report) as sources:
-            self._residence.load(uncounted, sources)
+
+@dataclass(frozen=True)
+class Loading:
+    """The work of a pass that only reads, see ``driver.Work``."""
+
+    tensors: Sequence[MergeTensor]
+    stage = "load"
+
+    def blocks(self, block_elements: int) -> list[Block]:
+        """Return the blocks of these tensors."""
+        return list(blocks_of(self.tensors, block_elements))
+
+    def worker(self, backend: Backend) -> Loading:
+        """Return itself: there is nothing to do."""
+        return self
+
+    def block(self, block: Block, base: Any, agents: Any) -> bool:
+        """Leave a block where the reader put it."""
+        return True
+
+    def close(self) -> None:
+        """Nothing is held back."""
 
 
 class _TensorSink(ModelSink):
     """Takes merged blocks into tensors, on a device without a detour."""
 
-    def __init__(self, job: MergeJob, residence: Residence, into: Any) -> None:
+    def __init__(self, job: MergeJob, into: Any) -> None:
         import torch
 
+        residence = job.options.residence
+        assert residence is not None, "the merge finds its blocks there"
         tensors = job.report.tensors
         dtypes = {t.name: job.dtype_of(t) for t in tensors}
         self._shapes = {t.name: t.shape for t in tensors}
@@ -221,9 +214,9 @@ class _TensorSink(ModelSink):
             flat[t.name] = given if is_direct else torch.empty(t.numel, dtype=dtype, device=device)
         super().__init__(flat, dtypes)
 
-    def place(self, block: Block) -> Any:
-        """Return where a block's stored elements go."""
-        return self._targets[block.tensor.name][block.start : block.start + block.n]
+    def put(self, block: Block, stored: Any) -> None:
+        """Take a merged block where it is."""
+        self._targets[block.tensor.name][block.start : block.start + block.n].copy_(stored)
 
     def finish(self) -> dict[str, Any]:
         """Return the tensors in their shapes, those given filled."""

@@ -235,7 +235,7 @@ class SourceHasher:
         return None, 0
 
     def finish(
-        self, *, on_progress: ProgressCallback | None = None, cancel: CancelToken | None = None
+        self, on_progress: ProgressCallback | None = None, cancel: CancelToken | None = None
     ) -> dict[str, dict[str, str]]:
         """Hash what is left and return checkpoint name -> file name -> content hash.
 

@@ -11,8 +11,8 @@ from ram_studio.checkpoints.read.content_hash import hash_file
 from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
 from ram_studio.checkpoints.record.passport import PASSPORT_FILE, Passport, SourceRecord
 from ram_studio.checkpoints.write.writer import shard_digest
-from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
-from ram_studio.engine.workers import thread_count
+from ram_studio.engine.events import Meter
+from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.errors import CheckpointError, VerificationError
 
 EDITABLE = ("README.md",)
@@ -77,20 +77,13 @@ def _digest(path: Path) -> str:
         ) from error
 
 
-def check_sources(
-    passport: Passport,
-    report: CompatibilityReport,
-    threads: int | None,
-    on_progress: ProgressCallback | None,
-    cancel: CancelToken | None,
-) -> int:
+def check_sources(passport: Passport, report: CompatibilityReport, run: RunOptions) -> int:
     """Compare the sources' files with the passport's hashes; return how many were checked.
 
     Of sources that were not hashed the fingerprints are compared, and none is counted.
 
     Raises: VerificationError that names each file that differs; CheckpointError; Stopped.
     """
-    cancel = cancel or CancelToken()
     differences = []
     jobs = []
     for source in (report.base, *report.agents):
@@ -110,18 +103,18 @@ def check_sources(
 
         def tell(count: int) -> None:
             meter.add(count, path.name, number)
-            cancel.raise_if_cancelled()
+            run.cancel.raise_if_cancelled()
 
         if hash_file(path, expected.partition(":")[0], on_piece=tell) == expected:
             return None
         return _other(source, f"{quoted(path.name)} has another content")
 
-    with ThreadPoolExecutor(thread_count(threads), thread_name_prefix="hash") as pool:
+    with ThreadPoolExecutor(run.threads, thread_name_prefix="hash") as pool:
         futures = [pool.submit(check, number) for number in range(len(jobs))]
         for future in futures:
             found = future.result()
-            if on_progress:
-                on_progress(meter.read())
+            if run.on_progress:
+                run.on_progress(meter.read())
             if found:
                 differences.append(found)
     if differences:

@@ -20,7 +20,7 @@ from typing import Any
 from ram_studio.checkpoints.read.checkpoint import Checkpoint, open_checkpoint
 from ram_studio.checkpoints.read.header import read_header
 from ram_studio.checkpoints.record.recipe import Recipe
-from ram_studio.engine.fisher_files import FORMAT, fisher_path
+from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
 from ram_studio.errors import CheckpointError, EvaluationError, Stopped
 from ram_studio.evals.answering.decode import decode, load_model
 from ram_studio.evals.suites.demo.tasks import DOMAINS, make_items

@@ -146,6 +146,7 @@ def _serve() -> None:
     from ram_studio.engine.analyse import load
     from ram_studio.engine.job import MergeJob
     from ram_studio.engine.merge import merge as _merge  # noqa: F401  (imported once, for all)
+    from ram_studio.engine.passes.driver import RunOptions
 
     class Nowhere:
         def write(self, name: str, byte_offset: int, buffer: Any) -> None:
@@ -154,9 +155,8 @@ def _serve() -> None:
     # All kernels are ready after this; threads that outlive it would be missing after a fork.
     first = json.loads(sys.stdin.readline())
     recipe = make_recipe(first["recipe"])
-    job = MergeJob(load(recipe.base, recipe.agents), recipe, threads=1)
-    counts = job.counts(None, None, None)
-    job.run(job.plan(counts), Nowhere())
+    job = MergeJob(load(recipe.base, recipe.agents), recipe, RunOptions(threads=1))
+    job.run(job.plan(), Nowhere())
     print("ready", flush=True)
     for line in sys.stdin:
         reading, writing = os.pipe()

@@ -24,7 +24,7 @@ from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.algorithm.meters import rounding_meter
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.engine.analyse import analyze, analyze_report, load
-from ram_studio.engine.blocks import GROUP_ELEMENTS
+from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
 
 
 def analyze_zoo(zoo: Zoo, **options: object) -> Sketch:

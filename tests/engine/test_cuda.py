@@ -1,34 +1,36 @@
 """Devices count what the CPU counts and store the bytes that it stores, block after block.
 
-"torch:2" is the CUDA path on the CPU, as two devices: the same staging, rings and residence, with
-plain torch kernels. The same tests run on CUDA where there is one.
+"torch:2" is the CUDA path on the CPU, as two devices: the same staging, residence and formulas. The
+same tests run on CUDA where there is one.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
-from functools import partial
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
-from engine_zoo import NAMES, Zoo, assert_leaves_nothing, contents, make_zoo, write_folder
+from engine_zoo import COPIED, NAMES, Zoo, assert_leaves_nothing, contents, make_zoo, write_folder
 from test_analyze_counts import assert_same_sketch
 from test_source_faults import TENSOR, poisoned
 
-from ram_studio.algorithm import device_kernels
 from ram_studio.checkpoints.write.writer import CheckpointWriter
-from ram_studio.engine import residence
 from ram_studio.engine.analyse import analyze, analyze_report, load
-from ram_studio.engine.blocks import GROUP_ELEMENTS, Sources, blocks_of
-from ram_studio.engine.devices import choose_device, devices_of
 from ram_studio.engine.events import CancelToken, Progress
 from ram_studio.engine.job import MergeJob
-from ram_studio.engine.lanes import DeviceWorker, Results
 from ram_studio.engine.merge import MergeResult, merge
-from ram_studio.engine.residence import Residence
+from ram_studio.engine.passes.driver import RunOptions
+from ram_studio.engine.passes.torch_backend import TorchBackend
+from ram_studio.engine.reading import residence, staging
+from ram_studio.engine.reading.blocks import GROUP_ELEMENTS, blocks_of
+from ram_studio.engine.reading.devices import choose_device, devices_of
+from ram_studio.engine.reading.readers import BlockReader, as_float32
+from ram_studio.engine.reading.residence import Residence
+from ram_studio.engine.reading.sources import Sources
+from ram_studio.engine.reading.staging import DeviceReader
 from ram_studio.errors import NonFiniteError, SettingsError, SourceChangedError, Stopped
 
 HAS_CUDA = torch.cuda.is_available()
@@ -182,8 +184,8 @@ def test_what_the_counting_pass_uploaded_is_not_read_again(big, tmp_path, device
 @on_devices
 def test_a_file_changed_between_the_passes_is_refused(big, device):
     report = load(big.base_path, big.agent_paths)
-    job = MergeJob(report, big.recipe(), device=device)
-    plan = job.plan(job.counts(None, None, None))
+    job = MergeJob(report, big.recipe(), RunOptions(device))
+    plan = job.plan()
     path = next(iter(report.agents[1].shards))
     before = path.stat()
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
@@ -227,11 +229,7 @@ def test_memory_that_runs_out_is_said_in_plain_words(big, tmp_path, device, monk
     def merge_block(*_, **__):
         raise torch.OutOfMemoryError("tried to allocate a lot")
 
-    class Full:
-        def __getattr__(self, name):
-            return merge_block if name == "merge_block" else getattr(device_kernels.PLAIN, name)
-
-    monkeypatch.setattr(device_kernels, "kernels_for", lambda device: Full())
+    monkeypatch.setattr(TorchBackend, "merge", merge_block)
     before = set(tmp_path.iterdir())
     with pytest.raises(SettingsError, match=r"memory ran out \(.* has .* free\)"):
         merge(big.recipe(), tmp_path / "out", device=device)
@@ -266,97 +264,60 @@ def test_progress_adds_up_and_stopping_leaves_nothing(big, tmp_path, device, mon
     assert_leaves_nothing(tmp_path / "stopped", before)
 
 
-@pytest.mark.skipif(
-    HAS_CUDA or os.environ.get("TRITON_INTERPRET") != "1" or not find_spec("triton"),
-    reason="needs Triton's interpreter",
-)
-@pytest.mark.parametrize(
-    ("recipe", "shape", "kernels"),
-    [
-        ({"settings": {"scope": "tensor"}}, GROUP_ELEMENTS + 5000, {"count_block", "merge_block"}),
-        ({"method": "dare-ties", "settings": {"density": 0.3}}, 5000, {"count_block", "sum_block"}),
-    ],
-)
-def test_triton_kernels_fit_into_the_same_place(tmp_path, monkeypatch, recipe, shape, kernels):
-    """Interpreted on CPU tensors: several histogram copies, keys of 64 bits, groups of tiles."""
-    from ram_studio.algorithm import triton_kernels
+@pytest.mark.parametrize("stored", [("BF16", "BF16"), ("BF16", "F32"), ("F16", "F16")])
+def test_a_device_reads_what_the_cpu_reads(tmp_path, stored):
+    """Whole tensors and rows that only some agents have too, with and without a residence."""
+    name = "model.embed_tokens.weight"
+    zoo = make_zoo(tmp_path / "zoo", 2, agent_dtypes=stored, shapes={name: (900, 200)}, seed=3)
+    write_folder(tmp_path / "short", {**COPIED, name: zoo.agents["agent0"][name][:500]})
+    agents = {"short": tmp_path / "short", "agent1": zoo.agent_paths["agent1"]}
+    report = load(zoo.base_path, agents, rows="common")
+    stays = Residence(report, report.tensors, ("cpu",), [1 << 30])
+    small = list(blocks_of(report.tensors, GROUP_ELEMENTS))
+    whole = list(blocks_of(report.tensors, GROUP_ELEMENTS, lambda tensor: True))
+    assert (len(small), len(whole)) == (4, 1)
+    with Sources(report) as sources:
+        for blocks, place in itertools.product((small, whole), (None, stays, stays)):
+            on_cpu = BlockReader(sources, GROUP_ELEMENTS)
+            reader = DeviceReader(sources, ("cpu",), GROUP_ELEMENTS, place)
+            for block in blocks:
+                base, rows = reader.read(block)
+                expected, others = on_cpu.read(block)
+                for found, array in zip((base, *rows), (expected, *others), strict=True):
+                    np.testing.assert_array_equal(found.float().numpy(), as_float32(array))
+            if place is not None:
+                place.fill(blocks)
 
+
+def test_threads_are_dealt_to_the_devices_and_blocks_that_stay_go_to_theirs(big, monkeypatch):
+    report = load(big.base_path, big.agent_paths)
     used: list[str] = []
 
-    class Noted:
-        def __getattr__(self, name):
-            used.append(name)
-            return getattr(triton_kernels, name)
+    def rows_on(dtypes, n, device):
+        used.append(device)
+        return residence.empty_rows(dtypes, n, "cpu")
 
-    monkeypatch.setattr(device_kernels, "kernels_for", lambda device: Noted())
-    shapes = {"model.layers.0.w": (shape,), "model.layers.1.w": (70, 2)}
-    zoo = make_zoo(tmp_path / "zoo", 3, shapes=shapes, seed=6)
-    recipe = zoo.recipe(rounding="stochastic", seed=2**63, **recipe)
-    expected = merge(recipe, tmp_path / "cpu")
-    options = {"device": "torch:2", "block_elements": GROUP_ELEMENTS, "threads": 1}
-    found = merge(recipe, tmp_path / "triton", **options)
-    assert_same_results(found, expected)
-    assert set(used) == kernels
-
-
-class Recorder:
-    """A task that notes which device got which block, and what came back from where."""
-
-    def __init__(self, device: str, log: list[tuple[int, int]]) -> None:
-        self.here = id(self)
-        self.log = log
-
-    def enqueue(self, block, base, agents) -> Results:
-        numbers = torch.stack([base.double().sum(), agents.double().sum()])
-        return Results(numbers, base.clone())
-
-    def take(self, block, numbers: np.ndarray, merged: np.ndarray | None) -> None:
-        assert merged is not None
-        self.log.append((block.index, self.here))
-        self.log_sums(block, numbers, merged)
-
-    def log_sums(self, block, numbers, merged) -> None:
-        stored = torch.from_numpy(merged.copy()).view(torch.bfloat16)
-        assert stored.double().sum().item() == numbers[0]
-
-    def close(self) -> None:
-        self.log.append((-1, self.here))
-
-
-def test_blocks_are_dealt_to_all_devices_in_turn_and_come_back_in_order(big):
-    report = load(big.base_path, big.agent_paths)
-    log: list[tuple[int, int]] = []
-    with Sources(report) as sources:
-        worker = DeviceWorker(("cpu",) * 3, partial(Recorder, log=log), sources)
-        blocks = list(blocks_of(report.tensors, GROUP_ELEMENTS))
-        for block in blocks:
-            worker(block)
-        # A ring is deep: the results of the last blocks are still on their way.
-        assert len(log) < len(blocks)
-        worker.close()
-    by_device = {here: [i for i, h in log if h == here] for _, here in log}
-    assert len(by_device) == 3
-    dealt = sorted(by_device.values())
-    assert dealt == [[*range(k, len(blocks), 3), -1] for k in range(3)]
-
-
-def test_a_ring_is_deep_only_where_nothing_is_read(big):
-    """Slots that read hold buffers: their number bounds the memory of a lane."""
-    report = load(big.base_path, big.agent_paths)
+    monkeypatch.setattr(staging, "empty_rows", rows_on)
+    monkeypatch.setattr(staging, "host_buffer", lambda n, _: torch.empty(n, dtype=torch.uint8))
+    monkeypatch.setattr(DeviceReader, "_enter", lambda self, device: used.append(device))
+    devices = ("gpu:0", "gpu:1")
     blocks = list(blocks_of(report.tensors, GROUP_ELEMENTS))
-    for budget, most in ((0, 2), (2_000_000, 2), (1 << 30, len(blocks))):
-        merged = [tensor for tensor in report.tensors if tensor.kind == "merge"]
-        stays = Residence(report, merged, ("cpu",), [budget])
-        with Sources(report) as sources:
-            stays.load([t for t in merged if stays.find(next(blocks_of([t])))], sources)
-            stays.fill()
-            log: list[tuple[int, int]] = []
-            worker = DeviceWorker(("cpu",), partial(Recorder, log=log), sources, stays)
-            for number, block in enumerate(blocks):
-                worker(block)
-                assert number + 1 - len(log) <= most
-            assert len(blocks) - len(log) == most
-            worker.close()
+    with Sources(report) as sources:
+        for number in range(4):
+            reader = DeviceReader(sources, devices, GROUP_ELEMENTS, number=number)
+            used.clear()
+            for block in blocks:
+                reader.read(block)
+            assert set(used) == {devices[number % 2]}
+        stays = Residence(report, report.tensors, ("cpu", "cpu"), [1 << 30] * 2)
+        reader = DeviceReader(sources, devices, GROUP_ELEMENTS, stays)
+        used.clear()
+        for block in blocks:
+            reader.read(block)
+        # The device with more room left takes the next tensor.
+        names = [t.name for t in report.tensors if t.kind == "merge"]
+        expected = [devices[names.index(block.tensor.name) % 2] for block in blocks]
+        assert used == expected
 
 
 def test_threads_share_a_residence(big):

@@ -24,8 +24,9 @@ from fault_points import FaultPoint
 from test_source_faults import at_block
 
 from ram_studio.checkpoints.read.checkpoint import open_checkpoint
-from ram_studio.engine.blocks import GROUP_ELEMENTS, BlockReader
 from ram_studio.engine.merge import merge
+from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
+from ram_studio.engine.reading.readers import BlockReader
 from ram_studio.engine.verify import verify
 from ram_studio.errors import CheckpointError, OutputError, SourceChangedError
 

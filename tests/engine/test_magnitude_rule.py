@@ -15,8 +15,8 @@ from ram_studio.algorithm import naming
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
 from ram_studio.engine.analyse import analyze, analyze_report, load
-from ram_studio.engine.blocks import GROUP_ELEMENTS
 from ram_studio.engine.merge import merge
+from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
 from ram_studio.engine.verify import verify
 from ram_studio.errors import SketchError
 

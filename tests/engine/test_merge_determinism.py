@@ -19,10 +19,10 @@ from engine_zoo import (
 )
 
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
-from ram_studio.engine import job
 from ram_studio.engine.analyse import analyze
-from ram_studio.engine.blocks import GROUP_ELEMENTS
 from ram_studio.engine.merge import merge
+from ram_studio.engine.passes.plan import Plan
+from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
 
 BIG = {
     EMBEDDING: (1500, 100),
@@ -115,7 +115,7 @@ def test_the_torch_path_stores_the_same_elements_as_the_fused_one(
         dtype=output and NAMES[output], rounding=rounding, settings={"shared": shared}, seed=4
     )
     fused = merge(recipe, tmp_path / "fused")
-    monkeypatch.setattr(job, "is_fused", lambda plan: False)
+    monkeypatch.setattr(Plan, "is_fused", False)
     plain = merge(recipe, tmp_path / "torch")
     files, others = contents(fused.out), contents(plain.out)
     assert [n for n in files if n.endswith(".safetensors") and files[n] != others[n]] == []

@@ -28,9 +28,9 @@ from engine_zoo import (
 )
 
 from ram_studio.checkpoints.record.passport import read_passport
-from ram_studio.engine import job
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.merge import MergeResult, merge
+from ram_studio.engine.passes.plan import Plan
 from ram_studio.errors import SettingsError
 
 
@@ -336,7 +336,7 @@ def test_task_arithmetic_is_the_scaled_sum_of_changes(tmp_path, scale):
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_a_merged_number_beyond_the_output_dtype_is_refused(tmp_path, monkeypatch, path, rounding):
     if path == "torch":
-        monkeypatch.setattr(job, "is_fused", lambda plan: False)
+        monkeypatch.setattr(Plan, "is_fused", False)
     base = {"w": torch.ones(70), "model.layers.0.big.weight": torch.ones(9)}
     agent = {n: t.clone() for n, t in base.items()}
     agent["model.layers.0.big.weight"][3] = 7e4

@@ -185,7 +185,7 @@ def test_a_sketch_of_other_files_is_refused(zoo, sketch, tmp_path):
 def test_fisher_files_are_read_where_shown_and_no_further(tmp_path, monkeypatch):
     from safetensors.torch import save_file
 
-    from ram_studio.engine.fisher_files import FORMAT
+    from ram_studio.engine.reading.fisher_files import FORMAT
 
     zoo = make_zoo(tmp_path / "zoo", 2, seed=3)
     report = load(zoo.base_path, zoo.agent_paths)

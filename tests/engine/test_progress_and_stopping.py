@@ -14,9 +14,10 @@ from test_source_faults import at_block
 from ram_studio.algorithm.methods import wudi
 from ram_studio.checkpoints.write import writer
 from ram_studio.engine.analyse import analyze
-from ram_studio.engine.blocks import GROUP_ELEMENTS, BlockReader
 from ram_studio.engine.events import CancelToken, Meter, Progress
 from ram_studio.engine.merge import merge
+from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
+from ram_studio.engine.reading.readers import BlockReader
 from ram_studio.errors import Stopped
 
 SHAPES = {EMBEDDING: (8 * GROUP_ELEMENTS,), "model.layers.0.w": (3 * GROUP_ELEMENTS + 5,)}

@@ -11,8 +11,8 @@ from test_cuda import BIG, EVERY_METHOD, on_devices
 
 import ram_studio as rs
 from ram_studio.engine import resident as resident_module
-from ram_studio.engine.blocks import Sources
 from ram_studio.engine.merge import merge
+from ram_studio.engine.reading.sources import Sources
 from ram_studio.engine.resident import ResidentMerge
 from ram_studio.errors import CompatibilityError, SettingsError, SourceChangedError
 

@@ -18,6 +18,7 @@ from ram_studio.algorithm.meters.rounding_meter import curve_from_dict, estimate
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.engine.analyse import analyze, load
 from ram_studio.engine.job import MergeJob
+from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.errors import SettingsError
 
 NAME = "model.layers.0.mlp.up_proj.weight"
@@ -64,11 +65,10 @@ def measured(zoo: Zoo, factor: float, epsilon: float, dtype: str, **changes: obj
     """Return the effective factors of a merge that asks for ``factor`` everywhere."""
     settings = {"epsilon": epsilon, "factors": dict.fromkeys(zoo.agents, factor)}
     recipe = zoo.recipe(method="ram+", settings={"epsilon": epsilon}, dtype=NAMES[dtype], **changes)
-    job = MergeJob(load(recipe.base, recipe.agents), recipe, threads=1)
-    plan = job.plan(job.counts(None, None, None))
+    job = MergeJob(load(recipe.base, recipe.agents), recipe, RunOptions(threads=1))
+    plan = job.plan()
     plan.prepared.factors[:] = settings["factors"]["a"] if "a" in zoo.agents else factor
-    tally = job.run(plan, Discard())
-    return [tally.effective_factor(t) for t in range(len(zoo.agents))]
+    return [found.effective_scaling_factor for found in job.run(plan, Discard()).values()]
 
 
 @pytest.mark.parametrize("reach", [1, 3, 200])

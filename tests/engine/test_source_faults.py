@@ -18,8 +18,9 @@ from engine_zoo import (
 )
 
 from ram_studio.engine.analyse import analyze
-from ram_studio.engine.blocks import GROUP_ELEMENTS, Block, BlockReader
 from ram_studio.engine.merge import merge
+from ram_studio.engine.reading.blocks import GROUP_ELEMENTS, Block
+from ram_studio.engine.reading.readers import BlockReader
 from ram_studio.errors import (
     CheckpointError,
     NonFiniteError,

@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
 from ram_studio.checkpoints.read.checkpoint import open_checkpoint
 from ram_studio.checkpoints.record.recipe import make_recipe
-from ram_studio.engine.fisher_files import FORMAT, fisher_path
 from ram_studio.engine.merge import merge
+from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
 from ram_studio.errors import CheckpointError, SettingsError
 from ram_studio.resources import asset_path
 

@@ -13,11 +13,12 @@ from ram_studio.algorithm import ladder
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
-from ram_studio.engine import job
 from ram_studio.engine.analyse import analyze, load
-from ram_studio.engine.blocks import GROUP_ELEMENTS
-from ram_studio.engine.magnitudes import count_magnitudes
+from ram_studio.engine.facts import count_magnitudes, counted_of
 from ram_studio.engine.merge import merge
+from ram_studio.engine.passes.driver import RunOptions
+from ram_studio.engine.passes.plan import Plan
+from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
 from ram_studio.engine.verify import verify
 from ram_studio.errors import SettingsError, SketchError
 
@@ -58,7 +59,7 @@ def test_bytes_do_not_depend_on_blocks_threads_or_path(
     recipe = recipe_for(*large_zoo, method, rounding=rounding, seed=3)
     once = merged_bytes(recipe, tmp_path / "a", threads=1)
     small = merged_bytes(recipe, tmp_path / "b", threads=3, block_elements=GROUP_ELEMENTS)
-    monkeypatch.setattr(job, "is_fused", lambda plan: False)
+    monkeypatch.setattr(Plan, "is_fused", False)
     torch_path = merged_bytes(recipe, tmp_path / "c", threads=2, block_elements=GROUP_ELEMENTS)
     assert once == small
     assert once == torch_path
@@ -192,18 +193,18 @@ def test_magnitudes_are_counted_for_any_number_of_agents(n_agents, tmp_path) -> 
     names = tuple(f"agent{i}" for i in range(n_agents))
     base, agents = write_zoo(tmp_path / "zoo", 3, agents=names)
     report = load(base, agents)
-    counted = [t for t in report.tensors if t.is_counted]
+    counted = counted_of(report)
     x, ys = flat(base), [flat(folder) for folder in agents.values()]
-    per_tensor = count_magnitudes(report, counted, per_tensor=True, threads=2)
+    per_tensor = count_magnitudes(report, RunOptions(threads=2), per_tensor=True)[0]
     for row, tensor in zip(per_tensor, counted, strict=True):
         for counts, y in zip(row, ys, strict=True):
             tau = (y[tensor.name].float() - x[tensor.name].float()).flatten().numpy()
             keys = ladder.key_of(tau)
             want = np.bincount(keys[keys >= 0], minlength=ladder.BIN_COUNT)
             np.testing.assert_array_equal(counts, want)
-    whole = count_magnitudes(report, counted, per_tensor=False)
+    whole = count_magnitudes(report, RunOptions(), per_tensor=False)[0]
     np.testing.assert_array_equal(whole[0], per_tensor.sum(0))
-    on_torch = count_magnitudes(report, counted, per_tensor=True, device="torch:2")
+    on_torch = count_magnitudes(report, RunOptions("torch:2"), per_tensor=True)[0]
     np.testing.assert_array_equal(on_torch, per_tensor)
 
 

@@ -126,6 +126,8 @@ class Passport(_Record):
         dtype: of the merged tensors, as safetensors spells it; "mixed" where they follow a base
             of several dtypes.
         rounding, seed: as used.
+        arithmetic: of the numbers before they were rounded, "float32" or "float64"; null where the
+            version that merged did not say.
         elements: of all merged tensors, a tied matrix once.
         shards: by file name.
         files: all other files of the folder, the model card included, by name; only the passport
@@ -144,6 +146,7 @@ class Passport(_Record):
     dtype: str
     rounding: Literal["nearest", "stochastic"]
     seed: Count
+    arithmetic: Literal["float32", "float64"] | None = None
     elements: Count
     shards: dict[str, ShardRecord]
     files: dict[str, ShardRecord] = Field(default_factory=dict)

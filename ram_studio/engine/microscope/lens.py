@@ -19,10 +19,12 @@ from ram_studio.algorithm.methods import METHODS, Need, make_settings
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.record.recipe import Recipe
-from ram_studio.engine.blocks import Block
 from ram_studio.engine.job import MergeJob
-from ram_studio.engine.merging import FusedMerger, MergeTally, Plan, TorchMerger, is_fused
 from ram_studio.engine.microscope.worked_example import ElementInput, Worked, worked_example
+from ram_studio.engine.passes.cpu_backend import CpuBackend
+from ram_studio.engine.passes.driver import RunOptions
+from ram_studio.engine.passes.plan import Plan
+from ram_studio.engine.reading.blocks import Block
 from ram_studio.errors import SettingsError
 
 _MANTISSA_BITS = {"BF16": 7, "F16": 10, "F32": 23}
@@ -102,8 +104,8 @@ class Lens:
         self.reason = _missing(recipe, self.settings, tensor, sketch)
         if self.reason is not None:
             return
-        self._job = MergeJob(report, recipe, device="cpu", threads=1)
-        self._plan: Plan = self._job.plan(self._job.counts(sketch, None, None), sketch)
+        self._job = MergeJob(report, recipe, RunOptions("cpu", threads=1))
+        self._plan: Plan = self._job.plan(sketch)
         self.reason = _no_torch(self._plan)
         self._stored: list[np.ndarray] = []
         self._fisher: list[np.ndarray] = []
@@ -118,21 +120,16 @@ class Lens:
                 weights = files.read(piece)
             self._fisher.append(weights)
             read = weights.nbytes
-        tally = MergeTally(self._plan.n_agents)
-        merger = (
-            FusedMerger(self._plan, tally, piece.n)
-            if is_fused(self._plan)
-            else TorchMerger(self._plan, tally)
-        )
+        backend = CpuBackend(piece.n)
         try:
-            stored = merger.merge(piece, base, agents, weights)
+            merged = backend.merge(self._plan, piece, base, agents, weights)
         except SettingsError as error:  # an element beyond the range of the output's dtype
             self.reason = str(error)
             return read
-        if stored is None:
+        if merged is None:
             self.reason = "There are NaN or Inf among these elements: no merge takes this tensor."
             return read
-        self._stored.append(stored.copy())  # mergers use their buffers, and the readers', again
+        self._stored.append(backend.stored(merged))
         return read
 
     def seen(self, index: np.ndarray, base: np.ndarray, agents: np.ndarray) -> Seen:
@@ -229,6 +226,6 @@ def _missing(
 
 
 def _no_torch(plan: Plan) -> str | None:
-    if is_fused(plan) or importlib.util.find_spec("torch") is not None:
+    if plan.is_fused or importlib.util.find_spec("torch") is not None:
         return None
     return "It is computed by PyTorch, which is not installed."

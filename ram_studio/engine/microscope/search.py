@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ram_studio.algorithm import rounding
 from ram_studio.algorithm.ladder import DEFAULT_EPSILON, float32_threshold
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.read.describe import quoted
-from ram_studio.engine.blocks import Block, BlockReader, Sources, blocks_of
 from ram_studio.engine.events import CancelToken
+from ram_studio.engine.reading.blocks import Block, blocks_of
+from ram_studio.engine.reading.readers import BlockReader, as_float32
+from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import SettingsError
 
 SHARED = "shared"
@@ -71,7 +72,7 @@ def find_element(
     threshold = float32_threshold(epsilon)
     best = Found(-1)
     with Sources(report) as sources:
-        reader = BlockReader(sources, len(names), SEARCH_ELEMENTS)
+        reader = BlockReader(sources, SEARCH_ELEMENTS)
         seen = 0
         for block in _blocks(tensor, 0 if target == CONFLICT else start):
             if cancel:
@@ -80,8 +81,8 @@ def find_element(
                 break
             seen += block.n
             stored_base, stored_agents = reader.read(block)
-            base = _as_float32(stored_base)
-            taus = np.stack([_as_float32(agent) - base for agent in stored_agents])
+            base = as_float32(stored_base)
+            taus = np.stack([as_float32(agent) - base for agent in stored_agents])
             changed = np.abs(taus) > threshold
             count = changed.sum(0)
             if target == CONFLICT:
@@ -124,7 +125,3 @@ def _blocks(tensor: MergeTensor, start: int) -> Iterator[Block]:
                 block.n - skipped,
                 block.agents,
             )
-
-
-def _as_float32(stored: np.ndarray) -> np.ndarray:
-    return rounding.decode(stored, "BF16") if stored.dtype == np.uint16 else stored

@@ -7,7 +7,6 @@ what a method needs to know of the whole model is taken from a sketch, never cou
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ram_studio.algorithm import rounding
 from ram_studio.algorithm.ladder import DEFAULT_EPSILON, float32_threshold
 from ram_studio.algorithm.methods import METHODS, get_method
 from ram_studio.algorithm.sketch import Sketch
@@ -23,8 +21,10 @@ from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeT
 from ram_studio.checkpoints.read.describe import quoted, shown_list, shown_shape
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.analyse import load
-from ram_studio.engine.blocks import Block, BlockReader, Sources
 from ram_studio.engine.microscope.lens import Lens, Seen
+from ram_studio.engine.reading.blocks import Block
+from ram_studio.engine.reading.readers import BlockReader, as_float32
+from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import SettingsError
 
 MAX_ELEMENTS = 1 << 16
@@ -269,14 +269,14 @@ def look(
     ready = {label: lens for label, lens in lenses.items() if lens.reason is None}
     read = 0
     with Sources(report) as sources:
-        reader = BlockReader(sources, len(names), size)
+        reader = BlockReader(sources, size)
         done = 0
         for piece in pieces:
             stored_base, stored_agents = reader.read(piece)
             part = slice(done, done + piece.n)
-            base[part] = _as_float32(stored_base)
+            base[part] = as_float32(stored_base)
             for t, stored in enumerate(stored_agents):
-                agents[t, part] = _as_float32(stored)
+                agents[t, part] = as_float32(stored)
             for lens in ready.values():
                 read += lens.merge(piece, stored_base, stored_agents)
             read += piece.nbytes
@@ -297,21 +297,8 @@ def look(
     )
 
 
-def _as_float32(stored: np.ndarray) -> np.ndarray:
-    return rounding.decode(stored, "BF16") if stored.dtype == np.uint16 else stored
-
-
 def _pieces(report: CompatibilityReport, tensor: MergeTensor, spans: Sequence[Span]) -> list[Block]:
     """Return the spans as blocks, cut where an agent's rows end (there the base stands in)."""
     position = report.tensors.index(tensor)
-    blocks = []
-    for span in spans:
-        stop = span.start + span.n
-        edges = {n for n in tensor.common_numel if span.start < n < stop}
-        for a, b in itertools.pairwise(sorted(edges | {span.start, stop})):
-            agents = tuple(
-                source if a < common else tensor.base
-                for source, common in zip(tensor.agents, tensor.common_numel, strict=True)
-            )
-            blocks.append(Block(len(blocks), position, tensor, a, b - a, agents))
-    return blocks
+    runs = [Block(0, position, tensor, span.start, span.n, tensor.agents) for span in spans]
+    return [piece for run in runs for piece in run.pieces(run.n)]

@@ -15,6 +15,7 @@ from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.job import MergeJob
+from ram_studio.engine.passes.driver import RunOptions
 
 
 class MergeIdentity(NamedTuple):
@@ -49,9 +50,8 @@ def identify(
     rule: Any
     known: dict[str, float | None] = {}
     if isinstance(settings, RamSettings):
-        job = MergeJob(report, recipe, device=device)
-        counts = job.counts(sketch, on_progress=None, cancel=cancel)
-        prepared = job.plan(counts, sketch, cancel=cancel).prepared
+        job = MergeJob(report, recipe, RunOptions(device, cancel=cancel))
+        prepared = job.plan(sketch).prepared
         assert isinstance(prepared, RegionRule)
         factors = hashlib.blake2b(prepared.factors.tobytes(), digest_size=16).hexdigest()
         if len(prepared.factors) and (prepared.factors == prepared.factors[0]).all():

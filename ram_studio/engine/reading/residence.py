@@ -1,4 +1,4 @@
-"""Stored tensors that stay in a device's memory: what one pass uploads, later ones find there.
+"""Stored tensors that stay in a device's memory: what one pass reads, later ones find there.
 
 What fits is decided beforehand from the free memory; the rest is streamed each time. Tensors are
 held as they are stored, in pieces that end where an agent's rows end.
@@ -12,18 +12,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
-from ram_studio.engine.blocks import Block, BlockReader, Sources, blocks_of
-from ram_studio.engine.devices import devices_of, free_bytes, host_buffer, settle
+from ram_studio.engine.reading.blocks import Block, blocks_of
+from ram_studio.engine.reading.devices import devices_of, free_bytes, settle
 from ram_studio.errors import SourceChangedError
 
-PIECE_ELEMENTS = 1 << 40
-RING = 2
-"""Slots of a lane that reads blocks, see ``lanes``."""
+_WHOLE = 1 << 40
+
+WORK_BYTES = 64
+"""Device memory that a thread takes beside the rows themselves, bytes per element of its block."""
 
 HISTOGRAM_BYTES = 64 << 20
-"""Room for one lane's histograms and tables."""
+"""Room for one thread's histograms and tables."""
 
 _ALIGNED = 128
 """Rows begin at multiples of so many elements, for loads of several at once."""
@@ -45,13 +48,15 @@ class _Piece:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """A block's stored elements on a device: base and agents.
+    """A block's stored elements in memory: base and agents.
 
-    rows: a tensor (checkpoints, n), or a list of (n,) where dtypes differ.
+    device: its number; rows: a tensor (checkpoints, n), or a list of (n,) where dtypes differ;
+    is_filled: whether they are there already.
     """
 
     device: int
     rows: Any
+    is_filled: bool = False
 
     def operands(self) -> tuple[Any, Any]:
         """Return the base (n,) and the stacked agents, of one dtype: float32 where they differ."""
@@ -62,11 +67,20 @@ class StoredRows:
         wide = torch.stack([row.float() for row in self.rows])
         return wide[0], wide[1:]
 
+    def arrays(self, dtypes: Sequence[str]) -> list[np.ndarray]:
+        """Return rows that lie in RAM as numpy holds these dtypes, sharing their memory."""
+        import torch
+
+        return [
+            row.view(torch.uint8).numpy().view(rounding.STORAGE[dtype])
+            for row, dtype in zip(self.rows, dtypes, strict=True)
+        ]
+
 
 class Residence:
-    """Which pieces of a merge's tensors stay on which device, and their elements.
+    """Which tensors of a merge stay on which device, and their elements once a pass has read them.
 
-    is_filled: whether a whole pass has put its blocks here; only then they can be found.
+    nbytes, left_out: bytes that stay and that do not fit.
     """
 
     def __init__(
@@ -76,20 +90,17 @@ class Residence:
         devices: Sequence[str],
         budgets: Sequence[int],
     ) -> None:
-        """Choose what stays: in file order, on the device with most left of its budget (bytes).
-
-        nbytes, left_out: bytes that stay and that do not fit.
-        """
+        """Choose what stays: in file order, on the device with most left of its budget (bytes)."""
         self.devices = tuple(devices)
-        self.is_filled = False
         self._report = report
         self._states: dict[Path, tuple[int, int]] = {}
         self._pieces: dict[str, list[_Piece]] = {}
+        self._filled: set[str] = set()
         self.nbytes = 0
         self.left_out = 0
         left = list(budgets)
         for tensor in tensors:
-            pieces = list(blocks_of([tensor], PIECE_ELEMENTS))
+            pieces = list(blocks_of([tensor], _WHOLE))
             needed = sum(p.nbytes + _ALIGNED * 4 * (len(p.agents) + 1) for p in pieces)
             device = max(range(len(left)), key=left.__getitem__)
             if needed > left[device]:
@@ -98,12 +109,6 @@ class Residence:
             left[device] -= needed
             self.nbytes += needed
             self._pieces[tensor.name] = [_Piece(piece, device) for piece in pieces]
-
-    @property
-    def holds_everything(self) -> bool:
-        """Whether no block of any merged tensor needs to be read."""
-        every = {tensor.name for tensor in self._report.tensors if tensor.kind == "merge"}
-        return self.is_filled and self._pieces.keys() == every
 
     def device_of(self, name: str) -> str:
         """Return the device of a tensor; the first where it does not stay."""
@@ -120,37 +125,23 @@ class Residence:
             if 0 <= first < piece.block.n:
                 with piece.lock:
                     if piece.rows is None:
-                        dtypes = [t.dtype for t in (block.tensor.base, *block.agents)]
                         name = self.devices[piece.device]
-                        piece.rows = empty_rows(dtypes, piece.block.n, name)
+                        piece.rows = empty_rows(block.dtypes, piece.block.n, name)
                         settle([name])  # other streams will write there
                 part = slice(first, first + block.n)
-                if isinstance(piece.rows, list):
-                    return StoredRows(piece.device, [row[part] for row in piece.rows])
-                return StoredRows(piece.device, piece.rows[:, part])
+                is_list = isinstance(piece.rows, list)
+                rows = [row[part] for row in piece.rows] if is_list else piece.rows[:, part]
+                return StoredRows(piece.device, rows, block.tensor.name in self._filled)
         return None
 
-    def load(self, tensors: Iterable[MergeTensor], sources: Sources) -> None:
-        """Put tensors here that no pass looks at, one block after another."""
-        for block in blocks_of(list(tensors)):
-            found = self.find(block)
-            assert found is not None, "there is room for them"
-            for source, row in zip((block.tensor.base, *block.agents), found.rows, strict=True):
-                width = rounding.STORAGE[source.dtype].itemsize
-                piece = host_buffer(block.n * width, self.devices[found.device])
-                sources.read_into(source, block.start * width, memoryview(piece.numpy()))
-                row.copy_(piece.view(row.dtype))
-
-    def fill(self) -> None:
-        """Take note that every block was put here, from the files as they are now."""
-        self._states = self._stat()
-        self.is_filled = True
+    def fill(self, blocks: Iterable[Block]) -> None:
+        """Take note that these blocks were put here, from the files as they are now."""
+        self._filled |= {block.tensor.name for block in blocks} & self._pieces.keys()
+        self._states = self._states or self._stat()
 
     def check_unchanged(self) -> None:
-        """Raise SourceChangedError when a file was written to since it was uploaded."""
-        if not self.is_filled:
-            return
-        for path, state in self._stat().items():
+        """Raise SourceChangedError when a file was written to since it was loaded."""
+        for path, state in self._stat().items() if self._states else ():
             if state != self._states[path]:
                 raise SourceChangedError(
                     f"{path} changed after it was loaded onto the device. Leave the files alone "
@@ -173,14 +164,7 @@ class Residence:
 
     def bytes_found(self, blocks: Iterable[Block]) -> int:
         """Return how many bytes of these blocks need not be read."""
-        if not self.is_filled:
-            return 0
-        return sum(block.nbytes for block in blocks if block.tensor.name in self._pieces)
-
-
-def lane_bytes(checkpoints: int, block_elements: int) -> int:
-    """Return the most device memory that a lane's buffers take: stored, decoded and merged."""
-    return RING * block_elements * (8 * checkpoints + 64)
+        return sum(block.nbytes for block in blocks if block.tensor.name in self._filled)
 
 
 def plan_residence(
@@ -190,15 +174,16 @@ def plan_residence(
     threads: int,
     block_elements: int,
 ) -> Residence:
-    """Return what can stay on a chosen device beside the buffers of its lanes.
+    """Return what can stay on a chosen device beside what its threads need to work.
 
-    Its budget is nine tenths of what is free on each device, less those buffers and the histograms;
-    blocks beyond it are streamed through the buffers in every pass.
+    Its budget is nine tenths of what is free on each device, less blocks and histograms; tensors
+    beyond it are streamed in every pass.
     """
     devices = devices_of(device)
-    lane = lane_bytes(len(report.agents) + 1, block_elements) + HISTOGRAM_BYTES
+    checkpoints = len(report.agents) + 1
+    work = block_elements * (8 * checkpoints + WORK_BYTES) * 2 + HISTOGRAM_BYTES
     budgets = [int(0.9 * free_bytes(name)) // devices.count(name) for name in devices]
-    return Residence(report, tensors, devices, [max(0, b - threads * lane) for b in budgets])
+    return Residence(report, tensors, devices, [max(0, b - threads * work) for b in budgets])
 
 
 def empty_rows(dtypes: Sequence[str], n: int, device: str) -> Any:
@@ -212,30 +197,3 @@ def empty_rows(dtypes: Sequence[str], n: int, device: str) -> Any:
     stride = -(-n // _ALIGNED) * _ALIGNED
     rows = torch.empty((len(dtypes), stride), dtype=TORCH_DTYPES[dtypes[0]], device=device)
     return rows[:, :n]
-
-
-class ResidentReader(BlockReader):
-    """Reads blocks as the CPU's kernels take them, out of a residence or into it."""
-
-    def __init__(self, residence: Residence, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._residence = residence
-
-    def read(self, block: Block) -> tuple[Any, tuple[Any, ...]]:
-        """Return the stored elements of base and agents, see BlockReader."""
-        import torch
-
-        found = self._residence.find(block)
-        if found is None:
-            return super().read(block)
-        tensors = (block.tensor.base, *block.agents)
-        is_bfloat16 = all(t.dtype == "BF16" for t in tensors)
-        arrays = []
-        for row, (source, stored) in enumerate(zip(tensors, found.rows, strict=True)):
-            bits = stored.view(torch.int16) if source.dtype == "BF16" else stored
-            array = bits.numpy().view(rounding.STORAGE[source.dtype])
-            if not self._residence.is_filled:
-                start = block.start * array.itemsize
-                self._sources.read_into(source, start, memoryview(array).cast("B"))
-            arrays.append(array if is_bfloat16 else self._decode(row, array, source.dtype))
-        return arrays[0], tuple(arrays[1:])

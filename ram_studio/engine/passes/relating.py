@@ -6,9 +6,7 @@ order of the blocks, so that sums of floating-point numbers do not depend on the
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +17,8 @@ from ram_studio.algorithm.meters.relations import EXPONENTS, HALF_STEPS, Relatio
 from ram_studio.algorithm.meters.rounding_meter import DTYPES, StepCounts
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
-from ram_studio.engine.blocks import GROUP_ELEMENTS, Block
-from ram_studio.engine.tally import Grid
+from ram_studio.engine.passes.grid import Grid
+from ram_studio.engine.reading.blocks import GROUP_ELEMENTS, Block
 
 
 class _Part(NamedTuple):
@@ -39,7 +37,12 @@ class RelationTally:
     """
 
     def __init__(
-        self, tensors: list[MergeTensor], n_agents: int, grid: Grid, *, only_magnitudes: bool
+        self,
+        tensors: list[MergeTensor],
+        n_agents: int,
+        grid: Grid,
+        *,
+        only_magnitudes: bool = False,
     ) -> None:
         self.layout = RowLayout(n_agents)
         self.grid = grid
@@ -188,7 +191,7 @@ class RelationCounter:
             self._held = (block.tensor_index, dtypes)
             self._places = rounding_meter.kernel_places(dtypes)
         parts = []
-        for part in _groups(block.start, block.n):
+        for part in block.groups:
             self._gather(
                 base[part],
                 tuple(agent[part] for agent in agents),
@@ -243,9 +246,3 @@ class RelationCounter:
         """Hand over what is still held."""
         self._fold_steps()
         self._held = None
-
-
-def _groups(start: int, n: int) -> Iterator[slice]:
-    """Return parts of a block, cut where the tensor's elements are a multiple of the group."""
-    cuts = (0, *range(-start % GROUP_ELEMENTS or GROUP_ELEMENTS, n, GROUP_ELEMENTS), n)
-    return itertools.starmap(slice, itertools.pairwise(cuts))

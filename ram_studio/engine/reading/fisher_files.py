@@ -19,7 +19,7 @@ from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeT
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_shape
 from ram_studio.checkpoints.read.header import TensorInfo, read_header
-from ram_studio.engine.blocks import Block
+from ram_studio.engine.reading.blocks import Block
 from ram_studio.errors import CheckpointError, SettingsError
 
 FORMAT = "ram-studio fisher 1"

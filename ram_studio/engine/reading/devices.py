@@ -1,8 +1,8 @@
 """Which devices a pass runs on, and what differs between a CUDA device and the CPU.
 
 The CUDA path also runs on the CPU, as the device "torch" (or "torch:2" for two of them): the same
-staging, rings and plain torch kernels, with copies that have happened when they return. It is slow,
-and there to be tested where there is no GPU.
+staging and torch formulas, with copies that have happened when they return. It is slow, and there
+to be tested where there is no GPU.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from ram_studio.checkpoints.read.describe import shown_bytes
 from ram_studio.errors import SettingsError
@@ -79,20 +78,12 @@ def free_bytes(device: str) -> int:
     return torch.cuda.mem_get_info(device)[0]
 
 
-def settle(devices: Iterable[str]) -> None:
-    """Wait until these devices have done all that was queued for them."""
-    for device in set(devices) - {"cpu"}:
-        import torch
-
-        torch.cuda.synchronize(device)
-
-
 @contextlib.contextmanager
 def settled(devices: Iterable[str]) -> Iterator[None]:
-    """Begin and end with nothing queued, also after an error.
+    """Begin and end with nothing queued on these devices, also after an error.
 
     Streams do not wait for each other: what was queued before may still use memory that is handed
-    out anew, and what is queued here may use buffers that are freed at the end.
+    out anew.
 
     Raises: SettingsError when a device's memory runs out.
     """
@@ -113,50 +104,9 @@ def settled(devices: Iterable[str]) -> Iterator[None]:
         settle(devices)
 
 
-def host_buffer(nbytes: int, device: str) -> Any:
-    """Return a uint8 tensor to copy to or from a device: page-locked for CUDA."""
-    import torch
+def settle(devices: Iterable[str]) -> None:
+    """Wait until these devices have done all that was queued for them."""
+    for device in set(devices) - {"cpu"}:
+        import torch
 
-    return torch.empty(nbytes, dtype=torch.uint8, pin_memory=device != "cpu")
-
-
-class Stream:
-    """A device's queue of copies and kernels; on the CPU everything has happened at once.
-
-    Inside a with-block torch's work goes into it. Only one thread uses a stream.
-    """
-
-    def __init__(self, device: str) -> None:
-        self._stream = None
-        self._scope = contextlib.nullcontext()
-        if device != "cpu":
-            import torch
-
-            self._stream = torch.cuda.Stream(device)
-
-    def __enter__(self) -> Stream:
-        if self._stream is not None:
-            import torch
-
-            self._scope = torch.cuda.stream(self._stream)
-        self._scope.__enter__()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._scope.__exit__(*exception)
-
-    def mark(self) -> Mark:
-        """Return a mark behind everything queued so far."""
-        return Mark(None if self._stream is None else self._stream.record_event())
-
-
-class Mark:
-    """A place in a stream."""
-
-    def __init__(self, event: Any) -> None:
-        self._event = event
-
-    def wait(self) -> None:
-        """Wait until the device has come past it."""
-        if self._event is not None:
-            self._event.synchronize()
+        torch.cuda.synchronize(device)

@@ -1,0 +1,211 @@
+"""The one driver of all passes: blocks in order, on several threads, each to the work at hand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypedDict
+
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
+from ram_studio.engine.passes.cpu_backend import CpuBackend
+from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
+from ram_studio.engine.reading.devices import choose_device, devices_of, settled
+from ram_studio.engine.reading.readers import BlockReader
+from ram_studio.engine.reading.residence import Residence
+from ram_studio.engine.reading.sources import Sources
+from ram_studio.errors import SettingsError
+
+REPORT_SECONDS = 0.1
+
+
+class RunKeywords(TypedDict, total=False):
+    """How passes run, as keyword arguments of the functions that make them.
+
+    device: "auto", "cpu", "cuda" (all of them) or "cuda:N"; threads: default one per core;
+    block_elements: that a thread holds at a time, no result depends on it; on_progress: called
+    about ten times a second in the caller's thread; cancel: stops within a block; residence: where
+    blocks that stay in memory are put, or found once it is filled.
+    """
+
+    device: str
+    threads: int | None
+    block_elements: int
+    on_progress: ProgressCallback | None
+    cancel: CancelToken | None
+    residence: Residence | None
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The same, checked: what one run's passes have in common, see RunKeywords.
+
+    Raises: SettingsError for a device or number of threads that there is not.
+    """
+
+    device: str = "auto"
+    threads: int | None = None
+    block_elements: int = BLOCK_ELEMENTS
+    on_progress: ProgressCallback | None = None
+    cancel: CancelToken | None = field(default_factory=CancelToken)
+    residence: Residence | None = None
+
+    def __post_init__(self) -> None:
+        device = choose_device(self.device)
+        if device != "cpu" and self.block_elements == BLOCK_ELEMENTS:
+            from ram_studio.engine.reading.staging import DEVICE_BLOCK_ELEMENTS
+
+            object.__setattr__(self, "block_elements", DEVICE_BLOCK_ELEMENTS)
+        object.__setattr__(self, "device", device)
+        object.__setattr__(self, "threads", thread_count(self.threads))
+        object.__setattr__(self, "cancel", self.cancel or CancelToken())
+
+
+def thread_count(threads: int | None) -> int:
+    """Return how many threads to use: as asked, or one per core up to 16.
+
+    Raises: SettingsError when fewer than one is asked for.
+    """
+    if threads is None:
+        return min(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
+    if threads < 1:
+        raise SettingsError(f"threads is {threads}; give at least 1, or leave it out.")
+    return threads
+
+
+class Worker(Protocol):
+    """One thread's share of a pass."""
+
+    def block(self, block: Block, base: Any, agents: Any) -> bool:
+        """Do the work on a block, as a reader gives it; False when some tau is not finite."""
+
+    def close(self) -> None:
+        """Hand over what is still held, after the last block."""
+
+
+class Work(Protocol):
+    """What a pass is for: counting, collecting, merging, comparing.
+
+    stage: as in Progress; tensors: those looked at.
+    """
+
+    stage: str
+    tensors: Sequence[MergeTensor]
+
+    def blocks(self, block_elements: int) -> Sequence[Block]:
+        """Return the blocks to read, in order."""
+
+    def worker(self, backend: Any) -> Worker:
+        """Return one thread's share; called once in each thread."""
+
+
+def run_pass(report: CompatibilityReport, work: Work, run: RunOptions) -> int:
+    """Read the work's blocks in order on as many threads as asked; return the bytes read.
+
+    Progress is reported in this thread.
+
+    Raises: the first error of a thread; NonFiniteError, SourceChangedError, CheckpointError;
+    Stopped when cancelled; KeyboardInterrupt passes through. All threads have ended in each case.
+    """
+    blocks = work.blocks(run.block_elements)
+    total = sum(block.nbytes for block in blocks)
+    found = 0 if run.residence is None else run.residence.bytes_found(blocks)
+    meter = Meter(work.stage, total, len(work.tensors))
+    devices = devices_of(run.device)
+    with Sources(report) as sources, settled(devices), _one_torch_thread(run.device):
+        thread = _Thread(work, run, sources, meter, _Locked(blocks), devices)
+        _run_threads(thread, run, meter)
+        sources.check_unchanged()
+    if run.residence is not None:
+        run.residence.check_unchanged()
+        run.residence.fill(blocks)
+    if run.on_progress:
+        run.on_progress(meter.read())
+    return total - found
+
+
+@dataclass(frozen=True)
+class _Thread:
+    """What each thread of a pass does."""
+
+    work: Work
+    run: RunOptions
+    sources: Sources
+    meter: Meter
+    queue: _Locked
+    devices: tuple[str, ...]
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, number: int) -> None:
+        buffers = (self.run.block_elements, self.run.residence)
+        check = self.run.cancel.raise_if_cancelled
+        if self.run.device == "cpu":
+            reader: Any = BlockReader(self.sources, *buffers)
+            backend: Any = CpuBackend(self.run.block_elements, check)
+        else:
+            from ram_studio.engine.passes.torch_backend import TorchBackend
+            from ram_studio.engine.reading.staging import DeviceReader
+
+            reader = DeviceReader(self.sources, self.devices, *buffers, number=number)
+            backend = TorchBackend(check)
+        worker = self.work.worker(backend)
+        for block in self.queue:
+            if self.stop.is_set() or self.run.cancel.is_cancelled:
+                return
+            if not worker.block(block, *reader.read(block)):
+                raise self.sources.non_finite_error(block)
+            self.meter.add(block.nbytes, block.tensor.name, block.tensor_index)
+        worker.close()
+
+
+def _run_threads(thread: _Thread, run: RunOptions, meter: Meter) -> None:
+    with ThreadPoolExecutor(run.threads, thread_name_prefix="block") as pool:
+        futures = [pool.submit(thread, number) for number in range(run.threads)]
+        try:
+            pending = set(futures)
+            while pending:
+                done, pending = wait(pending, REPORT_SECONDS, return_when=FIRST_EXCEPTION)
+                if any(future.exception() for future in done):
+                    break
+                if run.on_progress:
+                    run.on_progress(meter.read())
+        finally:
+            thread.stop.set()
+    run.cancel.raise_if_cancelled()
+    for future in futures:
+        future.result()
+
+
+class _Locked:
+    """An iterator that several threads may share."""
+
+    def __init__(self, items: Sequence[Block]) -> None:
+        self._items = iter(items)
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[Block]:
+        return self
+
+    def __next__(self) -> Block:
+        with self._lock:
+            return next(self._items)
+
+
+@contextlib.contextmanager
+def _one_torch_thread(device: str) -> Iterator[None]:
+    """Keep torch to one thread per call while blocks are dealt to threads of our own."""
+    torch = sys.modules.get("torch")
+    if torch is None or device != "cpu":
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,94 @@
+"""Blocks: the unit of work of every pass, a run of consecutive elements of one tensor."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ram_studio.algorithm import rounding
+from ram_studio.checkpoints.fit.compatibility import MergeTensor
+from ram_studio.checkpoints.read.header import TensorInfo
+
+BLOCK_ELEMENTS = 1 << 18
+"""Half a megabyte of bfloat16 from each checkpoint: what four of them read fits a core's cache."""
+
+GROUP_ELEMENTS = 1 << 16
+"""Sums over elements are formed in groups of this many, so that they do not depend on the block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Elements [start, start + n) of one tensor, and the tensor that each agent reads there."""
+
+    index: int
+    tensor_index: int
+    tensor: MergeTensor
+    start: int
+    n: int
+    agents: tuple[TensorInfo, ...]
+
+    @property
+    def sources(self) -> tuple[TensorInfo, ...]:
+        """The stored tensors it is read from: the base's, then each agent's."""
+        return (self.tensor.base, *self.agents)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """How the sources are stored, as safetensors names it."""
+        return tuple(source.dtype for source in self.sources)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes to read for it."""
+        return self.n * sum(rounding.STORAGE[dtype].itemsize for dtype in self.dtypes)
+
+    @property
+    def name(self) -> str:
+        """The tensor's name as randomness is drawn for it: a tied head goes by its embedding's."""
+        return self.tensor.tied_to or self.tensor.name
+
+    @property
+    def groups(self) -> Iterator[slice]:
+        """Its parts, cut where the tensor's elements are a multiple of GROUP_ELEMENTS."""
+        first = -self.start % GROUP_ELEMENTS or GROUP_ELEMENTS
+        cuts = (0, *range(first, self.n, GROUP_ELEMENTS), self.n)
+        return itertools.starmap(slice, itertools.pairwise(cuts))
+
+    def pieces(self, elements: int) -> Iterator[Block]:
+        """Yield it in pieces of at most so many elements, cut where an agent's rows end too.
+
+        Beyond an agent's rows (rows "common") the base stands in for it.
+        """
+        stop = self.start + self.n
+        edges = {n for n in self.tensor.common_numel if self.start < n < stop}
+        cuts = sorted(edges | {*range(self.start, stop, elements), stop})
+        for first, last in itertools.pairwise(cuts):
+            agents = tuple(
+                source if first < common else self.tensor.base
+                for source, common in zip(self.tensor.agents, self.tensor.common_numel, strict=True)
+            )
+            yield Block(self.index, self.tensor_index, self.tensor, first, last - first, agents)
+
+
+def blocks_of(
+    tensors: Sequence[MergeTensor],
+    block_elements: int = BLOCK_ELEMENTS,
+    is_whole: Callable[[MergeTensor], bool] = lambda tensor: False,
+) -> Iterator[Block]:
+    """Yield the blocks of all merged tensors in order.
+
+    Where an agent's rows end (rows "common"), a block ends too, and beyond it the base stands in.
+
+    Args: block_elements: a positive multiple of GROUP_ELEMENTS; is_whole: which tensors come as one
+        block each, whatever their size (their readers then hold all of them).
+    """
+    assert block_elements > 0, "blocks hold elements"
+    assert block_elements % GROUP_ELEMENTS == 0, "a block is a number of whole groups"
+    numbers = itertools.count()
+    for tensor_index, tensor in enumerate(tensors):
+        if tensor.kind != "merge" or tensor.numel == 0:
+            continue
+        whole = Block(0, tensor_index, tensor, 0, tensor.numel, tensor.agents)
+        for piece in (whole,) if is_whole(tensor) else whole.pieces(block_elements):
+            yield Block(next(numbers), tensor_index, tensor, piece.start, piece.n, piece.agents)

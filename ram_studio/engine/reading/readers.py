@@ -1,0 +1,100 @@
+"""Reading blocks in bounded memory, as the CPU's loops take them.
+
+Every thread reads into buffers of its own, so memory is threads x checkpoints x block, whatever the
+models; only tensors that a method must have whole are held whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ram_studio.algorithm import rounding
+from ram_studio.engine.reading.blocks import Block
+from ram_studio.engine.reading.sources import Sources
+
+if TYPE_CHECKING:
+    from ram_studio.engine.reading.residence import Residence
+
+Arrays = tuple[np.ndarray, tuple[np.ndarray, ...]]
+
+
+def as_float32(stored: np.ndarray) -> np.ndarray:
+    """Return elements as BlockReader gives them (bfloat16 bits or float32) as float32."""
+    return rounding.decode(stored, "BF16" if stored.dtype == np.uint16 else "F32")
+
+
+class BlockReader:
+    """One thread's buffers: reads a block of every checkpoint and decodes it where needed.
+
+    residence: where blocks that stay in memory are found, or put while it is filled.
+    """
+
+    def __init__(
+        self, sources: Sources, block_elements: int, residence: Residence | None = None
+    ) -> None:
+        self._sources = sources
+        self._residence = residence
+        self._block_elements = block_elements
+        self._raw: list[np.ndarray] = []
+        self._decoded: list[np.ndarray] = []
+
+    def read(self, block: Block) -> Arrays:
+        """Return the stored elements of base and agents, as the kernels take them.
+
+        uint16 bit patterns when all of them are bfloat16, else all as float32. The arrays are
+        reused by the next read. A block of more elements than the buffers hold, or of rows that
+        only some agents have, comes as float32 in arrays of its own.
+        """
+        pieces = list(block.pieces(self._block_elements))
+        if len(pieces) > 1:
+            return self._read_whole(block, pieces)
+        stored = self._stored(block)
+        if set(block.dtypes) != {"BF16"}:
+            stored = [
+                self._decode(row, array, dtype)
+                for row, (array, dtype) in enumerate(zip(stored, block.dtypes, strict=True))
+            ]
+        return stored[0], tuple(stored[1:])
+
+    def _read_whole(self, block: Block, pieces: list[Block]) -> Arrays:
+        rows = [np.empty(block.n, dtype=np.float32) for _ in block.sources]
+        for piece in pieces:
+            base, agents = self.read(piece)
+            first = piece.start - block.start
+            for row, source in zip(rows, (base, *agents), strict=True):
+                row[first : first + piece.n] = as_float32(source)
+        return rows[0], tuple(rows[1:])
+
+    def _stored(self, block: Block) -> list[np.ndarray]:
+        found = None if self._residence is None else self._residence.find(block)
+        if found is not None:
+            arrays = found.arrays(block.dtypes)
+            if found.is_filled:
+                return arrays
+        else:
+            if not self._raw:
+                size = 4 * self._block_elements
+                self._raw = [np.empty(size, dtype=np.uint8) for _ in block.sources]
+            arrays = []
+            for raw, dtype in zip(self._raw, block.dtypes, strict=True):
+                storage = rounding.STORAGE[dtype]
+                arrays.append(raw[: block.n * storage.itemsize].view(storage))
+        for source, array in zip(block.sources, arrays, strict=True):
+            self._sources.read_into(
+                source, block.start * array.itemsize, memoryview(array).cast("B")
+            )
+        return arrays
+
+    def _decode(self, row: int, stored: np.ndarray, dtype: str) -> np.ndarray:
+        if dtype == "F32":
+            return stored
+        while len(self._decoded) <= row:
+            self._decoded.append(np.empty(self._block_elements, dtype=np.float32))
+        out = self._decoded[row][: len(stored)]
+        if dtype == "BF16":
+            np.left_shift(stored, np.uint32(16), out=out.view(np.uint32), dtype=np.uint32)
+        else:
+            out[:] = stored
+        return out

@@ -1,0 +1,95 @@
+"""Bringing blocks to devices: every thread with a stream and a page-locked buffer of its own.
+
+A thread reads a block into its buffer, queues the upload and the work in its stream, and waits for
+the results; meanwhile the others read, copy and compute. Device memory is a few blocks a thread
+beside the residence; host memory, page-locked, one block of every checkpoint a thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+
+from ram_studio.algorithm import rounding
+from ram_studio.engine.reading.blocks import Block
+from ram_studio.engine.reading.residence import Residence, StoredRows, empty_rows
+from ram_studio.engine.reading.sources import Sources
+
+DEVICE_BLOCK_ELEMENTS = 1 << 20
+"""Two megabytes of bfloat16 from each checkpoint: enough for a copy to run at full speed."""
+
+
+def host_buffer(nbytes: int, device: str) -> torch.Tensor:
+    """Return a uint8 tensor to copy to a device: page-locked for CUDA."""
+    return torch.empty(nbytes, dtype=torch.uint8, pin_memory=device != "cpu")
+
+
+class DeviceReader:
+    """One thread's way to devices, as ``readers.BlockReader`` is to the CPU's loops.
+
+    Blocks that stay go to their own device, all others to this thread's: threads are dealt to the
+    devices in turn. Torch's work in this thread then goes into the stream of the block's device.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        devices: tuple[str, ...],
+        block_elements: int,
+        residence: Residence | None = None,
+        *,
+        number: int = 0,
+    ) -> None:
+        """number: of the thread among those of the pass."""
+        self._sources = sources
+        self._devices = devices
+        self._residence = residence
+        self._block_elements = block_elements
+        self._own = number % len(devices)
+        self._streams: dict[str, Any] = {}
+        self._host: Any = None
+
+    def read(self, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return base (n,) and agents (agents, n) on a device, in the dtype they are stored in.
+
+        float32 where dtypes differ; so comes a block beyond the block size, or of rows that only
+        some agents have.
+        """
+        pieces = list(block.pieces(self._block_elements))
+        if len(pieces) == 1:
+            return self._read_piece(block)
+        parts = [tuple(rows.float() for rows in self._read_piece(piece)) for piece in pieces]
+        bases, agents = zip(*parts, strict=True)
+        return torch.cat(bases), torch.cat(agents, dim=1)
+
+    def _read_piece(self, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
+        stored = None if self._residence is None else self._residence.find(block)
+        device = self._devices[self._own if stored is None else stored.device]
+        self._enter(device)
+        if stored is None:
+            stored = StoredRows(self._own, empty_rows(block.dtypes, block.n, device))
+        if not stored.is_filled:
+            self._upload(block, stored.rows, device)
+        return stored.operands()
+
+    def _enter(self, device: str) -> None:
+        """Let this thread's work go into its stream on a device, with its buffer free again."""
+        if device == "cpu":
+            return
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        torch.cuda.set_stream(self._streams[device])
+        self._streams[device].synchronize()
+
+    def _upload(self, block: Block, rows: Any, device: str) -> None:
+        widths = [rounding.STORAGE[dtype].itemsize for dtype in block.dtypes]
+        room = -(-block.n * max(widths) // 256) * 256
+        if self._host is None or self._host.numel() < room * len(widths):
+            self._host = host_buffer(room * len(widths), device)
+        starts = itertools.count(0, room)
+        for source, row, width, start in zip(block.sources, rows, widths, starts, strict=False):
+            piece = self._host[start : start + block.n * width]
+            self._sources.read_into(source, block.start * width, memoryview(piece.numpy()))
+            row.copy_(piece.view(row.dtype), non_blocking=True)
