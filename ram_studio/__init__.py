@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from ram_studio.engine.resident import ResidentMerge as ResidentMerge
     from ram_studio.engine.verify import verify as verify
     from ram_studio.errors import RamStudioError as RamStudioError
-    from ram_studio.evals.evaluate import evaluate as evaluate
-    from ram_studio.evals.experiment.sweep import sweep as sweep
+    from ram_studio.evals.experiment.run import sweep as sweep
+    from ram_studio.evals.run import evaluate as evaluate
     from ram_studio.resources import asset_path as asset_path
 
 _HOME_OF = {
@@ -67,8 +67,8 @@ _HOME_OF = {
     "ResidentMerge": "engine.resident",
     "verify": "engine.verify",
     "RamStudioError": "errors",
-    "evaluate": "evals.evaluate",
-    "sweep": "evals.experiment.sweep",
+    "evaluate": "evals.run",
+    "sweep": "evals.experiment.run",
     "asset_path": "resources",
 }
 

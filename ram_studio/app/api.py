@@ -336,7 +336,13 @@ class Endpoints:
 
             def work(report: Callable[[Any], None], cancel: CancelToken) -> Any:
                 return comparing.compare(
-                    recipes, loaded, session, int(limit), report, lambda: cancel.is_cancelled
+                    recipes,
+                    loaded,
+                    session,
+                    self._workspace,
+                    int(limit),
+                    report,
+                    lambda: cancel.is_cancelled,
                 )
 
             return (await _finish(Job(work), session)).to_dict()
@@ -393,7 +399,9 @@ class Endpoints:
             )
 
             def work(report: Callable[[Any], None], cancel: CancelToken) -> Any:
-                return sweeping.sweep(plan, loaded, session, report, lambda: cancel.is_cancelled)
+                return sweeping.sweep(
+                    plan, loaded, session, self._workspace, report, lambda: cancel.is_cancelled
+                )
 
             return (await _finish(Job(work), session)).to_dict()
         except RamStudioError as error:

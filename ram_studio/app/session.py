@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ram_studio.algorithm.sketch import Sketch
-from ram_studio.evals.experiment.sweep_result import SweepState
+from ram_studio.evals.experiment.table import SweepState
 from ram_studio.evals.report.tables import EvalReport
 
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.tables import print_table
+from ram_studio.cli.evaluate_command import Store, stopped
+from ram_studio.cli.tables import print_table, write_csv
 from ram_studio.errors import OutputError
 
 
@@ -36,19 +37,27 @@ def compare(
     ] = None,
     rounding: Annotated[str, typer.Option(help="nearest or stochastic.")] = "nearest",
     seed: Annotated[int, typer.Option(help="Seed of everything random in the merges.")] = 0,
-    suite: Annotated[str, typer.Option(help="Which suite of prompts.")] = "demo",
-    limit: Annotated[int, typer.Option(help="Prompts per domain.")] = 300,
+    suite: Annotated[
+        str, typer.Option(help="demo, or any of tool,memory,code,math,instructions.")
+    ] = "demo",
+    limit: Annotated[int, typer.Option(help="Most questions per suite (demo: per domain).")] = 300,
     sources: Annotated[
         bool, typer.Option("--sources/--no-sources", help="Score base and agents too.")
     ] = True,
     sketch: Annotated[Path | None, typer.Option(help="Sketch of the same files.")] = None,
     device: options.Device = "auto",
+    store: Store = None,
+    no_store: Annotated[
+        bool, typer.Option("--no-store", help="Keep no answers; a stopped comparison is lost.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ask again what is stored.")] = False,
     csv: Annotated[Path | None, typer.Option(help="Also write the table as CSV.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Score methods side by side on the same agents, without writing a checkpoint."""
     from ram_studio.checkpoints.record.sketch_file import load_sketch
-    from ram_studio.evals.experiment.comparison import compare_methods
+    from ram_studio.evals.experiment.run import compare_methods
+    from ram_studio.evals.store.answers import AnswerStore
 
     rows = _rows(base, agent, row, experiment, dtype, rounding, seed)
     is_terminal = sys.stderr.isatty() and not as_json
@@ -58,26 +67,32 @@ def compare(
             text = f"{done}/{total} {label}" if label else ""
             print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
-    table = compare_methods(
-        rows,
-        reference=reference,
-        sources=sources,
-        suite=suite,
-        limit=limit,
-        device=device,
-        sketch=None if sketch is None else load_sketch(sketch),
-        on_progress=on_progress,
-    )
+    answers = None if no_store else AnswerStore(store)
+    try:
+        table = compare_methods(
+            rows,
+            reference=reference,
+            sources=sources,
+            suite=suite,
+            limit=limit,
+            device=device,
+            sketch=None if sketch is None else load_sketch(sketch),
+            store=answers,
+            fresh=fresh,
+            on_progress=on_progress,
+        )
+    finally:
+        if answers is not None:
+            answers.close()
     if csv is not None:
-        try:
-            csv.write_text(table.to_csv(), encoding="utf-8")
-        except OSError as error:
-            raise OutputError(f"{csv} cannot be written: {error.strerror or error}.") from error
+        write_csv(table.to_frame(), csv)
     described = table.to_dict()
     if as_json:
         print(json.dumps(described, allow_nan=False))
-        return
-    _print(described)
+    else:
+        _print(described)
+    if table.is_stopped:
+        raise stopped(answers)
 
 
 def _rows(
@@ -128,7 +143,7 @@ def _print(described: dict[str, Any]) -> None:
                 *(f"{s['score']:.3f} [{s['ci95'][0]:.2f}, {s['ci95'][1]:.2f}]" for s in scores),
                 _number(row["average"]),
                 "-" if row["merge_seconds"] is None else f"{row['merge_seconds']:.2f}",
-                "reference" if is_reference else row["versus"]["outcome"],
+                "reference" if is_reference else (row["versus"] or {}).get("outcome", "-"),
             )
         )
         factors += [

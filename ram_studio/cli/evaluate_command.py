@@ -12,6 +12,7 @@ import typer
 
 from ram_studio.cli import options
 from ram_studio.cli.tables import print_table
+from ram_studio.errors import Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -88,7 +89,8 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Score models side by side on the same prompts, with 95 % intervals."""
-    from ram_studio.evals import AnswerStore, Endpoint, compare_all, evaluate_suites
+    from ram_studio.evals import AnswerStore, Endpoint, compare_all
+    from ram_studio.evals import evaluate as ask
     from ram_studio.evals.lm_eval import evaluate_with_harness
 
     if print_commands:
@@ -127,7 +129,7 @@ def evaluate(
                 on_progress=on_progress,
             )
         else:
-            report = evaluate_suites(
+            report = ask(
                 sources,
                 suite,
                 limit=limit,
@@ -302,6 +304,12 @@ def check_exports(files: list[str] | None) -> None:
             raise typer.BadParameter(
                 f"{file!r} does not end in {', '.join(FORMATS)}", param_hint="--export"
             )
+
+
+def stopped(store: object | None) -> Stopped:
+    """Return the error of an experiment that was stopped; store: where its answers went, if any."""
+    kept = "no store was kept" if store is None else "finished answers are stored"
+    return Stopped(f"Stopped as asked; {kept}. Run the same again to go on.")
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:

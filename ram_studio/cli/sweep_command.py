@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.evaluate_command import Store, parse_lengths
-from ram_studio.cli.tables import print_table
-from ram_studio.errors import OutputError, Stopped
+from ram_studio.cli.evaluate_command import Store, parse_lengths, stopped
+from ram_studio.cli.tables import print_table, write_csv
+from ram_studio.errors import Stopped
 
 if TYPE_CHECKING:
-    from ram_studio.evals.experiment.sweep import SweepPlan, SweepState
+    from ram_studio.evals.experiment.plan import SweepPlan
+    from ram_studio.evals.experiment.table import SweepState
 
 _SHOWN_LIVE = 20
 
@@ -86,8 +87,9 @@ def sweep(
 ) -> None:
     """Try settings in memory, drop what clearly loses, check the winner on other questions."""
     from ram_studio.checkpoints.record.sketch_file import load_sketch
-    from ram_studio.evals.experiment.sweep import Sweep, SweepPlan
-    from ram_studio.evals.experiment.sweep_space import parse_axes
+    from ram_studio.evals.experiment.plan import SweepPlan
+    from ram_studio.evals.experiment.runner import Runner
+    from ram_studio.evals.experiment.space import parse_axes
     from ram_studio.evals.store.answers import AnswerStore
 
     if model is not None and base is not None:
@@ -113,7 +115,7 @@ def sweep(
     answers = None if no_store else AnswerStore(store)
     try:
         with _live(plan, quiet=as_json) as (show, on_progress):
-            running = Sweep(
+            running = Runner(
                 plan,
                 device=device,
                 batch_size=batch_size,
@@ -134,8 +136,7 @@ def sweep(
             answers.close()
     _report(state, csv, as_json)
     if state.ending == "stopped":
-        kept = "finished answers are stored" if answers is not None else "no store was kept"
-        raise Stopped(f"Stopped as asked; {kept}. Run the same again to go on.")
+        raise stopped(answers)
 
 
 def _recipe(base: str | None, agent: list[str] | None, method: str, pairs: list[str] | None) -> Any:
@@ -157,10 +158,7 @@ def _recipe(base: str | None, agent: list[str] | None, method: str, pairs: list[
 
 def _report(state: SweepState, csv: Path | None, as_json: bool) -> None:
     if csv is not None:
-        try:
-            csv.write_text(state.to_csv(), encoding="utf-8")
-        except OSError as error:
-            raise OutputError(f"{csv} cannot be written: {error.strerror or error}.") from error
+        write_csv(state.to_frame(), csv)
     if as_json:
         print(json.dumps(state.to_dict(), allow_nan=False))
         return

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ram_studio.errors import OutputError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
@@ -19,6 +26,17 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     Console(width=None if Console().is_terminal else 160).print(table)
+
+
+def write_csv(frame: DataFrame, path: Path) -> None:
+    """Write a table as CSV.
+
+    Raises: OutputError when the file cannot be written.
+    """
+    try:
+        frame.to_csv(path, index=False, lineterminator="\n")
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def ratio(value: float | None, digits: int = 4) -> str:

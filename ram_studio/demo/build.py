@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from ram_studio.demo.pretrain import Architecture, PretrainSettings, pretrain, s
 from ram_studio.demo.reinforce import ReinforceSettings, reinforce
 from ram_studio.demo.tokenizer import TOKENIZER_FILES, train_tokenizer
 from ram_studio.evals.answering.decode import load_model, quiet_transformers
-from ram_studio.evals.evaluate import evaluate, evaluate_loaded
+from ram_studio.evals.answering.merged import MergedEngine
 from ram_studio.evals.report.tables import EvalReport
+from ram_studio.evals.run import evaluate
 
 BASE_SET = "example"
 
@@ -140,21 +142,19 @@ def _measure(out: Path, set_name: str, plan: BuildPlan) -> dict[str, Any]:
     agents = list(plan.agents[set_name])
     paths = {"base": out / BASE_SET / "base", **{name: out / set_name / name for name in agents}}
     report = evaluate(paths, limit=plan.limit, device="cpu")
-    model, tokenizer = load_model(paths["base"], "cpu")
-    base = flatten(model)
+    base = flatten(load_model(paths["base"], "cpu")[0])
     weights = [flatten(load_model(paths[name], "cpu")[0]) for name in agents]
     numbers = overlap_numbers(base, weights)
-    merges: EvalReport | None = None
+    merges = {}
     for name, vector in merged_vectors(base, weights).items():
-        load_into(model, vector)
-        row = evaluate_loaded(name, model, tokenizer, limit=plan.limit)
-        merges = merges.joined(row) if merges else row
+        merges[name] = MergedEngine(paths["base"], device="cpu")
+        merges[name].hold(name, partial(load_into, vector=vector))
     return {
         "evaluation": {"suite": report.suite, "seed": report.seed, "n": report.n},
         "epsilon": EPSILON,
         "agents": dict(zip(agents, numbers, strict=True)),
         "scores": _rows(report),
-        "merges": _rows(merges) if merges else {},
+        "merges": _rows(evaluate(merges, limit=plan.limit)) if merges else {},
         "verdicts": {
             name: {
                 domain: "".join("01"[answer.is_correct] for answer in answers)

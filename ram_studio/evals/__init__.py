@@ -3,13 +3,6 @@
 Importing this package loads neither torch nor transformers; evaluating does.
 """
 
-from ram_studio.evals.evaluate import (
-    DEFAULT_LIMIT,
-    DEFAULT_SEED,
-    evaluate,
-    evaluate_loaded,
-    suite_items,
-)
 from ram_studio.evals.question import Question
 from ram_studio.evals.report.statistics import Comparison, compare_all, items_needed
 from ram_studio.evals.report.tables import (
@@ -20,14 +13,13 @@ from ram_studio.evals.report.tables import (
     PairedCounts,
     compare,
 )
-from ram_studio.evals.run import Endpoint, evaluate_suites
+from ram_studio.evals.run import DEFAULT_SEED, Endpoint, EvaluationPlan, evaluate
 from ram_studio.evals.store.answers import AnswerStore, default_store_path
-from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES
+from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES, Suite, register
 from ram_studio.evals.suites.demo.tasks import (
     DOMAINS,
     RETENTION_DOMAIN,
     SKILL_DOMAINS,
-    SUITES,
     Item,
     make_items,
     score,
@@ -35,31 +27,29 @@ from ram_studio.evals.suites.demo.tasks import (
 
 __all__ = [
     "ALL_SUITES",
-    "DEFAULT_LIMIT",
     "DEFAULT_SEED",
     "DOMAINS",
     "GENERAL_SUITES",
     "RETENTION_DOMAIN",
     "SKILL_DOMAINS",
-    "SUITES",
     "Answer",
     "AnswerStore",
     "Comparison",
     "DomainScore",
     "Endpoint",
     "EvalReport",
+    "EvaluationPlan",
     "Item",
     "ModelResult",
     "PairedCounts",
     "Question",
+    "Suite",
     "compare",
     "compare_all",
     "default_store_path",
     "evaluate",
-    "evaluate_loaded",
-    "evaluate_suites",
     "items_needed",
     "make_items",
+    "register",
     "score",
-    "suite_items",
 ]

@@ -1,30 +1,36 @@
 """Ask models the questions of suites: stored as answered, resumed, the same prompts for all."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.decode import OnTokens
 from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.answering.engine import ChatMode, Engine, EngineName
 from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE, LocalEngine
 from ram_studio.evals.answering.vllm_engine import VllmEngine
-from ram_studio.evals.question import Question, Reply, Verdict
+from ram_studio.evals.asking import Progress, ShouldStop, SuiteRun
+from ram_studio.evals.question import Question
 from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
 from ram_studio.evals.sandbox import CodeSwitch, check_code_allowed
-from ram_studio.evals.store.answers import AnswerStore, RunKey
-from ram_studio.evals.suites import ALL_SUITES, DEFAULT_LENGTHS, Suite, SuiteSettings, visible
+from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.suites import (
+    ALL_SUITES,
+    DEFAULT_LENGTHS,
+    HEALTH,
+    Suite,
+    SuiteSettings,
+    suite_names,
+)
 from ram_studio.evals.suites.demo.tasks import SKILL_DOMAINS
 from ram_studio.evals.suites.health.run import HealthRun
 
 DEFAULT_SEED = 2026
-HEALTH = "health"
-
-Progress = Callable[[str, str, int, int], None]
-ShouldStop = Callable[[], bool]
-Answered = tuple[Question, Reply, Verdict]
 
 
 @dataclass(frozen=True)
@@ -46,24 +52,89 @@ class Endpoint:
         return f"{self.url}#{self.model}" if self.model else self.url
 
 
-def evaluate_suites(
-    models: Mapping[str, str | Path | Endpoint],
-    suites: str | Sequence[str],
+Source = str | Path | Endpoint | LocalEngine
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """What is asked of every model, and with what.
+
+    suite: names, as a sequence or one text with commas: demo (on its own), or any of the others and
+    health. limit: most questions per suite (demo: per domain), evenly over its categories; None:
+    all (demo: 300). A mapping gives each suite its own; suites it does not name are asked in full.
+    seed: for the suites that are generated (demo, memory). lengths: prompt lengths of the memory
+    suite, in tokens of the first model. chat: "auto", "template" or "none", see `LocalEngine`.
+    code: whether code that a model wrote may run, see `sandbox.check_code_allowed`. engine: what
+    answers for a folder, "transformers" or "vllm". device, batch_size: of that engine.
+    base: the model that health measures the others against; None: no comparison.
+    """
+
+    suite: str | Sequence[str] = "demo"
+    limit: int | Mapping[str, int] | None = None
+    seed: int = DEFAULT_SEED
+    lengths: Sequence[int] = DEFAULT_LENGTHS
+    chat: ChatMode = "auto"
+    code: CodeSwitch = "auto"
+    engine: EngineName = "transformers"
+    device: str = "auto"
+    batch_size: int = DEFAULT_BATCH_SIZE
+    base: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The suites' names, health included."""
+        return suite_names(self.suite, health=True)
+
+    @property
+    def suites(self) -> tuple[Suite, ...]:
+        """The suites of questions."""
+        return tuple(ALL_SUITES[name] for name in self.names if name != HEALTH)
+
+    def check(self, models: Mapping[str, object]) -> None:
+        """Raise EvaluationError for what cannot be, before any model is opened."""
+        names = self.names
+        if not models:
+            raise EvaluationError("No model to evaluate was given. Name at least one model folder.")
+        limits = self.limit.values() if isinstance(self.limit, Mapping) else [self.limit]
+        for limit in limits:
+            if limit is not None and limit < 1:
+                raise EvaluationError(
+                    f"The limit is {limit} questions per suite. Choose 1 or more."
+                )
+        if self.batch_size < 1:
+            raise EvaluationError(f"The batch size is {self.batch_size}. Choose 1 or more.")
+        if self.base is not None and self.base not in models:
+            raise EvaluationError(
+                f"The base {self.base!r} is none of the models: {', '.join(models)}."
+            )
+        if any(suite.runs_code for suite in self.suites):
+            check_code_allowed(self.code)
+        if self.engine == "vllm" and HEALTH in names:
+            raise EvaluationError(
+                "Health needs the model's logits, which the engine 'vllm' does not hand out. Leave "
+                "the suite out, or use the engine 'transformers' for it."
+            )
+
+    def questions(self, count_tokens: Callable[[str], int]) -> dict[str, tuple[Question, ...]]:
+        """Return the questions by suite; count_tokens: text -> length in the first model's own."""
+        asked = {}
+        for suite in self.suites:
+            limit = self.limit.get(suite.name) if isinstance(self.limit, Mapping) else self.limit
+            settings = SuiteSettings(count_tokens, limit, self.seed, tuple(self.lengths), self.code)
+            asked[suite.name] = tuple(suite.make(settings))
+        return asked
+
+
+def evaluate(
+    models: Mapping[str, Source],
+    suite: str | Sequence[str] = "demo",
     *,
-    limit: int | Mapping[str, int] | None = None,
-    seed: int = DEFAULT_SEED,
-    lengths: Sequence[int] = DEFAULT_LENGTHS,
-    chat: ChatMode = "auto",
-    code: CodeSwitch = "auto",
-    engine: EngineName = "transformers",
-    device: str = "auto",
-    batch_size: int = DEFAULT_BATCH_SIZE,
-    base: str | None = None,
     store: AnswerStore | None = None,
     fresh: bool = False,
     on_progress: Progress | None = None,
     on_tokens: OnTokens | None = None,
     should_stop: ShouldStop | None = None,
+    **settings: Any,
 ) -> EvalReport:
     """Ask every model in turn the same questions, greedily, and return all answers with verdicts.
 
@@ -73,17 +144,9 @@ def evaluate_suites(
     this again. Replies that failed (a broken connection) count as wrong and are asked again.
 
     Args:
-        models: name -> local folder or `Endpoint`; rows come out in this order.
-        suites: names, as a sequence or one text with commas: demo (on its own) or any of tool,
-            memory, code, math, instructions, and health.
-        limit: most questions per suite (demo: per domain), evenly over its categories; None: all.
-            A mapping gives each suite its own; suites it does not name are asked in full.
-        seed: for the suites that are generated (demo, memory).
-        lengths: prompt lengths of the memory suite, in tokens of the first model.
-        chat: "auto", "template" or "none", see `LocalEngine`.
-        code: whether code that a model wrote may run, see `sandbox.check_code_allowed`.
-        engine: what answers for a local folder, "transformers" or "vllm".
-        base: the model that health measures the others against; None: no comparison.
+        models: name -> local folder, `Endpoint`, or an open engine (which stays open); rows come
+            out in this order.
+        suite, settings: fields of `EvaluationPlan`.
         fresh: forget stored answers to these questions and ask anew.
         on_progress: called with (model, domain, done, total); the first call for a model and domain
             tells how many answers were stored already.
@@ -93,230 +156,77 @@ def evaluate_suites(
     Raises:
         EvaluationError: unusable settings, a model that cannot be asked, code that may not run.
         Stopped: `should_stop` returned True; stored answers are kept.
+
+    Example:
+        >>> report = evaluate({"base": "base", "merged": "out"}, "tool,math")  # doctest: +SKIP
+        >>> report.to_frame()  # doctest: +SKIP
     """
-    names = _suite_names(suites)
-    chosen = [ALL_SUITES[name] for name in names if name != HEALTH]
-    _check(models, limit, batch_size, base)
-    if any(suite.runs_code for suite in chosen):
-        check_code_allowed(code)
-    if engine == "vllm" and HEALTH in names:
-        raise EvaluationError(
-            "Health needs the model's logits, which the engine 'vllm' does not hand out. Leave the "
-            "suite out, or use the engine 'transformers' for it."
-        )
-    health = HealthRun(store, fresh) if HEALTH in names else None
+    plan = EvaluationPlan(suite, **settings)
+    plan.check(models)
+    health = HealthRun(store, fresh) if HEALTH in plan.names else None
     asked: dict[str, tuple[Question, ...]] | None = None
     results: dict[str, ModelResult] = {}
-    # The base first: health compares with it.
-    order = sorted(models, key=lambda name: name != base)
     try:
-        for name in order:
+        # The base first: health compares with it.
+        for name in sorted(models, key=lambda name: name != plan.base):
             start = time.perf_counter()
-            opened = open_engine(
-                models[name],
-                chat=chat,
-                engine=engine,
-                device=device,
-                batch_size=batch_size,
-                on_tokens=on_tokens,
-            )
+            source = models[name]
+            path = str(source.path if isinstance(source, LocalEngine) else source)
+            engine = open_engine(source, plan, on_tokens=on_tokens)
             try:
                 if asked is None:
-                    asked = {
-                        suite.name: tuple(
-                            suite.make(
-                                SuiteSettings(
-                                    opened.count_tokens,
-                                    _limit_of(suite.name, limit),
-                                    seed,
-                                    tuple(lengths),
-                                    code,
-                                )
-                            )
-                        )
-                        for suite in chosen
-                    }
+                    asked = plan.questions(engine.count_tokens)
                 answered: dict[str, list[Answer]] = {}
-                for suite in chosen:
-                    run = SuiteRun(name, str(models[name]), opened, suite, code, store, fresh)
-                    for question, answer in run.answers(
-                        asked[suite.name], on_progress, should_stop
-                    ):
+                for part in plan.suites:
+                    run = SuiteRun(name, path, engine, part, plan.code, store, fresh)
+                    for question, answer in run.answers(asked[part.name], on_progress, should_stop):
                         answered.setdefault(question.domain, []).append(answer)
                 measured = None
                 if health:
                     if on_progress:
                         on_progress(name, HEALTH, 0, 1)
-                    measured = health.measure(name, opened, is_base=name == base)
+                    measured = health.measure(name, engine, is_base=name == plan.base)
                     if on_progress:
                         on_progress(name, HEALTH, 1, 1)
             finally:
-                opened.close()
+                if engine is not source:
+                    engine.close()
             results[name] = ModelResult(
                 name,
-                str(models[name]),
+                path,
                 {domain: tuple(answers) for domain, answers in answered.items()},
                 time.perf_counter() - start,
-                SKILL_DOMAINS if names == ["demo"] else tuple(answered),
+                skills_of(plan.names, answered),
                 measured,
             )
     finally:
         if health:
             health.close()
-    items = _by_domain([question for suite in (asked or {}).values() for question in suite])
-    n = max((len(questions) for questions in items.values()), default=0)
-    return EvalReport(",".join(names), seed, n, items, {name: results[name] for name in models})
+    return EvalReport.of(
+        plan.names, plan.seed, asked or {}, {name: results[name] for name in models}
+    )
+
+
+def skills_of(suites: Sequence[str], domains: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the domains that a model's average is the mean of."""
+    return SKILL_DOMAINS if tuple(suites) == ("demo",) else tuple(domains)
 
 
 def open_engine(
-    source: str | Path | Endpoint,
-    *,
-    chat: ChatMode = "auto",
-    engine: EngineName = "transformers",
-    device: str = "auto",
-    batch_size: int = DEFAULT_BATCH_SIZE,
-    on_tokens: OnTokens | None = None,
+    source: Source, plan: EvaluationPlan, *, on_tokens: OnTokens | None = None
 ) -> Engine:
     """Open what answers: a local folder, through transformers or vLLM, or an endpoint."""
+    if isinstance(source, LocalEngine):
+        return source
     if isinstance(source, Endpoint):
         return EndpointEngine(
-            source.url, source.model, token=source.token, chat=chat, seconds=source.seconds
+            source.url, source.model, token=source.token, chat=plan.chat, seconds=source.seconds
         )
-    if engine == "vllm":
-        return VllmEngine(source, device=device, chat=chat, batch_size=batch_size)
-    return LocalEngine(source, device=device, chat=chat, batch_size=batch_size, on_tokens=on_tokens)
-
-
-def _by_domain(questions: Sequence[Question]) -> dict[str, tuple[Question, ...]]:
-    domains = dict.fromkeys(question.domain for question in questions)
-    return {d: tuple(question for question in questions if question.domain == d) for d in domains}
-
-
-def _suite_names(suites: str | Sequence[str]) -> list[str]:
-    given = suites.split(",") if isinstance(suites, str) else list(suites)
-    names = list(dict.fromkeys(name.strip() for name in given if name.strip()))
-    known = [*ALL_SUITES, HEALTH]
-    for name in names:
-        if name not in known:
-            raise EvaluationError(f"Unknown suite {name!r}. Choose from: {', '.join(known)}.")
-    if not names:
-        raise EvaluationError(f"No suite was named. Choose from: {', '.join(known)}.")
-    if "demo" in names and len(names) > 1:
-        raise EvaluationError(
-            "Suite demo belongs to the example agents, and its domains bear the names of other "
-            "suites. Evaluate it on its own."
-        )
-    return names
-
-
-def _limit_of(suite: str, limit: int | Mapping[str, int] | None) -> int | None:
-    return limit.get(suite) if isinstance(limit, Mapping) else limit
-
-
-def _check(
-    models: Mapping[str, object],
-    limit: int | Mapping[str, int] | None,
-    batch_size: int,
-    base: str | None,
-) -> None:
-    if not models:
-        raise EvaluationError("No model to evaluate was given. Name at least one model folder.")
-    given = limit.values() if isinstance(limit, Mapping) else () if limit is None else (limit,)
-    for one in given:
-        if one < 1:
-            raise EvaluationError(f"The limit is {one} questions per suite. Choose 1 or more.")
-    if batch_size < 1:
-        raise EvaluationError(f"The batch size is {batch_size}. Choose 1 or more.")
-    if base is not None and base not in models:
-        raise EvaluationError(f"The base {base!r} is none of the models: {', '.join(models)}.")
-
-
-@dataclass
-class SuiteRun:
-    """One model on one suite: asks, judges and stores; what is stored already is not asked."""
-
-    name: str
-    path: str
-    engine: Engine
-    suite: Suite
-    code: CodeSwitch
-    store: AnswerStore | None
-    fresh: bool
-
-    def answers(
-        self,
-        questions: tuple[Question, ...],
-        on_progress: Progress | None,
-        should_stop: ShouldStop | None,
-    ) -> list[tuple[Question, Answer]]:
-        """Return every question with its answer, in order; asks only what is not stored."""
-        run = self._open()
-        known = {} if run is None or self.store is None else _final(self.store, run)
-        got = {q.id: known[q.id, q.digest] for q in questions if (q.id, q.digest) in known}
-        open_questions = [question for question in questions if question.id not in got]
-
-        def report(domains: set[str]) -> None:
-            for domain in dict.fromkeys(q.domain for q in questions):
-                if on_progress and domain in domains:
-                    ids = [q.id for q in questions if q.domain == domain]
-                    on_progress(self.name, domain, sum(i in got for i in ids), len(ids))
-
-        report({question.domain for question in questions})
-        try:
-            for batch in self.engine.answer(open_questions, should_stop) if open_questions else ():
-                rows = [
-                    (question, reply, self._verdict(question, reply)) for question, reply in batch
-                ]
-                if self.store is not None and run is not None:
-                    self.store.record(run, rows)
-                got.update({question.id: (reply, verdict) for question, reply, verdict in rows})
-                report({question.domain for question, _ in batch})
-        except Stopped:
-            raise Stopped(
-                f"The evaluation was stopped; {self._kept(len(got), questions)}"
-            ) from None
-        except EvaluationError as error:
-            kept = self._kept(len(got), questions)
-            raise EvaluationError(f'Model "{self.name}": {error} So far {kept}') from error
-        return [(q, _answer(*got[q.id])) for q in questions]
-
-    def _open(self) -> int | None:
-        if self.store is None:
-            return None
-        identity = dict(self.engine.identity)
-        key = RunKey(
-            str(identity.pop("fingerprint")), self.suite.name, self.suite.version, identity
-        )
-        run = self.store.open_run(key, model=self.name, path=self.path)
-        if self.fresh:
-            self.store.forget(run)
-        return run
-
-    def _verdict(self, question: Question, reply: Reply) -> Verdict:
-        if reply.finish in ("too long", "refused", "failed"):
-            return Verdict(False, f"{reply.finish}: {reply.note}")
-        text = reply.text if question.is_raw else visible(reply.text)
-        verdict = self.suite.judge(question, text, self.code)
-        notes = "; ".join(note for note in (verdict.note, reply.note) if note)
-        return Verdict(verdict.is_correct, notes, verdict.facts)
-
-    def _kept(self, count: int, questions: Sequence[Question]) -> str:
-        of = f"{count} of {len(questions)} answers to suite {self.suite.name}"
-        if self.store is None:
-            return f"{of} were in, and as no store was given they are gone."
-        return f"{of} are stored; run the same again to go on from there."
-
-
-def _final(store: AnswerStore, run: int) -> dict[tuple[str, str], tuple[Reply, Verdict]]:
-    return {
-        (row.item, row.question): (row.reply, row.verdict)
-        for row in store.answers(run)
-        if row.reply.is_final
+    options: dict[str, Any] = {
+        "device": plan.device,
+        "chat": plan.chat,
+        "batch_size": plan.batch_size,
     }
-
-
-def _answer(reply: Reply, verdict: Verdict) -> Answer:
-    facts = dict(verdict.facts)
-    if reply.finish == "failed":
-        facts["failed"] = True
-    return Answer(reply.text, verdict.is_correct, verdict.note, facts, reply.seconds)
+    if plan.engine == "vllm":
+        return VllmEngine(source, **options)
+    return LocalEngine(source, on_tokens=on_tokens, **options)

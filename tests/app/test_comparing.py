@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
+from pandas import DataFrame
 
 from ram_studio.app import wording
 from ram_studio.app.experiment import comparing, comparison_figure, comparison_view
@@ -22,8 +23,13 @@ TUNED = {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Session:
-    session = Workspace(Settings(work_dir=tmp_path / "work")).session("t")
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace(Settings(work_dir=tmp_path / "work"))
+
+
+@pytest.fixture
+def session(workspace: Workspace) -> Session:
+    session = workspace.session("t")
     session.load(load_example("1"))
     return session
 
@@ -56,6 +62,7 @@ def _table() -> dict:
         "seed": 1,
         "n": 50,
         "reference": "<i>ram+</i>",
+        "ending": "done",
         "rows": [
             _row("base", "base", 0.2, "worse"),
             _row("<a>", "agent", 0.4, "worse"),
@@ -135,9 +142,9 @@ def test_labels_of_equal_scores_do_not_cover_each_other() -> None:
 
 
 def test_the_files_lie_in_the_session_s_folder_and_go_with_another_load(session: Session) -> None:
-    table = SimpleNamespace(to_dict=_table, to_csv=lambda: "row\n")
+    table = SimpleNamespace(to_dict=_table, to_frame=lambda: DataFrame({"row": ["ram+"]}))
     kept = comparing.keep(table, "How strong / ../ <x>", session)
-    assert kept.csv.read_text() == "row\n"
+    assert kept.csv.read_text() == "row\nram+\n"
     assert kept.html.parent == session.folder / "downloads"
     assert kept.html.name == "comparison-how-strong-x.html"
     drawing = ElementTree.fromstring(kept.svg.read_text())
@@ -150,19 +157,21 @@ def test_the_files_lie_in_the_session_s_folder_and_go_with_another_load(session:
     assert session.comparison is None
 
 
-def test_fisher_rows_name_no_folder(session: Session) -> None:
+def test_fisher_rows_name_no_folder(session: Session, workspace: Workspace) -> None:
     rows = comparing.rows_for(load_example("1"), "", ["fisher"], TUNED)
     few = {n: r.model_copy(update={"settings": {"examples": 1}}) for n, r in rows.items()}
-    table = comparing.compare(few, session.loaded, session, 1, lambda _: None, lambda: False)
-    assert "files" not in table.merges["fisher"].recipe.settings
-    assert str(session.folder) not in table.to_csv()
+    table = comparing.compare(
+        few, session.loaded, session, workspace, 1, lambda _: None, lambda: False
+    )
+    assert "files" not in table.merges["fisher"].settings
+    assert str(session.folder) not in table.to_frame().to_csv()
     assert (session.folder / "fisher").is_dir()
 
 
-def test_a_stopped_comparison_keeps_what_was_there(session: Session) -> None:
+def test_a_stopped_comparison_keeps_what_was_there(session: Session, workspace: Workspace) -> None:
     before = Comparison("x", _table(), session.folder, session.folder, session.folder)
     session.comparison = before
-    steps = comparing.run_comparison("", ["ram"], 300, TUNED, session)
+    steps = comparing.run_comparison("", ["ram"], 300, TUNED, session, workspace)
     next(steps)
     session.job.stop()
     *_, (status, found) = steps

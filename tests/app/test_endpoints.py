@@ -168,7 +168,7 @@ def test_settings_are_swept_and_the_winner_checked(client) -> None:
         ({"over": {"method": ["fisher"], "files": ["/etc"]}}, "no method 'fisher' here"),
         ({"over": {"gamma": "0:1:3"}}, "No method has a setting 'gamma'"),
         ({"over": {"r": "0:1:99"}}, "the budget is 60"),
-        ({"suites": ["health"]}, "'health' cannot be swept on"),
+        ({"suites": ["health"]}, "'health' cannot be asked here"),
         ({"items": 1000}, "items is 1000"),
         ({"trials": 0, "search": "optuna"}, "trials is 0"),
         ({"search": "luck"}, "grid or optuna"),

@@ -13,8 +13,8 @@ from ram_studio.app.load.examples import load_example
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Workspace
-from ram_studio.evals.experiment.sweep_race import Loss
-from ram_studio.evals.experiment.sweep_result import Recheck, SweepRow, SweepState
+from ram_studio.evals.experiment.race import Loss
+from ram_studio.evals.experiment.table import Recheck, SweepRow, SweepState
 from ram_studio.evals.report.tables import DomainScore, PairedCounts
 
 OFF = (False, 0.0, 1.0, 3)
@@ -46,8 +46,13 @@ def plan(**changes):
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Session:
-    session = Workspace(Settings(work_dir=tmp_path / "work")).session("t")
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace(Settings(work_dir=tmp_path / "work"))
+
+
+@pytest.fixture
+def session(workspace: Workspace) -> Session:
+    session = workspace.session("t")
     session.load(load_example("1"))
     return session
 
@@ -121,14 +126,16 @@ def test_the_form_becomes_a_plan_with_tunes_values_where_nothing_is_varied():
         ({"r": (True, None, 0.4, 3)}, "needs two numbers"),
         ({"r": (True, 0.4, 0.1, 3)}, "the first end must be the lower"),
         ({"r": (True, 0, 1, 12), "alpha": (True, 0, 4, 12)}, "the budget is 60"),
-        ({"suites": []}, "Choose suite demo"),
-        ({"suites": ["demo", "math"]}, "Choose suite demo"),
+        ({"suites": []}, "No suite was named"),
+        ({"suites": ["demo", "math"]}, "Evaluate it on its own"),
     ],
 )
-def test_a_form_that_cannot_be_says_why_beside_it_and_when_started(changes, message, session):
+def test_a_form_that_cannot_be_says_why_beside_it_and_when_started(
+    changes, message, session, workspace
+):
     form = sweep_panel.read_form(values(**changes))
     assert message in sweeping.count_text(form, session.loaded)
-    updates = list(sweep_panel.run(values(**changes), None, session))
+    updates = list(sweep_panel.run(values(**changes), None, session, workspace))
     assert len(updates) == 1
     assert message in updates[0][2]
     assert session.job is None
@@ -185,8 +192,10 @@ def test_a_setting_goes_to_tune_and_other_methods_say_where_to_go(state, session
     assert sweep_panel.use("unknown", session)[-1] == ""
 
 
-def test_a_sweep_runs_draws_and_ends_with_a_table_to_take_home(session):
-    updates = list(sweep_panel.run(values(methods=["ram+"], r=(True, 0, 0.4, 2)), "r", session))
+def test_a_sweep_runs_draws_and_ends_with_a_table_to_take_home(session, workspace):
+    updates = list(
+        sweep_panel.run(values(methods=["ram+"], r=(True, 0, 0.4, 2)), "r", session, workspace)
+    )
     start, stop, status, axis, chart, found, actions, pick, table, _ = updates[-1]
     assert (start["interactive"], stop["visible"], status) == (True, False, "")
     assert session.sweep.ending == "done"
@@ -200,8 +209,8 @@ def test_a_sweep_runs_draws_and_ends_with_a_table_to_take_home(session):
     assert Path(table["value"]).is_relative_to(session.folder)
 
 
-def test_stopping_keeps_what_is_finished(session):
-    updates = sweep_panel.run(values(r=(True, 0, 0.5, 12)), None, session)
+def test_stopping_keeps_what_is_finished(session, workspace):
+    updates = sweep_panel.run(values(r=(True, 0, 0.5, 12)), None, session, workspace)
     for update in updates:
         if update[4].get("value") is not None:
             session.job.stop()

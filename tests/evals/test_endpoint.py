@@ -7,7 +7,7 @@ import pytest
 from loopback_endpoint import serve
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals import AnswerStore, Endpoint, evaluate_suites
+from ram_studio.evals import AnswerStore, Endpoint, evaluate
 from ram_studio.evals.answering import EndpointEngine
 from ram_studio.evals.question import Question
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
@@ -66,7 +66,7 @@ def test_a_server_that_knows_the_answers_scores_full_marks(tmp_path):
 
     with serve(answer) as server, AnswerStore(tmp_path / "s") as store:
         one = {"one": Endpoint(server.url)}
-        report = evaluate_suites(one, SUITES, limit=20, lengths=(1000,), store=store)
+        report = evaluate(one, SUITES, limit=20, lengths=(1000,), store=store)
         domains = report.models["one"].domains
         for name in ("tool", "math", "memory", "code"):
             assert domains[name].score == 1.0, [
@@ -77,7 +77,7 @@ def test_a_server_that_knows_the_answers_scores_full_marks(tmp_path):
         assert domains["instructions"].score == 0
         assert report.models["one"].answers["instructions"][0].note.startswith("empty answer")
         count = len(server.requests)
-        again = evaluate_suites(one, SUITES, limit=20, lengths=(1000,), store=store)
+        again = evaluate(one, SUITES, limit=20, lengths=(1000,), store=store)
         assert len(server.requests) == count
         assert again.models["one"].answers == report.models["one"].answers
 
@@ -127,14 +127,14 @@ def test_garbage_is_a_failed_reply_that_is_asked_again(body, note, tmp_path):
     state = {"body": body}
     with serve(lambda _: state["body"]) as server, AnswerStore(tmp_path / "s") as store:
         models = {"one": Endpoint(server.url)}
-        report = evaluate_suites(models, "math", limit=2, store=store)
+        report = evaluate(models, "math", limit=2, store=store)
         answer = report.models["one"].answers["math"][0]
         assert not answer.is_correct
         assert answer.note.startswith("failed: ")
         assert note in answer.note
         assert answer.facts["failed"]
         state["body"] = "Answer: 61"
-        mended = evaluate_suites(models, "math", limit=2, store=store)
+        mended = evaluate(models, "math", limit=2, store=store)
         assert [a.is_correct for a in mended.models["one"].answers["math"]].count(True) == 1
 
 
@@ -189,10 +189,10 @@ def test_an_unreachable_endpoint_is_an_error_that_keeps_what_is_stored(tmp_path)
     with AnswerStore(tmp_path / "s") as store:
         with serve(answer) as server:
             models = {"one": Endpoint(server.url, "one")}
-            evaluate_suites(models, "math", limit=3, store=store)
+            evaluate(models, "math", limit=3, store=store)
         with pytest.raises(EvaluationError, match=r"cannot be reached.*3 of 10 answers.* stored"):
-            evaluate_suites(models, "math", limit=10, store=store)
-        report = evaluate_suites(models, "math", limit=3, store=store)
+            evaluate(models, "math", limit=10, store=store)
+        report = evaluate(models, "math", limit=3, store=store)
         assert len(report.items["math"]) == 3
     with pytest.raises(EvaluationError, match="cannot be reached"):
         EndpointEngine(server.url)
@@ -209,12 +209,12 @@ def test_stop_between_answers_keeps_the_finished_ones(tmp_path):
     with serve(answer) as server, AnswerStore(tmp_path / "s") as store:
         models = {"one": Endpoint(server.url, "one")}
         with pytest.raises(Stopped, match="are stored"):
-            evaluate_suites(models, "math", store=store, should_stop=lambda: done[0] > 5)
+            evaluate(models, "math", store=store, should_stop=lambda: done[0] > 5)
         kept = store.runs()[0].answered
         assert 0 < kept < 48
         before = len(server.requests)
         done[0] = 0
-        evaluate_suites(models, "math", store=store)
+        evaluate(models, "math", store=store)
         # Requests under way at the stop were lost, at most as many as run at a time.
         assert len(server.requests) - before == 48 - kept
 
@@ -227,11 +227,11 @@ def test_the_token_is_sent_and_leaves_no_trace(tmp_path, capfd):
             AnswerStore(tmp_path / "s") as store,
             pytest.raises(EvaluationError, match="refused access with status 401") as error,
         ):
-            evaluate_suites({"one": source}, "math", limit=2, store=store)
+            evaluate({"one": source}, "math", limit=2, store=store)
         assert secret not in str(error.value)
     with serve(lambda _: "Answer: 1") as server, AnswerStore(tmp_path / "s") as store:
         source = Endpoint(server.url, "one", secret)
-        report = evaluate_suites({"one": source}, "math", limit=2, store=store)
+        report = evaluate({"one": source}, "math", limit=2, store=store)
         assert server.requests[0][1]["Authorization"] == f"Bearer {secret}"
         shown = json.dumps(report.to_dict()) + repr(source) + str(source) + repr(store.runs())
     assert secret not in shown
@@ -287,7 +287,7 @@ def test_health_and_closed_code_are_refused_before_anything_is_asked():
     with serve(lambda _: "hi") as server:
         models = {"one": Endpoint(server.url)}
         with pytest.raises(EvaluationError, match="needs its logits"):
-            evaluate_suites(models, "health")
+            evaluate(models, "health")
         with pytest.raises(EvaluationError, match="switched off"):
-            evaluate_suites(models, "math,code", code="off")
+            evaluate(models, "math,code", code="off")
         assert server.requests == []

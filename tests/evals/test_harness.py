@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals import AnswerStore, evaluate_suites, make_items, score
+from ram_studio.evals import AnswerStore, evaluate, make_items, score
 from ram_studio.evals.lm_eval import evaluate_with_harness, rows_of
 from ram_studio.resources import asset_path
 
@@ -103,7 +103,7 @@ def test_a_local_task_runs_in_lm_eval_and_agrees_with_our_own_suite(local_task, 
             models, "ram_calls", device="cpu", include_path=folder, store=store
         )
     assert list(report.items) == ["ram_calls (exact)", "ram_calls (first-word)"]
-    ours = evaluate_suites(models, "demo", limit=12, device="cpu")
+    ours = evaluate(models, "demo", limit=12, device="cpu")
     for name in models:
         answers = report.models[name].answers["ram_calls (exact)"]
         texts = [answer.text.strip() for answer in ours.models[name].answers["tool"]]

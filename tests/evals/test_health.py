@@ -6,7 +6,7 @@ import math
 import pytest
 from chat_model import make_chat_model
 
-from ram_studio.evals import AnswerStore, evaluate_suites
+from ram_studio.evals import AnswerStore, evaluate
 from ram_studio.evals.answering import LocalEngine
 from ram_studio.evals.suites.health.health import (
     Health,
@@ -54,28 +54,28 @@ def test_broken_weights_are_told(tmp_path):
     name = next(key for key in tensors if key.endswith("norm.weight"))
     tensors[name] = tensors[name] * float("nan")
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    report = evaluate_suites({"base": BASE, "m": folder}, "health", base="base", device="cpu")
+    report = evaluate({"base": BASE, "m": folder}, "health", base="base", device="cpu")
     health = report.models["m"].health
     assert health["nonfinite_logits"] > 0
     assert health["perplexity"] is None
     assert "the weights are broken" in health["warnings"][0]
     assert report.models["base"].health["warnings"] == []
     json.dumps(report.to_dict(), allow_nan=False)
-    broken_base = evaluate_suites({"base": BASE, "m": folder}, "health", base="m", device="cpu")
+    broken_base = evaluate({"base": BASE, "m": folder}, "health", base="m", device="cpu")
     assert broken_base.models["base"].health["kl_to_base"] is None
 
 
 def test_health_is_stored_per_base_and_not_measured_again(tmp_path, monkeypatch):
     with AnswerStore(tmp_path / "s") as store:
         options = {"base": "base", "device": "cpu", "store": store}
-        first = evaluate_suites({"base": BASE}, "health", **options)
-        both = evaluate_suites({"coding": CODING, "base": BASE}, "health", **options)
+        first = evaluate({"base": BASE}, "health", **options)
+        both = evaluate({"coding": CODING, "base": BASE}, "health", **options)
         assert both.models["base"].health == first.models["base"].health
         assert both.models["coding"].health["kl_to_base"] > 0
         monkeypatch.setattr(
             "ram_studio.evals.answering.local.load_model", lambda *_: pytest.fail("loaded")
         )
-        again = evaluate_suites({"coding": CODING, "base": BASE}, "health", **options)
+        again = evaluate({"coding": CODING, "base": BASE}, "health", **options)
         assert again.models["coding"].health == both.models["coding"].health
 
 

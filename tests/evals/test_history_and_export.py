@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from ram_studio.errors import EvaluationError, OutputError
-from ram_studio.evals import AnswerStore, compare_all, evaluate_suites
+from ram_studio.evals import AnswerStore, compare_all, evaluate
 from ram_studio.evals.question import Question
 from ram_studio.evals.report.breakdown import categories, unanswered
 from ram_studio.evals.report.export import as_csv, as_html, as_json, export_report
@@ -90,10 +90,8 @@ def store(tmp_path_factory):
     with AnswerStore(tmp_path_factory.mktemp("history") / "s") as answers:
         for name, limit in (("base", 6), ("coding", 4)):
             path = asset_path("example", name)
-            evaluate_suites({name: path}, "demo", limit=limit, store=answers, device="cpu")
-        evaluate_suites(
-            {"base": asset_path("example", "base")}, "health", store=answers, device="cpu"
-        )
+            evaluate({name: path}, "demo", limit=limit, store=answers, device="cpu")
+        evaluate({"base": asset_path("example", "base")}, "health", store=answers, device="cpu")
         yield answers
 
 
@@ -104,7 +102,7 @@ def test_stored_runs_become_a_report_of_their_common_questions(store):
     assert {domain: len(items) for domain, items in report.items.items()} == dict.fromkeys(
         ("code", "follow", "memory", "tool"), 4
     )
-    fresh = evaluate_suites(
+    fresh = evaluate(
         {name: asset_path("example", name) for name in ("base", "coding")},
         "demo",
         limit=4,
@@ -131,7 +129,7 @@ def test_runs_that_cannot_be_compared_are_refused(store, tmp_path):
     with AnswerStore(tmp_path / "s") as other:
         for name, seed in (("base", 1), ("coding", 2)):
             path = asset_path("example", name)
-            evaluate_suites({name: path}, "demo", limit=1, seed=seed, store=other, device="cpu")
+            evaluate({name: path}, "demo", limit=1, seed=seed, store=other, device="cpu")
         with pytest.raises(EvaluationError, match="no question in common"):
             stored_report(other, other.runs())
 
@@ -140,7 +138,7 @@ def test_two_models_of_one_name_are_told_apart(tmp_path):
     with AnswerStore(tmp_path / "s") as store:
         for name in ("base", "coding"):
             path = asset_path("example", name)
-            evaluate_suites({"merged": path}, "demo", limit=1, store=store, device="cpu")
+            evaluate({"merged": path}, "demo", limit=1, store=store, device="cpu")
         report = stored_report(store, store.runs())
     assert len(report.models) == 2
     assert all(name.startswith("merged (") for name in report.models)

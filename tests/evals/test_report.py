@@ -95,12 +95,3 @@ def test_paired_counts_and_mcnemar_p():
 def test_comparing_an_unknown_model_names_the_choices():
     with pytest.raises(EvaluationError, match=r"'c'.*a, b"):
         compare(make_report({"a": ROW, "b": ROW}), "a", "c")
-
-
-def test_reports_join_only_on_the_same_prompts_and_new_names():
-    first, second = make_report({"a": ROW}), make_report({"b": ROW})
-    assert list(first.joined(second).models) == ["a", "b"]
-    with pytest.raises(EvaluationError, match=r"seed 0.*seed 1"):
-        first.joined(make_report({"b": ROW}, seed=1))
-    with pytest.raises(EvaluationError, match="'a'"):
-        first.joined(first)

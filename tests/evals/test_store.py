@@ -71,6 +71,27 @@ def test_answers_under_the_same_key_are_adopted_from_another_file(tmp_path):
     assert not (tmp_path / "missing").exists()
 
 
+def test_how_a_merge_was_made_is_kept_and_an_older_file_is_brought_up(tmp_path):
+    with AnswerStore(tmp_path / "s") as store:
+        old = store.open_run(KEY, model="one")
+        store.record(old, [row(1)])
+    connection = sqlite3.connect(tmp_path / "s")
+    connection.execute("ALTER TABLE runs DROP COLUMN merge")
+    connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    made = {"recipe": {"method": "ram+"}, "agents": {"a": {"lambda": 1.1}}, "seconds": 2.0}
+    with AnswerStore(tmp_path / "s") as store:
+        assert (store.runs()[0].answered, store.runs()[0].merge) == (1, None)
+        run = store.open_run(
+            RunKey("e" * 64, "math", 1, {}), model="two", merge={"recipe": {"method": "ram+"}}
+        )
+        store.set_merge(run, made)
+        # What is known by now is not lost to a run that has only just begun.
+        store.open_run(RunKey("e" * 64, "math", 1, {}), model="two", merge={"recipe": {}})
+        assert store.merge_of(run) == store.runs()[0].merge == made
+        assert store.merge_of(old) is None
+
+
 def test_a_failed_attempt_is_kept_but_not_counted_and_a_later_answer_replaces_it(tmp_path):
     with AnswerStore(tmp_path / "s") as store:
         run = store.open_run(KEY, model="one")
@@ -187,7 +208,7 @@ def test_databases_of_others_and_newer_formats_are_refused(tmp_path):
     connection = sqlite3.connect(tmp_path / "s")
     connection.execute("PRAGMA user_version = 7")
     connection.close()
-    with pytest.raises(EvaluationError, match=r"format 7.*reads format 1"):
+    with pytest.raises(EvaluationError, match=r"format 7.*reads format 2"):
         AnswerStore(tmp_path / "s")
 
 

@@ -11,7 +11,7 @@ import pytest
 from chat_model import TEMPLATE, TOOL_TEMPLATE, make_chat_model
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals import AnswerStore, evaluate, evaluate_suites
+from ram_studio.evals import AnswerStore, evaluate
 from ram_studio.evals.answering import LocalEngine
 from ram_studio.evals.question import Question
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
@@ -38,19 +38,8 @@ def verdicts(report, model: str) -> dict:
     }
 
 
-def test_the_demo_suite_gives_the_known_answers_item_for_item():
-    new = evaluate_suites({"coding": CODING}, "demo", limit=12, device="cpu")
-    old = evaluate({"coding": CODING}, limit=12, device="cpu")
-    for domain in old.items:
-        assert [a.text for a in new.models["coding"].answers[domain]] == [
-            a.text for a in old.models["coding"].answers[domain]
-        ]
-    assert new.models["coding"].domains == old.models["coding"].domains
-    assert new.models["coding"].average == old.models["coding"].average
-
-
 def test_every_suite_runs_to_its_end_on_a_model_that_talks_nonsense(chat_model):
-    report = evaluate_suites(
+    report = evaluate(
         {"model": chat_model},
         "tool,memory,code,math,instructions,health",
         limit=3,
@@ -73,7 +62,7 @@ def test_every_suite_runs_to_its_end_on_a_model_that_talks_nonsense(chat_model):
 
 def test_each_suite_can_have_its_own_limit_and_tokens_are_told_as_they_come():
     heard = []
-    report = evaluate_suites(
+    report = evaluate(
         {"base": BASE},
         "tool,instructions",
         limit={"tool": 2, "instructions": 1},
@@ -83,14 +72,12 @@ def test_each_suite_can_have_its_own_limit_and_tokens_are_told_as_they_come():
     assert {d: len(q) for d, q in report.items.items()} == {"tool": 2, "instructions": 1}
     assert heard == []  # The prompts do not fit: nothing was decoded.
     with AnswerStore(":memory:") as store:
-        evaluate_suites(
-            {"base": BASE}, "demo", limit=2, device="cpu", store=store, on_tokens=heard.append
-        )
+        evaluate({"base": BASE}, "demo", limit=2, device="cpu", store=store, on_tokens=heard.append)
         (run,) = store.runs()
         told = sum(len(step) for step in heard)
         assert told == sum(answer.reply.tokens for answer in store.answers(run.id)) > 0
     with pytest.raises(EvaluationError, match="limit is 0"):
-        evaluate_suites({"base": BASE}, "tool", limit={"tool": 0})
+        evaluate({"base": BASE}, "tool", limit={"tool": 0})
 
 
 def test_prompts_go_through_the_models_own_template(chat_model, tmp_path):
@@ -122,17 +109,17 @@ def test_prompts_go_through_the_models_own_template(chat_model, tmp_path):
 def test_a_wrong_chat_template_is_an_error_that_names_it(template, message, tmp_path):
     folder = make_chat_model(tmp_path / "m", template=template)
     with pytest.raises(EvaluationError, match=message):
-        evaluate_suites({"m": folder}, "math", limit=1, device="cpu")
+        evaluate({"m": folder}, "math", limit=1, device="cpu")
 
 
 def test_asking_for_a_template_that_is_not_there_is_refused():
     with pytest.raises(EvaluationError, match="has no chat template"):
-        evaluate_suites({"base": BASE}, "math", limit=1, chat="template")
+        evaluate({"base": BASE}, "math", limit=1, chat="template")
 
 
 def test_a_prompt_longer_than_the_context_is_a_verdict_and_the_rest_is_asked(tmp_path):
     folder = make_chat_model(tmp_path / "m", context=1500)
-    report = evaluate_suites({"m": folder}, "memory", lengths=(1000, 3000), limit=8, device="cpu")
+    report = evaluate({"m": folder}, "memory", lengths=(1000, 3000), limit=8, device="cpu")
     for item, answer in zip(
         report.items["memory"], report.models["m"].answers["memory"], strict=True
     ):
@@ -158,7 +145,7 @@ def test_an_endless_generation_is_cut_off_and_an_empty_one_told(chat_model, tmp_
     engine = LocalEngine(silent, device="cpu")
     replies = [r for batch in engine.answer([question(prompt="<|x|>")]) for _, r in batch]
     assert replies[0].tokens == 1
-    report = evaluate_suites({"m": silent}, "tool", limit=5, device="cpu")
+    report = evaluate({"m": silent}, "tool", limit=5, device="cpu")
     for answer in report.models["m"].answers["tool"]:
         if not answer.text.strip():
             assert not answer.is_correct
@@ -192,11 +179,11 @@ class StopAfter:
 
 def test_a_run_stopped_and_resumed_equals_an_uninterrupted_one(tmp_path):
     options = {"limit": 12, "device": "cpu", "batch_size": 10}
-    whole = evaluate_suites({"coding": CODING}, "demo", **options)
+    whole = evaluate({"coding": CODING}, "demo", **options)
     with AnswerStore(tmp_path / "s") as store:
         for stop in (10, 30):
             with pytest.raises(Stopped, match="are stored; run the same again"):
-                evaluate_suites(
+                evaluate(
                     {"coding": CODING},
                     "demo",
                     store=store,
@@ -205,7 +192,7 @@ def test_a_run_stopped_and_resumed_equals_an_uninterrupted_one(tmp_path):
                 )
             assert store.runs()[0].answered == stop
         seen = []
-        resumed = evaluate_suites(
+        resumed = evaluate(
             {"coding": CODING},
             "demo",
             store=store,
@@ -221,14 +208,14 @@ def test_a_run_stopped_and_resumed_equals_an_uninterrupted_one(tmp_path):
 def test_nothing_finished_is_asked_again_not_even_the_model_loaded(tmp_path, monkeypatch):
     with AnswerStore(tmp_path / "s") as store:
         models, options = {"base": BASE}, {"limit": 6, "device": "cpu", "store": store}
-        first = evaluate_suites(models, "demo", **options)
+        first = evaluate(models, "demo", **options)
         monkeypatch.setattr(
             "ram_studio.evals.answering.local.load_model",
             lambda *_: pytest.fail("the model was loaded"),
         )
-        again = evaluate_suites({"other name": BASE}, "demo", **options)
+        again = evaluate({"other name": BASE}, "demo", **options)
         assert verdicts(again, "other name") == verdicts(first, "base")
-        fewer = evaluate_suites(models, "demo", **{**options, "limit": 3})
+        fewer = evaluate(models, "demo", **{**options, "limit": 3})
         assert verdicts(fewer, "base")["code"] == verdicts(first, "base")["code"][:3]
 
 
@@ -243,7 +230,7 @@ def test_other_weights_templates_or_seeds_are_asked_anew(tmp_path):
     assert LocalEngine(other, device="cpu").identity["fingerprint"] != before
     with AnswerStore(tmp_path / "s") as store:
         for seed in (1, 2, 1):
-            evaluate_suites({"base": BASE}, "demo", limit=2, seed=seed, store=store, device="cpu")
+            evaluate({"base": BASE}, "demo", limit=2, seed=seed, store=store, device="cpu")
         (run,) = store.runs()
         assert run.answered == 16
 
@@ -251,9 +238,9 @@ def test_other_weights_templates_or_seeds_are_asked_anew(tmp_path):
 def test_fresh_forgets_and_asks_again(tmp_path):
     with AnswerStore(tmp_path / "s") as store:
         options = {"limit": 2, "device": "cpu", "store": store}
-        evaluate_suites({"base": BASE}, "demo", **options)
+        evaluate({"base": BASE}, "demo", **options)
         seen = []
-        evaluate_suites(
+        evaluate(
             {"base": BASE},
             "demo",
             fresh=True,
@@ -266,11 +253,11 @@ def test_fresh_forgets_and_asks_again(tmp_path):
 
 KILLED = """
 import sys
-from ram_studio.evals import AnswerStore, evaluate_suites
+from ram_studio.evals import AnswerStore, evaluate
 def tell(model, domain, done, total):
     print(domain, done, flush=True)
 with AnswerStore(sys.argv[1]) as store:
-    evaluate_suites({"base": sys.argv[2]}, "demo", limit=200, batch_size=8, device="cpu",
+    evaluate({"base": sys.argv[2]}, "demo", limit=200, batch_size=8, device="cpu",
                     store=store, on_progress=tell)
 """
 
@@ -291,9 +278,9 @@ def test_a_killed_evaluation_is_resumed_to_the_same_result(tmp_path):
     with AnswerStore(tmp_path / "s") as store:
         kept = store.runs()[0].answered
         assert kept >= 16
-        resumed = evaluate_suites({"base": BASE}, "demo", store=store, **options)
+        resumed = evaluate({"base": BASE}, "demo", store=store, **options)
     assert verdicts(resumed, "base") == verdicts(
-        evaluate_suites({"base": BASE}, "demo", **options), "base"
+        evaluate({"base": BASE}, "demo", **options), "base"
     )
 
 
@@ -314,7 +301,7 @@ def test_a_killed_evaluation_is_resumed_to_the_same_result(tmp_path):
 )
 def test_bad_settings_are_refused(models, suites, options, message):
     with pytest.raises(EvaluationError, match=message):
-        evaluate_suites(models, suites, **options)
+        evaluate(models, suites, **options)
 
 
 def test_tools_are_asked_for_in_the_same_words_of_every_model():

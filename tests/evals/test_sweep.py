@@ -15,11 +15,13 @@ from ram_studio.checkpoints.record.sketch_file import load_sketch
 from ram_studio.engine.analyse import load
 from ram_studio.engine.merge import merge
 from ram_studio.errors import EvaluationError
-from ram_studio.evals import AnswerStore, evaluate_suites
+from ram_studio.evals import AnswerStore, evaluate
 from ram_studio.evals.answering.merged import MergedEngine
-from ram_studio.evals.experiment.sweep import Sweep, SweepPlan, sweep
-from ram_studio.evals.experiment.sweep_identity import identify
-from ram_studio.evals.experiment.sweep_space import parse_axes
+from ram_studio.evals.experiment.identity import identify
+from ram_studio.evals.experiment.plan import SweepPlan
+from ram_studio.evals.experiment.run import sweep
+from ram_studio.evals.experiment.runner import Runner
+from ram_studio.evals.experiment.space import parse_axes
 from ram_studio.resources import asset_path
 
 AGENTS = {name: str(asset_path("example", name)) for name in ("coding", "tool", "memory")}
@@ -92,7 +94,7 @@ def test_the_winner_is_checked_on_other_questions_and_the_number_of_settings_is_
     assert states[-1] == result
     assert [s.answers for s in states] == sorted(s.answers for s in states)
     json.dumps(result.to_dict(), allow_nan=False)
-    lines = list(csv.DictReader(io.StringIO(result.to_csv())))
+    lines = list(csv.DictReader(io.StringIO(result.to_frame().to_csv(index=False))))
     assert [line["setting"] for line in lines] == [row.label for row in result.rows]
     assert float(lines[0]["lambda_tool"]) == result.rows[0].factors["tool"]
 
@@ -101,7 +103,7 @@ def test_the_scores_are_those_of_the_merge_written_to_a_folder(finished, tmp_pat
     result, _ = finished
     row = result.row("ram+ (r 0.4)")
     merge(recipe(r=0.4), tmp_path / "merged", sketch=load_sketch(SKETCH), device="cpu")
-    report = evaluate_suites({"m": tmp_path / "merged"}, "demo", limit=20, device="cpu")
+    report = evaluate({"m": tmp_path / "merged"}, "demo", limit=20, device="cpu")
     assert row.n == 60
     for domain, score in row.domains.items():
         assert score == report.models["m"].domains[domain]
@@ -138,7 +140,7 @@ def _small(search: str, store, stop_after: int | None = None):
         seed=9,
     )
     polls = iter(range(10**9))
-    running = Sweep(
+    running = Runner(
         plan,
         device="cpu",
         batch_size=5,
@@ -200,7 +202,7 @@ def test_time_is_kept_back_for_the_check_of_the_winner(monkeypatch):
             return self.now
 
     clock = Clock()
-    for module in ("sweep", "sweep_answers"):
+    for module in ("runner", "answers"):
         monkeypatch.setattr(f"ram_studio.evals.experiment.{module}.time", clock)
     done: dict[str, int] = {}
 
@@ -212,7 +214,7 @@ def test_time_is_kept_back_for_the_check_of_the_winner(monkeypatch):
     plan = SweepPlan(
         recipe(r=0.5), parse_axes(["r=0:0.5:6"]), items=4, minutes=72 / 60, early_stop=False
     )
-    running = Sweep(plan, device="cpu", sketch=load_sketch(SKETCH), on_progress=tick)
+    running = Runner(plan, device="cpu", sketch=load_sketch(SKETCH), on_progress=tick)
     states = list(running.run())
     assert states[-1].ending == "out of time"
     # 72 s less 2 x 16 held-out answers: three settings of 12 fit, the fourth is late.
@@ -289,7 +291,7 @@ def test_an_engine_that_holds_no_merge_says_so():
 
 def test_neither_optuna_nor_torch_is_imported_before_a_sweep_begins():
     code = (
-        "import sys, ram_studio, ram_studio.evals.experiment.sweep, ram_studio.cli.sweep_command\n"
+        "import sys, ram_studio, ram_studio.evals.experiment.run, ram_studio.cli.sweep_command\n"
         "assert not {'optuna', 'torch', 'transformers'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

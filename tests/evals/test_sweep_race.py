@@ -5,7 +5,7 @@ import random
 import pytest
 from scipy.stats import binomtest
 
-from ram_studio.evals.experiment.sweep_race import (
+from ram_studio.evals.experiment.race import (
     ERROR,
     level_for,
     loss_to,

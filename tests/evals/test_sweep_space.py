@@ -5,10 +5,11 @@ import pytest
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.errors import EvaluationError, SettingsError
-from ram_studio.evals.experiment.sweep_items import by_stage, draw_items
-from ram_studio.evals.experiment.sweep_plan import SweepPlan
-from ram_studio.evals.experiment.sweep_search import OptunaSearch
-from ram_studio.evals.experiment.sweep_space import Space, parse_axes
+from ram_studio.evals.experiment.items import by_stage, draw_items
+from ram_studio.evals.experiment.plan import SweepPlan
+from ram_studio.evals.experiment.search import OptunaSearch
+from ram_studio.evals.experiment.space import Space, parse_axes
+from ram_studio.evals.suites import SuiteSettings
 
 
 def recipe(method: str = "ram+", **settings):
@@ -92,8 +93,8 @@ def test_an_axis_that_cannot_be_says_what_is_wrong(texts, message):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"suites": "health"}, EvaluationError, "'health' cannot be swept on"),
-        ({"suites": "demo,math"}, EvaluationError, "demo on its own"),
+        ({"suites": "health"}, EvaluationError, "'health' cannot be asked here"),
+        ({"suites": "demo,math"}, EvaluationError, "on its own"),
         ({"items": 0}, SettingsError, "items is 0"),
         ({"held_out": -1}, SettingsError, "held-out items is -1"),
         ({"minutes": 0}, SettingsError, "0 minutes"),
@@ -109,8 +110,7 @@ def test_a_plan_that_cannot_be_is_refused_before_any_work(changes, error, messag
 @pytest.mark.parametrize("suite", ["demo", "math", "instructions", "memory"])
 def test_held_out_questions_are_others_and_both_are_the_same_each_time(suite):
     def draw():
-        count = {"items": 9, "held_out": 7, "seed": 3, "count_tokens": len, "lengths": (1000,)}
-        return draw_items([suite], **count)
+        return draw_items([suite], SuiteSettings(len, 9, seed=3, lengths=(1000,)), 7)
 
     drawn = draw()
     chosen, held = drawn.chosen_by[suite], drawn.held_out[suite]
@@ -125,15 +125,13 @@ def test_held_out_questions_are_others_and_both_are_the_same_each_time(suite):
 
 
 def test_a_fixed_suite_keeps_a_third_to_check_with():
-    drawn = draw_items(["math"], items=64, held_out=64, seed=0, count_tokens=len)
+    drawn = draw_items(["math"], SuiteSettings(len, 64), 64)
     chosen, held = len(drawn.chosen_by["math"]), len(drawn.held_out["math"])
     assert held == pytest.approx(chosen / 2, abs=1)
 
 
 def test_stages_part_every_domains_questions():
-    questions = draw_items(["demo"], items=10, held_out=0, seed=0, count_tokens=len).chosen_by[
-        "demo"
-    ]
+    questions = draw_items(["demo"], SuiteSettings(len, 10), 0).chosen_by["demo"]
     stages = by_stage(questions, (0.25, 0.5, 1.0))
     assert [len(stage) for stage in stages] == [9, 6, 15]
     assert sorted(q.id for stage in stages for q in stage) == sorted(q.id for q in questions)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals import AnswerStore, evaluate_suites
+from ram_studio.evals import AnswerStore, evaluate
 from ram_studio.evals.answering import LocalEngine, VllmEngine
 from ram_studio.evals.question import Question
 from ram_studio.resources import asset_path
@@ -41,13 +41,13 @@ def test_without_vllm_the_error_names_the_extra(without_vllm):
     with pytest.raises(EvaluationError, match=r'pip install "ram-studio\[vllm\]"'):
         VllmEngine(CODING)
     with pytest.raises(EvaluationError, match="vLLM is not installed"):
-        evaluate_suites({"m": CODING}, "demo", limit=1, engine="vllm")
+        evaluate({"m": CODING}, "demo", limit=1, engine="vllm")
 
 
 def test_answers_equal_those_of_the_transformers_engine_and_are_kept_apart(vllm, tmp_path):
     with AnswerStore(tmp_path / "a.sqlite3") as store:
         reports = {
-            engine: evaluate_suites(
+            engine: evaluate(
                 {"m": CODING}, "demo", limit=3, engine=engine, device="cpu", store=store
             )
             for engine in ("transformers", "vllm")
@@ -92,4 +92,4 @@ def test_what_vllm_cannot_load_or_answer_is_one_error(vllm, monkeypatch):
 
 def test_health_is_refused_before_anything_is_loaded(vllm):
     with pytest.raises(EvaluationError, match="does not hand out"):
-        evaluate_suites({"m": CODING}, "health", engine="vllm")
+        evaluate({"m": CODING}, "health", engine="vllm")

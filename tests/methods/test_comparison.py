@@ -16,14 +16,14 @@ from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.cli.main import commands
 from ram_studio.engine.merge import merge
 from ram_studio.errors import EvaluationError, SettingsError, Stopped
-from ram_studio.evals import evaluate
-from ram_studio.evals.experiment.comparison import compare_methods
+from ram_studio.evals import AnswerStore, evaluate
 from ram_studio.evals.experiment.presets import (
     EXPERIMENTS,
     experiment_recipes,
     label_of,
     with_method,
 )
+from ram_studio.evals.experiment.run import compare_methods
 from ram_studio.resources import asset_path
 
 EXAMPLE = asset_path("example")
@@ -168,7 +168,7 @@ def test_the_table_as_json_and_csv(table) -> None:
     average = described["rows"][4]
     assert average["agents"]["tool"]["lambda"] == 0.5
     assert average["agents"]["tool"]["effective_lambda"] == pytest.approx(0.5, abs=0.05)
-    lines = list(csv.DictReader(io.StringIO(found.to_csv())))
+    lines = list(csv.DictReader(io.StringIO(found.to_frame().to_csv(index=False))))
     assert len(lines) == 6
     assert float(lines[4]["average"]) == pytest.approx(average["average"])
     assert json.loads(lines[5]["settings"])["scale"] == 1
@@ -195,9 +195,75 @@ def test_wrong_tables_are_refused_before_any_work() -> None:
         compare_methods({"a": bad})
 
 
-def test_a_comparison_can_be_stopped() -> None:
-    with pytest.raises(Stopped):
-        compare_methods({"ram+": example_recipe()}, limit=4, should_stop=lambda: True)
+def test_a_stopped_comparison_keeps_its_answers_and_a_repeat_goes_on(tmp_path, monkeypatch) -> None:
+    recipe = example_recipe("coding", "tool")
+    rows = {
+        "ram+": recipe,
+        "ram at r 0": recipe.model_copy(update={"settings": {"r": 0.0}}),
+        "ram": recipe.model_copy(update={"method": "ram", "settings": {}}),
+    }
+    whole = compare_methods(rows, limit=4)
+    with AnswerStore(tmp_path / "s") as store:
+
+        def asked() -> int:
+            return sum(run.answered for run in store.runs())
+
+        with pytest.raises(Stopped, match="before a merge was scored"):
+            compare_methods(rows, limit=4, store=store, should_stop=lambda: True)
+        # Four rows are asked: base, two agents, ram+; then it is stopped.
+        done = [0]
+        part = compare_methods(
+            rows,
+            limit=4,
+            store=store,
+            on_progress=lambda row, finished, of: done.append(finished),
+            should_stop=lambda: done[-1] >= 4,
+        )
+        assert part.is_stopped
+        assert list(part.report.models) == ["base", "coding", "tool", "ram+"]
+        assert list(part.unfinished) == ["ram at r 0", "ram"]
+        assert "ram has no score: the comparison was stopped" in part.statements()[-1]
+        assert part.to_dict()["ending"] == "stopped"
+        assert asked() == 64
+        full = compare_methods(rows, limit=4, store=store)
+        # Two rows of equal weights are asked once.
+        assert asked() == 80
+        monkeypatch.setattr(
+            "ram_studio.evals.answering.local.load_model", lambda *_: pytest.fail("loaded")
+        )
+        again = compare_methods(rows, limit=4, store=store)
+        runs = {run.model: run for run in store.runs()}
+    described = [table.to_dict() for table in (whole, full, again)]
+    for table in described:
+        for row in table["rows"]:
+            row.pop("evaluation_seconds")
+            row.pop("merge_seconds")
+            for score in row["domains"].values():
+                score.pop("ci95")
+    assert described[0] == described[1] == described[2]
+    # History: every row, with the settings that made it.
+    assert runs["ram+"].merge["recipe"]["settings"]["r"] == 0.1
+    assert runs["ram+"].merge["agents"]["tool"] == described[0]["rows"][3]["agents"]["tool"]
+    assert runs["ram+"].merge["seconds"] > 0
+    assert runs["coding"].merge is None
+    assert runs["coding"].path == str(EXAMPLE / "coding")
+
+
+def test_an_agents_row_shares_its_answers_with_an_evaluation_of_its_folder(tmp_path) -> None:
+    with AnswerStore(tmp_path / "s") as store:
+        evaluate({"mine": EXAMPLE / "coding"}, limit=4, store=store)
+        compare_methods({"ram+": example_recipe("coding", "tool")}, limit=4, store=store)
+        assert sorted(run.model for run in store.runs()) == ["base", "coding", "ram+", "tool"]
+
+
+def test_a_row_that_cannot_be_merged_is_left_out_with_its_reason(monkeypatch) -> None:
+    recipe = example_recipe("coding", "tool")
+    nobody = recipe.model_copy(update={"method": "region", "settings": {"agent": "search"}})
+    table = compare_methods({"ram+": recipe, "nobody": nobody}, sources=False, limit=2)
+    assert list(table.report.models) == ["ram+"]
+    assert "of agent 'search'" in table.unfinished["nobody"]
+    with pytest.raises(SettingsError, match="of agent 'search'"):
+        compare_methods({"nobody": nobody}, sources=False, limit=2)
 
 
 def test_the_command_prints_the_table_and_writes_csv(tmp_path) -> None:

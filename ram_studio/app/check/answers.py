@@ -7,9 +7,9 @@ models answered is shared between visitors, so that nobody waits for it twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ram_studio.evals.question import Question, Reply, Verdict
 from ram_studio.evals.store.answers import AnswerStore, RunKey
@@ -59,9 +59,16 @@ class SharingStore(AnswerStore):
         self._shipped = frozenset(shipped)
         self._twins: dict[int, int] = {}
 
-    def open_run(self, key: RunKey, *, model: str, path: str | None = None) -> int:
+    def open_run(
+        self,
+        key: RunKey,
+        *,
+        model: str,
+        path: str | None = None,
+        merge: Mapping[str, Any] | None = None,
+    ) -> int:
         """Return the run with this key, with what is known already of a shipped model in it."""
-        run = super().open_run(key, model=model, path=path)
+        run = super().open_run(key, model=model, path=path, merge=merge)
         if path in self._shipped:
             self.adopt(run, key, self._shared.path)
             self._twins[run] = self._shared.open_run(key, model=Path(path).name)

@@ -11,7 +11,7 @@ import gradio as gr
 from ram_studio.app import markup, wording
 from ram_studio.app.check import item_view
 from ram_studio.app.check import wording as words
-from ram_studio.evals import SUITES, EvalReport
+from ram_studio.evals import DOMAINS, EvalReport
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def build() -> Browser:
     with gr.Column(elem_classes="box", visible=False) as box:
         gr.HTML(f"<h3>{wording.BROWSER_HEADING}</h3>", apply_default_css=False)
         with gr.Row(elem_classes="check-form"):
-            domains = list(SUITES["demo"])
+            domains = list(DOMAINS)
             domain = gr.Dropdown(
                 [(d.capitalize(), d) for d in domains],
                 value=domains[0],

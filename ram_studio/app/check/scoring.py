@@ -21,7 +21,7 @@ from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Workspace
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import EvaluationError, RamStudioError, SettingsError
-from ram_studio.evals import EvalReport, evaluate_suites
+from ram_studio.evals import EvalReport, evaluate
 
 BASE = "base"
 SUITE = "demo"
@@ -164,7 +164,7 @@ def score_models(
     is_over = time_limit(settings, cancel)
     try:
         with open_answers(session, workspace, shipped) as store:
-            return evaluate_suites(
+            return evaluate(
                 folders,
                 plan.suites,
                 limit=plan.limits,

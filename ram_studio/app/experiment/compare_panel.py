@@ -68,16 +68,18 @@ def about(preset: str) -> list[Any]:
     return [gr.update(visible=not preset), f'<p class="fine">{text}</p>']
 
 
-def run(values: Sequence[Any], session: Session) -> Iterator[list[Any]]:
+def run(values: Sequence[Any], session: Session, workspace: Workspace) -> Iterator[list[Any]]:
     """Compare, yielding updates of ``CompareStep.outputs``."""
     preset, methods, limit, point, r, alpha = values
     tuned = {"epsilon": LADDER[int(point)], "r": r, "alpha": alpha}
     idle = [gr.update(interactive=True), gr.update(visible=False)]
     busy = [gr.update(interactive=False), gr.update(visible=True)]
-    found = comparing.run_comparison(preset or "", methods or (), int(limit), tuned, session)
+    found = comparing.run_comparison(
+        preset or "", methods or (), int(limit), tuned, session, workspace
+    )
     for status, comparison in found:
         if comparison is not None:
-            yield [*idle, "", *show(comparison)]
+            yield [*idle, status, *show(comparison)]
         else:
             yield [*(busy if session.is_busy else idle), status, *[gr.skip()] * len(show(None))]
 
@@ -144,7 +146,7 @@ def wire(
     """Connect the section. waiting: script that shows the queue's progress bar at once."""
 
     def compare(request: gr.Request, *values: Any) -> Iterator[list[Any]]:
-        yield from run(values, workspace.session(request.session_hash))
+        yield from run(values, workspace.session(request.session_hash), workspace)
 
     form = [step.preset, step.methods, step.limit, tune.epsilon, tune.r, tune.alpha]
     step.compare.click(fn=None, js=waiting, outputs=step.status)

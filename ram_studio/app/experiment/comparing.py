@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ram_studio.app import markup, wording
+from ram_studio.app.check.answers import open_answers
 from ram_studio.app.check.scoring import SUITE
 from ram_studio.app.experiment import comparison_view
 from ram_studio.app.jobs import Job, Report
 from ram_studio.app.merge import merging
 from ram_studio.app.merge.controls import tuned_by
 from ram_studio.app.session import Comparison, Loaded, Session
+from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import OutputError, RamStudioError, SettingsError
@@ -94,37 +95,29 @@ def compare(
     rows: Mapping[str, Recipe],
     loaded: Loaded,
     session: Session,
+    workspace: Workspace,
     limit: int,
     report: Report,
     should_stop: Callable[[], bool],
 ) -> Any:
-    """Return the finished MethodTable; no place of this machine is named in it."""
-    from ram_studio.evals.experiment.comparison import compare_methods
+    """Return the MethodTable, stopped or finished; its answers go to the visitor's store."""
+    from ram_studio.evals.experiment.run import compare_methods
 
     def tell(row: str, done: int, total: int) -> None:
         report(Comparing(row, done, total))
 
-    table = compare_methods(
-        rows,
-        suite=SUITE,
-        limit=limit,
-        sketch=loaded.sketch,
-        fisher_folder=session.folder / "fisher",
-        on_progress=tell,
-        should_stop=should_stop,
-    )
-    merges = {
-        label: dataclasses.replace(
-            applied,
-            recipe=applied.recipe.model_copy(
-                update={
-                    "settings": {k: v for k, v in applied.recipe.settings.items() if k != "files"}
-                }
-            ),
+    shipped = [loaded.base, *loaded.agents.values()] if loaded.example else []
+    with open_answers(session, workspace, shipped) as store:
+        return compare_methods(
+            rows,
+            suite=SUITE,
+            limit=limit,
+            sketch=loaded.sketch,
+            fisher_folder=session.folder / "fisher",
+            store=store,
+            on_progress=tell,
+            should_stop=should_stop,
         )
-        for label, applied in table.merges.items()
-    }
-    return dataclasses.replace(table, merges=merges)
 
 
 def title_of(preset: str) -> str:
@@ -141,7 +134,7 @@ def keep(table: Any, title: str, session: Session) -> Comparison:
     stem = f"comparison-{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}"
     described = table.to_dict()
     files = {
-        folder / f"{stem}.csv": table.to_csv(),
+        folder / f"{stem}.csv": table.to_frame().to_csv(index=False),
         folder / f"{stem}.html": comparison_view.report_html(described, title),
         folder / f"{stem}.svg": comparison_view.figure_file(described),
     }
@@ -169,6 +162,7 @@ def run_comparison(
     limit: int,
     tuned: Mapping[str, Any],
     session: Session,
+    workspace: Workspace,
 ) -> Iterator[tuple[str, Comparison | None]]:
     """Compare; yield (status HTML, the finished comparison or None) as it goes."""
     loaded = session.loaded
@@ -185,7 +179,9 @@ def run_comparison(
         return
 
     def work(report: Report, cancel: CancelToken) -> Comparison:
-        table = compare(rows, loaded, session, limit, report, lambda: cancel.is_cancelled)
+        table = compare(
+            rows, loaded, session, workspace, limit, report, lambda: cancel.is_cancelled
+        )
         return keep(table, title_of(preset), session)
 
     job = Job(work)
@@ -198,4 +194,5 @@ def run_comparison(
         yield markup.failure(error, wording.STOPPED), None
         return
     session.comparison = result
-    yield "", result
+    is_stopped = result.table["ending"] == "stopped"
+    yield markup.callout(wording.STOPPED) if is_stopped else "", result

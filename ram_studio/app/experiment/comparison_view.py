@@ -112,6 +112,8 @@ def _against_cell(row: Mapping[str, Any], reference: str) -> str:
     if row["row"] == reference:
         return '<td><span class="key">reference</span></td>'
     against = row["versus"]
+    if against is None:
+        return "<td>–</td>"
     counts = f"+{against['wins']} −{against['losses']}, p {_p_text(against['p_adjusted'])}"
     return (
         f'<td><span class="key {_TONES[against["outcome"]]}">{escape(against["outcome"])}</span>'

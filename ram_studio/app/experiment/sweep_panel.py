@@ -25,7 +25,7 @@ from ram_studio.app.tune.deep_link import ALPHA_MAX, R_MAX
 from ram_studio.app.tune.panel import TuneStep
 from ram_studio.app.workspace import Workspace
 from ram_studio.errors import OutputError
-from ram_studio.evals.experiment.sweep_result import SweepState
+from ram_studio.evals.experiment.table import SweepState
 from ram_studio.evals.suites import ALL_SUITES
 
 # A chart is drawn anew in the page each time: more often would flicker.
@@ -121,10 +121,12 @@ def show(state: SweepState | None, axis: str | None = None, csv: str | None = No
     ]
 
 
-def run(values: Sequence[Any], axis: str | None, session: Session) -> Iterator[list[Any]]:
+def run(
+    values: Sequence[Any], axis: str | None, session: Session, workspace: Workspace
+) -> Iterator[list[Any]]:
     """Sweep, yielding updates of (start, stop, status) and ``SweepPanel.shown``."""
     drawn = 0.0
-    for status, state in sweeping.run_sweep(read_form(values), session):
+    for status, state in sweeping.run_sweep(read_form(values), session, workspace):
         is_busy = session.is_busy
         buttons = [gr.update(interactive=not is_busy), gr.update(visible=is_busy)]
         shown = [gr.skip()] * 7
@@ -139,7 +141,7 @@ def _write_csv(state: SweepState, session: Session) -> str:
     path = session.folder / "downloads" / "sweep.csv"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.write_text(state.to_csv(), encoding="utf-8")
+        state.to_frame().to_csv(path, index=False)
     except OSError as error:
         raise OutputError(f"The table could not be written: {error.strerror or error}.") from error
     return str(path)
@@ -297,7 +299,7 @@ def sweep_panel(
 
     # The request comes first: Gradio puts it at its position, which *values would shift.
     def run_sweep(request: gr.Request, axis: str | None, *values: Any) -> Iterator[list[Any]]:
-        yield from run(values, axis, session_of(request))
+        yield from run(values, axis, session_of(request), workspace)
 
     def stop_sweep(request: gr.Request) -> None:
         job = session_of(request).job

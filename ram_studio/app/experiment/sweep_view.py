@@ -13,7 +13,7 @@ from ram_studio.app import markup, wording
 from ram_studio.app.experiment import sweep_wording
 from ram_studio.app.markup import epsilon_text
 from ram_studio.app.palette import FIGURE_GRID, FIGURE_INK, agent_color, agent_symbol
-from ram_studio.evals.experiment.sweep_result import SweepRow, SweepState
+from ram_studio.evals.experiment.table import SweepRow, SweepState
 from ram_studio.evals.report.tables import DomainScore
 
 _HEIGHT = 380

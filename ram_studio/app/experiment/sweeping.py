@@ -10,16 +10,18 @@ from ram_studio.algorithm.ladder import LADDER, snap
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.app import markup, wording
+from ram_studio.app.check.answers import open_answers
 from ram_studio.app.experiment import sweep_wording
 from ram_studio.app.jobs import Job, Report
 from ram_studio.app.merge import merging
 from ram_studio.app.merge.controls import OFFERED
 from ram_studio.app.session import Loaded, Session
+from ram_studio.app.workspace import Workspace
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError, SettingsError
-from ram_studio.evals.experiment.sweep_plan import SweepPlan
-from ram_studio.evals.experiment.sweep_result import SweepRow, SweepState
-from ram_studio.evals.experiment.sweep_space import parse_axes
+from ram_studio.evals.experiment.plan import SweepPlan
+from ram_studio.evals.experiment.space import parse_axes
+from ram_studio.evals.experiment.table import SweepRow, SweepState
 
 PARAMETERS = tuple(sweep_wording.PARAMETERS)
 MAX_SETTINGS = 60
@@ -150,7 +152,7 @@ def plan_over(
     """Return the checked plan of a sweep over any settings of the methods offered here.
 
     Args:
-        over: axis -> values or a range as text, see `evals.sweep_space`.
+        over: axis -> values or a range as text, see `evals.experiment.space`.
         settings: epsilon, r and alpha where they are not varied.
         budget: further fields of `SweepPlan`.
 
@@ -174,21 +176,23 @@ def sweep(
     plan: SweepPlan,
     loaded: Loaded,
     session: Session,
+    workspace: Workspace,
     report: Report,
     should_stop: Callable[[], bool],
 ) -> SweepState:
-    """Return the finished sweep; its answers stay in the session's folder."""
-    from ram_studio.evals.experiment.sweep import Sweep
-    from ram_studio.evals.store.answers import AnswerStore
+    """Return the finished sweep; its answers go to the visitor's store."""
+    from ram_studio.evals.experiment.runner import Runner
 
-    with AnswerStore(session.folder / "sweeps.sqlite3") as store:
-        running = Sweep(plan, sketch=loaded.sketch, store=store, should_stop=should_stop)
+    with open_answers(session, workspace) as store:
+        running = Runner(plan, sketch=loaded.sketch, store=store, should_stop=should_stop)
         for state in running.run():
             report(state)
     return running.state
 
 
-def run_sweep(form: Form, session: Session) -> Iterator[tuple[str, SweepState | None]]:
+def run_sweep(
+    form: Form, session: Session, workspace: Workspace
+) -> Iterator[tuple[str, SweepState | None]]:
     """Sweep; yield (status HTML, the state when there is a new one) as it goes."""
     loaded = session.loaded
     if loaded is None:
@@ -204,7 +208,7 @@ def run_sweep(form: Form, session: Session) -> Iterator[tuple[str, SweepState | 
         return
 
     def work(report: Report, cancel: CancelToken) -> SweepState:
-        return sweep(plan, loaded, session, report, lambda: cancel.is_cancelled)
+        return sweep(plan, loaded, session, workspace, report, lambda: cancel.is_cancelled)
 
     job = Job(work)
     session.job = job

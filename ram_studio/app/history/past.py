@@ -94,9 +94,29 @@ def _joined(merges: Sequence[PastMerge], store: AnswerStore) -> list[PastModel]:
         if fingerprint not in merged:
             first = runs[0]
             found.append(
-                PastModel(f"f{fingerprint}", first.model, first.created, None, tuple(runs))
+                PastModel(f"f{fingerprint}", first.model, first.created, _made(first), tuple(runs))
             )
     return sorted(found, key=lambda model: model.when, reverse=True)
+
+
+def _made(run: StoredRun) -> PastMerge | None:
+    """Return how a model that an experiment merged in memory was made, None for other models."""
+    if run.merge is None:
+        return None
+    recipe = run.merge["recipe"]
+    return PastMerge(
+        id=f"r{run.id}",
+        when=run.created,
+        name=run.model,
+        title="",
+        example=None,
+        folder="",
+        fingerprint=run.fingerprint,
+        method=recipe["method"],
+        recipe=recipe,
+        agents=run.merge.get("agents", {}),
+        seconds=run.merge.get("seconds", 0.0),
+    )
 
 
 def side_by_side(

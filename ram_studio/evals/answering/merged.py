@@ -30,7 +30,7 @@ class MergedEngine(LocalEngine):
         """Answer from now on with these weights.
 
         Args:
-            weights: digest of what decides them, see `sweep_identity.identify`.
+            weights: digest of what decides them, see `experiment.identity.identify`.
             apply: puts them into the loaded model, whatever was in it before.
         """
         self._weights, self._apply = weights, apply

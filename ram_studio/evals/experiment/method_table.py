@@ -1,18 +1,29 @@
-"""The finished table of a comparison: rows, what of them is within noise, JSON and CSV."""
+"""The finished table of a comparison: rows, what of them is within noise, JSON and a table."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ram_studio.engine.in_memory import AppliedMerge
+from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.evals.report.statistics import holm
 from ram_studio.evals.report.tables import SIGNIFICANCE, EvalReport, PairedCounts, compare
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+class Merged(NamedTuple):
+    """How a row was merged. settings: all of the method's; agents: by name rho, lambda and
+    effective_lambda; seconds: of merging it.
+    """
+
+    recipe: Recipe
+    settings: Mapping[str, Any]
+    agents: Mapping[str, Mapping[str, float | None]]
+    seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -49,17 +60,20 @@ class Versus:
 
 @dataclass(frozen=True)
 class MethodTable:
-    """A finished comparison.
+    """A comparison, finished or stopped on its way.
 
-    report: every row's answers, by label; merges: what each merge row asked for and stored;
+    report: the finished rows' answers, by label; merges: how each row that is a merge was made;
     agents: the rows that are agents (the base's row is "base"); reference: label of the row that
-    all others are compared with.
+    all others are compared with; it may be missing when the comparison was stopped.
+    unfinished: label -> why there is no score. is_stopped: stopped before all rows were finished.
     """
 
     report: EvalReport
-    merges: Mapping[str, AppliedMerge]
+    merges: Mapping[str, Merged]
     agents: tuple[str, ...]
     reference: str
+    unfinished: Mapping[str, str] = field(default_factory=dict)
+    is_stopped: bool = False
 
     def kind(self, label: str) -> str:
         """Return "merge", "agent" or "base"."""
@@ -69,6 +83,8 @@ class MethodTable:
 
     def versus(self) -> dict[str, Versus]:
         """Return every other row against the reference, over all skill prompts."""
+        if self.reference not in self.report.models:
+            return {}
         others = [label for label in self.report.models if label != self.reference]
         counts = [compare(self.report, label, self.reference)["skills"] for label in others]
         adjusted = holm([pair.p_value for pair in counts])
@@ -93,28 +109,28 @@ class MethodTable:
                 f"prompts {counts.wins} gained, {counts.losses} lost "
                 f"(adjusted p {versus.p_adjusted:.2g})."
             )
+        said += [f"{label} has no score: {why}" for label, why in self.unfinished.items()]
         return tuple(said)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table ready for JSON: suite, seed, n, reference and one object per row."""
         versus = self.versus()
-        scores = self.report.to_dict()["models"]
         rows = []
-        for label, score in scores.items():
-            applied = self.merges.get(label)
+        for label, result in self.report.models.items():
+            score, merged = result.to_dict(), self.merges.get(label)
             rows.append(
                 {
                     "row": label,
                     "kind": self.kind(label),
-                    "method": None if applied is None else applied.recipe.method,
-                    "settings": None if applied is None else dict(applied.recipe.settings),
-                    "merged_agents": None if applied is None else list(applied.recipe.agents),
+                    "method": None if merged is None else merged.recipe.method,
+                    "settings": None if merged is None else dict(merged.settings),
+                    "merged_agents": None if merged is None else list(merged.recipe.agents),
                     "domains": score["domains"],
-                    "average": _finite(score["average"]),
-                    "retention": _finite(score["retention"]),
-                    "merge_seconds": None if applied is None else applied.seconds,
+                    "average": score["average"],
+                    "retention": score["retention"],
+                    "merge_seconds": None if merged is None else merged.seconds,
                     "evaluation_seconds": score["seconds"],
-                    "agents": {} if applied is None else _agents(applied),
+                    "agents": {} if merged is None else dict(merged.agents),
                     "versus": versus[label].to_dict() if label in versus else None,
                 }
             )
@@ -123,51 +139,49 @@ class MethodTable:
             "seed": self.report.seed,
             "n": self.report.n,
             "reference": self.reference,
+            "ending": "stopped" if self.is_stopped else "done",
             "rows": rows,
+            "unfinished": dict(self.unfinished),
             "statements": list(self.statements()),
         }
 
-    def to_csv(self) -> str:
-        """Return the table as CSV with a header; unknown values are empty."""
-        table = self.to_dict()
-        agents = list(dict.fromkeys(name for row in table["rows"] for name in row["agents"]))
-        domains = list(table["rows"][0]["domains"]) if table["rows"] else []
-        columns = ["row", "kind", "method", "settings"]
-        columns += [f"{d}{part}" for d in domains for part in ("", "_low95", "_high95")]
-        columns += ["average", "retention", "merge_seconds", "evaluation_seconds"]
-        columns += [f"{part}_{a}" for a in agents for part in ("rho", "lambda", "effective_lambda")]
-        columns += ["gained", "lost", "p", "p_adjusted", "versus_reference"]
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(columns)
-        for row in table["rows"]:
-            cells = [row["row"], row["kind"], row["method"]]
-            cells.append("" if row["settings"] is None else json.dumps(row["settings"]))
-            for domain in domains:
-                score = row["domains"][domain]
-                cells += [score["score"], *score["ci95"]]
-            cells += [row[k] for k in ("average", "retention", "merge_seconds")]
-            cells.append(row["evaluation_seconds"])
+    def to_frame(self) -> DataFrame:
+        """Return one row per label: scores with intervals, seconds, lambda, and the comparison."""
+        from pandas import DataFrame
+
+        versus = self.versus()
+        agents = list(dict.fromkeys(name for m in self.merges.values() for name in m.agents))
+        rows = []
+        for label, result in self.report.models.items():
+            merged, against = self.merges.get(label), versus.get(label)
+            row: dict[str, Any] = {
+                "row": label,
+                "kind": self.kind(label),
+                "method": None if merged is None else merged.recipe.method,
+                "settings": None if merged is None else json.dumps(dict(merged.settings)),
+            }
+            for domain, score in result.domains.items():
+                known = score.interval()
+                row[domain] = known.pop("score")
+                row |= {f"{domain}_{end}": value for end, value in known.items()}
+            row |= {
+                "average": result.average,
+                "retention": result.retention,
+                "merge_seconds": None if merged is None else merged.seconds,
+                "evaluation_seconds": result.seconds,
+            }
             for agent in agents:
-                numbers = row["agents"].get(agent, {})
-                cells += [numbers.get(k) for k in ("rho", "lambda", "effective_lambda")]
-            against = row["versus"] or {}
-            keys = ("wins", "losses", "p_value", "p_adjusted", "outcome")
-            cells += [against.get(k) for k in keys]
-            writer.writerow("" if cell is None else cell for cell in cells)
-        return out.getvalue()
-
-
-def _agents(applied: AppliedMerge) -> dict[str, dict[str, float | None]]:
-    return {
-        name: {
-            "rho": _finite(a.rho),
-            "lambda": a.scaling_factor,
-            "effective_lambda": a.effective_scaling_factor,
-        }
-        for name, a in applied.agents.items()
-    }
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+                numbers = {} if merged is None else merged.agents.get(agent, {})
+                for key in ("rho", "lambda", "effective_lambda"):
+                    row[f"{key}_{agent}"] = numbers.get(key)
+            row |= {
+                "gained": None if against is None else against.counts.wins,
+                "lost": None if against is None else against.counts.losses,
+                "p": None if against is None else against.counts.p_value,
+                "p_adjusted": None if against is None else against.p_adjusted,
+                "versus_reference": None if against is None else against.outcome,
+            }
+            rows.append(row)
+        frame = DataFrame(rows)
+        # Counts, though the reference itself has none.
+        return frame.astype({"gained": "Int64", "lost": "Int64"})

@@ -2,7 +2,7 @@
 
 Each is a function from one recipe (base, agents, and what they share) to recipes by label. They are
 plain recipes: apply them in memory (`in_memory.InMemoryMerger`), score them
-(`evals.comparison.compare_methods`) or write them out (`merge.merge`).
+(`experiment.run.compare_methods`) or write them out (`merge.merge`).
 
 The values of the grids are this project's, in the ranges people use; where the paper names a range
 the grid's description says so.
@@ -39,6 +39,12 @@ def with_method(recipe: Recipe, method: str, settings: Mapping[str, Any]) -> Rec
     """
     make_settings(method, settings)
     return recipe.model_copy(update={"method": method, "settings": dict(settings)})
+
+
+def full_settings(recipe: Recipe) -> dict[str, Any]:
+    """Return all settings of a recipe's method, ready for JSON; paths only where one was given."""
+    settings = make_settings(recipe.method, recipe.settings).model_dump(mode="json")
+    return {k: v for k, v in settings.items() if k != "files" or v is not None}
 
 
 def with_agents(recipe: Recipe, names: tuple[str, ...]) -> Recipe:

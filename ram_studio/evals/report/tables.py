@@ -4,12 +4,16 @@ Pure bookkeeping: no model, no file, no torch.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.suites.demo.tasks import RETENTION_DOMAIN, SKILL_DOMAINS, Item
+from ram_studio.evals.question import Question
+from ram_studio.evals.suites.demo.tasks import RETENTION_DOMAIN, SKILL_DOMAINS
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 # A difference with a larger McNemar p than this is reported as within noise.
 SIGNIFICANCE = 0.05
@@ -41,6 +45,13 @@ class DomainScore:
             return 0.0, 1.0
         interval = binomtest(self.correct, self.n).proportion_ci(0.95, method="wilson")
         return float(interval.low), float(interval.high)
+
+    def interval(self) -> dict[str, float | None]:
+        """Return {"score", "low95", "high95"} for a table's row; None where nothing was asked."""
+        if not self.n:
+            return {"score": None, "low95": None, "high95": None}
+        low, high = self.ci95
+        return {"score": self.score, "low95": low, "high95": high}
 
     def to_dict(self) -> dict[str, Any]:
         """Return {"n", "correct", "score", "stderr", "ci95": [low, high]}."""
@@ -129,8 +140,23 @@ class EvalReport:
     suite: str
     seed: int
     n: int
-    items: dict[str, tuple[Item, ...]]
+    items: dict[str, tuple[Question, ...]]
     models: dict[str, ModelResult]
+
+    @staticmethod
+    def of(
+        suites: Sequence[str],
+        seed: int,
+        asked: Mapping[str, Sequence[Question]],
+        models: dict[str, ModelResult],
+    ) -> "EvalReport":
+        """Return the report of these questions by suite; n is that of the largest domain."""
+        items: dict[str, list[Question]] = {}
+        for question in (q for questions in asked.values() for q in questions):
+            items.setdefault(question.domain, []).append(question)
+        n = max((len(questions) for questions in items.values()), default=0)
+        fixed = {domain: tuple(questions) for domain, questions in items.items()}
+        return EvalReport(",".join(suites), seed, n, fixed, models)
 
     def to_dict(self) -> dict[str, Any]:
         """Return {"suite", "seed", "n", "models": {NAME: {...}}}, without the single answers."""
@@ -141,27 +167,24 @@ class EvalReport:
             "models": {name: result.to_dict() for name, result in self.models.items()},
         }
 
-    def joined(self, other: "EvalReport") -> "EvalReport":
-        """Return this report with the other's models added after its own.
+    def to_frame(self) -> "DataFrame":
+        """Return one row per model and domain: n, correct, score, stderr, low95, high95."""
+        from pandas import DataFrame
 
-        Raises:
-            EvaluationError: the prompts differ, or a model name occurs in both.
-        """
-        if (self.suite, self.seed, self.n, self.items) != (
-            other.suite,
-            other.seed,
-            other.n,
-            other.items,
-        ):
-            raise EvaluationError(
-                f"Reports of different prompts cannot be joined: suite {self.suite!r}, seed "
-                f"{self.seed}, n {self.n} and suite {other.suite!r}, seed {other.seed}, n "
-                f"{other.n}. Evaluate with equal settings."
-            )
-        twice = sorted(set(self.models) & set(other.models))
-        if twice:
-            raise EvaluationError(f"Both reports have a model named {twice}. Rename one of them.")
-        return replace(self, models={**self.models, **other.models})
+        columns = ["model", "domain", "n", "correct", "stderr", "score", "low95", "high95"]
+        rows = [
+            {
+                "model": name,
+                "domain": domain,
+                "n": score.n,
+                "correct": score.correct,
+                "stderr": _number(score.stderr),
+                **score.interval(),
+            }
+            for name, result in self.models.items()
+            for domain, score in result.domains.items()
+        ]
+        return DataFrame(rows, columns=columns)
 
 
 @dataclass(frozen=True)
@@ -171,6 +194,13 @@ class PairedCounts:
     wins: int
     losses: int
     ties: int
+
+    @staticmethod
+    def of(verdicts: Iterable[tuple[bool, bool]]) -> "PairedCounts":
+        """Return the counts of these pairs: whether the first is right, whether the second is."""
+        pairs = list(verdicts)
+        wins, losses = pairs.count((True, False)), pairs.count((False, True))
+        return PairedCounts(wins, losses, len(pairs) - wins - losses)
 
     @property
     def p_value(self) -> float:
@@ -212,7 +242,12 @@ def compare(report: EvalReport, a: str, b: str) -> dict[str, PairedCounts]:
                 f"Choose from: {', '.join(report.models) or 'none'}."
             )
     first, second = report.models[a].answers, report.models[b].answers
-    counts = {domain: _paired(first[domain], second[domain]) for domain in report.items}
+    counts = {
+        domain: PairedCounts.of(
+            (x.is_correct, y.is_correct) for x, y in zip(first[domain], second[domain], strict=True)
+        )
+        for domain in report.items
+    }
     skills = [counts[domain] for domain in report.items if domain in report.models[a].skills]
     counts["skills"] = PairedCounts(
         sum(pair.wins for pair in skills),
@@ -220,9 +255,3 @@ def compare(report: EvalReport, a: str, b: str) -> dict[str, PairedCounts]:
         sum(pair.ties for pair in skills),
     )
     return counts
-
-
-def _paired(first: tuple[Answer, ...], second: tuple[Answer, ...]) -> PairedCounts:
-    verdicts = [(x.is_correct, y.is_correct) for x, y in zip(first, second, strict=True)]
-    wins, losses = verdicts.count((True, False)), verdicts.count((False, True))
-    return PairedCounts(wins, losses, len(verdicts) - wins - losses)

@@ -5,13 +5,14 @@ answers are committed batch by batch, so that a stopped or killed evaluation los
 in flight, and the next evaluation with the same run key takes up where it ended. Names of models
 and paths are labels: they are no part of the key. Tokens and passwords never come near this file.
 
-Format: SQLite in WAL mode, `application_id` APPLICATION_ID, `user_version` SCHEMA_VERSION.
+Format: SQLite in WAL mode, `application_id` APPLICATION_ID, `user_version` SCHEMA_VERSION. Version
+2 says of a merge how it was made; files of version 1 are brought up to it when they are opened.
 """
 
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +27,7 @@ from ram_studio.resources import user_folder
 __all__ = ["AnswerStore", "RunKey", "StoredAnswer", "StoredRun", "default_store_path"]
 
 APPLICATION_ID = 0x52414D53
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_SECONDS = 30
 
 _SCHEMA = """
@@ -40,7 +41,8 @@ CREATE TABLE runs (
     suite_version INTEGER NOT NULL,
     settings TEXT NOT NULL,
     package_version TEXT NOT NULL,
-    created TEXT NOT NULL
+    created TEXT NOT NULL,
+    merge TEXT
 );
 CREATE TABLE prompts (digest TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE answers (
@@ -113,6 +115,9 @@ class AnswerStore:
                 f"{self.path} is a database of another program, not a store of answers. "
                 "Choose another path."
             )
+        elif version == 1:
+            run("ALTER TABLE runs ADD COLUMN merge TEXT")
+            run(f"PRAGMA user_version = {SCHEMA_VERSION}")
         elif version != SCHEMA_VERSION:
             raise EvaluationError(
                 f"{self.path} has format {version}, this version of RAM Studio reads format "
@@ -162,13 +167,25 @@ class AnswerStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def open_run(self, key: RunKey, *, model: str, path: str | None = None) -> int:
-        """Return the id of the run with this key, made when there is none; labels are renewed."""
+    def open_run(
+        self,
+        key: RunKey,
+        *,
+        model: str,
+        path: str | None = None,
+        merge: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Return the id of the run with this key, made when there is none; labels are renewed.
+
+        merge: how the model was merged, {"recipe", "agents": {name: numbers}, "seconds"}, ready for
+        JSON; what is known of it already is kept, see `set_merge`.
+        """
         with self._transaction() as connection:
             connection.execute(
                 "INSERT INTO runs (key, model, path, fingerprint, suite, suite_version, settings,"
-                " package_version, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT (key) DO UPDATE SET model = excluded.model, path = excluded.path",
+                " package_version, created, merge) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (key) DO UPDATE SET model = excluded.model, path = excluded.path,"
+                " merge = coalesce(merge, excluded.merge)",
                 (
                     key.digest,
                     model,
@@ -179,10 +196,22 @@ class AnswerStore:
                     json.dumps(dict(key.settings), sort_keys=True),
                     __version__,
                     _now(),
+                    None if merge is None else json.dumps(merge),
                 ),
             )
             row = connection.execute("SELECT id FROM runs WHERE key = ?", (key.digest,)).fetchone()
         return int(row[0])
+
+    def set_merge(self, run: int, merge: Mapping[str, Any]) -> None:
+        """Say how the model of a run was merged, see `open_run`."""
+        with self._transaction() as connection:
+            connection.execute("UPDATE runs SET merge = ? WHERE id = ?", (json.dumps(merge), run))
+
+    def merge_of(self, run: int) -> dict[str, Any] | None:
+        """Return how the model of a run was merged; None when it is not known."""
+        with self._errors():
+            row = self._connection.execute("SELECT merge FROM runs WHERE id = ?", (run,)).fetchone()
+        return json.loads(row[0]) if row and row[0] else None
 
     def forget(self, run: int) -> None:
         """Delete the answers of a run, so that it is asked anew."""
@@ -264,11 +293,19 @@ class AnswerStore:
         with self._errors():
             rows = self._connection.execute(
                 "SELECT id, model, path, fingerprint, suite, suite_version, settings, created,"
-                " count(item), coalesce(sum(is_correct), 0), coalesce(sum(seconds), 0.0)"
+                " count(item), coalesce(sum(is_correct), 0), coalesce(sum(seconds), 0.0), merge"
                 " FROM runs LEFT JOIN answers ON run = id AND finish != 'failed'"
                 " GROUP BY id ORDER BY id DESC"
             ).fetchall()
-        return [StoredRun(*row[:6], json.loads(row[6]), *row[7:]) for row in rows]
+        return [
+            StoredRun(
+                *row[:6],
+                json.loads(row[6]),
+                *row[7:11],
+                merge=None if row[11] is None else json.loads(row[11]),
+            )
+            for row in rows
+        ]
 
 
 def _reply(

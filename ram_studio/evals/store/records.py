@@ -46,7 +46,11 @@ class StoredAnswer:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run with its tally. `answered` counts final answers, `correct` the right ones of them."""
+    """A run with its tally.
+
+    answered: how many final answers, correct: the right ones of them. merge: how a model that was
+    merged in memory was made, see `AnswerStore.open_run`.
+    """
 
     id: int
     model: str
@@ -59,3 +63,4 @@ class StoredRun:
     answered: int
     correct: int
     seconds: float
+    merge: Mapping[str, Any] | None = None

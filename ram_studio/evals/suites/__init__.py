@@ -1,23 +1,66 @@
 """The suites that any causal language model can be asked, by name; each states its version.
 
-`demo` is the example agents' own suite; `health` (numbers without right answers) is not a suite of
+A new suite is one file here with a `SUITE` (see `suite.Suite`), named in `_GENERAL` below. `demo`
+is the example agents' own suite; `health` (numbers without right answers) is not a suite of
 questions, see `ram_studio.evals.suites.health.health`.
 """
 
+from collections.abc import Sequence
+
+from ram_studio.errors import EvaluationError
 from ram_studio.evals.suites import code, instructions, mathematics, memory, tool
 from ram_studio.evals.suites.demo import suite as demo
 from ram_studio.evals.suites.suite import DEFAULT_LENGTHS, Suite, SuiteSettings, visible
 
-GENERAL_SUITES: dict[str, Suite] = {
-    module.SUITE.name: module.SUITE for module in (tool, memory, code, mathematics, instructions)
-}
+_GENERAL = (tool, memory, code, mathematics, instructions)
+
+HEALTH = "health"
+GENERAL_SUITES: dict[str, Suite] = {module.SUITE.name: module.SUITE for module in _GENERAL}
 ALL_SUITES: dict[str, Suite] = {demo.SUITE.name: demo.SUITE, **GENERAL_SUITES}
 
 __all__ = [
     "ALL_SUITES",
     "DEFAULT_LENGTHS",
     "GENERAL_SUITES",
+    "HEALTH",
     "Suite",
     "SuiteSettings",
+    "register",
+    "suite_names",
     "visible",
 ]
+
+
+def register(suite: Suite) -> None:
+    """Offer one more suite to everything that asks questions, in this process.
+
+    Raises: EvaluationError for a name that is taken.
+    """
+    if suite.name in (*ALL_SUITES, HEALTH):
+        raise EvaluationError(f"There is a suite {suite.name!r} already. Choose another name.")
+    GENERAL_SUITES[suite.name] = ALL_SUITES[suite.name] = suite
+
+
+def suite_names(given: str | Sequence[str], *, health: bool = False) -> tuple[str, ...]:
+    """Return suites named in a sequence or one text with commas, each once, in the order given.
+
+    Args:
+        health: whether health may be among them.
+
+    Raises: EvaluationError for an unknown name, none at all, or demo beside others.
+    """
+    parts = given.split(",") if isinstance(given, str) else given
+    names = tuple(dict.fromkeys(name.strip() for name in parts if name.strip()))
+    known = [*ALL_SUITES, HEALTH] if health else list(ALL_SUITES)
+    choose = f"Choose from: {', '.join(known)}."
+    for name in names:
+        if name not in known:
+            raise EvaluationError(f"Suite {name!r} cannot be asked here. {choose}")
+    if not names:
+        raise EvaluationError(f"No suite was named. {choose}")
+    if demo.SUITE.name in names and len(names) > 1:
+        raise EvaluationError(
+            "Suite demo belongs to the example agents, and its domains bear the names of other "
+            "suites. Evaluate it on its own."
+        )
+    return names

@@ -19,7 +19,6 @@ __all__ = [
     "DOMAINS",
     "RETENTION_DOMAIN",
     "SKILL_DOMAINS",
-    "SUITES",
     "Item",
     "make_items",
     "score",
@@ -29,7 +28,6 @@ __all__ = [
 SKILL_DOMAINS = ("code", "tool", "memory")
 RETENTION_DOMAIN = "follow"
 DOMAINS = (*SKILL_DOMAINS, RETENTION_DOMAIN)
-SUITES: dict[str, tuple[str, ...]] = {"demo": DOMAINS}
 
 Split = Literal["train", "validation", "test"]
 

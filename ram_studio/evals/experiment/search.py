@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ram_studio.algorithm.ladder import LADDER, snap
-from ram_studio.evals.experiment.sweep_space import Axis, Candidate, Space
+from ram_studio.evals.experiment.space import Axis, Candidate, Space
 
 
 class OptunaSearch:

@@ -1,36 +1,40 @@
-"""Evaluating the shipped example models: progress, stop, batching, errors."""
+"""Decoding with the shipped example models, and what an evaluation of a folder or engine tells."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals import DOMAINS, compare, evaluate, evaluate_loaded, make_items
-from ram_studio.evals.answering.decode import decode, generate, load_model, resolve_device
+from ram_studio.evals import DOMAINS, compare, evaluate, make_items
+from ram_studio.evals.answering.decode import decode, generate, resolve_device
 
-EXAMPLE = Path(__file__).parents[2] / "assets" / "example"
-BASE, CODING = EXAMPLE / "base", EXAMPLE / "coding"
-
-
-@pytest.fixture(scope="module")
-def loaded():
-    return load_model(BASE, "cpu")
+BASE = Path(__file__).parents[2] / "assets" / "example" / "base"
 
 
 @pytest.fixture(scope="module")
-def report():
-    return evaluate({"base": BASE, "coding": CODING}, limit=40, device="cpu")
+def loaded(base_engine):
+    return base_engine.model, base_engine.tokenizer
 
 
-def test_a_report_holds_every_item_answer_and_verdict(report):
-    assert list(report.models) == ["base", "coding"]
-    for domain in DOMAINS:
-        assert len(report.items[domain]) == 40
-        for result in report.models.values():
-            assert len(result.answers[domain]) == 40
-    assert json.loads(json.dumps(report.to_dict()))["models"]["base"]["path"] == str(BASE)
+@pytest.fixture(scope="module")
+def report(base_engine, coding_engine):
+    return evaluate({"base": base_engine, "coding": coding_engine}, limit=40)
+
+
+def test_a_report_holds_every_item_and_answer_and_is_a_tidy_table(report):
+    assert {d: len(items) for d, items in report.items.items()} == dict.fromkeys(DOMAINS, 40)
+    for result in report.models.values():
+        assert {d: len(answers) for d, answers in result.answers.items()} == dict.fromkeys(
+            DOMAINS, 40
+        )
+    assert report.to_dict()["models"]["base"]["path"] == str(BASE)
+    frame = report.to_frame().set_index(["model", "domain"])
+    assert list(frame.index) == [(m, d) for m in ("base", "coding") for d in DOMAINS]
+    score = report.models["coding"].domains["code"]
+    row = frame.loc["coding", "code"]
+    assert (row["n"], row["correct"], row["score"]) == (40, score.correct, score.score)
+    assert (row["low95"], row["high95"]) == score.ci95
 
 
 def test_the_coding_agent_beats_the_base_beyond_noise_on_code_only(report):
@@ -38,6 +42,12 @@ def test_the_coding_agent_beats_the_base_beyond_noise_on_code_only(report):
     assert counts["code"].wins > counts["code"].losses
     assert not counts["code"].is_within_noise
     assert counts["follow"].is_within_noise
+
+
+def test_an_open_engine_stays_open_and_scores_as_its_folder(report, base_engine):
+    assert base_engine._loaded is not None
+    again = evaluate({"again": BASE}, limit=40, device="cpu")
+    assert again.models["again"].domains == report.models["base"].domains
 
 
 def test_batch_size_does_not_change_answers(loaded):
@@ -109,75 +119,45 @@ def test_sampling_is_seeded_and_groups_rows_by_prompt(loaded):
     assert sample(0) != sample(1)
 
 
-def test_progress_starts_at_zero_and_ends_complete_in_every_domain(loaded):
+def test_progress_starts_at_zero_and_ends_complete_in_every_domain(base_engine):
     seen = []
-    evaluate_loaded(
-        "m", *loaded, limit=6, batch_size=4, on_progress=lambda *event: seen.append(event)
-    )
-    assert seen == [("m", domain, done, 6) for domain in DOMAINS for done in (0, 4, 6)]
+    evaluate({"m": base_engine}, limit=6, on_progress=lambda *event: seen.append(event))
+    assert seen[:4] == [("m", domain, 0, 6) for domain in DOMAINS]
+    last = {domain: done for _, domain, done, _ in seen}
+    assert last == dict.fromkeys(DOMAINS, 6)
+    for domain in DOMAINS:
+        dones = [done for _, d, done, _ in seen if d == domain]
+        assert dones == sorted(dones)
 
 
-def test_stop_ends_the_run_at_once(loaded):
+def test_stop_ends_the_run_at_once(base_engine):
     polls = []
 
     def should_stop() -> bool:
         polls.append(1)
         return len(polls) > 3
 
-    with pytest.raises(Stopped):
-        evaluate_loaded("m", *loaded, limit=20, should_stop=should_stop)
+    with pytest.raises(Stopped, match="as no store was given they are gone"):
+        evaluate({"m": base_engine}, limit=20, should_stop=should_stop)
     assert len(polls) == 4
 
 
-def test_a_loaded_model_scores_as_its_folder(loaded, report):
-    row = evaluate_loaded("again", *loaded, limit=40)
-    assert row.models["again"].domains == report.models["base"].domains
-    assert list(report.joined(row).models) == ["base", "coding", "again"]
-
-
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"suite": "humaneval"}, "'humaneval'.*demo"),
-        ({"limit": 0}, "limit is 0"),
-        ({"batch_size": 0}, "batch size is 0"),
-    ],
-)
-def test_bad_settings_are_refused(options, message):
-    with pytest.raises(EvaluationError, match=message):
-        evaluate({"base": BASE}, **options)
-
-
-def test_no_model_is_refused():
-    with pytest.raises(EvaluationError, match="No model"):
-        evaluate({})
-
-
-def test_a_missing_folder_is_refused(tmp_path):
-    with pytest.raises(EvaluationError, match=r"config\.json"):
-        evaluate({"gone": tmp_path / "gone"}, limit=1)
-
-
-@pytest.mark.parametrize(
-    ("removed", "message"),
+    ("spoilt", "message"),
     [
         (("tokenizer.json", "tokenizer_config.json"), "no tokenizer"),
         (("model.safetensors",), "no \\*.safetensors"),
+        ((), "does not load"),
     ],
+    ids=["no tokenizer", "no weights", "half the weights"],
 )
-def test_incomplete_folders_are_refused(tmp_path, removed, message):
+def test_incomplete_folders_are_refused(tmp_path, spoilt, message):
     folder = tmp_path / "m"
-    shutil.copytree(BASE, folder, ignore=shutil.ignore_patterns(*removed))
+    shutil.copytree(BASE, folder, ignore=shutil.ignore_patterns(*spoilt))
+    if not spoilt:
+        weights = folder / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:50_000])
     with pytest.raises(EvaluationError, match=message):
-        evaluate({"m": folder}, limit=1)
-
-
-def test_truncated_weights_are_refused(tmp_path):
-    folder = tmp_path / "m"
-    shutil.copytree(BASE, folder)
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:50_000])
-    with pytest.raises(EvaluationError, match="does not load"):
         evaluate({"m": folder}, limit=1)
 
 

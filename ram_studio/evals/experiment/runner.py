@@ -1,64 +1,56 @@
-"""Sweeps: many settings merged into one loaded model, scored on the same items, raced.
+"""The runner: many merges put into one loaded model in turn, all asked the same questions.
 
 No checkpoint is written. The base is loaded once; settings that come to the same weights are asked
-once; answers go to the store as they come, so that a stopped sweep is taken up where it ended. The
-winner's score is the best of many on the same items and therefore too good: it is scored again on
-held-out items, next to the setting that the sweep started from.
+once; answers go to the store as they come, so that what is stopped is taken up where it ended.
+A sweep races its settings and scores the winner again, on held-out questions: its score is the best
+of many on the same ones and therefore too good. A comparison asks all of its rows everything.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import SettingsError, Stopped
-from ram_studio.evals.experiment import sweep_race as race
-from ram_studio.evals.experiment.sweep_answers import Entry, ShouldStop, SweepAnswers
-from ram_studio.evals.experiment.sweep_items import by_stage
-from ram_studio.evals.experiment.sweep_plan import DEFAULT_ITEMS, DEFAULT_TRIALS, Search, SweepPlan
-from ram_studio.evals.experiment.sweep_result import Ending, Recheck, SweepState
-from ram_studio.evals.experiment.sweep_search import OptunaSearch
-from ram_studio.evals.experiment.sweep_space import Candidate, Space, parse_axes
-from ram_studio.evals.report.tables import DomainScore, PairedCounts
-
-__all__ = ["Sweep", "SweepPlan", "SweepState", "sweep"]
+from ram_studio.evals.experiment import race
+from ram_studio.evals.experiment.answers import Answers, Entry, Setup
+from ram_studio.evals.experiment.items import by_stage
+from ram_studio.evals.experiment.plan import Plan, SweepPlan
+from ram_studio.evals.experiment.presets import full_settings
+from ram_studio.evals.experiment.search import OptunaSearch
+from ram_studio.evals.experiment.space import Candidate
+from ram_studio.evals.experiment.table import Ending, Recheck, SweepRow, SweepState
+from ram_studio.evals.question import Question
+from ram_studio.evals.report.tables import DomainScore
 
 # A proposal that is an old merge again costs nothing; a space that has no other must end, though.
 _ASKS_PER_TRIAL = 5
 
 
-class Sweep:
-    """A sweep under way; `state` is always what is known so far.
+class Runner:
+    """An experiment under way; `state` is always what is known so far.
 
     Args:
         plan: what to do.
         should_stop: polled before each batch and token.
-        options: of `SweepAnswers`. device: where the model answers and merges are made. sketch: of
-            base and agents, else they are counted once where a method needs it. store: where
-            answers go and are found again; fresh: forget stored answers first. fisher_folder:
-            where estimated Fisher files are kept, a temporary one when left out. on_progress:
-            called with (setting, answers of this stage, of how many).
+        setup: fields of `Setup`.
 
-    Raises: as `SweepPlan.candidates`.
+    Raises: as `Plan.candidates`.
     """
 
     def __init__(
-        self, plan: SweepPlan, *, should_stop: ShouldStop | None = None, **options: Any
+        self, plan: Plan, *, should_stop: Callable[[], bool] | None = None, **setup: Any
     ) -> None:
         self.plan = plan
-        self._grid = plan.candidates()
-        self._space = Space(plan.recipe, plan.axes)
-        self._should_stop, self._options = should_stop, options
-        self._entries: list[Entry] = []
-        self._answers: SweepAnswers | None = None
+        self.entries: list[Entry] = []
+        self.state = SweepState(",".join(plan.suite_names), plan.seed, is_search=plan.is_search)
+        self._candidates, self._start = plan.candidates(), plan.start()
+        self._should_stop, self._setup = should_stop, Setup(**setup)
+        self._answers: Answers | None = None
         self._deadline: float | None = None
         self._began = 0.0
-        self.state = SweepState(
-            ",".join(plan.suite_names), plan.seed, is_search=plan.search == "optuna"
-        )
 
     def run(self) -> Iterator[SweepState]:
         """Yield the state after every stage of every setting; the last one is the result.
@@ -80,7 +72,7 @@ class Sweep:
     def _run(self) -> Iterator[SweepState]:
         ending: Ending = "done"
         try:
-            self._answers = SweepAnswers(self.plan, self._is_over, **self._options)
+            self._answers = Answers(self.plan, self._is_over, self._setup)
             self._open()
             yield self._tell()
             for _ in self._search() if self.state.is_search else self._race():
@@ -91,7 +83,7 @@ class Sweep:
             else:
                 ending = "out of time"
                 self._look(self._alive(), final=True)
-        for entry in self._entries:
+        for entry in self.entries:
             if entry.status in ("waiting", "running", "open"):
                 entry.status = "unfinished"
         if ending != "stopped":
@@ -108,24 +100,28 @@ class Sweep:
     # ------------------------------------------------------------------ settings
 
     def _open(self) -> None:
-        """Set up the stages, the start and the grid."""
+        """Set up the stages, the start and the candidates."""
         assert self._answers is not None
         items = self._answers.items
         self._shares = race.stage_shares(items.count, self.plan.early_stop)
         self._stages = {name: by_stage(qs, self._shares) for name, qs in items.chosen_by.items()}
         self._domain_of = {q.id: q.domain for qs in items.chosen_by.values() for q in qs}
-        start = self._add(self._space.start(), is_start=True)
-        for candidate in self._grid:
+        start = None if self._start is None else self._add(self._start, is_start=True)
+        for candidate in self._candidates:
             self._add(candidate)
-        twin = next((e for e in self._entries if e.same_as is start), None)
-        if twin is not None:
+        twin = next((e for e in self.entries if start is not None and e.same_as is start), None)
+        if start is not None and twin is not None:
             # The start is a point of the grid: it goes by the name it has there.
-            self._entries.remove(start)
+            self.entries.remove(start)
             twin.is_start, twin.same_as, twin.status = True, None, "waiting"
-            for entry in self._entries:
+            for entry in self.entries:
                 entry.same_as = twin if entry.same_as is start else entry.same_as
-        distinct = sum(entry.same_as is None for entry in self._entries)
-        settings = self.plan.trials + 1 if self.state.is_search else distinct
+        distinct = sum(entry.same_as is None for entry in self.entries)
+        settings = (
+            self.plan.trials + 1
+            if isinstance(self.plan, SweepPlan) and self.plan.is_search
+            else distinct
+        )
         held = [q for qs in items.held_out.values() for q in qs if q.domain in items.skills]
         self.state = replace(
             self.state,
@@ -143,10 +139,10 @@ class Sweep:
             entry = Entry(candidate, *self._answers.identify(candidate), is_start)
         except SettingsError as error:
             entry = Entry(candidate, "", {}, is_start, "failed", note=str(error))
-        for other in self._entries:
+        for other in self.entries:
             if entry.digest and other.digest == entry.digest and other.same_as is None:
                 entry.same_as, entry.status = other, "same"
-        self._entries.append(entry)
+        self.entries.append(entry)
         return entry
 
     # ------------------------------------------------------------------ asking
@@ -154,7 +150,7 @@ class Sweep:
     def _race(self) -> Iterator[None]:
         """Ask all settings stage by stage, dropping what clearly loses after each."""
         for stage in range(len(self._shares)):
-            for entry in [e for e in self._entries if e.is_alive]:
+            for entry in [e for e in self.entries if e.is_alive]:
                 self._ask_stage(entry, stage)
                 yield
             self._look(self._alive(), final=stage == len(self._shares) - 1)
@@ -163,8 +159,9 @@ class Sweep:
     def _search(self) -> Iterator[None]:
         """Ask one setting after another, each compared with the best of those finished."""
         plan = self.plan
-        search = OptunaSearch(self._space, seed=plan.seed, trials=plan.trials)
-        yield from self._trial(self._entries[0])
+        assert isinstance(plan, SweepPlan)
+        search = OptunaSearch(plan.space, seed=plan.seed, trials=plan.trials)
+        yield from self._trial(self.entries[0])
         asks = tried = 0
         while tried < plan.trials and asks < _ASKS_PER_TRIAL * plan.trials:
             asks += 1
@@ -172,10 +169,10 @@ class Sweep:
             if entry.same_as is None:
                 tried += 1
                 yield from self._trial(entry)
-            elif any(e.label == entry.label for e in self._entries[:-1]):
-                self._entries.pop()
+            elif any(e.label == entry.label for e in self.entries[:-1]):
+                self.entries.pop()
             known = entry.same_as or entry
-            score = sum(known.verdicts.values()) / max(1, len(known.verdicts))
+            score = sum(a.is_correct for a in known.answers.values()) / max(1, len(known.answers))
             is_finished = known.stages == len(self._shares)
             search.tell(score, is_dropped=not is_finished, stage=known.stages)
         self._look(self._alive(), final=True)
@@ -202,14 +199,14 @@ class Sweep:
         except SettingsError as error:
             entry.status, entry.note = "failed", str(error)
             return
-        entry.verdicts.update(found)
+        entry.answers.update(found)
         entry.stages = stage + 1
         entry.status = "kept" if entry.stages == len(self._shares) else "open"
 
     # ------------------------------------------------------------------ comparing
 
     def _alive(self) -> list[Entry]:
-        return [e for e in self._entries if e.is_alive and e.stages]
+        return [e for e in self.entries if e.is_alive and e.stages]
 
     def _ranked(self) -> list[Entry]:
         """Return the comparable settings, the best first; among equals the start, then the earlier.
@@ -223,10 +220,16 @@ class Sweep:
             alive = [e for e in alive if e.stages == most]
         level = min((e.stages for e in alive), default=0)
         common = [q.id for parts in self._stages.values() for p in parts[:level] for q in p]
-        return sorted(alive, key=lambda e: (-sum(e.verdicts[q] for q in common), not e.is_start))
+
+        def right(entry: Entry) -> int:
+            return sum(entry.answers[question].is_correct for question in common)
+
+        return sorted(alive, key=lambda e: (-right(e), not e.is_start))
 
     def _look(self, entries: Sequence[Entry], *, final: bool) -> None:
         """Compare settings with the best so far; those that clearly lose are out."""
+        if self._start is None:
+            return
         ranked = self._ranked() if entries else []
         made = 0
         for entry in entries:
@@ -243,51 +246,65 @@ class Sweep:
 
     def _recheck(self) -> None:
         """Score the winner and the start on the held-out questions."""
-        ranked = self._ranked() if self._entries else []
+        ranked = self._ranked() if self.entries else []
         if not ranked or not self.plan.held or self._answers is None:
             return
-        start = next(e for e in self._entries if e.is_start)
-        sides = {"winner": ranked[0]}
+        start = next(e for e in self.entries if e.is_start)
+        sides = [ranked[0]]
         if start is not ranked[0] and start.status != "failed":
-            sides["start"] = start
-        held = self._answers.items.held_out
+            sides.append(start)
+        items = self._answers.items
         self.state = replace(self.state, now="held-out items")
-        found = {side: self._answers.ask(entry, held) for side, entry in sides.items()}
-        found.setdefault("start", found["winner"])
-        questions = [q for own in held.values() for q in own]
-        skills = [q for q in questions if q.domain in self._answers.items.skills]
-        domains = list(dict.fromkeys(q.domain for q in questions))
-        scores = {
-            side: DomainScore(len(skills), sum(v[q.id] for q in skills))
-            for side, v in found.items()
-        }
-        apart = {
-            side: {
-                d: _domain_score(verdicts, [q.id for q in questions if q.domain == d])
-                for d in domains
-            }
-            for side, verdicts in found.items()
-        }
-        pairs = [(found["winner"][q.id], found["start"][q.id]) for q in skills]
-        wins, losses = pairs.count((True, False)), pairs.count((False, True))
-        counts = PairedCounts(wins, losses, len(pairs) - wins - losses)
-        recheck = Recheck(
-            scores["winner"], scores["start"], apart, counts if "start" in sides else None
-        )
-        self.state = replace(self.state, recheck=recheck)
+        found = [
+            {question: answer.is_correct for question, answer in answers.items()}
+            for answers in (self._answers.ask(entry, items.held_out) for entry in sides)
+        ]
+        questions = [q for own in items.held_out.values() for q in own]
+        winner, other = found[0], found[1] if len(found) > 1 else None
+        self.state = replace(self.state, recheck=Recheck.of(winner, other, questions, items.skills))
 
     # ------------------------------------------------------------------ telling and stopping
 
     def _tell(self) -> SweepState:
-        ranked = self._ranked() if self._entries else []
+        ranked = self._ranked() if self.entries else []
         self.state = replace(
             self.state,
-            rows=tuple(entry.row(self._domain_of) for entry in self._entries),
+            rows=tuple(self._row(entry) for entry in self.entries),
             winner=ranked[0].label if ranked else None,
-            answers=sum(len(e.verdicts) for e in self._entries if e.same_as is None),
+            answers=sum(len(e.answers) for e in self.entries if e.same_as is None),
             seconds=time.monotonic() - self._began,
         )
         return self.state
+
+    def _row(self, entry: Entry) -> SweepRow:
+        """Return an entry for the result."""
+        known, recipe = entry.same_as or entry, entry.candidate.recipe
+        verdicts: dict[str, list[bool]] = {}
+        for question, answer in known.answers.items():
+            verdicts.setdefault(self._domain_of[question], []).append(answer.is_correct)
+        factors = {name: own["lambda"] for name, own in known.numbers.items()} or known.factors
+        return SweepRow(
+            label=entry.label,
+            values=entry.candidate.values,
+            method="" if recipe is None else recipe.method,
+            settings={} if recipe is None else full_settings(recipe),
+            status=entry.status,
+            same_as=None if entry.same_as is None else entry.same_as.label,
+            is_start=entry.is_start,
+            correct=sum(map(sum, verdicts.values())),
+            n=len(known.answers),
+            domains={d: DomainScore(len(own), sum(own)) for d, own in verdicts.items()},
+            loss=known.loss,
+            note=entry.note,
+            factors=factors,
+            merge_seconds=known.merge.get("seconds"),
+            seconds=entry.seconds,
+        )
+
+    @property
+    def questions(self) -> Mapping[str, Sequence[Question]]:
+        """What merges are compared on, by suite; empty before it was drawn."""
+        return {} if self._answers is None else self._answers.items.chosen_by
 
     def _is_stopped(self) -> bool:
         return bool(self._should_stop and self._should_stop())
@@ -303,57 +320,3 @@ class Sweep:
 
     def _is_over(self) -> bool:
         return self._is_stopped() or self._is_late()
-
-
-def _domain_score(verdicts: Mapping[str, bool], questions: Sequence[str]) -> DomainScore:
-    return DomainScore(len(questions), sum(verdicts[q] for q in questions))
-
-
-def sweep(
-    recipe: Recipe,
-    over: Mapping[str, Any] | Iterable[str],
-    *,
-    suites: str | Sequence[str] = "demo",
-    items: int = DEFAULT_ITEMS,
-    minutes: float | None = None,
-    search: Search = "grid",
-    trials: int = DEFAULT_TRIALS,
-    plan: Mapping[str, Any] | None = None,
-    on_update: Callable[[SweepState], None] | None = None,
-    should_stop: ShouldStop | None = None,
-    **options: Any,
-) -> SweepState:
-    """Try settings of a recipe in memory and return what was found.
-
-    Args:
-        recipe: base, agents and the setting to start from.
-        over: what to vary, `{"r": "0:0.5:6", "rule": ["ram+", "ram+s"]}` or the same as texts
-            `["r=0:0.5:6"]`, see `sweep_space`.
-        suites, items, minutes, search, trials, plan: fields of `SweepPlan`; the rarer ones in plan.
-        on_update: called with the state after every stage of every setting.
-        should_stop, options: as for `Sweep`.
-
-    Returns:
-        The last state. Stopping and time being up are no errors: its `ending` tells.
-
-    Raises: SettingsError, EvaluationError and what merging raises.
-
-    Example:
-        >>> result = sweep(recipe, {"r": "0:0.4:5"}, items=20)  # doctest: +SKIP
-        >>> result.best.label, result.recheck.winner.score      # doctest: +SKIP
-    """
-    made = SweepPlan(
-        recipe,
-        parse_axes(over),
-        suites=suites,
-        items=items,
-        minutes=minutes,
-        search=search,
-        trials=trials,
-        **(plan or {}),
-    )
-    running = Sweep(made, should_stop=should_stop, **options)
-    for state in running.run():
-        if on_update:
-            on_update(state)
-    return running.state

@@ -148,11 +148,14 @@ def _value(given: Any) -> Any:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A merge to try. values: what the axes have here, "method" included; label: for people."""
+    """A merge to try. values: what the axes have here, "method" included; label: for people.
+
+    recipe: None for the base or an agent itself, whose name is the label.
+    """
 
     label: str
     values: Mapping[str, Any]
-    recipe: Recipe
+    recipe: Recipe | None
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,20 @@
-"""How far a sweep is and what it found: rows, winner, re-check, sentences, JSON and CSV.
+"""How far a sweep is and what it found: rows, winner, re-check, sentences, JSON and a table.
 
 Plain data: no model, no file, no torch.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from ram_studio.evals.experiment.sweep_race import ERROR, Loss
+from ram_studio.evals.experiment.race import ERROR, Loss
+from ram_studio.evals.question import Question
 from ram_studio.evals.report.tables import DomainScore, PairedCounts
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Status = Literal[
     "waiting", "running", "open", "kept", "behind", "dropped", "same", "unfinished", "failed"
@@ -91,6 +93,35 @@ class Recheck:
     start: DomainScore
     domains: Mapping[str, Mapping[str, DomainScore]]
     counts: PairedCounts | None
+
+    @staticmethod
+    def of(
+        winner: Mapping[str, bool],
+        start: Mapping[str, bool] | None,
+        questions: Sequence[Question],
+        skills: Sequence[str],
+    ) -> Recheck:
+        """Return the re-check of these verdicts by question id; start: None when it is the winner.
+
+        skills: the domains that make up the score.
+        """
+        other = winner if start is None else start
+        asked = [question.id for question in questions if question.domain in skills]
+        domains = dict.fromkeys(question.domain for question in questions)
+        apart = {
+            side: {
+                domain: _score(verdicts, [q.id for q in questions if q.domain == domain])
+                for domain in domains
+            }
+            for side, verdicts in (("winner", winner), ("start", other))
+        }
+        counts = PairedCounts.of((winner[q], other[q]) for q in asked)
+        return Recheck(
+            _score(winner, asked),
+            _score(other, asked),
+            apart,
+            None if start is None else counts,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scores and the comparison as JSON-ready values."""
@@ -240,28 +271,33 @@ class SweepState:
             "statements": list(self.statements()),
         }
 
-    def to_csv(self) -> str:
-        """Return the rows as CSV with a header; unknown values are empty."""
+    def to_frame(self) -> DataFrame:
+        """Return the rows as a table, one setting each; what is not known is missing."""
+        from pandas import DataFrame
+
         axes = list(dict.fromkeys(name for row in self.rows for name in row.values))
         agents = list(dict.fromkeys(name for row in self.rows for name in row.factors))
         domains = list(dict.fromkeys(name for row in self.rows for name in row.domains))
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(
-            [
-                *("setting", *axes, "status", "same_as", "n", "correct", "score"),
-                *("low95", "high95", *domains, *(f"lambda_{a}" for a in agents)),
-                *("merge_seconds", "seconds"),
-            ]
+        return DataFrame(
+            {
+                "setting": row.label,
+                **{axis: row.values.get(axis) for axis in axes},
+                "status": row.status,
+                "same_as": row.same_as,
+                "n": row.n,
+                "correct": row.correct,
+                **row.score.interval(),
+                **{d: row.domains[d].score if d in row.domains else None for d in domains},
+                **{f"lambda_{agent}": row.factors.get(agent) for agent in agents},
+                "merge_seconds": row.merge_seconds,
+                "seconds": row.seconds,
+            }
+            for row in self.rows
         )
-        for row in self.rows:
-            low, high = row.score.ci95 if row.n else ("", "")
-            cells = [row.label, *(row.values.get(axis) for axis in axes), row.status, row.same_as]
-            cells += [row.n, row.correct, row.score.score if row.n else None, low, high]
-            cells += [row.domains[d].score if d in row.domains else None for d in domains]
-            cells += [*(row.factors.get(a) for a in agents), row.merge_seconds, row.seconds]
-            writer.writerow("" if cell is None else cell for cell in cells)
-        return out.getvalue()
+
+
+def _score(verdicts: Mapping[str, bool], questions: Sequence[str]) -> DomainScore:
+    return DomainScore(len(questions), sum(verdicts[question] for question in questions))
 
 
 def _chosen(best: SweepRow, settings: int) -> str:

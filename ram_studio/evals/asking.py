@@ -1,0 +1,124 @@
+"""One model on one suite: asked, judged and stored batch by batch; what is stored is not asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.evals.answering.engine import Engine
+from ram_studio.evals.question import Question, Reply, Verdict
+from ram_studio.evals.report.tables import Answer
+from ram_studio.evals.sandbox import CodeSwitch
+from ram_studio.evals.store.answers import AnswerStore, RunKey
+from ram_studio.evals.suites import Suite, visible
+
+Progress = Callable[[str, str, int, int], None]
+ShouldStop = Callable[[], bool]
+
+
+@dataclass
+class SuiteRun:
+    """One model on one suite.
+
+    name, path: what the store calls the model; path None where it is no folder. merge: how it was
+    merged, for History, see `AnswerStore.open_run`. fresh: forget stored answers first.
+    run: id in the store, None before `answers` or without a store.
+    """
+
+    name: str
+    path: str | None
+    engine: Engine
+    suite: Suite
+    code: CodeSwitch = "auto"
+    store: AnswerStore | None = None
+    fresh: bool = False
+    merge: Mapping[str, Any] | None = None
+    run: int | None = field(default=None, init=False)
+
+    def answers(
+        self,
+        questions: Sequence[Question],
+        on_progress: Progress | None = None,
+        should_stop: ShouldStop | None = None,
+    ) -> list[tuple[Question, Answer]]:
+        """Return every question with its answer, in order; asks only what is not stored.
+
+        Args:
+            on_progress: called with (model, domain, done, total) for each domain, stored answers
+                counted, and again after each batch.
+            should_stop: polled before each batch and token.
+
+        Raises: Stopped, EvaluationError; both say what was kept.
+        """
+        self._open()
+        known = self._final() if self.store is not None else {}
+        got = {q.id: known[q.id, q.digest] for q in questions if (q.id, q.digest) in known}
+        open_questions = [question for question in questions if question.id not in got]
+
+        def report(domains: set[str]) -> None:
+            for domain in dict.fromkeys(q.domain for q in questions):
+                if on_progress and domain in domains:
+                    ids = [q.id for q in questions if q.domain == domain]
+                    on_progress(self.name, domain, sum(i in got for i in ids), len(ids))
+
+        report({question.domain for question in questions})
+        try:
+            for batch in self.engine.answer(open_questions, should_stop) if open_questions else ():
+                rows = [
+                    (question, reply, self._verdict(question, reply)) for question, reply in batch
+                ]
+                if self.store is not None and self.run is not None:
+                    self.store.record(self.run, rows)
+                got.update({question.id: (reply, verdict) for question, reply, verdict in rows})
+                report({question.domain for question, _ in batch})
+        except Stopped:
+            raise Stopped(
+                f"The evaluation was stopped; {self._kept(len(got), questions)}"
+            ) from None
+        except EvaluationError as error:
+            kept = self._kept(len(got), questions)
+            raise EvaluationError(f'Model "{self.name}": {error} So far {kept}') from error
+        return [(q, _answer(*got[q.id])) for q in questions]
+
+    def _open(self) -> None:
+        if self.store is None:
+            return
+        identity = dict(self.engine.identity)
+        key = RunKey(
+            str(identity.pop("fingerprint")), self.suite.name, self.suite.version, identity
+        )
+        self.run = self.store.open_run(key, model=self.name, path=self.path, merge=self.merge)
+        if self.fresh:
+            self.store.forget(self.run)
+
+    def _final(self) -> dict[tuple[str, str], tuple[Reply, Verdict]]:
+        assert self.store is not None
+        assert self.run is not None
+        return {
+            (row.item, row.question): (row.reply, row.verdict)
+            for row in self.store.answers(self.run)
+            if row.reply.is_final
+        }
+
+    def _verdict(self, question: Question, reply: Reply) -> Verdict:
+        if reply.finish in ("too long", "refused", "failed"):
+            return Verdict(False, f"{reply.finish}: {reply.note}")
+        text = reply.text if question.is_raw else visible(reply.text)
+        verdict = self.suite.judge(question, text, self.code)
+        notes = "; ".join(note for note in (verdict.note, reply.note) if note)
+        return Verdict(verdict.is_correct, notes, verdict.facts)
+
+    def _kept(self, count: int, questions: Sequence[Question]) -> str:
+        of = f"{count} of {len(questions)} answers to suite {self.suite.name}"
+        if self.store is None:
+            return f"{of} were in, and as no store was given they are gone."
+        return f"{of} are stored; run the same again to go on from there."
+
+
+def _answer(reply: Reply, verdict: Verdict) -> Answer:
+    facts = dict(verdict.facts)
+    if reply.finish == "failed":
+        facts["failed"] = True
+    return Answer(reply.text, verdict.is_correct, verdict.note, facts, reply.seconds)

@@ -1,0 +1,339 @@
+"""One loaded model that answers as one merge after another, and what each is known to score."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ram_studio.algorithm.methods import METHODS, Need, make_settings
+from ram_studio.algorithm.sketch import BASE, Sketch
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
+from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.engine.analyse import analyze_report, load
+from ram_studio.engine.events import CancelToken
+from ram_studio.engine.in_memory import AppliedMerge, InMemoryMerger
+from ram_studio.errors import Stopped
+from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE
+from ram_studio.evals.answering.merged import MergedEngine
+from ram_studio.evals.asking import ShouldStop, SuiteRun
+from ram_studio.evals.experiment.identity import MergeIdentity, identify
+from ram_studio.evals.experiment.items import Items
+from ram_studio.evals.experiment.plan import Plan
+from ram_studio.evals.experiment.presets import full_settings
+from ram_studio.evals.experiment.race import Loss
+from ram_studio.evals.experiment.space import Candidate
+from ram_studio.evals.experiment.table import Status
+from ram_studio.evals.fisher import with_fisher_files
+from ram_studio.evals.question import Question
+from ram_studio.evals.report.tables import Answer
+from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.suites import ALL_SUITES
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """With what an experiment is run.
+
+    device: where the model answers and merges are made. sketch: of base and agents, else they are
+    counted once where a method needs it. store: where answers go and are found again; fresh: forget
+    stored answers first. fisher_folder: where estimated Fisher files are kept, a temporary one when
+    left out. on_progress: called with (label, answers of this stage, of how many).
+    """
+
+    device: str = "auto"
+    batch_size: int = DEFAULT_BATCH_SIZE
+    sketch: Sketch | None = None
+    store: AnswerStore | None = None
+    fresh: bool = False
+    fisher_folder: str | Path | None = None
+    on_progress: Progress | None = None
+
+
+@dataclass
+class Entry:
+    """One merge, or the base or an agent itself, on its way.
+
+    digest, factors: see `identity`; same_as: the entry whose answers it shares; answers: by
+    question id; stages: how many are answered; loss: why it is out; merge: recipe and numbers as
+    the store keeps them, numbers empty before it was made; opened: suites asked in this run.
+    """
+
+    candidate: Candidate
+    digest: str
+    factors: Mapping[str, float | None] = field(default_factory=dict)
+    is_start: bool = False
+    status: Status = "waiting"
+    same_as: Entry | None = None
+    answers: dict[str, Answer] = field(default_factory=dict)
+    stages: int = 0
+    loss: Loss | None = None
+    note: str = ""
+    merge: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    opened: set[str] = field(default_factory=set)
+
+    @property
+    def label(self) -> str:
+        """The merge in words, or the name of the base or agent."""
+        return self.candidate.label
+
+    @property
+    def verdicts(self) -> dict[str, bool]:
+        """Question id -> whether the answer is right."""
+        return {question: answer.is_correct for question, answer in self.answers.items()}
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can still be the best."""
+        return self.same_as is None and self.status not in ("dropped", "behind", "failed")
+
+    @property
+    def numbers(self) -> Mapping[str, Mapping[str, float | None]]:
+        """By agent rho, lambda and effective_lambda; empty before it was merged."""
+        return self.merge.get("agents", {})
+
+
+class Answers:
+    """The checkpoints, the questions and the model of an experiment, opened for its length.
+
+    Args:
+        is_over: polled before each batch and token; work then ends with Stopped.
+
+    Raises: what `engine.analyse.load`, counting and `LocalEngine` raise.
+    """
+
+    def __init__(self, plan: Plan, is_over: ShouldStop, setup: Setup) -> None:
+        self._plan, self._is_over, self._setup = plan, is_over, setup
+        self._cancel = _PolledToken(is_over)
+        self._closing = contextlib.ExitStack()
+        recipe = plan.recipe
+        self._report = load(
+            recipe.base,
+            recipe.agents,
+            missing=recipe.missing,
+            extra=recipe.extra,
+            rows=recipe.rows,
+        )
+        self._sketch = self._counted()
+        self._engine = MergedEngine(
+            self._report.base.folder,
+            device=setup.device,
+            chat=plan.chat,
+            batch_size=setup.batch_size,
+        )
+        self._closing.callback(self._engine.close)
+        self._fisher = self._closing.enter_context(_folder(setup.fisher_folder))
+        self._merger: InMemoryMerger | None = None
+        self._asked, self._seconds, self._is_warm = 0, 0.0, False
+        self.items: Items = plan.draw(self._engine.count_tokens)
+
+    def _counted(self) -> Sketch | None:
+        """Return a sketch with what the methods will want to know, None when that is nothing."""
+        needs = {
+            need
+            for recipe in self._plan.recipes()
+            for need in METHODS[recipe.method].needs(make_settings(recipe.method, recipe.settings))
+        }
+        given, by_magnitude = self._setup.sketch, Need.MAGNITUDE_RATIOS in needs
+        if given is not None and not (by_magnitude and given.relations is None):
+            return given
+        if not needs & {Need.RATIOS, Need.MAGNITUDES}:
+            return None
+        return analyze_report(
+            self._report, device=self._setup.device, relations=by_magnitude, cancel=self._cancel
+        )
+
+    def identify(self, candidate: Candidate) -> MergeIdentity:
+        """Return what decides the weights of a candidate.
+
+        Raises: SettingsError when the settings do not suit these agents.
+        """
+        if candidate.recipe is None:
+            return MergeIdentity(self._weights_of(candidate.label), {})
+        report, sketch = self._parts(candidate.recipe)
+        return identify(
+            report,
+            candidate.recipe,
+            sketch=sketch,
+            device=self._setup.device,
+            cancel=self._cancel,
+        )
+
+    def _weights_of(self, name: str) -> str:
+        """Return the fingerprint of the base or an agent, as an evaluation of its folder has it."""
+        recipe, base = self._plan.recipe, self._report.base
+        if name == BASE:
+            return base.fingerprint
+        own = next(agent.fingerprint for agent in self._report.agents if agent.name == name)
+        filled = [recipe.missing, recipe.extra, recipe.rows]
+        if filled == ["error", "error", "exact"]:
+            return own
+        # What the agent lacks is the base's.
+        parts = json.dumps([own, base.fingerprint, filled])
+        return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
+
+    def _parts(self, recipe: Recipe) -> tuple[CompatibilityReport, Sketch | None]:
+        """Return the report and the sketch of a recipe's agents, which may be some of all."""
+        names = tuple(recipe.agents)
+        report, sketch = self._report, self._sketch
+        known = {agent.name: agent for agent in report.agents}
+        if names != tuple(known):
+            report = check_compatibility(
+                report.base,
+                [known[name] for name in names],
+                missing=recipe.missing,
+                extra=recipe.extra,
+                rows=recipe.rows,
+            )
+        if sketch is not None and names != sketch.agents:
+            # Of too many agents some cannot be taken out of the counts: a pass counts them.
+            sketch = None if sketch.counts.patterns is None else sketch.select(names)
+        return report, sketch
+
+    @property
+    def seconds_each(self) -> float:
+        """How long an answer takes, merging included; 0 while only the first merge was asked.
+
+        The first one also loads the model, and stored answers take no time: both are left out.
+        """
+        return self._seconds / self._asked if self._asked else 0.0
+
+    def ask(self, entry: Entry, questions: Mapping[str, Sequence[Question]]) -> dict[str, Answer]:
+        """Return question id -> answer of one entry; each batch goes to the store as it comes.
+
+        Args:
+            questions: by suite.
+
+        Raises: Stopped; SettingsError when the setting cannot be merged.
+        """
+        self._cancel.raise_if_cancelled()
+        began = time.monotonic()
+        total, done = sum(map(len, questions.values())), 0
+        found: dict[str, Answer] = {}
+        recipe = entry.candidate.recipe
+        if recipe is not None and not entry.merge:
+            whole = recipe.model_copy(update={"settings": full_settings(recipe)})
+            entry.merge = {"recipe": whole.model_dump(mode="json")}
+        self._engine.hold(entry.digest, lambda model: self._put(entry, model))
+        for name, own in questions.items():
+            run = SuiteRun(
+                entry.label,
+                self._path_of(entry),
+                self._engine,
+                ALL_SUITES[name],
+                self._plan.code,
+                self._setup.store,
+                self._setup.fresh and name not in entry.opened,
+                entry.merge or None,
+            )
+            entry.opened.add(name)
+            parts: dict[str, int] = {}
+
+            def report(
+                _: str, domain: str, answered: int, of: int, parts: Any = parts, done: int = done
+            ) -> None:
+                parts[domain] = answered
+                if self._setup.on_progress:
+                    self._setup.on_progress(entry.label, done + sum(parts.values()), total)
+
+            answers = run.answers(own, report, self._is_over)
+            found |= {question.id: answer for question, answer in answers}
+            done += len(own)
+            self._note(entry, run)
+        seconds = time.monotonic() - began
+        entry.seconds += seconds
+        if self._engine.was_asked:
+            if self._is_warm:
+                self._asked, self._seconds = self._asked + total, self._seconds + seconds
+            self._is_warm = True
+        return found
+
+    def _path_of(self, entry: Entry) -> str | None:
+        recipe = self._plan.recipe
+        if entry.candidate.recipe is not None:
+            return None
+        return str(recipe.base if entry.label == BASE else recipe.agents[entry.label])
+
+    def _note(self, entry: Entry, run: SuiteRun) -> None:
+        """Keep a merge's numbers in the store, or take them from there when none was made now."""
+        if self._setup.store is None or run.run is None or entry.candidate.recipe is None:
+            return
+        if entry.numbers:
+            self._setup.store.set_merge(run.run, entry.merge)
+        else:
+            entry.merge = self._setup.store.merge_of(run.run) or entry.merge
+
+    def _put(self, entry: Entry, model: Any) -> None:
+        """Put an entry's weights into the loaded model."""
+        device, recipe = self._setup.device, entry.candidate.recipe
+        if self._merger is None:
+            self._merger = InMemoryMerger(
+                model, self._report, sketch=self._sketch, device=device, cancel=self._cancel
+            )
+        if recipe is None and entry.label == BASE:
+            self._merger.restore()
+        elif recipe is None:
+            self._merger.apply_agent(entry.label)
+        else:
+            ready = with_fisher_files(
+                recipe, self._fisher, device=device, should_stop=self._is_over
+            )
+            applied = self._merger.apply(ready, cancel=self._cancel)
+            entry.merge = {
+                **entry.merge,
+                "agents": _numbers(applied),
+                "seconds": applied.seconds,
+            }
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._merger = None
+        self._closing.close()
+
+
+def _numbers(applied: AppliedMerge) -> dict[str, dict[str, float | None]]:
+    return {
+        name: {
+            "rho": agent.rho if agent.rho is not None and math.isfinite(agent.rho) else None,
+            "lambda": agent.scaling_factor,
+            "effective_lambda": agent.effective_scaling_factor,
+        }
+        for name, agent in applied.agents.items()
+    }
+
+
+class _PolledToken(CancelToken):
+    """A cancel token that asks a function, for work that is watched by polling."""
+
+    def __init__(self, should_stop: ShouldStop) -> None:
+        super().__init__()
+        self._should_stop = should_stop
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether stopping was asked for."""
+        return super().is_cancelled or self._should_stop()
+
+    def raise_if_cancelled(self) -> None:
+        """Raise Stopped once stopping was asked for."""
+        if self.is_cancelled:
+            raise Stopped("The experiment was stopped; finished answers were kept.")
+
+
+@contextlib.contextmanager
+def _folder(folder: str | Path | None) -> Iterator[Path]:
+    if folder is not None:
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory(prefix="ram-studio-fisher-") as name:
+        yield Path(name)

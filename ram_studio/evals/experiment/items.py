@@ -1,0 +1,105 @@
+"""The questions of an experiment: those that merges are compared on, others that check a choice."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals.question import Question
+from ram_studio.evals.suites import ALL_SUITES, Suite, SuiteSettings
+from ram_studio.evals.suites.demo.tasks import RETENTION_DOMAIN
+
+# Of a suite whose questions are fixed, at most this share chooses; the rest checks.
+SEARCH_SHARE = 2 / 3
+
+
+@dataclass(frozen=True)
+class Items:
+    """Questions by suite. chosen_by: what merges are compared on, in the order they are asked;
+    held_out: asked at the end only, none of them among the former. skills: domains that make up
+    the score; what else is held out (retention) is shown beside it.
+    """
+
+    chosen_by: Mapping[str, tuple[Question, ...]]
+    held_out: Mapping[str, tuple[Question, ...]]
+    skills: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        """How many questions merges are compared on."""
+        return sum(len(questions) for questions in self.chosen_by.values())
+
+
+def all_items(names: Sequence[str], settings: SuiteSettings) -> Items:
+    """Return the questions of an evaluation, none held out."""
+    asked = {name: tuple(ALL_SUITES[name].make(settings)) for name in names}
+    return Items(asked, {}, _domains(asked))
+
+
+def draw_items(names: Sequence[str], settings: SuiteSettings, held_out: int) -> Items:
+    """Return the questions for these suites, the same ones for the same arguments.
+
+    A generated suite (demo, memory) is made twice, with its seed and with the next one, less what
+    occurs in both. A fixed one is shuffled by the seed and cut: two thirds at most to choose by.
+
+    Args:
+        settings: its limit is the most questions to choose by, per suite (demo: per domain).
+        held_out: most questions to check with, counted likewise.
+
+    Raises:
+        EvaluationError: a suite that is too small to hold any question out.
+    """
+    first: dict[str, tuple[Question, ...]] = {}
+    second: dict[str, tuple[Question, ...]] = {}
+    for name in names:
+        suite, items = ALL_SUITES[name], settings.limit
+        following = replace(settings, seed=settings.seed + 1)
+        if _is_generated(suite, settings, following):
+            first[name] = tuple(suite.make(settings))
+            known = {question.digest for question in first[name]}
+            other = suite.make(replace(following, limit=held_out)) if held_out else ()
+            second[name] = tuple(q for q in other if q.digest not in known)
+        else:
+            every = list(suite.make(replace(settings, limit=None)))
+            random.Random(f"sweep/{name}/{settings.seed}").shuffle(every)
+            share = SEARCH_SHARE if held_out else 1.0
+            most = max(1, math.floor(share * len(every)))
+            cut = most if items is None else min(items, most)
+            first[name] = tuple(every[:cut])
+            second[name] = tuple(every[cut : cut + held_out])
+        if held_out and not second[name]:
+            raise EvaluationError(
+                f"Suite {name} has no question left to check the winner with; choose by fewer than "
+                f"{len(first[name])} items."
+            )
+    kept = [domain for domain in _domains(first) if domain != RETENTION_DOMAIN]
+    first = {name: tuple(q for q in asked if q.domain in kept) for name, asked in first.items()}
+    return Items(first, second, tuple(kept))
+
+
+def _domains(asked: Mapping[str, Sequence[Question]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(q.domain for questions in asked.values() for q in questions))
+
+
+def _is_generated(suite: Suite, settings: SuiteSettings, other: SuiteSettings) -> bool:
+    """Return whether another seed gives other questions."""
+    one, two = (suite.make(replace(s, limit=1)) for s in (settings, other))
+    return {q.digest for q in one} != {q.digest for q in two}
+
+
+def by_stage(
+    questions: Sequence[Question], shares: Sequence[float]
+) -> tuple[tuple[Question, ...], ...]:
+    """Return what is asked in each stage: the next part of every domain's questions."""
+    stages: list[list[Question]] = [[] for _ in shares]
+    for domain in dict.fromkeys(q.domain for q in questions):
+        own = [q for q in questions if q.domain == domain]
+        start = 0
+        for stage, share in zip(stages, shares, strict=True):
+            end = math.ceil(len(own) * share)
+            stage += own[start:end]
+            start = end
+    return tuple(tuple(stage) for stage in stages)

@@ -1,0 +1,255 @@
+"""What an experiment is asked to do: which merges, on which questions, within which budget.
+
+A sweep and a comparison are two plans of one runner (`run.Runner`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
+
+from ram_studio.algorithm.methods import METHODS, make_settings
+from ram_studio.algorithm.sketch import BASE
+from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.errors import EvaluationError, SettingsError
+from ram_studio.evals.answering.engine import ChatMode
+from ram_studio.evals.experiment.items import Items, all_items, draw_items
+from ram_studio.evals.experiment.presets import with_method
+from ram_studio.evals.experiment.space import Axis, Candidate, Space
+from ram_studio.evals.run import DEFAULT_SEED
+from ram_studio.evals.sandbox import CodeSwitch, check_code_allowed
+from ram_studio.evals.suites import ALL_SUITES, DEFAULT_LENGTHS, SuiteSettings, suite_names
+
+Search = Literal["grid", "optuna"]
+
+DEFAULT_ITEMS = 50
+DEFAULT_TRIALS = 20
+DEFAULT_LIMIT = 300
+MAX_SETTINGS = 200
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every experiment says.
+
+    recipe: base and agents, every agent that any merge names.
+    suites: names with commas: demo (on its own) or any of the general ones.
+    items: most questions per suite (demo: per domain); held_out: further ones for a final check,
+    None as many as items, 0 none. minutes: for all together; time for the final check is kept back.
+    seed: of items and search. lengths, chat, code: as for `run.EvaluationPlan`.
+    """
+
+    recipe: Recipe
+    _: KW_ONLY
+    suites: str | Sequence[str] = "demo"
+    items: int = DEFAULT_ITEMS
+    held_out: int | None = None
+    minutes: float | None = None
+    seed: int = DEFAULT_SEED
+    lengths: tuple[int, ...] = DEFAULT_LENGTHS
+    chat: ChatMode = "auto"
+    code: CodeSwitch = "auto"
+
+    # Whether clearly losing merges are dropped on the way, see `race`.
+    early_stop = False
+    # Whether merges are proposed by earlier answers.
+    is_search = False
+
+    @property
+    def held(self) -> int:
+        """Held-out questions per suite."""
+        return self.items if self.held_out is None else self.held_out
+
+    @property
+    def suite_names(self) -> tuple[str, ...]:
+        """The suites' names, each once."""
+        return suite_names(self.suites)
+
+    def start(self) -> Candidate | None:
+        """Return what everything is compared with and asked first, None for nothing."""
+        return None
+
+    def candidates(self) -> list[Candidate]:
+        """Check everything that needs no file; return what is tried (for a search: nothing).
+
+        Raises:
+            SettingsError, EvaluationError: a budget, suite, axis, row or value that cannot be.
+        """
+        for what, value, least in (("items", self.items, 1), ("held-out items", self.held, 0)):
+            at_least(what, value, least)
+        if self.minutes is not None and not self.minutes > 0:
+            raise SettingsError(f"The budget is {self.minutes} minutes. Choose more than 0.")
+        if any(ALL_SUITES[name].runs_code for name in self.suite_names):
+            check_code_allowed(self.code)
+        return []
+
+    def recipes(self) -> list[Recipe]:
+        """Return recipes that show what the methods will have to know beforehand."""
+        return [c.recipe for c in self.candidates() if c.recipe is not None]
+
+    def draw(self, count_tokens: Callable[[str], int]) -> Items:
+        """Return the questions; count_tokens: text -> length in the model's own."""
+        raise NotImplementedError
+
+    def _drawing(self, count_tokens: Callable[[str], int]) -> SuiteSettings:
+        return SuiteSettings(count_tokens, self.items, self.seed, tuple(self.lengths), self.code)
+
+
+def at_least(what: str, value: int, least: int) -> None:
+    """Raise SettingsError when a number is too small."""
+    if value < least:
+        raise SettingsError(f"The number of {what} is {value}. Choose {least} or more.")
+
+
+@dataclass(frozen=True)
+class SweepPlan(Plan):
+    """Which setting is best: tried on questions, raced, and the winner checked on others.
+
+    recipe: also the setting to start from; axes: see `space`. search: "grid" takes every
+    combination, "optuna" proposes `trials` settings. max_settings: larger grids are refused.
+    early_stop: whether clearly losing settings are dropped on the way, see `race`.
+    """
+
+    axes: tuple[Axis, ...]
+    _: KW_ONLY
+    search: Search = "grid"
+    trials: int = DEFAULT_TRIALS
+    max_settings: int = MAX_SETTINGS
+    early_stop: bool = True
+
+    @property
+    def is_search(self) -> bool:  # type: ignore[override]
+        """Whether settings are proposed by earlier answers."""
+        return self.search == "optuna"
+
+    @property
+    def space(self) -> Space:
+        """All settings that may be tried."""
+        return Space(self.recipe, self.axes)
+
+    def start(self) -> Candidate:
+        """Return the recipe as it stands."""
+        return self.space.start()
+
+    def candidates(self) -> list[Candidate]:
+        """Return the grid, see `Plan.candidates`."""
+        super().candidates()
+        at_least("trials", self.trials, 1)
+        at_least("settings", self.max_settings, 1)
+        if self.search not in ("grid", "optuna"):
+            raise SettingsError(f"The search is {self.search!r}; it must be grid or optuna.")
+        space = self.space
+        if self.is_search:
+            return []
+        grid = space.grid()
+        if len(grid) > self.max_settings:
+            raise SettingsError(
+                f"The grid has {len(grid)} settings, the budget is {self.max_settings}. Take "
+                "fewer values, raise the budget, or let a search choose."
+            )
+        return grid
+
+    def recipes(self) -> list[Recipe]:
+        """Return the recipe and each method's own defaults."""
+        return [
+            self.recipe,
+            *(
+                with_method(self.recipe, method, METHODS[method].settings().model_dump())
+                for method in self.space.methods
+            ),
+        ]
+
+    def draw(self, count_tokens: Callable[[str], int]) -> Items:
+        """Return questions to choose by, and others that check the choice."""
+        return draw_items(self.suite_names, self._drawing(count_tokens), self.held)
+
+
+@dataclass(frozen=True)
+class ComparePlan(Plan):
+    """How methods or settings do side by side: all of them, on the questions of an evaluation.
+
+    rows: recipes by label, of one base, an agent of the same name being the same source in all.
+    reference: the row that others are compared with. has_sources: whether base and agents get rows
+    of their own, before the merges.
+    """
+
+    rows: Mapping[str, Recipe]
+    reference: str
+    has_sources: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        rows: Mapping[str, Recipe],
+        *,
+        reference: str | None = None,
+        sources: bool = True,
+        suite: str | Sequence[str] = "demo",
+        limit: int = DEFAULT_LIMIT,
+        seed: int = DEFAULT_SEED,
+    ) -> ComparePlan:
+        """Return the plan of a comparison.
+
+        Args:
+            reference: label; default the first "ram+" row, else the first row.
+            sources: whether the base and the agents get rows too.
+            suite, limit, seed: as for `evaluate`.
+
+        Raises: SettingsError, EvaluationError for rows that do not go together.
+        """
+        recipe = _common_recipe(rows)
+        if reference is None:
+            ram_plus = [label for label, row in rows.items() if row.method == "ram+"]
+            reference = (ram_plus or list(rows))[0]
+        elif reference not in rows:
+            raise SettingsError(
+                f"The reference row is {reference!r}; it must be one of {', '.join(rows)}."
+            )
+        plan = cls(
+            recipe, dict(rows), reference, sources, suites=suite, items=limit, held_out=0, seed=seed
+        )
+        plan.candidates()
+        return plan
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """The agents that get a row of their own."""
+        return tuple(self.recipe.agents) if self.has_sources else ()
+
+    def candidates(self) -> list[Candidate]:
+        """Return the rows in their order, see `Plan.candidates`."""
+        super().candidates()
+        for row in self.rows.values():
+            make_settings(row.method, row.settings)
+        labels = [BASE, *self.agents] if self.has_sources else []
+        for label in labels:
+            if label in self.rows:
+                raise SettingsError(
+                    f"A row is called {label!r}, as the base or an agent; rename it."
+                )
+        sources = [Candidate(label, {}, None) for label in labels]
+        return [*sources, *(Candidate(label, {}, row) for label, row in self.rows.items())]
+
+    def draw(self, count_tokens: Callable[[str], int]) -> Items:
+        """Return the questions that `evaluate` would ask."""
+        return all_items(self.suite_names, self._drawing(count_tokens))
+
+
+def _common_recipe(rows: Mapping[str, Recipe]) -> Recipe:
+    """Return a recipe with the one base and all agents, by name, that the rows speak of."""
+    if not rows:
+        raise EvaluationError("No row to compare was given; give at least one method.")
+    first = next(iter(rows.values()))
+    agents: dict[str, Any] = {}
+    for label, recipe in rows.items():
+        if recipe.base != first.base:
+            raise SettingsError(
+                f"Row {label!r} has the base {recipe.base}, others have {first.base}."
+            )
+        for name, source in recipe.agents.items():
+            if agents.setdefault(name, source) != source:
+                raise SettingsError(
+                    f"Row {label!r} has {source} as agent {name!r}, others have {agents[name]}."
+                )
+    return first.model_copy(update={"agents": agents})

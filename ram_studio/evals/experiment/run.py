@@ -1,0 +1,134 @@
+"""The two experiments as calls: a sweep over settings, and methods side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.errors import SettingsError, Stopped
+from ram_studio.evals.experiment.answers import Progress, Setup
+from ram_studio.evals.experiment.method_table import Merged, MethodTable
+from ram_studio.evals.experiment.plan import ComparePlan, SweepPlan
+from ram_studio.evals.experiment.presets import full_settings
+from ram_studio.evals.experiment.runner import Runner
+from ram_studio.evals.experiment.space import parse_axes
+from ram_studio.evals.experiment.table import SweepState
+from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
+from ram_studio.evals.run import skills_of
+
+
+def sweep(
+    recipe: Recipe,
+    over: Mapping[str, Any] | Iterable[str],
+    *,
+    plan: Mapping[str, Any] | None = None,
+    on_update: Callable[[SweepState], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    **options: Any,
+) -> SweepState:
+    """Try settings of a recipe in memory and return what was found.
+
+    Args:
+        recipe: base, agents and the setting to start from.
+        over: what to vary, `{"r": "0:0.5:6", "rule": ["ram+", "ram+s"]}` or the same as texts
+            `["r=0:0.5:6"]`, see `space`.
+        on_update: called with the state after every stage of every setting.
+        options: fields of `SweepPlan` (suites, items, minutes, search, trials, ...) and of `Setup`
+            (device, sketch, store, ...).
+
+    Returns:
+        The last state. Stopping and time being up are no errors: its `ending` tells.
+
+    Raises: SettingsError, EvaluationError and what merging raises.
+
+    Example:
+        >>> result = sweep(recipe, {"r": "0:0.4:5"}, items=20)  # doctest: +SKIP
+        >>> result.best.label, result.recheck.winner.score      # doctest: +SKIP
+        >>> result.to_frame()                                   # doctest: +SKIP
+    """
+    of_setup = {name: options.pop(name) for name in Setup.__dataclass_fields__ if name in options}
+    made = SweepPlan(recipe, parse_axes(over), **options)
+    running = Runner(made, should_stop=should_stop, **of_setup)
+    for state in running.run():
+        if on_update:
+            on_update(state)
+    return running.state
+
+
+def compare_methods(
+    rows: Mapping[str, Recipe],
+    *,
+    on_progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    **options: Any,
+) -> MethodTable:
+    """Apply every recipe in memory, score it beside base and agents, and return the table.
+
+    Every row is compared with one reference row on the same prompts by McNemar's test, corrected
+    for the number of rows (Holm). When stopped, the table holds the rows that were finished; with a
+    store, calling this again goes on where it ended.
+
+    Args:
+        rows: recipes by label, e.g. of `presets.experiment_recipes`; all of one base, an agent of
+            the same name being the same source in all of them.
+        on_progress: called with (row, rows done, rows in all) as answers come.
+        options: arguments of `ComparePlan.of` (reference, sources, suite, limit, seed) and fields
+            of `Setup` (device, sketch, store, ...).
+
+    Raises: SettingsError for rows that do not go together, before any work, or when no row could be
+        merged; what merging and asking raise; Stopped when no merge was scored yet.
+    """
+    of_setup = {name: options.pop(name) for name in Setup.__dataclass_fields__ if name in options}
+    plan = ComparePlan.of(rows, **options)
+
+    def tell(label: str, answered: int, total: int) -> None:
+        if on_progress:
+            done = sum((e.same_as or e).status in ("kept", "failed") for e in running.entries)
+            on_progress(label, done, len(running.entries))
+
+    running = Runner(plan, should_stop=should_stop, on_progress=tell, **of_setup)
+    for _ in running.run():
+        pass
+    table = _method_table(plan, running)
+    if on_progress:
+        on_progress("", len(table.report.models), len(running.entries))
+    return table
+
+
+def _method_table(plan: ComparePlan, running: Runner) -> MethodTable:
+    """Return the finished rows of a comparison, each with all its answers."""
+    finished = [e for e in running.entries if (e.same_as or e).status == "kept"]
+    is_stopped = running.state.ending == "stopped"
+    if not any(entry.candidate.recipe for entry in finished):
+        reasons = [entry.note for entry in running.entries if entry.note]
+        if reasons and not is_stopped:
+            raise SettingsError(reasons[0])
+        raise Stopped(
+            "The comparison was stopped before a merge was scored; its answers were kept."
+        )
+    asked = running.questions
+    models, merges = {}, {}
+    for entry in finished:
+        known, recipe = entry.same_as or entry, entry.candidate.recipe
+        answers: dict[str, list[Answer]] = {}
+        for question in (q for own in asked.values() for q in own):
+            answers.setdefault(question.domain, []).append(known.answers[question.id])
+        models[entry.label] = ModelResult(
+            entry.label,
+            None,
+            {domain: tuple(own) for domain, own in answers.items()},
+            sum(answer.seconds or 0.0 for answer in known.answers.values()),
+            skills_of(plan.suite_names, answers),
+        )
+        if recipe is not None:
+            merges[entry.label] = Merged(
+                recipe, full_settings(recipe), known.numbers, known.merge.get("seconds")
+            )
+    unfinished = {
+        entry.label: entry.note or "the comparison was stopped; run the same again to go on"
+        for entry in running.entries
+        if entry not in finished
+    }
+    report = EvalReport.of(plan.suite_names, plan.seed, asked, models)
+    return MethodTable(report, merges, plan.agents, plan.reference, unfinished, is_stopped)
