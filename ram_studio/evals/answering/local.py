@@ -14,6 +14,7 @@ from typing import Any
 from ram_studio.checkpoints.read.checkpoint import open_checkpoint
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.evals.answering.chat_template import RENDERER
 from ram_studio.evals.answering.decode import (
     FLOAT32_BELOW_BYTES,
     OnTokens,
@@ -122,16 +123,14 @@ class LocalEngine:
         native = bool(question.tools) and "tools" in str(self.tokenizer.chat_template)
         said = question.prompt if native else request_text(question)
         try:
-            text = self.tokenizer.apply_chat_template(
+            tools = [dict(tool) for tool in question.tools] if native else None
+            text = RENDERER.render(
+                self.tokenizer.get_chat_template(tools=tools),
                 [{"role": "user", "content": said}],
-                tools=[dict(tool) for tool in question.tools] if native else None,
-                tokenize=False,
-                add_generation_prompt=True,
+                tools=tools,
+                special=self.tokenizer.special_tokens_map,
             )
-        except Stopped:
-            raise
-        # Templates are programs of their own and fail in ways of their own.
-        except Exception as error:
+        except (EvaluationError, ValueError) as error:
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise EvaluationError(
                 f"The chat template of {self.path} fails: {reason}. Repair it, or use chat 'none'."
@@ -166,6 +165,8 @@ class LocalEngine:
         context = self.context
         fitting, refused = [], []
         for question in questions:
+            if should_stop is not None and should_stop():
+                raise Stopped("Stopped as asked; answers that were complete are kept.")
             prompt = self.prompt_of(question)
             # A rendered template brings its own special tokens.
             ids = self._encode(prompt, special=question.is_raw or not self.is_chat)

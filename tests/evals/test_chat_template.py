@@ -1,0 +1,88 @@
+"""Chat templates are strangers' programs: rendered as transformers does, ended when they hang."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chat_model import TEMPLATE, TOOL_TEMPLATE, make_chat_model
+
+from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.evals.answering.chat_template import TemplateRenderer
+from ram_studio.evals.answering.local import LocalEngine
+from ram_studio.evals.question import Question
+
+SAID = [{"role": "user", "content": "Grüße, <b>you</b>\n"}]
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+HUGE = "{{ 'x' * 10000000000 }}"
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Iterator[TemplateRenderer]:
+    made = TemplateRenderer(seconds=1.5)
+    made.render(TEMPLATE, SAID)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, TOOL_TEMPLATE, "{{ bos_token }}" + TEMPLATE])
+def test_prompts_are_those_of_transformers(renderer: TemplateRenderer, template: str) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    special = {"bos_token": "<s>"}
+    (expected,), _ = render_jinja_template(
+        conversations=[SAID],
+        tools=TOOLS,
+        chat_template=template,
+        add_generation_prompt=True,
+        **special,
+    )
+    assert renderer.render(template, SAID, tools=TOOLS, special=special) == expected
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (ENDLESS, "longer than 1.5 s"),
+        (HUGE, "memory|MemoryError"),
+        ("{{ 'x' * 9000000 }}", "9000000 characters"),
+        ("{{ raise_exception('no system role') }}", "no system role"),
+        ("{% for %}", "Expected"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+    ],
+)
+def test_what_fails_or_hangs_is_ended_and_the_next_prompt_works(
+    renderer: TemplateRenderer, template: str, reason: str
+) -> None:
+    start = time.monotonic()
+    with pytest.raises(EvaluationError, match=reason):
+        renderer.render(template, SAID)
+    assert time.monotonic() - start < 4
+    assert "Grüße" in renderer.render(TEMPLATE, SAID)
+
+
+def test_an_ordinary_prompt_takes_no_time(renderer: TemplateRenderer) -> None:
+    start = time.monotonic()
+    for _ in range(200):
+        renderer.render(TEMPLATE, SAID)
+    assert time.monotonic() - start < 2
+
+
+def test_a_model_whose_template_hangs_does_not_hang_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renderer: TemplateRenderer
+) -> None:
+    monkeypatch.setattr("ram_studio.evals.answering.local.RENDERER", renderer)
+    engine = LocalEngine(make_chat_model(tmp_path / "m", template=ENDLESS))
+    question = Question("chat", "chat", "chat", "hello", "", None, 4)
+    with pytest.raises(EvaluationError, match=r"chat template .* longer than"):
+        list(engine.answer([question]))
+
+
+def test_stop_acts_between_prompts(tmp_path: Path) -> None:
+    engine = LocalEngine(make_chat_model(tmp_path / "m", template=None))
+    question = Question("chat", "chat", "chat", "hello", "", None, 4)
+    with pytest.raises(Stopped):
+        list(engine.answer([question], should_stop=lambda: True))
