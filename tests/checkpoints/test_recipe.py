@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,8 @@ def test_plain_data_comes_back_from_yaml(values: dict[str, Any]) -> None:
         ("base: b\nagents: {a: \x07}", "not valid YAML"),
         (b"base: \xff", "not valid YAML"),
         ("[" * 5000, "not valid YAML"),
-        ("x" * 1_000_001, "larger than"),
+        ("base: b\nagents: {a: x}\nseed: 1:30", "seed: "),
+        ("x" * 64_001, "larger than"),
     ],
 )
 def test_a_wrong_recipe_gives_one_line_with_file_and_field(
@@ -141,6 +143,35 @@ def test_a_wrong_recipe_gives_one_line_with_file_and_field(
     assert message.startswith(str(path))
     assert "\n" not in message
     assert words in message
+
+
+@pytest.mark.parametrize("text", ["1:30", "1:30.5", "1:1:1:1", "-1:00"])
+def test_sexagesimal_numbers_are_text(text: str) -> None:
+    # YAML 1.1 makes 90 of 1:30, in time that grows with the square of the length.
+    assert parse_yaml(f"x: {text}".encode(), "it") == {"x": text}
+    assert parse_yaml(dump_yaml({"x": text}).encode(), "it") == {"x": text}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7", 7),
+        ("-1_000", -1000),
+        ("0x1F", 31),
+        ("010", 8),
+        ("1.5", 1.5),
+        ("1e-5", 1e-5),
+        (".5", 0.5),
+    ],
+)
+def test_numbers_stay_numbers(text: str, value: float) -> None:
+    assert parse_yaml(f"x: {text}".encode(), "it") == {"x": value}
+
+
+def test_a_long_sexagesimal_number_takes_no_time(tmp_path: Path) -> None:
+    start = time.monotonic()
+    parse_yaml(b"x: " + b"1:" * 30_000 + b"1", "it")
+    assert time.monotonic() - start < 1
 
 
 def test_a_missing_recipe_is_named(tmp_path: Path) -> None:

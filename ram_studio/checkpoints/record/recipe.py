@@ -35,7 +35,7 @@ from ram_studio.checkpoints.read.describe import BASE_NAME, printable
 from ram_studio.checkpoints.record.strict_yaml import dump_yaml, parse_yaml
 from ram_studio.errors import SettingsError, did_you_mean
 
-MAX_RECIPE_BYTES = 1_000_000
+MAX_RECIPE_BYTES = 64_000
 
 # Pattern names join agents with "+" and lists of agents with ",": neither may be in a name.
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

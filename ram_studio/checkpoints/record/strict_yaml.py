@@ -84,6 +84,20 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 _StrictDumper.add_representer(str, _represent_text)
 
+# Numbers as in YAML 1.1 but for its sexagesimal ones: 1:30 is no 90, and "1:1:1..." takes for ever.
+_INTEGER = r"[-+]?(0b[01_]+|0[0-7_]+|0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$"
+_DECIMAL = (
+    r"([-+]?[0-9][0-9_]*\.[0-9_]*([eE][-+][0-9]+)?|\.[0-9][0-9_]*([eE][-+][0-9]+)?"
+    r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
+)
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_StrictLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in known if tag not in _NUMBERS]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern in zip(_NUMBERS, (_INTEGER, _DECIMAL), strict=True):
+    _StrictLoader.add_implicit_resolver(_tag, re.compile(_pattern), list("-+0123456789."))
+
 # YAML 1.1 reads 1e-5 as text because it has no dot; everybody writes epsilon that way.
 for _yaml_class in (_StrictLoader, _StrictDumper):
     _yaml_class.add_implicit_resolver(
