@@ -12,15 +12,13 @@ import typer
 from ram_studio._version import __version__
 from ram_studio.cli import (
     app_command,
-    checkpoints_commands,
     compare_command,
     evaluate_command,
     history_command,
-    microscope_command,
-    recipe_command,
-    sketch_commands,
     sweep_command,
 )
+from ram_studio.cli.look import analyze, inspect, microscope, preview
+from ram_studio.cli.merge import merge, recipe, verify
 from ram_studio.errors import RamStudioError, Stopped
 
 EXIT_FAILED = 1
@@ -35,14 +33,14 @@ commands = typer.Typer(
     rich_markup_mode=None,
 )
 commands.command("app")(app_command.app)
-commands.command("analyze")(sketch_commands.analyze)
-commands.command("preview")(sketch_commands.preview)
-commands.command("inspect")(checkpoints_commands.inspect)
-commands.command("microscope")(microscope_command.microscope)
-commands.command("merge")(checkpoints_commands.merge)
-commands.command("verify")(checkpoints_commands.verify)
+commands.command("analyze")(analyze.analyze)
+commands.command("preview")(preview.preview)
+commands.command("inspect")(inspect.inspect)
+commands.command("microscope")(microscope.microscope)
+commands.command("merge")(merge.merge)
+commands.command("verify")(verify.verify)
 commands.command("evaluate")(evaluate_command.evaluate)
-commands.command("recipe")(recipe_command.recipe)
+commands.command("recipe")(recipe.recipe)
 commands.command("history")(history_command.history)
 commands.command("compare")(compare_command.compare)
 commands.command("fisher")(compare_command.fisher)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +17,10 @@ Agents = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Threads = Annotated[int | None, typer.Option(help="Threads; one per core when left out.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
+Epsilon = Annotated[float, typer.Option(help="Threshold of change.")]
+Dtype = Annotated[
+    str | None, typer.Option(help="bfloat16, float16 or float32 [default: the base's].")
+]
 Missing = Annotated[str, typer.Option(help="Tensor missing in an agent: error or keep-base.")]
 Extra = Annotated[str, typer.Option(help="Extra tensor in an agent: error or ignore.")]
 Rows = Annotated[str, typer.Option(help="Padded vocabularies: exact or common rows.")]
@@ -30,11 +35,27 @@ def parse_pairs(pairs: list[str] | None, what: str) -> dict[str, str]:
     for pair in pairs or []:
         name, separator, value = pair.partition("=")
         if not separator or not name.strip() or not value.strip():
-            raise typer.BadParameter(f"{pair!r} is no {what}", param_hint=f"--{what.split('=')[0]}")
+            raise typer.BadParameter(
+                f"{pair!r} is no {what}", param_hint=f"--{re.split('[ =]', what)[0]}"
+            )
         if name.strip() in result:
             raise typer.BadParameter(f"{name.strip()!r} is given twice")
         result[name.strip()] = value.strip()
     return result
+
+
+def parse_method(text: str, option: str) -> tuple[str, dict[str, Any]]:
+    """Return METHOD[:KEY=VALUE,...] as a method's name and those of its settings that are given.
+
+    Raises: typer.BadParameter for a text of another form; SettingsError for an unknown name or a
+    value that the method refuses.
+    """
+    from ram_studio.algorithm.methods import make_settings
+
+    name, _, rest = text.partition(":")
+    given = parse_pairs(rest.split(",") if rest else None, f"{option} METHOD:KEY=VALUE")
+    settings = make_settings(name, given)
+    return name, {key: getattr(settings, key) for key in given}
 
 
 def parse_agents(pairs: list[str] | None) -> dict[str, str]:
@@ -56,6 +77,11 @@ def parse_agents(pairs: list[str] | None) -> dict[str, str]:
         except ValueError as error:
             raise SettingsError(f"{error}.") from error
     return agents
+
+
+def policies(missing: str, extra: str, rows: str) -> dict[str, Any]:
+    """Return what to do where an agent does not fit, as arguments; the check refuses others."""
+    return {"missing": missing, "extra": extra, "rows": rows}
 
 
 def require_base(base: str | None) -> str:

@@ -53,15 +53,16 @@ def cli(capsys, monkeypatch):
         signal.signal(number, handler)
 
 
-@pytest.fixture
-def big_zoo(tmp_path: Path) -> list[str]:
+@pytest.fixture(scope="session")
+def big_zoo(tmp_path_factory) -> list[str]:
     """Options for a base and an agent that take a while: 4 tensors of 16 M elements."""
+    zoo = tmp_path_factory.mktemp("big")
     random = np.random.default_rng(0)
     names = [f"model.layers.{i}.mlp.up_proj.weight" for i in range(4)]
     base = {n: random.standard_normal((4096, 4096), dtype=np.float32) for n in names}
     options = []
     for who in ("base", "coding"):
-        folder = tmp_path / who
+        folder = zoo / who
         folder.mkdir()
         for i, name in enumerate(names):
             save_file({name: base[name]}, folder / f"model-{i + 1:05d}-of-00004.safetensors")

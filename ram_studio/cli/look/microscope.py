@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -42,10 +42,8 @@ def microscope(
             help="A method, with settings of its own; repeat for each [default: all].",
         ),
     ] = None,
-    epsilon: Annotated[float, typer.Option(help="Threshold of change.")] = 1e-5,
-    dtype: Annotated[
-        str | None, typer.Option(help="bfloat16, float16 or float32 [default: the base's].")
-    ] = None,
+    epsilon: options.Epsilon = 1e-5,
+    dtype: options.Dtype = None,
     rounding: Annotated[str, typer.Option(help="nearest or stochastic.")] = "nearest",
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     sketch: Annotated[
@@ -70,9 +68,7 @@ def microscope(
     report = load(
         options.require_base(base),
         options.parse_agents(agent),
-        missing=missing,
-        extra=extra,
-        rows=rows,
+        **options.policies(missing, extra, rows),
     )
     found = scope.find_tensor(report, tensor)
     width = scope.grid_of(found.shape)[1]
@@ -90,8 +86,8 @@ def microscope(
     )
     output = {"dtype": dtype, "rounding": rounding, "seed": seed}
     recipes = {
-        text: scope.recipe_for(report, name, own, epsilon, **output)
-        for text, name, own in map(_method, method or scope.METHOD_NAMES)
+        text: scope.recipe_for(report, *options.parse_method(text, "method"), epsilon, **output)
+        for text in method or scope.METHOD_NAMES
     }
     known = None if sketch is None else load_sketch(sketch)
     view = scope.look(report, found, spans, recipes, epsilon, known)
@@ -107,16 +103,6 @@ def _numbers(text: str, separator: str, option: str, lengths: tuple[int, ...]) -
     if len(parts) not in lengths or not all(p.strip().isdecimal() for p in parts):
         raise typer.BadParameter(f"{text!r} is not of that form", param_hint=option)
     return [int(p) for p in parts]
-
-
-def _method(text: str) -> tuple[str, str, dict[str, Any]]:
-    """Return METHOD:KEY=VALUE,... as its label, the method's name and settings."""
-    from ram_studio.algorithm.methods import make_settings
-
-    name, _, rest = text.partition(":")
-    given = options.parse_pairs(rest.split(",") if rest else None, "method METHOD:KEY=VALUE")
-    settings = make_settings(name, given)
-    return text, name, {key: getattr(settings, key) for key in given}
 
 
 def _print(view: View, worked: int) -> None:

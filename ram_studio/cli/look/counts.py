@@ -1,4 +1,4 @@
-"""What ``analyze`` and ``preview`` say beyond counts: pairs of agents, and what rounding keeps."""
+"""What ``analyze`` and ``preview`` say: counts, pairs of agents, and what rounding keeps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,45 @@ def with_relations(sketch: Sketch, described: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def print_relations(described: dict[str, Any], sketch: Sketch) -> None:
+def print_counts(described: dict[str, Any], sketch: Sketch) -> None:
+    """Print a preview: its agents, the verdict, pairs, and what rounding keeps."""
+    from ram_studio.algorithm.ladder import snap
+    from ram_studio.algorithm.verdict import verdict
+
+    print_agents(
+        described["agents"],
+        title=f"{described['rule']}, r {described['r']:g}, alpha {described['alpha']:g}, "
+        f"epsilon {described['epsilon']:g}",
+    )
+    if "as_base_dtype" in described:
+        print_agents(described["as_base_dtype"]["agents"], title="As if in the base's dtype")
+    print(verdict(sketch, snap(described["epsilon"])).text)
+    _print_relations(described, sketch)
+
+
+def print_agents(agents: dict[str, Any], title: str) -> None:
+    """Print counts and ratios of every agent."""
+    by_size = ["rho by size"] if all("rho_m" in a for a in agents.values()) else []
+    print_table(
+        ("agent", "changed", "density", "unique", "shared", "rho", *by_size, "lambda"),
+        [
+            (
+                name,
+                f"{a['active']:,}",
+                f"{a['density']:.2%}",
+                f"{a['unique']:,}",
+                f"{a['shared']:,}",
+                ratio(a["rho"]),
+                *(ratio(a["rho_m"]) for _ in by_size),
+                "-" if a["lambda"] is None else ratio(a["lambda"]),
+            )
+            for name, a in agents.items()
+        ],
+        title=title,
+    )
+
+
+def _print_relations(described: dict[str, Any], sketch: Sketch) -> None:
     """Print both, with one sentence of advice where rounding to nearest loses the rescaling."""
     if described["relations"] is not None:
         _print_pairs(described["relations"])

@@ -1,4 +1,4 @@
-"""``ram-studio inspect``, ``ram-studio merge`` and ``ram-studio verify``."""
+"""``ram-studio merge``."""
 
 from __future__ import annotations
 
@@ -13,55 +13,6 @@ from ram_studio.cli import options
 from ram_studio.cli.tables import print_table, ratio
 from ram_studio.errors import SettingsError
 from ram_studio.resources import user_folder
-
-
-def inspect(
-    base: options.Base = None,
-    agent: options.Agents = None,
-    missing: options.Missing = "error",
-    extra: options.Extra = "error",
-    rows: options.Rows = "exact",
-    sketch: Annotated[
-        Path | None, typer.Option(help="Sketch of the same files: adds what its counts say.")
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
-    """Check that base and agents fit together, and how each is stored.
-
-    Reads headers alone, before any download; with a sketch also what the counts say of storage and
-    training.
-    """
-    from ram_studio.checkpoints.fit.compatibility import check_compatibility
-    from ram_studio.checkpoints.fit.storage_report import storage_report
-    from ram_studio.checkpoints.hub.inspect import inspect_source
-    from ram_studio.checkpoints.read.describe import shown_bytes
-    from ram_studio.checkpoints.record.sketch_file import load_sketch
-    from ram_studio.cli.storage_view import print_storage
-
-    sources = {"base": options.require_base(base), **options.parse_agents(agent)}
-    loaded = None if sketch is None else load_sketch(sketch)
-    opened = {name: inspect_source(source, name=name) for name, source in sources.items()}
-    report = check_compatibility(
-        opened.pop("base"), list(opened.values()), missing=missing, extra=extra, rows=rows
-    )
-    storage = storage_report(report, loaded)
-    if as_json:
-        print(json.dumps({**report.to_dict(), "storage": storage.to_dict()}))
-        return
-    print_table(
-        ("checkpoint", "tensors", "size", "dtypes"),
-        [
-            (
-                c.name,
-                str(len(c.tensors)),
-                shown_bytes(c.nbytes),
-                ", ".join(report.dtypes[c.name]),
-            )
-            for c in (report.base, *report.agents)
-        ],
-    )
-    print_storage(storage)
-    print("They fit together.")
 
 
 def merge(
@@ -80,9 +31,7 @@ def merge(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; repeat."),
     ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="bfloat16, float16 or float32 [default: the base's].")
-    ] = None,
+    dtype: options.Dtype = None,
     rounding: Annotated[str | None, typer.Option(help="nearest or stochastic.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     device: options.Device = "auto",
@@ -249,47 +198,3 @@ def parse_size(text: str) -> int:
     if nbytes < 1:
         raise SettingsError(f"The shard size is {text!r}; write it as 5GB, 500MB or in bytes.")
     return nbytes
-
-
-def verify(
-    folder: Annotated[Path, typer.Argument(help="A merged checkpoint.")],
-    sources: Annotated[
-        bool, typer.Option("--sources", help="Also check the recipe's sources and recompute.")
-    ] = False,
-    base: options.Base = None,
-    agent: options.Agents = None,
-    full: Annotated[bool, typer.Option("--full", help="Recompute everything.")] = False,
-    threads: options.Threads = None,
-    as_json: options.Json = False,
-) -> None:
-    """Re-check a merged checkpoint against its passport and, if given, its sources."""
-    from ram_studio.checkpoints.read.describe import plural
-    from ram_studio.cli.progress import progress_bars
-    from ram_studio.engine.verify import verify as run
-
-    with progress_bars(quiet=as_json) as (on_progress, _):
-        result = run(
-            folder,
-            with_sources=sources or full,
-            base=base,
-            agents=options.parse_pairs(agent, "agent NAME=PATH"),
-            full=full,
-            threads=threads,
-            on_progress=on_progress,
-        )
-    if as_json:
-        print(json.dumps(result.to_dict()))
-        return
-    for note in result.notes:
-        print(f"note: {note}")
-    print(
-        f"MATCH: {plural(result.shards, 'shard')} with {plural(result.tensors, 'tensor')} and "
-        f"{plural(result.files, 'other file')} are as the passport says."
-    )
-    if result.source_files:
-        print(f"MATCH: {plural(result.source_files, 'source file')} have the content merged.")
-    if result.compared_bytes:
-        print(
-            f"MATCH: {result.compared_bytes:,} of {result.total_bytes:,} bytes recomputed from the "
-            "sources are the same."
-        )

@@ -1,0 +1,65 @@
+"""``ram-studio analyze``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ram_studio.cli import options
+from ram_studio.cli.look.counts import print_counts, with_relations
+
+
+def analyze(
+    base: options.Base = None,
+    agent: options.Agents = None,
+    sketch: Annotated[
+        Path | None, typer.Option(help="Where to write the sketch (safetensors).")
+    ] = None,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    missing: options.Missing = "error",
+    extra: options.Extra = "error",
+    rows: options.Rows = "exact",
+    relations: Annotated[
+        bool,
+        typer.Option(help="Also collect magnitudes, signs, cosines and what rounding keeps."),
+    ] = True,
+    as_json: options.Json = False,
+) -> None:
+    """Count densities and overlaps in one pass over the checkpoints, and keep them as a sketch."""
+    from ram_studio.checkpoints.fit.storage_report import storage_report
+    from ram_studio.checkpoints.record.sketch_file import save_sketch
+    from ram_studio.cli.look.storage import print_shares
+    from ram_studio.cli.progress import progress_bars
+    from ram_studio.engine.analyse import analyze_report, load
+
+    agents = options.parse_agents(agent)
+    with progress_bars(quiet=as_json) as (on_progress, on_download):
+        fit = load(
+            options.require_base(base),
+            agents,
+            **options.policies(missing, extra, rows),
+            on_download=on_download,
+        )
+        result = analyze_report(
+            fit, device=device, threads=threads, relations=relations, on_progress=on_progress
+        )
+    storage = storage_report(fit, result)
+    if sketch is not None:
+        save_sketch(result, sketch)
+    described = with_relations(result, result.preview())
+    if as_json:
+        saved = None if sketch is None else str(sketch)
+        warnings = {"warnings": list(result.warnings), "storage": storage.to_dict()}
+        print(json.dumps({"sketch": saved, **warnings, **described}))
+        return
+    for warning in result.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    print_shares(storage)
+    print_counts(described, result)
+    if sketch is not None:
+        print(f"Sketch written to {sketch}. Next: ram-studio preview {sketch}")

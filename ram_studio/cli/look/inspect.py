@@ -1,0 +1,56 @@
+"""``ram-studio inspect``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ram_studio.cli import options
+from ram_studio.cli.tables import print_table
+
+
+def inspect(
+    base: options.Base = None,
+    agent: options.Agents = None,
+    missing: options.Missing = "error",
+    extra: options.Extra = "error",
+    rows: options.Rows = "exact",
+    sketch: Annotated[
+        Path | None, typer.Option(help="Sketch of the same files: adds what its counts say.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Check that base and agents fit together, and how each is stored.
+
+    Reads headers alone, before any download; with a sketch also what the counts say of storage and
+    training.
+    """
+    from ram_studio.checkpoints.fit.compatibility import check_compatibility
+    from ram_studio.checkpoints.fit.storage_report import storage_report
+    from ram_studio.checkpoints.hub.inspect import inspect_source
+    from ram_studio.checkpoints.read.describe import shown_bytes
+    from ram_studio.checkpoints.record.sketch_file import load_sketch
+    from ram_studio.cli.look.storage import print_storage
+
+    sources = {"base": options.require_base(base), **options.parse_agents(agent)}
+    loaded = None if sketch is None else load_sketch(sketch)
+    opened = {name: inspect_source(source, name=name) for name, source in sources.items()}
+    report = check_compatibility(
+        opened.pop("base"), list(opened.values()), **options.policies(missing, extra, rows)
+    )
+    storage = storage_report(report, loaded)
+    if as_json:
+        print(json.dumps({**report.to_dict(), "storage": storage.to_dict()}))
+        return
+    print_table(
+        ("checkpoint", "tensors", "size", "dtypes"),
+        [
+            (c.name, str(len(c.tensors)), shown_bytes(c.nbytes), ", ".join(report.dtypes[c.name]))
+            for c in (report.base, *report.agents)
+        ],
+    )
+    print_storage(storage)
+    print("They fit together.")

@@ -1,0 +1,48 @@
+"""``ram-studio preview``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ram_studio.cli import options
+from ram_studio.cli.look.counts import print_agents, print_counts, with_relations
+
+
+def preview(
+    sketch: Annotated[Path, typer.Argument(help="A file that analyze wrote.")],
+    epsilon: Annotated[
+        float, typer.Option(help="Threshold of change; snaps to the ladder.")
+    ] = 1e-5,
+    rule: Annotated[str, typer.Option(help="ram, ram+, ram+s or ram+m.")] = "ram+",
+    r: Annotated[float, typer.Option("--r", help="Strength of the rescaling.")] = 0.1,
+    alpha: Annotated[float, typer.Option(help="Cap on rho.")] = 2.0,
+    agents: Annotated[str | None, typer.Option(help="Only these, as a,b.")] = None,
+    by: Annotated[str, typer.Option(help="model, layer, module or tensor.")] = "model",
+    as_json: options.Json = False,
+) -> None:
+    """Show rho and lambda at any settings, from a sketch, without reading the checkpoints."""
+    from ram_studio.algorithm.ladder import LADDER, ladder_index, snap
+    from ram_studio.checkpoints.record.sketch_file import load_sketch
+
+    loaded = load_sketch(sketch)
+    if agents is not None:
+        loaded = loaded.select([name.strip() for name in agents.split(",")])
+    point = snap(epsilon)
+    if ladder_index(epsilon) is None:
+        print(
+            f"note: epsilon {epsilon:g} is not on the sketch's ladder; {LADDER[point]!r} is used. "
+            "A merge honours the exact value.",
+            file=sys.stderr,
+        )
+    described = with_relations(loaded, loaded.preview(point, rule, r, alpha, by=by))
+    if as_json:
+        print(json.dumps(described))
+        return
+    print_counts(described, loaded)
+    for label, group in described.get("groups", {}).items():
+        print_agents(group["agents"], title=label)
