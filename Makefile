@@ -57,9 +57,10 @@ test-real: $(VENV)/.real-stamp ## run a real 135 M model through everything (mad
 	PYTHONPATH="$(REAL_PACKAGES)" $(BIN)/python scripts/real_model.py $(if $(REAL_MODEL),"$(REAL_MODEL)") > $(VENV)/.real-folder
 	RAM_STUDIO_REAL_MODEL="$$(cat $(VENV)/.real-folder)" $(BIN)/python -m pytest tests/real $(PYTEST_ARGS)
 
-lint: $(VENV)/.test-stamp ## check style and formatting
+lint: $(VENV)/.test-stamp ## check style, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 format: $(VENV)/.test-stamp ## rewrite the code in the house's format
 	$(BIN)/ruff check --fix .

@@ -8,6 +8,7 @@ import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from gradio_client import Client
@@ -19,8 +20,11 @@ from ram_studio.resources import asset_path
 
 @pytest.fixture(scope="module")
 def address(installation: Installation) -> Iterator[str]:
+    """Where the app answers; it must be gone once it was asked to stop."""
     with running_app(installation) as found:
         yield found
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", urlsplit(found).port), timeout=5)
 
 
 @pytest.fixture(autouse=True)
@@ -31,20 +35,16 @@ def _what_the_app_said(installation: Installation) -> Iterator[None]:
         print(log.read_text(encoding="utf-8"))
 
 
-def test_version(installation: Installation) -> None:
-    answer = run(installation.command, "--version", cwd=installation.work).stdout
-    assert answer.strip() == f"ram-studio {__version__}"
+def test_the_command_and_the_module_say_their_version(installation: Installation) -> None:
+    for command in ((installation.command,), (installation.python, "-m", "ram_studio")):
+        answer = run(*command, "--version", cwd=installation.work).stdout
+        assert answer.strip() == f"ram-studio {__version__}"
 
 
 def test_help_lists_the_commands(installation: Installation) -> None:
     answer = run(installation.command, "--help", cwd=installation.work).stdout
     for command in ("app", "analyze", "preview", "merge", "verify", "evaluate"):
         assert command in answer
-
-
-def test_the_module_is_the_command(installation: Installation) -> None:
-    module = run(installation.python, "-m", "ram_studio", "--version", cwd=installation.work)
-    assert module.stdout.strip() == f"ram-studio {__version__}"
 
 
 def test_the_page_carries_its_script_and_style(address: str) -> None:
@@ -75,10 +75,3 @@ def test_the_example_can_be_tuned_and_merged(address: str, installation: Install
     assert __version__ in json.dumps(passport)
     for name, numbers in merged["agents"].items():
         assert numbers["lambda"] == pytest.approx(preview["agents"][name]["lambda"], rel=1e-12)
-
-
-def test_the_app_stops_when_it_is_asked(installation: Installation) -> None:
-    with running_app(installation) as found:
-        port = int(found.rsplit(":", 1)[1].strip("/"))
-    with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.1", port), timeout=5)

@@ -126,13 +126,14 @@ def test_the_app_listens_where_it_is_told(
     assert expected in make(clone, "--dry-run", "app", *arguments, **variables).stdout
 
 
-def test_the_check_on_a_fresh_clone_is_make_test(clone: Path) -> None:
+@pytest.mark.parametrize("failing", ["lint", "test"])
+def test_the_check_on_a_fresh_clone_is_lint_and_test(clone: Path, failing: str) -> None:
     place = clone / ".ci"
     place.mkdir()
     shutil.copy(ROOT / ".ci" / "run", place)
     commands = clone / "commands"
     commands.mkdir()
-    fake_command(commands / "make", 'echo "make $*"; pwd; exit 2')
+    fake_command(commands / "make", f'echo "make $*"; pwd; test "$1" != {failing} || exit 2')
     done = subprocess.run(
         [str(place / "run")],
         cwd="/",
@@ -141,8 +142,9 @@ def test_the_check_on_a_fresh_clone_is_make_test(clone: Path) -> None:
         text=True,
         check=False,
     )
-    assert done.stdout.split() == ["make", "test", str(clone.resolve())]
-    assert done.returncode == 2, "a failing test run must fail the check"
+    said = [word for task in ("lint", "test") for word in ("make", task, str(clone.resolve()))]
+    assert done.stdout.split() == (said if failing == "test" else said[:3])
+    assert done.returncode == 2, "a failing run must fail the check"
 
 
 def provide_browser(clone: Path, **variables: str) -> subprocess.CompletedProcess[str]:

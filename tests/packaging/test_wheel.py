@@ -32,7 +32,7 @@ def test_every_module_and_asset_is_inside_and_nothing_else(contents: zipfile.Zip
     modules = {
         path.relative_to(ROOT).as_posix()
         for path in sorted((ROOT / "ram_studio").rglob("*"))
-        if path.suffix in {".py", ".jsonl", ".txt", ".j2"}  # code, the suites' items, templates
+        if path.suffix in {".py", ".typed", ".jsonl", ".txt", ".j2"}  # code, items, templates
     }
     assets = {f"ram_studio/{path.relative_to(ROOT).as_posix()}" for path in shipped_assets()}
     inside = {name for name in contents.namelist() if not name.startswith(_info(contents))}

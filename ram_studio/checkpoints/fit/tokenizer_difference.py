@@ -120,15 +120,15 @@ def _template(folder: Path, settings: dict[str, Any], load: Any, at: str) -> str
 
 def _differences(ours: _Tokenizer, theirs: _Tokenizer) -> list[str]:
     found = []
-    if ours.vocabulary is not None and theirs.vocabulary is not None:
-        sizes = [len({**t.vocabulary, **t.added}) for t in (ours, theirs)]
+    before, after = ours.vocabulary, theirs.vocabulary
+    if before is not None and after is not None:
+        sizes = len(before.keys() | ours.added), len(after.keys() | theirs.added)
         if sizes[0] != sizes[1]:
             found.append(f"{sizes[1]} tokens, the base has {sizes[0]}")
-        both = ours.vocabulary.keys() & theirs.vocabulary.keys()
-        moved = sum(ours.vocabulary[token] != theirs.vocabulary[token] for token in both)
+        moved = sum(before[token] != after[token] for token in before.keys() & after.keys())
         if moved:
             found.append(f"{plural(moved, 'token')} of the vocabulary under another id")
-        replaced = len(ours.vocabulary.keys() - theirs.vocabulary.keys() - theirs.added.keys())
+        replaced = len(before.keys() - after.keys() - theirs.added.keys())
         if replaced:
             found.append(f"{plural(replaced, 'token')} of the base's vocabulary missing")
     for word, only in (

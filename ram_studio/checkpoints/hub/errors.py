@@ -22,9 +22,10 @@ from ram_studio.checkpoints.read.describe import printable, quoted, who
 from ram_studio.errors import HubError
 
 try:  # the HTTP client that this version of huggingface_hub is built on
-    from httpx2 import HTTPError, InvalidURL
+    from httpx2 import HTTPError as HTTPError
+    from httpx2 import InvalidURL
 except ImportError:  # pragma: no cover
-    from httpx import HTTPError, InvalidURL  # type: ignore[no-redef]
+    from httpx import HTTPError, InvalidURL
 
 RUN_AGAIN = "check the connection and run again; files that were finished are kept"
 

@@ -235,6 +235,7 @@ def _cached_instead(
     response = getattr(error, "response", None)
     if response is not None and response.status_code < 500:
         return None
+    folder: str | None
     try:
         folder = huggingface_hub.snapshot_download(
             repository, revision=revision, cache_dir=_cache_folder(), local_files_only=True

@@ -16,7 +16,7 @@ from ram_studio.checkpoints.read.describe import printable, who
 from ram_studio.checkpoints.read.header import LENGTH_BYTES, Header, header_length, parse_header
 from ram_studio.errors import HubError
 
-LIBRARY = {"library_name": "ram-studio", "library_version": __version__}
+LIBRARY: dict[str, Any] = {"library_name": "ram-studio", "library_version": __version__}
 """How requests introduce themselves."""
 
 # Nearly all headers fit into the first request.

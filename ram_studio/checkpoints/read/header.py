@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -236,8 +237,8 @@ def unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Build a JSON object, refusing a name that appears twice (`object_pairs_hook` of `json`)."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        times = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in times.items() if count > 1)
         raise ValueError(f"{quoted(twice)} appears twice")
     return found
 

@@ -263,7 +263,7 @@ def _build_steps(
         rows = found[name][:, : len(bound)]
         if (rows < 0).any() or (rows >= np.array(bound)).any():
             raise ValueError(name)
-    for rows, sums in (("loose", "loose_sums"), ("layer_loose", "layer_sums")):
-        if len(found[rows]) != len(found[sums]) or not np.isfinite(found[sums]).all():
-            raise ValueError(rows)
+    for name, sums in (("loose", "loose_sums"), ("layer_loose", "layer_sums")):
+        if len(found[name]) != len(found[sums]) or not np.isfinite(found[sums]).all():
+            raise ValueError(name)
     return StepCounts(n_agents=n_agents, layers=tuple(layers), **found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,8 @@ from ram_studio.cli import options
 from ram_studio.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from ram_studio.engine.microscope.view import Seen, View
+    from ram_studio.engine.microscope.lens import Seen
+    from ram_studio.engine.microscope.view import View
 
 
 def microscope(
@@ -84,7 +85,7 @@ def microscope(
         if size is None
         else scope.window_of(found, *divmod(start, width), *size)
     )
-    output = {"dtype": dtype, "rounding": rounding, "seed": seed}
+    output: dict[str, Any] = {"dtype": dtype, "rounding": rounding, "seed": seed}
     recipes = {
         text: scope.recipe_for(report, *options.parse_method(text, "method"), epsilon, **output)
         for text in method or scope.METHOD_NAMES
@@ -131,10 +132,7 @@ def _print(view: View, worked: int) -> None:
         first = next(iter(shown.values()))
         print_table(
             ("element", *shown),
-            [
-                (str(view.index[i]), *(_number(s.stored[i], s.dtype) for s in shown.values()))
-                for i in pick
-            ],
+            [(str(view.index[i]), *(_stored(seen, i) for seen in shown.values())) for i in pick],
             title=f"Stored ({first.dtype}, {first.rounding})",
         )
         _print_worked(view, shown, worked)
@@ -152,8 +150,15 @@ def _print_worked(view: View, shown: dict[str, Seen], i: int) -> None:
         worked = seen.worked[i]
         note = f"  ({worked.note})" if worked.note else ""
         result = "" if worked.is_base else f" = {number(worked.value, 8)}"
+        assert seen.stored is not None, "those shown are known"
         stored = number(seen.stored[i], 8)
         print(f"  {label}: {worked.expression}{result}, stored as {stored}{note}")
+
+
+def _stored(seen: Seen, i: int) -> str:
+    assert seen.stored is not None, "those shown are known"
+    assert seen.dtype is not None, "those shown are known"
+    return _number(seen.stored[i], seen.dtype)
 
 
 def _number(value: float, dtype: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ram_studio.cli.tables import print_table, ratio
@@ -50,8 +51,8 @@ def print_shares(report: StorageReport) -> None:
     )
 
 
-def _pair(stored: Share | None, rounded: Share | None, show) -> tuple[str, str]:
-    return tuple("-" if share is None else show(share) for share in (stored, rounded))
+def _pair(stored: Share | None, rounded: Share | None, show: Callable[[Share], str]) -> list[str]:
+    return ["-" if share is None else show(share) for share in (stored, rounded)]
 
 
 def _yes_no(value: bool | None) -> str:
