@@ -1,128 +1,125 @@
 // Small charts by group (layer or module): bars that begin at zero, and dots on a scale of their own.
 // Drawn at the box's width, so that labels keep their size on a phone.
-(() => {
-  "use strict";
-  const RAM = window.RAM;
-  const TEXT = RAM.text;
-  const { put, fill } = RAM;
+import { put, shape } from "./nodes.js";
 
-  const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1];
+export const BARS_HINT = "Point at a group to read its numbers, or use the arrow keys.";
 
-  const nice = (top) => STEPS.find((step) => step >= top) || 1;
+const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1];
 
-  const shortLabel = (label) => (TEXT.labels && TEXT.labels[label]) || label;
+const nice = (top) => STEPS.find((step) => step >= top) || 1;
 
-  RAM.layerName = (label) => (/^\d+$/.test(label) ? fill(TEXT.layer, { n: label }) : label);
+const shortLabel = (label) => (label === "embedding" ? "emb" : label);
 
-  // The frame that both charts share: scale, grid, group labels, and zones that can be pointed at.
-  const frame = (box, { labels, isRotated, aria, low, high, pointed, onPoint }) => {
-    const width = Math.max(280, box.clientWidth || 640);
-    const height = width < 480 ? 170 : 190;
-    const edge = { left: 48, right: 6, top: 8, bottom: isRotated ? 58 : 24 };
-    const y = (value) =>
-      edge.top + (height - edge.top - edge.bottom) * (1 - (value - low) / (high - low));
-    const slot = (width - edge.left - edge.right) / labels.length;
-    box.replaceChildren();
-    const svg = put(box, "svg", { width, height, role: "img", "aria-label": aria });
-    for (let tick = 0; tick <= 4; tick += 1) {
-      const value = low + ((high - low) * tick) / 4;
-      put(svg, "line", { x1: edge.left, x2: width - edge.right, y1: y(value), y2: y(value), class: "grid" });
-      if (tick % 2 === 0) {
-        const percent = Number((100 * value).toPrecision(3));
-        put(svg, "text", { x: edge.left - 6, y: y(value) + 4, class: "axis end" }, `${percent} %`);
-      }
+export const layerName = (label) => (/^\d+$/.test(label) ? `Layer ${label}` : label);
+
+// The frame that both charts share: scale, grid, group labels, and zones that can be pointed at.
+const frame = (box, { labels, isRotated, aria, low, high, pointed, onPoint }) => {
+  const width = Math.max(280, box.clientWidth || 640);
+  const height = width < 480 ? 170 : 190;
+  const edge = { left: 48, right: 6, top: 8, bottom: isRotated ? 58 : 24 };
+  const y = (value) =>
+    edge.top + (height - edge.top - edge.bottom) * (1 - (value - low) / (high - low));
+  const slot = (width - edge.left - edge.right) / labels.length;
+  box.replaceChildren();
+  const svg = put(box, "svg", { width, height, role: "img", "aria-label": aria });
+  for (let tick = 0; tick <= 4; tick += 1) {
+    const value = low + ((high - low) * tick) / 4;
+    put(svg, "line", { x1: edge.left, x2: width - edge.right, y1: y(value), y2: y(value), class: "grid" });
+    if (tick % 2 === 0) {
+      const percent = Number((100 * value).toPrecision(3));
+      put(svg, "text", { x: edge.left - 6, y: y(value) + 4, class: "axis end" }, `${percent} %`);
     }
-    const every = Math.ceil((isRotated ? 16 : 30) / slot);
-    const zones = labels.map((label, g) => {
-      const zone = put(svg, "g", { class: "zone", tabindex: "-1" });
-      put(zone, "rect", {
-        x: edge.left + slot * g, y: edge.top, width: slot, height: height - edge.top - edge.bottom,
-        class: pointed === g ? "hit on" : "hit",
-      });
-      if (g % every === 0) {
-        const x = edge.left + slot * (g + 0.5);
-        const at = { x, y: height - edge.bottom + 15, class: `axis ${isRotated ? "end" : "middle"}` };
-        if (isRotated) at.transform = `rotate(-38 ${x} ${at.y})`;
-        put(svg, "text", at, shortLabel(label));
-      }
-      if (onPoint) {
-        const show = () => {
-          if (zone.firstChild.classList.contains("on")) return;
-          svg.querySelectorAll(".hit").forEach((node, i) => node.classList.toggle("on", i === g));
-          onPoint(g);
-        };
-        zone.addEventListener("pointerenter", show);
-        zone.addEventListener("pointerdown", show);
-      }
-      return { zone, start: edge.left + slot * g };
+  }
+  const every = Math.ceil((isRotated ? 16 : 30) / slot);
+  const zones = labels.map((label, g) => {
+    const zone = put(svg, "g", { class: "zone", tabindex: "-1" });
+    put(zone, "rect", {
+      x: edge.left + slot * g, y: edge.top, width: slot, height: height - edge.top - edge.bottom,
+      class: pointed === g ? "hit on" : "hit",
     });
-    return { svg, zones, slot, y, left: edge.left, right: width - edge.right };
-  };
-
-  // What was drawn in a box, so that a move that only changes values sets two attributes a bar.
-  const drawn = new WeakMap();
-
-  // series: a colour each; value(g, s): a share of 0 to 1; top: the largest there is to show.
-  RAM.groupedBars = (box, chart) => {
-    const high = nice(chart.top);
-    const key = [box.clientWidth, high, chart.pointed, ...chart.series, ...chart.labels].join("|");
-    let known = drawn.get(box);
-    if (!known || known.key !== key || !box.firstChild) {
-      known = { key, ...buildBars(box, chart, high) };
-      drawn.set(box, known);
+    if (g % every === 0) {
+      const x = edge.left + slot * (g + 0.5);
+      const at = { x, y: height - edge.bottom + 15, class: `axis ${isRotated ? "end" : "middle"}` };
+      if (isRotated) at.transform = `rotate(-38 ${x} ${at.y})`;
+      put(svg, "text", at, shortLabel(label));
     }
-    known.onPoint = chart.onPoint;
-    chart.labels.forEach((_, g) => chart.series.forEach((__, s) => {
-      const value = chart.value(g, s);
-      const bar = known.bars[g][s];
-      bar.setAttribute("y", known.y(value));
-      bar.setAttribute("height", Math.max(value > 0 ? 1 : 0, known.y(0) - known.y(value)));
-    }));
-  };
-
-  const buildBars = (box, chart, high) => {
-    const count = chart.series.length;
-    const onPoint = (g) => drawn.get(box).onPoint(g);
-    const { zones, slot, y } = frame(box, { ...chart, low: 0, high, onPoint });
-    const width = Math.max(1, Math.min(26, (slot * 0.8) / count));
-    const bars = zones.map(({ zone, start }) => chart.series.map((color, s) => put(zone, "rect", {
-      x: start + (slot - width * count) / 2 + width * s, width: Math.max(0.6, width - (width > 4 ? 1 : 0)),
-      class: "bar", style: `fill:${color}`,
-    })));
-    return { bars, y };
-  };
-
-  // A marker per agent and group; value(g, t): a share, or null for none. 100 % is a dashed line.
-  RAM.agentDots = (box, chart) => {
-    const values = chart.labels.map((_, g) => Array.from({ length: chart.agents }, (__, t) => chart.value(g, t)));
-    const seen = values.flat().filter((value) => value !== null);
-    const low = Math.floor(20 * Math.min(1, ...seen) - 0.2) / 20;
-    const high = Math.ceil(20 * Math.max(1, ...seen) + 0.2) / 20;
-    const key = [box.clientWidth, low, high, chart.pointed, chart.agents, ...chart.labels].join("|");
-    let known = drawn.get(box);
-    if (!known || known.key !== key || !box.firstChild) {
-      known = { key, ...buildDots(box, { ...chart, low, high }) };
-      drawn.set(box, known);
+    if (onPoint) {
+      const show = () => {
+        if (zone.firstChild.classList.contains("on")) return;
+        svg.querySelectorAll(".hit").forEach((node, i) => node.classList.toggle("on", i === g));
+        onPoint(g);
+      };
+      zone.addEventListener("pointerenter", show);
+      zone.addEventListener("pointerdown", show);
     }
-    known.onPoint = chart.onPoint;
-    values.forEach((row, g) => row.forEach((value, t) => known.place(g, t, value)));
-  };
+    return { zone, start: edge.left + slot * g };
+  });
+  return { svg, zones, slot, y, left: edge.left, right: width - edge.right };
+};
 
-  const buildDots = (box, chart) => {
-    const onPoint = (g) => drawn.get(box).onPoint(g);
-    const { svg, zones, slot, y, left, right } = frame(box, { ...chart, onPoint });
-    put(svg, "line", { x1: left, x2: right, y1: y(1), y2: y(1), class: "whole" });
-    const step = Math.min(11, (slot * 0.8) / chart.agents);
-    const size = Math.max(5, Math.min(10, step * 1.1));
-    const dots = zones.map(({ zone }) => Array.from({ length: chart.agents }, (_, t) =>
-      put(zone, "path", { d: RAM.shape(t), style: `fill:var(--ram-agent-${t % 8})` })));
-    const place = (g, t, value) => {
-      const dot = dots[g][t];
-      dot.style.display = value === null ? "none" : "";
-      if (value === null) return;
-      const x = zones[g].start + (slot - step * chart.agents) / 2 + step * (t + 0.5) - size / 2;
-      dot.setAttribute("transform", `translate(${x} ${y(value) - size / 2}) scale(${size / 12})`);
-    };
-    return { place };
+// What was drawn in a box, so that a move that only changes values sets two attributes a bar.
+const drawn = new WeakMap();
+
+// series: a colour each; value(g, s): a share of 0 to 1; top: the largest there is to show.
+export const groupedBars = (box, chart) => {
+  const high = nice(chart.top);
+  const key = [box.clientWidth, high, chart.pointed, ...chart.series, ...chart.labels].join("|");
+  let known = drawn.get(box);
+  if (!known || known.key !== key || !box.firstChild) {
+    known = { key, ...buildBars(box, chart, high) };
+    drawn.set(box, known);
+  }
+  known.onPoint = chart.onPoint;
+  chart.labels.forEach((_, g) => chart.series.forEach((__, s) => {
+    const value = chart.value(g, s);
+    const bar = known.bars[g][s];
+    bar.setAttribute("y", known.y(value));
+    bar.setAttribute("height", Math.max(value > 0 ? 1 : 0, known.y(0) - known.y(value)));
+  }));
+};
+
+const buildBars = (box, chart, high) => {
+  const count = chart.series.length;
+  const onPoint = (g) => drawn.get(box).onPoint(g);
+  const { zones, slot, y } = frame(box, { ...chart, low: 0, high, onPoint });
+  const width = Math.max(1, Math.min(26, (slot * 0.8) / count));
+  const bars = zones.map(({ zone, start }) => chart.series.map((color, s) => put(zone, "rect", {
+    x: start + (slot - width * count) / 2 + width * s, width: Math.max(0.6, width - (width > 4 ? 1 : 0)),
+    class: "bar", style: `fill:${color}`,
+  })));
+  return { bars, y };
+};
+
+// A marker per agent and group; value(g, t): a share, or null for none. 100 % is a dashed line.
+export const agentDots = (box, chart) => {
+  const values = chart.labels.map((_, g) => Array.from({ length: chart.agents }, (__, t) => chart.value(g, t)));
+  const seen = values.flat().filter((value) => value !== null);
+  const low = Math.floor(20 * Math.min(1, ...seen) - 0.2) / 20;
+  const high = Math.ceil(20 * Math.max(1, ...seen) + 0.2) / 20;
+  const key = [box.clientWidth, low, high, chart.pointed, chart.agents, ...chart.labels].join("|");
+  let known = drawn.get(box);
+  if (!known || known.key !== key || !box.firstChild) {
+    known = { key, ...buildDots(box, { ...chart, low, high }) };
+    drawn.set(box, known);
+  }
+  known.onPoint = chart.onPoint;
+  values.forEach((row, g) => row.forEach((value, t) => known.place(g, t, value)));
+};
+
+const buildDots = (box, chart) => {
+  const onPoint = (g) => drawn.get(box).onPoint(g);
+  const { svg, zones, slot, y, left, right } = frame(box, { ...chart, onPoint });
+  put(svg, "line", { x1: left, x2: right, y1: y(1), y2: y(1), class: "whole" });
+  const step = Math.min(11, (slot * 0.8) / chart.agents);
+  const size = Math.max(5, Math.min(10, step * 1.1));
+  const dots = zones.map(({ zone }) => Array.from({ length: chart.agents }, (_, t) =>
+    put(zone, "path", { d: shape(t), style: `fill:var(--ram-agent-${t % 8})` })));
+  const place = (g, t, value) => {
+    const dot = dots[g][t];
+    dot.style.display = value === null ? "none" : "";
+    if (value === null) return;
+    const x = zones[g].start + (slot - step * chart.agents) / 2 + step * (t + 0.5) - size / 2;
+    dot.setAttribute("transform", `translate(${x} ${y(value) - size / 2}) scale(${size / 12})`);
   };
-})();
+  return { place };
+};

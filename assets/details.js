@@ -1,295 +1,297 @@
 // Below the cards of Tune: what rounding keeps of lambda, and how the agents' changes relate. A
 // sentence each, always; tables and charts by layer only while they are unfolded.
-(() => {
-  "use strict";
-  const RAM = window.RAM;
-  const TEXT = RAM.text;
-  const { put, marker, fill, digits } = RAM;
-  const LOST = 0.1;
-  const MEASURES = ["conflict", "cancelled"];
+import { agentDots, BARS_HINT, groupedBars, layerName } from "./bars.js";
+import { marker, named, put } from "./nodes.js";
+import {
+  count, dtypeName, factor, keptToNearest, percent, ratio, roundingCurve, stochasticError,
+} from "./numbers.js";
 
-  let root = null;
-  let shown = null; // what was drawn last: { profile, state, result }
-  let format = null; // index of the output dtype of the layer chart
-  let measure = "conflict";
-  const pointed = { rounding: null, relations: null };
+const LOST = 0.1;
+const MEASURES = ["conflict", "cancelled"];
 
-  const part = (name) => root.querySelector(`[data-part="${name}"]`);
-  const isOpen = (name) => part(`${name}-more`).open;
-  const dtypeName = (dtype) => TEXT.dtypes[dtype] || dtype;
+let root = null;
+let shown = null; // what was drawn last: { profile, state, result }
+let format = null; // index of the output dtype of the layer chart
+let measure = "conflict";
+const pointed = { rounding: null, relations: null };
 
-  RAM.mountDetails = (element) => {
-    root = element;
-    root.addEventListener("click", (event) => {
-      const format_ = event.target.closest("[data-format]");
-      const measure_ = event.target.closest("[data-measure]");
-      if (format_) format = Number(format_.dataset.format);
-      else if (measure_) measure = measure_.dataset.measure;
-      else return;
-      RAM.redraw();
+const part = (name) => root.querySelector(`[data-part="${name}"]`);
+const isOpen = (name) => part(`${name}-more`).open;
+
+// redraw: draws the whole step again in the next frame.
+export const mountDetails = (element, redraw) => {
+  root = element;
+  root.addEventListener("click", (event) => {
+    const format_ = event.target.closest("[data-format]");
+    const measure_ = event.target.closest("[data-measure]");
+    if (format_) format = Number(format_.dataset.format);
+    else if (measure_) measure = measure_.dataset.measure;
+    else return;
+    redraw();
+  });
+  for (const name of ["rounding", "relations"]) {
+    part(`${name}-more`).addEventListener("toggle", redraw);
+    part(`${name}-chart`).addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!step || !shown) return;
+      event.preventDefault();
+      const last = shown.profile.layers.length - 1;
+      const from = pointed[name] === null ? (step > 0 ? -1 : last + 1) : pointed[name];
+      pointed[name] = Math.min(last, Math.max(0, from + step));
+      redraw();
     });
-    for (const name of ["rounding", "relations"]) {
-      part(`${name}-more`).addEventListener("toggle", () => RAM.redraw());
-      part(`${name}-chart`).addEventListener("keydown", (event) => {
-        const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-        if (!step || !shown) return;
-        event.preventDefault();
-        const last = shown.profile.layers.length - 1;
-        const from = pointed[name] === null ? (step > 0 ? -1 : last + 1) : pointed[name];
-        pointed[name] = Math.min(last, Math.max(0, from + step));
-        RAM.redraw();
-      });
+  }
+};
+
+// The output dtype that a merge has unless another is chosen: the base's.
+const usualFormat = (profile) => Math.max(0, profile.rounding.dtypes.indexOf(profile.dtypes.base));
+
+export const drawDetails = (profile, state, result) => {
+  shown = { profile, state, result };
+  drawRounding();
+  drawRelations();
+};
+
+// What a card says in a line: { asked, kept, width, dtype } for the base's format, or null.
+export const cardKept = (profile, point, t, lambda) => {
+  if (!profile.rounding || lambda === null) return null;
+  const d = usualFormat(profile);
+  const kept = keptToNearest(
+    roundingCurve(profile, point, t, d), lambda, profile.rounding.precision[d]
+  );
+  return kept && { asked: lambda, kept: kept.value, width: kept.high - kept.value, dtype: dtypeName(profile.rounding.dtypes[d]) };
+};
+
+// ---------------------------------------------------------------- rounding
+
+const drawRounding = () => {
+  const { profile, state, result } = shown;
+  const line = part("rounding-line");
+  part("rounding-more").hidden = !profile.rounding;
+  line.dataset.tone = "plain";
+  if (!profile.rounding) {
+    line.textContent = "This analysis has no statistics of rounding. Analyze the models again to see "
+      + "what is kept.";
+    return;
+  }
+  const dtype = dtypeName(profile.rounding.dtypes[usualFormat(profile)]);
+  const lost = [];
+  let isScaled = false;
+  result.agents.forEach((agent, t) => {
+    const kept = cardKept(profile, state.point, t, agent.lambda);
+    if (!kept) return;
+    isScaled ||= kept.asked > 1;
+    if (kept.asked > 1 && kept.kept - 1 < (1 - LOST) * (kept.asked - 1)) {
+      lost.push(`${agent.name} ${factor(kept.kept)} instead of ${factor(kept.asked)}`);
+    }
+  });
+  if (lost.length) line.dataset.tone = "note";
+  // As rounding_meter.rounding_advice words it.
+  if (lost.length) {
+    line.textContent = `Rounding to nearest in ${dtype} takes part of the rescaling: ${lost.join("; ")}. `
+      + "Stochastic rounding or float32 keeps it.";
+  } else if (isScaled) {
+    line.textContent = `Stored in ${dtype} to nearest, every agent keeps at least nine tenths of it.`;
+  } else {
+    line.textContent = `Nothing is rescaled, so rounding in ${dtype} takes nothing away.`;
+  }
+  if (!isOpen("rounding")) return;
+  drawKeptTable();
+  drawKeptByLayer();
+};
+
+const headRow = (head, first) => {
+  head.replaceChildren();
+  put(head, "th", { scope: "col" }, first);
+  shown.profile.agents.forEach((name, t) => {
+    named(put(head, "th", { scope: "col" }), t, name);
+  });
+};
+
+const drawKeptTable = () => {
+  const { profile, state, result } = shown;
+  headRow(part("kept-head"), "Stored as");
+  const body = part("kept");
+  body.replaceChildren();
+  const row = (name, cells) => {
+    const line = put(body, "tr");
+    put(line, "th", { scope: "row" }, name);
+    for (const [text, more] of cells) {
+      const cell = put(line, "td", {}, text);
+      if (more) put(cell, "small", {}, more);
     }
   };
+  row("asked", result.agents.map((a) => [factor(a.lambda)]));
+  const error = (size) => (size >= 0.0005 ? ` ± ${size.toFixed(3)}` : "");
+  profile.rounding.dtypes.forEach((dtype, d) => {
+    const curves = result.agents.map((agent, t) =>
+      agent.lambda === null ? null : roundingCurve(profile, state.point, t, d));
+    row(`${dtypeName(dtype)}, to nearest`, result.agents.map((agent, t) => {
+      const kept = keptToNearest(curves[t], agent.lambda, profile.rounding.precision[d]);
+      return kept ? [kept.value.toFixed(3), error(kept.high - kept.value)] : ["–"];
+    }));
+    row(`${dtypeName(dtype)}, stochastic`, result.agents.map((agent, t) => {
+      const spread = stochasticError(curves[t], agent.lambda);
+      return spread === null ? ["–"] : [agent.lambda.toFixed(3), error(spread)];
+    }));
+  });
+};
 
-  // The output dtype that a merge has unless another is chosen: the base's.
-  const usualFormat = (profile) => Math.max(0, profile.rounding.dtypes.indexOf(profile.dtypes.base));
-
-  RAM.drawDetails = (profile, state, result) => {
-    shown = { profile, state, result };
-    drawRounding();
-    drawRelations();
+const drawKeptByLayer = () => {
+  const { profile, result } = shown;
+  const { rounding, layers } = profile;
+  const d = format === null ? usualFormat(profile) : format;
+  for (const button of root.querySelectorAll("[data-format]")) {
+    button.setAttribute("aria-pressed", String(Number(button.dataset.format) === d));
+  }
+  const share = (g, t) => {
+    const lambda = result.agents[t].lambda;
+    const curve = rounding.layers[g][t][d];
+    if (lambda === null || !curve) return null;
+    return keptToNearest(curve, lambda, rounding.precision[d]).value / lambda;
   };
+  const readout = () => drawReadout("rounding", layers, (g, t) => share(g, t));
+  agentDots(part("rounding-chart"), {
+    labels: layers, agents: profile.agents.length, value: share,
+    aria: `Share of the intended change that ${dtypeName(rounding.dtypes[d])} keeps, by layer and agent`,
+    pointed: pointed.rounding,
+    onPoint: (g) => { pointed.rounding = g; readout(); },
+  });
+  readout();
+};
 
-  // What a card says in a line: { asked, kept, width, dtype } for the base's format, or null.
-  RAM.cardKept = (profile, point, t, lambda) => {
-    if (!profile.rounding || lambda === null) return null;
-    const d = usualFormat(profile);
-    const kept = RAM.keptToNearest(
-      RAM.roundingCurve(profile, point, t, d), lambda, profile.rounding.precision[d]
-    );
-    return kept && { asked: lambda, kept: kept.value, width: kept.high - kept.value, dtype: dtypeName(profile.rounding.dtypes[d]) };
+const drawReadout = (name, layers, value) => {
+  const box = part(`${name}-readout`);
+  const g = pointed[name];
+  box.replaceChildren();
+  if (g === null || g >= layers.length) {
+    box.textContent = BARS_HINT;
+    return;
+  }
+  put(box, "b", {}, layerName(layers[g]));
+  const item = (label, share, t) => {
+    const node = put(box, "span", { class: "item" });
+    if (t !== null) marker(node, t);
+    node.append(`${label} ${orDash(share)}`);
   };
+  if (name === "relations" && measure === "conflict") {
+    item("opposite signs", value(g, 0), null);
+    return;
+  }
+  shown.profile.agents.forEach((agent, t) => item(agent, value(g, t), t));
+};
 
-  // ---------------------------------------------------------------- rounding
+// ---------------------------------------------------------------- relations
 
-  const drawRounding = () => {
-    const { profile, state, result } = shown;
-    const line = part("rounding-line");
-    part("rounding-more").hidden = !profile.rounding;
-    line.dataset.tone = "plain";
-    if (!profile.rounding) {
-      line.textContent = TEXT.round_absent;
-      return;
-    }
-    const dtype = dtypeName(profile.rounding.dtypes[usualFormat(profile)]);
-    const lost = [];
-    let isScaled = false;
-    result.agents.forEach((agent, t) => {
-      const kept = RAM.cardKept(profile, state.point, t, agent.lambda);
-      if (!kept) return;
-      isScaled ||= kept.asked > 1;
-      if (kept.asked > 1 && kept.kept - 1 < (1 - LOST) * (kept.asked - 1)) {
-        lost.push(fill(TEXT.round_lost_one, {
-          name: agent.name, kept: digits(kept.kept, 3), asked: digits(kept.asked, 3),
-        }));
-      }
+const over = (part_, whole) => (part_ === null || part_ === undefined || !whole ? null : part_ / whole);
+const orDash = (value) => (value === null ? "–" : percent(value));
+const sum = (values) => values.reduce((a, b) => a + b, 0);
+
+const drawRelations = () => {
+  const { profile, state } = shown;
+  const relations = profile.relations;
+  part("relations").hidden = profile.agents.length < 2;
+  part("relations-more").hidden = !relations;
+  const line = part("relations-line");
+  if (!relations) {
+    line.textContent = "This analysis has no statistics of signs and sizes. Analyze the models again to "
+      + "see them.";
+    return;
+  }
+  const k = state.point;
+  const conflict = relations.conflict ? over(relations.conflict[k], relations.shared[k]) : null;
+  const mass = relations.cancelled
+    ? over(2 * sum(relations.cancelled[k]), sum(relations.shared_magnitude[k])) : null;
+  line.textContent = relations.shared[k]
+    ? `${orDash(conflict)} of the shared weights are pulled in opposite directions; in their mean `
+      + `${orDash(mass)} of the shared change cancels out.`
+    : "At this ε no weight is shared, so nothing can cancel out.";
+  if (!isOpen("relations")) return;
+  drawAgents();
+  drawCosines();
+  drawPairs();
+  drawConflictByLayer();
+};
+
+const agentHead = (row, t) => {
+  named(put(row, "th", { scope: "row" }), t, shown.profile.agents[t]);
+};
+
+const drawAgents = () => {
+  const { profile, state, result } = shown;
+  const { shared_magnitude, cancelled } = profile.relations;
+  const body = part("agree-agents");
+  body.replaceChildren();
+  result.agents.forEach((agent, t) => {
+    const row = put(body, "tr");
+    agentHead(row, t);
+    put(row, "td", {}, ratio(agent.rho));
+    put(row, "td", {}, ratio(agent.rhoM));
+    const lost = cancelled
+      ? over(cancelled[state.point][t], shared_magnitude[state.point][t]) : null;
+    put(row, "td", {}, orDash(lost));
+  });
+};
+
+const drawCosines = () => {
+  const { profile } = shown;
+  headRow(part("cosine-head"), "");
+  const body = part("cosine");
+  body.replaceChildren();
+  profile.relations.cosine.forEach((line, t) => {
+    const row = put(body, "tr");
+    agentHead(row, t);
+    line.forEach((value, u) => {
+      const cell = put(row, "td", {}, t === u ? "·" : value === null ? "–" : value.toFixed(3).replace("-", "−"));
+      const weight = t === u || value === null ? 0 : Math.abs(value);
+      cell.style.background = `color-mix(in srgb, var(--ram-accent) ${Math.round(45 * weight)}%, transparent)`;
     });
-    if (lost.length) line.dataset.tone = "note";
-    line.textContent = lost.length
-      ? fill(TEXT.round_lost, { dtype, agents: lost.join("; ") })
-      : fill(isScaled ? TEXT.round_fine : TEXT.round_plain, { dtype });
-    if (!isOpen("rounding")) return;
-    drawKeptTable();
-    drawKeptByLayer();
-  };
+  });
+};
 
-  const headRow = (head, first) => {
-    head.replaceChildren();
-    put(head, "th", { scope: "col" }, first);
-    shown.profile.agents.forEach((name, t) => {
-      const cell = put(head, "th", { scope: "col" });
-      marker(cell, t);
-      cell.append(name);
-    });
-  };
-
-  const drawKeptTable = () => {
-    const { profile, state, result } = shown;
-    headRow(part("kept-head"), TEXT.round_stored);
-    const body = part("kept");
-    body.replaceChildren();
-    const row = (name, cells) => {
-      const line = put(body, "tr");
-      put(line, "th", { scope: "row" }, name);
-      for (const [text, more] of cells) {
-        const cell = put(line, "td", {}, text);
-        if (more) put(cell, "small", {}, more);
-      }
-    };
-    row(TEXT.round_asked, result.agents.map((a) => [a.lambda === null ? "–" : digits(a.lambda, 3)]));
-    const error = (size) => (size >= 0.0005 ? ` ± ${digits(size, 3)}` : "");
-    profile.rounding.dtypes.forEach((dtype, d) => {
-      const curves = result.agents.map((agent, t) =>
-        agent.lambda === null ? null : RAM.roundingCurve(profile, state.point, t, d));
-      row(fill(TEXT.round_nearest, { dtype: dtypeName(dtype) }), result.agents.map((agent, t) => {
-        const kept = RAM.keptToNearest(curves[t], agent.lambda, profile.rounding.precision[d]);
-        return kept ? [digits(kept.value, 3), error(kept.high - kept.value)] : ["–"];
-      }));
-      row(fill(TEXT.round_stochastic, { dtype: dtypeName(dtype) }), result.agents.map((agent, t) => {
-        const spread = RAM.stochasticError(curves[t], agent.lambda);
-        return spread === null ? ["–"] : [digits(agent.lambda, 3), error(spread)];
-      }));
-    });
-  };
-
-  const drawKeptByLayer = () => {
-    const { profile, result } = shown;
-    const { rounding, layers } = profile;
-    const d = format === null ? usualFormat(profile) : format;
-    for (const button of root.querySelectorAll("[data-format]")) {
-      button.setAttribute("aria-pressed", String(Number(button.dataset.format) === d));
-    }
-    const share = (g, t) => {
-      const lambda = result.agents[t].lambda;
-      const curve = rounding.layers[g][t][d];
-      if (lambda === null || !curve) return null;
-      return RAM.keptToNearest(curve, lambda, rounding.precision[d]).value / lambda;
-    };
-    const readout = () => drawReadout("rounding", layers, (g, t) => share(g, t));
-    RAM.agentDots(part("rounding-chart"), {
-      labels: layers, agents: profile.agents.length, value: share,
-      aria: fill(TEXT.round_layers_aria, { dtype: dtypeName(rounding.dtypes[d]) }),
-      pointed: pointed.rounding,
-      onPoint: (g) => { pointed.rounding = g; readout(); },
-    });
-    readout();
-  };
-
-  const drawReadout = (name, layers, value) => {
-    const box = part(`${name}-readout`);
-    const g = pointed[name];
-    box.replaceChildren();
-    if (g === null || g >= layers.length) {
-      box.textContent = TEXT.bars_hint;
-      return;
-    }
-    put(box, "b", {}, RAM.layerName(layers[g]));
-    const item = (label, share, t) => {
-      const node = put(box, "span", { class: "item" });
-      if (t !== null) marker(node, t);
-      node.append(`${label} ${share === null ? "–" : RAM.percent(share)}`);
-    };
-    if (name === "relations" && measure === "conflict") {
-      item(TEXT.agree_opposite, value(g, 0), null);
-      return;
-    }
-    shown.profile.agents.forEach((agent, t) => item(agent, value(g, t), t));
-  };
-
-  // ---------------------------------------------------------------- relations
-
-  const over = (part_, whole) => (part_ === null || part_ === undefined || !whole ? null : part_ / whole);
-  const percent = (share) => (share === null ? "–" : RAM.percent(share));
-  const sum = (values) => values.reduce((a, b) => a + b, 0);
-
-  const drawRelations = () => {
-    const { profile, state } = shown;
-    const relations = profile.relations;
-    part("relations").hidden = profile.agents.length < 2;
-    part("relations-more").hidden = !relations;
-    const line = part("relations-line");
-    if (!relations) {
-      line.textContent = TEXT.agree_absent;
-      return;
-    }
-    const k = state.point;
-    const conflict = relations.conflict ? over(relations.conflict[k], relations.shared[k]) : null;
-    const mass = relations.cancelled
-      ? over(2 * sum(relations.cancelled[k]), sum(relations.shared_magnitude[k])) : null;
-    if (!relations.shared[k]) line.textContent = TEXT.agree_nothing;
-    else line.textContent = fill(TEXT.agree_line, { conflict: percent(conflict), mass: percent(mass) });
-    if (!isOpen("relations")) return;
-    drawAgents();
-    drawCosines();
-    drawPairs();
-    drawConflictByLayer();
-  };
-
-  const agentHead = (row, t) => {
-    const head = put(row, "th", { scope: "row" });
-    marker(head, t);
-    head.append(shown.profile.agents[t]);
-  };
-
-  const drawAgents = () => {
-    const { profile, state, result } = shown;
-    const { shared_magnitude, cancelled } = profile.relations;
-    const body = part("agree-agents");
-    body.replaceChildren();
-    result.agents.forEach((agent, t) => {
+const drawPairs = () => {
+  const { profile, state } = shown;
+  const { pair_both, pair_opposite, pair_magnitude, pair_cancelled } = profile.relations;
+  const k = state.point;
+  const body = part("pairs");
+  body.replaceChildren();
+  let p = 0;
+  for (let a = 0; a < profile.agents.length; a += 1) {
+    for (let b = a + 1; b < profile.agents.length; b += 1, p += 1) {
       const row = put(body, "tr");
-      agentHead(row, t);
-      put(row, "td", {}, RAM.ratio(agent.rho));
-      put(row, "td", {}, RAM.ratio(agent.rhoM));
-      const lost = cancelled
-        ? over(cancelled[state.point][t], shared_magnitude[state.point][t]) : null;
-      put(row, "td", {}, percent(lost));
-    });
-  };
-
-  const drawCosines = () => {
-    const { profile } = shown;
-    headRow(part("cosine-head"), "");
-    const body = part("cosine");
-    body.replaceChildren();
-    profile.relations.cosine.forEach((line, t) => {
-      const row = put(body, "tr");
-      agentHead(row, t);
-      line.forEach((value, u) => {
-        const cell = put(row, "td", {}, t === u ? "·" : value === null ? "–" : digits(value, 3).replace("-", "−"));
-        const weight = t === u || value === null ? 0 : Math.abs(value);
-        cell.style.background = `color-mix(in srgb, var(--ram-accent) ${Math.round(45 * weight)}%, transparent)`;
-      });
-    });
-  };
-
-  const drawPairs = () => {
-    const { profile, state } = shown;
-    const { pair_both, pair_opposite, pair_magnitude, pair_cancelled } = profile.relations;
-    const k = state.point;
-    const body = part("pairs");
-    body.replaceChildren();
-    let p = 0;
-    for (let a = 0; a < profile.agents.length; a += 1) {
-      for (let b = a + 1; b < profile.agents.length; b += 1, p += 1) {
-        const row = put(body, "tr");
-        const head = put(row, "th", { scope: "row" });
-        for (const t of [a, b]) {
-          const item = put(head, "span", { class: "item" });
-          marker(item, t);
-          item.append(profile.agents[t]);
-        }
-        put(row, "td", {}, RAM.count(pair_both[k][p]));
-        put(row, "td", {}, percent(over(pair_opposite[k][p], pair_both[k][p])));
-        put(row, "td", {}, percent(over(pair_cancelled[k][p], pair_magnitude[k][p])));
+      const head = put(row, "th", { scope: "row" });
+      for (const t of [a, b]) {
+        named(put(head, "span", { class: "item" }), t, profile.agents[t]);
       }
+      put(row, "td", {}, count(pair_both[k][p]));
+      put(row, "td", {}, orDash(over(pair_opposite[k][p], pair_both[k][p])));
+      put(row, "td", {}, orDash(over(pair_cancelled[k][p], pair_magnitude[k][p])));
     }
-  };
+  }
+};
 
-  const drawConflictByLayer = () => {
-    const { profile } = shown;
-    const layer = profile.relations.layer;
-    for (const button of root.querySelectorAll("[data-measure]")) {
-      button.setAttribute("aria-pressed", String(button.dataset.measure === measure));
-    }
-    const isConflict = measure === MEASURES[0];
-    const known = isConflict ? layer.conflict : layer.cancelled;
-    const value = (g, t) => {
-      if (!known) return null;
-      return isConflict ? over(layer.conflict[g], layer.shared[g])
-        : over(layer.cancelled[g][t], layer.shared_magnitude[g][t]);
-    };
-    const series = isConflict ? ["var(--ram-accent)"]
-      : profile.agents.map((_, t) => `var(--ram-agent-${t % 8})`);
-    let top = 0;
-    profile.layers.forEach((_, g) => series.forEach((__, s) => { top = Math.max(top, value(g, s) || 0); }));
-    const readout = () => drawReadout("relations", profile.layers, value);
-    RAM.groupedBars(part("relations-chart"), {
-      labels: profile.layers, series, value: (g, s) => value(g, s) || 0, top: top || 1,
-      aria: TEXT.agree_layers_aria, pointed: pointed.relations,
-      onPoint: (g) => { pointed.relations = g; readout(); },
-    });
-    readout();
+const drawConflictByLayer = () => {
+  const { profile } = shown;
+  const layer = profile.relations.layer;
+  for (const button of root.querySelectorAll("[data-measure]")) {
+    button.setAttribute("aria-pressed", String(button.dataset.measure === measure));
+  }
+  const isConflict = measure === MEASURES[0];
+  const known = isConflict ? layer.conflict : layer.cancelled;
+  const value = (g, t) => {
+    if (!known) return null;
+    return isConflict ? over(layer.conflict[g], layer.shared[g])
+      : over(layer.cancelled[g][t], layer.shared_magnitude[g][t]);
   };
-})();
+  const series = isConflict ? ["var(--ram-accent)"]
+    : profile.agents.map((_, t) => `var(--ram-agent-${t % 8})`);
+  let top = 0;
+  profile.layers.forEach((_, g) => series.forEach((__, s) => { top = Math.max(top, value(g, s) || 0); }));
+  const readout = () => drawReadout("relations", profile.layers, value);
+  groupedBars(part("relations-chart"), {
+    labels: profile.layers, series, value: (g, s) => value(g, s) || 0, top: top || 1,
+    aria: "Conflict in the shared weights, by layer", pointed: pointed.relations,
+    onPoint: (g) => { pointed.relations = g; readout(); },
+  });
+  readout();
+};

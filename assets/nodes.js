@@ -1,34 +1,31 @@
-// Building nodes: elements, markers of agents, texts with values filled in.
-(() => {
-  "use strict";
-  const RAM = window.RAM;
-  const SVG = "http://www.w3.org/2000/svg";
-  const SHAPES = window.RAM_SHAPES || ["M1 1h10v10H1Z"];
+// Building nodes: elements and the markers of agents.
+const SVG = "http://www.w3.org/2000/svg";
 
-  // The page's texts, from wording.py.
-  RAM.text = window.RAM_TEXT || {};
+// Text stays text: nothing is ever parsed as HTML.
+export const put = (parent, tag, attributes = {}, ...children) => {
+  const svg = parent instanceof SVGElement || tag === "svg";
+  const node = svg ? document.createElementNS(SVG, tag) : document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  parent.append(node);
+  return node;
+};
 
-  RAM.fill = (template, values) =>
-    String(template).replace(/\{(\w+)\}/g, (_, key) => (key in values ? values[key] : ""));
+// Outline of an agent's marker in a box of 12 by 12, as palette.py has it.
+export const shape = (agent) => {
+  const shapes = window.RAM_SHAPES || ["M1 1h10v10H1Z"];
+  return shapes[agent % shapes.length];
+};
 
-  // Text stays text: nothing is ever parsed as HTML.
-  RAM.put = (parent, tag, attributes = {}, ...children) => {
-    const svg = parent instanceof SVGElement || tag === "svg";
-    const node = svg ? document.createElementNS(SVG, tag) : document.createElement(tag);
-    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-    node.append(...children);
-    parent.append(node);
-    return node;
-  };
+export const marker = (parent, agent) => {
+  const svg = put(parent, "svg", { class: "marker", viewBox: "0 0 12 12", "aria-hidden": "true" });
+  put(svg, "path", { d: shape(agent), style: `fill:var(--ram-agent-${agent % 8})` });
+  return svg;
+};
 
-  // Outline of an agent's marker in a box of 12 by 12.
-  RAM.shape = (agent) => SHAPES[agent % SHAPES.length];
-
-  RAM.marker = (parent, agent) => {
-    const svg = RAM.put(parent, "svg", { class: "marker", viewBox: "0 0 12 12", "aria-hidden": "true" });
-    RAM.put(svg, "path", {
-      d: RAM.shape(agent), style: `fill:var(--ram-agent-${agent % 8})`,
-    });
-    return svg;
-  };
-})();
+// A text with the agent's marker before it.
+export const named = (parent, agent, text) => {
+  marker(parent, agent);
+  parent.append(text);
+  return parent;
+};

@@ -1,101 +1,106 @@
 // Moving between the steps, the theme, and what a browser tab remembers.
-(() => {
-  "use strict";
-  const RAM = window.RAM;
-  const STEPS = ["load", "look", "tune", "merge", "check"];
-  const PAGES = [...STEPS, "history"];
+import { copyLink, hasProfile, mount, redraw, remember, setProfile, update } from "./live.js";
+import { mountScope } from "./microscope.js";
+import * as numbers from "./numbers.js";
 
-  RAM.go = (step) => {
-    if (!PAGES.includes(step)) return;
-    const moved = document.body.dataset.step !== step;
-    document.body.dataset.step = step;
-    for (const name of STEPS) {
-      const button = document.getElementById(`to-${name}`);
-      if (!button) continue;
-      if (name === step) button.setAttribute("aria-current", "step");
-      else button.removeAttribute("aria-current");
-      button.classList.toggle("passed", STEPS.indexOf(name) < STEPS.indexOf(step));
-    }
-    if (moved) window.scrollTo(0, 0);
-    RAM.redraw();
-    if (moved) tab("step", step);
-    document.getElementById("open-history")?.toggleAttribute("data-current", step === "history");
-    if (step === "history") address(step);
-    else if (step !== "load") RAM.remember();
-    // Figures drawn while their step was hidden measure themselves again.
-    requestAnimationFrame(() => window.dispatchEvent(new Event("resize")));
-  };
+const STEPS = ["load", "look", "tune", "merge", "check"];
+const PAGES = [...STEPS, "history"];
 
-  // A page of the past has an address of its own; the steps' is made of the settings.
-  const address = (step) => {
-    const url = new URL(window.location.href);
-    const theme = url.searchParams.get("__theme");
-    url.search = "";
-    url.searchParams.set("step", step);
-    if (theme) url.searchParams.set("__theme", theme);
-    history.replaceState(history.state, "", url);
-  };
+const go = (step) => {
+  if (!PAGES.includes(step)) return;
+  const moved = document.body.dataset.step !== step;
+  document.body.dataset.step = step;
+  for (const name of STEPS) {
+    const button = document.getElementById(`to-${name}`);
+    if (!button) continue;
+    if (name === step) button.setAttribute("aria-current", "step");
+    else button.removeAttribute("aria-current");
+    button.classList.toggle("passed", STEPS.indexOf(name) < STEPS.indexOf(step));
+  }
+  if (moved) window.scrollTo(0, 0);
+  redraw();
+  if (moved) tab("step", step);
+  document.getElementById("open-history")?.toggleAttribute("data-current", step === "history");
+  if (step === "history") address(step);
+  else if (step !== "load") remember();
+  // Figures drawn while their step was hidden measure themselves again.
+  requestAnimationFrame(() => window.dispatchEvent(new Event("resize")));
+};
 
-  // Go to a step as if its button in the stepper was pressed, with whatever else that does.
-  RAM.open = (step) => {
-    const button = PAGES.includes(step) && document.getElementById(`to-${step}`);
-    if (button) setTimeout(() => button.click(), 30);
-  };
+// A page of the past has an address of its own; the steps' is made of the settings.
+const address = (step) => {
+  const url = new URL(window.location.href);
+  const theme = url.searchParams.get("__theme");
+  url.search = "";
+  url.searchParams.set("step", step);
+  if (theme) url.searchParams.set("__theme", theme);
+  history.replaceState(history.state, "", url);
+};
 
-  // ---------------------------------------------------------------- a tab's memory
+// Go to a step as if its button in the stepper was pressed, with whatever else that does.
+const open = (step) => {
+  const button = PAGES.includes(step) && document.getElementById(`to-${step}`);
+  if (button) setTimeout(() => button.click(), 30);
+};
 
-  const tab = (key, value) => {
-    try {
-      if (value !== undefined) sessionStorage.setItem(`ram-${key}`, value);
-      return sessionStorage.getItem(`ram-${key}`);
-    } catch { return null; } // storage refused: a reload then starts anew
-  };
+// ---------------------------------------------------------------- a tab's memory
 
-  // 128 random bits that name this tab's work on the server, so that a reload finds it again.
-  RAM.tabKey = () => {
-    const known = tab("key");
-    if (known) return known;
-    const bytes = crypto.getRandomValues(new Uint8Array(16));
-    const key = Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
-    tab("key", key);
-    return key;
-  };
+const tab = (key, value) => {
+  try {
+    if (value !== undefined) sessionStorage.setItem(`ram-${key}`, value);
+    return sessionStorage.getItem(`ram-${key}`);
+  } catch { return null; } // storage refused: a reload then starts anew
+};
 
-  // After the first answer of the server: where to start. A link opens Tune, a reload the same step.
-  RAM.enter = () => {
-    RAM.go(document.body.dataset.step || "load");
-    const [entry] = performance.getEntriesByType("navigation");
-    const last = entry && entry.type === "reload" ? tab("step") : null;
-    const query = new URL(window.location.href).searchParams;
-    const asked = PAGES.includes(query.get("step")) ? query.get("step") : null;
-    const linked = query.has("example") ? "tune" : null;
-    const step = PAGES.includes(last) ? last : asked || linked;
-    // Without models there is nothing to show but the past.
-    if (!step || !(RAM.hasProfile() || step === "history")) return;
-    RAM.open(step);
-  };
+// 128 random bits that name this tab's work on the server, so that a reload finds it again.
+const tabKey = () => {
+  const known = tab("key");
+  if (known) return known;
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  const key = Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
+  tab("key", key);
+  return key;
+};
 
-  RAM.toggleTheme = () => {
-    const dark = document.body.classList.toggle("dark");
-    try { localStorage.setItem("ram-theme", dark ? "dark" : "light"); } catch { /* private window */ }
-  };
+// After the first answer of the server: where to start. A link opens Tune, a reload the same step.
+const enter = () => {
+  go(document.body.dataset.step || "load");
+  const [entry] = performance.getEntriesByType("navigation");
+  const last = entry && entry.type === "reload" ? tab("step") : null;
+  const query = new URL(window.location.href).searchParams;
+  const asked = PAGES.includes(query.get("step")) ? query.get("step") : null;
+  const linked = query.has("example") ? "tune" : null;
+  const step = PAGES.includes(last) ? last : asked || linked;
+  // Without models there is nothing to show but the past.
+  if (!step || !(hasProfile() || step === "history")) return;
+  open(step);
+};
 
-  const start = () => {
-    if (!document.body.dataset.step) document.body.dataset.step = "load";
-    let wanted = null;
-    try { wanted = localStorage.getItem("ram-theme"); } catch { /* private window */ }
-    if (wanted && !new URL(window.location.href).searchParams.get("__theme")) {
-      document.body.classList.toggle("dark", wanted === "dark");
-    }
-    document.addEventListener("click", (event) => {
-      if (event.target.closest("#theme")) RAM.toggleTheme();
-      const opens = event.target.closest("[data-open]");
-      if (opens) RAM.open(opens.dataset.open);
-      const link = event.target.closest("[data-go]");
-      if (link) RAM.go(link.dataset.go);
-    });
-  };
+const toggleTheme = () => {
+  const dark = document.body.classList.toggle("dark");
+  try { localStorage.setItem("ram-theme", dark ? "dark" : "light"); } catch { /* private window */ }
+};
 
-  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
-  else start();
-})();
+const start = () => {
+  if (!document.body.dataset.step) document.body.dataset.step = "load";
+  let wanted = null;
+  try { wanted = localStorage.getItem("ram-theme"); } catch { /* private window */ }
+  if (wanted && !new URL(window.location.href).searchParams.get("__theme")) {
+    document.body.classList.toggle("dark", wanted === "dark");
+  }
+  document.addEventListener("click", (event) => {
+    if (event.target.closest("#theme")) toggleTheme();
+    const opens = event.target.closest("[data-open]");
+    if (opens) open(opens.dataset.open);
+    const link = event.target.closest("[data-go]");
+    if (link) go(link.dataset.go);
+  });
+};
+
+if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
+else start();
+
+// What the page's events and its tests call: Gradio runs snippets of script, which cannot import.
+window.RAM = {
+  ...numbers, copyLink, enter, go, mount, mountScope, open, setProfile, tabKey, update,
+};

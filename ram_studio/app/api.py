@@ -7,6 +7,7 @@ that the same client can use in the other calls.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,15 +16,15 @@ import gradio as gr
 from ram_studio.algorithm.ladder import LADDER, snap
 from ram_studio.app.check import scoring
 from ram_studio.app.experiment import comparing, sweeping
-from ram_studio.app.jobs import Job
-from ram_studio.app.load import loading
+from ram_studio.app.jobs import Job, Report, Result, Work
+from ram_studio.app.load import work as load_work
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.sources import MAX_AGENTS, read_sources
-from ram_studio.app.merge import merging
-from ram_studio.app.session import Loaded, Merged, Session
+from ram_studio.app.merge.recipes import recipe_from
+from ram_studio.app.merge.work import merge_work
+from ram_studio.app.session import Loaded, Session
 from ram_studio.app.workspace import Workspace
 from ram_studio.engine.events import CancelToken
-from ram_studio.engine.merge import merge as merge_checkpoints
 from ram_studio.errors import RamStudioError, SettingsError
 
 EXAMPLES = {"example": "1", "dense": "dense"}
@@ -32,9 +33,17 @@ _LEAVE_SECONDS = 20.0
 _MOST_PROMPTS = 300
 
 
-def error_message(error: RamStudioError) -> gr.Error:
-    """Return the error as Gradio shows it: our own text, which names no place on a Space."""
-    return gr.Error(str(error), print_exception=False)
+def worded(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an endpoint whose errors come as Gradio shows them: our own text, no traceback."""
+
+    @functools.wraps(endpoint)
+    async def call(*arguments: Any, **named: Any) -> Any:
+        try:
+            return await endpoint(*arguments, **named)
+        except RamStudioError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+
+    return call
 
 
 def _number(name: str, value: Any) -> float:
@@ -44,8 +53,8 @@ def _number(name: str, value: Any) -> float:
         raise SettingsError(f"{name} is {str(value)[:80]!r}; it must be a number.") from None
 
 
-async def _finish(job: Job[Any], session: Session) -> Any:
-    """Wait for a job; a cancelled request stops it."""
+async def _finish(work: Work[Result], session: Session) -> Result:
+    """Do the work and wait for it; a cancelled request stops it."""
     # The queue lets one heavy call run at a time: this can only be a cancelled one on its way out.
     for _ in range(int(_LEAVE_SECONDS / _POLL_SECONDS)):
         if not session.is_busy:
@@ -53,7 +62,7 @@ async def _finish(job: Job[Any], session: Session) -> Any:
         await asyncio.sleep(_POLL_SECONDS)
     if session.is_busy:
         raise SettingsError("Another job of this client is running; wait for it or cancel it.")
-    session.job = job
+    session.job = job = Job(work)
     job.start()
     try:
         while not job.is_done:
@@ -108,38 +117,32 @@ class Endpoints:
             {"analysis": name for the other endpoints, "agents", "ladder": epsilons that are counted
             exactly, "preview": as /preview at the defaults, "warnings"}.
         """
-        try:
-            if not isinstance(agents, dict) or len(agents) > MAX_AGENTS:
-                raise SettingsError(f"agents must be an object with 1 to {MAX_AGENTS} names.")
-            sources = read_sources(
-                str(base),
-                [str(n) for n in agents],
-                [str(s) for s in agents.values()],
-                self._settings,
-            )
-            options = {"missing": missing, "extra": extra, "rows": rows}
-            session = self._session(request)
-
-            def work(report: Callable[[Any], None], cancel: CancelToken) -> Any:
-                return loading.analyze(sources, options, self._settings, report, cancel)
-
-            found = await _finish(Job(work), session)
-        except RamStudioError as error:
-            raise error_message(error) from error
-        title = "+".join(sources.agents)
-        sketch = found.sketch
-        session.load(
-            Loaded(title, None, sources.base, sources.agents, sketch, options, found.read_rate)
+        if not isinstance(agents, dict) or len(agents) > MAX_AGENTS:
+            raise SettingsError(f"agents must be an object with 1 to {MAX_AGENTS} names.")
+        sources = read_sources(
+            str(base),
+            [str(n) for n in agents],
+            [str(s) for s in agents.values()],
+            self._settings,
         )
+        options = {"missing": missing, "extra": extra, "rows": rows}
+        session = self._session(request)
+
+        def work(report: Report, cancel: CancelToken) -> load_work.Analysis:
+            return load_work.analyze(sources, options, self._settings, report, cancel)
+
+        found = await _finish(work, session)
+        session.load(found.loaded(sources, options, "+".join(sources.agents)))
+        sketch = found.sketch
         return {
-            "analysis": title,
+            "analysis": session.loaded.title,
             "agents": list(sketch.agents),
             "ladder": list(LADDER),
             "preview": sketch.preview(),
             "warnings": list(sketch.warnings),
         }
 
-    def preview(
+    async def preview(
         self,
         request: gr.Request,
         analysis: str = "example",
@@ -167,14 +170,11 @@ class Endpoints:
             {"epsilon", "rule", "r", "alpha", "agents": {name: {"total", "active", "unique",
             "shared", "overlap", "density", "rho" (null: unbounded), "lambda"}}, "patterns"}.
         """
-        try:
-            sketch = self._loaded(analysis, self._session(request)).sketch
-            if agents:
-                sketch = sketch.select([str(a) for a in agents])
-            point = snap(_number("epsilon", epsilon))
-            return sketch.preview(point, rule, _number("r", r), _number("alpha", alpha), by=by)
-        except RamStudioError as error:
-            raise error_message(error) from error
+        sketch = self._loaded(analysis, self._session(request)).sketch
+        if agents:
+            sketch = sketch.select([str(a) for a in agents])
+        point = snap(_number("epsilon", epsilon))
+        return sketch.preview(point, rule, _number("r", r), _number("alpha", alpha), by=by)
 
     async def merge(
         self,
@@ -203,35 +203,16 @@ class Endpoints:
             "agents": {name: {"rho", "lambda", "effective_lambda"}}, "bytes_read", "bytes_written",
             "seconds", "peak_rss_bytes", "recipe": YAML}.
         """
-        try:
-            session = self._session(request)
-            loaded = self._loaded(analysis, session)
-            if self._settings.is_space and "files" in (settings or {}):
-                raise SettingsError("files names a folder, which this public app does not open.")
-            recipe = merging.recipe_from(
-                loaded, method, settings or {}, dtype=dtype, rounding=rounding, seed=seed
-            )
-            name = session.free_name(method)
-            out = merging.output_folder(session, name)
-
-            def work(report: Callable[[Any], None], cancel: CancelToken) -> Any:
-                return merge_checkpoints(
-                    recipe,
-                    out,
-                    sketch=loaded.sketch,
-                    device=device,
-                    on_progress=report,
-                    cancel=cancel,
-                )
-
-            result = (await _finish(Job(work), session)).to_dict()
-        except RamStudioError as error:
-            raise error_message(error) from error
-        text = merging.recipe_text(recipe, loaded, self._settings)
-        merged = Merged(name, out, method, result, text)
-        merging.keep(merged, loaded, session, self._settings)
-        shown = out.name if self._settings.is_space else str(out)
-        return {"merge": name, **result, "out": shown, "recipe": text}
+        session = self._session(request)
+        loaded = self._loaded(analysis, session)
+        if self._settings.is_space and "files" in (settings or {}):
+            raise SettingsError("files names a folder, which this public app does not open.")
+        recipe = recipe_from(
+            loaded, method, settings or {}, dtype=dtype, rounding=rounding, seed=seed
+        )
+        merged = await _finish(merge_work(recipe, session, self._settings, device=device), session)
+        out = merged.folder.name if self._settings.is_space else str(merged.folder)
+        return {"merge": merged.name, **merged.result, "out": out, "recipe": merged.recipe}
 
     async def evaluate(
         self,
@@ -256,27 +237,24 @@ class Endpoints:
             {"suite", "seed", "n", "models": {name: {"domains": {skill: {"n", "correct", "score",
             "stderr", "ci95"}}, "average", "retention", "seconds"}}}.
         """
-        try:
-            session = self._session(request)
-            self._loaded(analysis, session)
-            if not 1 <= _number("limit", limit) <= _MOST_PROMPTS:
-                raise SettingsError(f"limit is {limit}; it must be from 1 to {_MOST_PROMPTS}.")
-            plan = self._plan(suites, limit, lengths)
-            every = scoring.candidates(session)
-            wanted = [str(m) for m in models] if models else list(every)
-            unknown = [m for m in wanted if m not in every]
-            if unknown:
-                raise SettingsError(
-                    f"There is no model {unknown[0][:80]!r}; there are {', '.join(every)}."
-                )
+        session = self._session(request)
+        self._loaded(analysis, session)
+        if not 1 <= _number("limit", limit) <= _MOST_PROMPTS:
+            raise SettingsError(f"limit is {limit}; it must be from 1 to {_MOST_PROMPTS}.")
+        plan = self._plan(suites, limit, lengths)
+        every = scoring.candidates(session)
+        wanted = [str(m) for m in models] if models else list(every)
+        unknown = [m for m in wanted if m not in every]
+        if unknown:
+            raise SettingsError(
+                f"There is no model {unknown[0][:80]!r}; there are {', '.join(every)}."
+            )
 
-            def work(report: Callable[[Any], None], cancel: CancelToken) -> Any:
-                chosen = {name: every[name] for name in wanted}
-                return scoring.score_models(chosen, plan, session, self._workspace, report, cancel)
+        def work(report: Report, cancel: CancelToken) -> Any:
+            chosen = {name: every[name] for name in wanted}
+            return scoring.score_models(chosen, plan, session, self._workspace, report, cancel)
 
-            report = (await _finish(Job(work), session)).to_dict()
-        except RamStudioError as error:
-            raise error_message(error) from error
+        report = (await _finish(work, session)).to_dict()
         for numbers in report["models"].values():
             # gradio_client takes anything with a "path" for a file to download.
             path = numbers.pop("path", None)
@@ -321,33 +299,30 @@ class Endpoints:
             "agents": {name: {"rho", "lambda", "effective_lambda"}}, "versus": {"wins", "losses",
             "p_value", "p_adjusted", "outcome"} against the reference}], "statements"}.
         """
-        try:
-            session = self._session(request)
-            loaded = self._loaded(analysis, session)
-            if not 1 <= _number("limit", limit) <= _MOST_PROMPTS:
-                raise SettingsError(f"limit is {limit}; it must be from 1 to {_MOST_PROMPTS}.")
-            if preset and preset not in comparing.PRESETS:
-                raise SettingsError(
-                    f"There is no preset {str(preset)[:80]!r}; there are "
-                    f"{', '.join(comparing.PRESETS)}."
-                )
-            chosen = comparing.USUAL if rows is None else [str(row) for row in rows]
-            recipes = comparing.rows_for(loaded, preset, chosen, settings or {})
+        session = self._session(request)
+        loaded = self._loaded(analysis, session)
+        if not 1 <= _number("limit", limit) <= _MOST_PROMPTS:
+            raise SettingsError(f"limit is {limit}; it must be from 1 to {_MOST_PROMPTS}.")
+        if preset and preset not in comparing.PRESETS:
+            raise SettingsError(
+                f"There is no preset {str(preset)[:80]!r}; there are "
+                f"{', '.join(comparing.PRESETS)}."
+            )
+        chosen = comparing.USUAL if rows is None else [str(row) for row in rows]
+        recipes = comparing.rows_for(loaded, preset, chosen, settings or {})
 
-            def work(report: Callable[[Any], None], cancel: CancelToken) -> Any:
-                return comparing.compare(
-                    recipes,
-                    loaded,
-                    session,
-                    self._workspace,
-                    int(limit),
-                    report,
-                    lambda: cancel.is_cancelled,
-                )
+        def work(report: Report, cancel: CancelToken) -> Any:
+            return comparing.compare(
+                recipes,
+                loaded,
+                session,
+                self._workspace,
+                int(limit),
+                report,
+                lambda: cancel.is_cancelled,
+            )
 
-            return (await _finish(Job(work), session)).to_dict()
-        except RamStudioError as error:
-            raise error_message(error) from error
+        return (await _finish(work, session)).to_dict()
 
     async def sweep(
         self,
@@ -378,43 +353,40 @@ class Endpoints:
             "start"} on held-out questions, "rows": [{"setting", "values", "status", "n", "score",
             "ci95", "lambda", ...}], "ending": "done" or "out of time", "statements"}.
         """
-        try:
-            session = self._session(request)
-            loaded = self._loaded(analysis, session)
-            if not 1 <= _number("items", items) <= sweeping.MAX_ITEMS:
-                raise SettingsError(f"items is {items}; it must be from 1 to {sweeping.MAX_ITEMS}.")
-            if not 1 <= _number("trials", trials) <= sweeping.MAX_SETTINGS:
-                raise SettingsError(
-                    f"trials is {trials}; it must be from 1 to {sweeping.MAX_SETTINGS}."
-                )
-            plan = sweeping.plan_over(
-                loaded,
-                over if over is not None else sweeping.USUAL_SWEEP,
-                settings or {},
-                suites=[scoring.SUITE] if suites is None else [str(name) for name in suites],
-                items=int(items),
-                minutes=min(_number("minutes", minutes), sweeping.MAX_MINUTES),
-                search=search,
-                trials=int(trials),
+        session = self._session(request)
+        loaded = self._loaded(analysis, session)
+        if not 1 <= _number("items", items) <= sweeping.MAX_ITEMS:
+            raise SettingsError(f"items is {items}; it must be from 1 to {sweeping.MAX_ITEMS}.")
+        if not 1 <= _number("trials", trials) <= sweeping.MAX_SETTINGS:
+            raise SettingsError(
+                f"trials is {trials}; it must be from 1 to {sweeping.MAX_SETTINGS}."
+            )
+        plan = sweeping.plan_over(
+            loaded,
+            over if over is not None else sweeping.USUAL_SWEEP,
+            settings or {},
+            suites=[scoring.SUITE] if suites is None else [str(name) for name in suites],
+            items=int(items),
+            minutes=min(_number("minutes", minutes), sweeping.MAX_MINUTES),
+            search=search,
+            trials=int(trials),
+        )
+
+        def work(report: Report, cancel: CancelToken) -> Any:
+            return sweeping.sweep(
+                plan, loaded, session, self._workspace, report, lambda: cancel.is_cancelled
             )
 
-            def work(report: Callable[[Any], None], cancel: CancelToken) -> Any:
-                return sweeping.sweep(
-                    plan, loaded, session, self._workspace, report, lambda: cancel.is_cancelled
-                )
-
-            return (await _finish(Job(work), session)).to_dict()
-        except RamStudioError as error:
-            raise error_message(error) from error
+        return (await _finish(work, session)).to_dict()
 
 
 def build(workspace: Workspace) -> None:
     """Add the endpoints to the open Blocks."""
     endpoints = Endpoints(workspace)
-    gr.api(endpoints.preview, api_name="preview", queue=False)
+    gr.api(worded(endpoints.preview), api_name="preview", queue=False)
     for name in ("analyze", "merge", "evaluate", "compare", "sweep"):
         gr.api(
-            getattr(endpoints, name),
+            worded(getattr(endpoints, name)),
             api_name=name,
             concurrency_id="heavy",
             concurrency_limit=1,

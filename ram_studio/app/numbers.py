@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+DTYPE_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+"""How dtypes read, by their code in safetensors files."""
+
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 

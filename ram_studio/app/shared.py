@@ -66,6 +66,11 @@ class Tuned(NamedTuple):
         return {"epsilon": self.epsilon, "r": self.r, "alpha": self.alpha}
 
 
+def ladder_point(point: float | None) -> int:
+    """Return a slider's value as a point of the ladder, clamped: it comes from the browser."""
+    return min(max(0, int(point or 0)), len(LADDER) - 1)
+
+
 @dataclass(frozen=True)
 class Tuning:
     """The components of Tune's settings, which other panels read and set."""
@@ -81,9 +86,9 @@ class Tuning:
         return [self.epsilon, self.r, self.alpha, self.rule]
 
     def read(self, data: Mapping[Any, Any]) -> Tuned:
-        """Return their values among a handler's inputs, the ladder point clamped."""
+        """Return their values among a handler's inputs."""
         point, r, alpha, rule = (data[component] for component in self.all)
-        return Tuned(min(max(0, int(point or 0)), len(LADDER) - 1), r, alpha, rule)
+        return Tuned(ladder_point(point), r, alpha, rule)
 
 
 @dataclass

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from ram_studio.resources import asset_path
+
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 90.0
 BROWSER_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -94,6 +96,22 @@ def browser(chromium_path: str) -> Iterator[object]:
         instance = playwright.chromium.launch(executable_path=chromium_path, args=BROWSER_FLAGS)
         yield instance
         instance.close()
+
+
+@pytest.fixture(scope="session")
+def page(browser: object) -> Iterator[object]:
+    """A page with the app's modules and nothing of Gradio, served from assets/ by the test."""
+    page = browser.new_page()  # type: ignore[attr-defined]
+    where = "http://modules.test"
+    page.route(
+        f"{where}/*.js",
+        lambda route: route.fulfill(path=asset_path(route.request.url.rpartition("/")[2])),
+    )
+    page.route(f"{where}/", lambda route: route.fulfill(content_type="text/html", body="<html>"))
+    page.goto(f"{where}/")
+    page.evaluate("() => import('./page.js').then(() => true)")
+    yield page
+    page.close()
 
 
 class Visit:

@@ -10,6 +10,8 @@ from random_sketches import make_sketch
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
 from ram_studio.app import palette
 from ram_studio.app.look import charts
+from ram_studio.app.look.layer_charts import heatmap
+from ram_studio.app.look.panel import FIGURES
 
 
 def _luminance(color: str) -> float:
@@ -41,7 +43,7 @@ def test_texts_and_marks_are_legible(side: int) -> None:
 @pytest.mark.parametrize("narrow", [False, True])
 def test_every_figure_draws_at_the_ends_of_the_ladder(n_agents: int, narrow: bool) -> None:
     sketch = make_sketch(n_agents)
-    for name, figure in charts.FIGURES.items():
+    for name, figure in FIGURES.items():
         for point in (0, DEFAULT_INDEX, len(charts.LADDER) - 1):
             drawn = figure(sketch, point, narrow)
             if drawn is None:
@@ -66,5 +68,5 @@ def test_bars_carry_the_preview_s_numbers() -> None:
 
 
 def test_heatmaps_share_one_scale() -> None:
-    figure = charts.heatmap(make_sketch(3), 0)
+    figure = heatmap(make_sketch(3), 0)
     assert {trace.coloraxis for trace in figure.data} == {"coloraxis"}

@@ -14,8 +14,7 @@ from ram_studio.app.check.progress_grid import Scoring
 from ram_studio.app.history import panel as history
 from ram_studio.app.history import past, past_view
 from ram_studio.app.load.examples import load_example
-from ram_studio.app.merge import merging
-from ram_studio.app.merge.merging import MergeForm
+from ram_studio.app.merge.work import MergeForm, merge_work
 from ram_studio.app.session import Said, Session
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Workspace
@@ -48,9 +47,9 @@ def visitor(workspace: Workspace, name: str = "tab") -> Session:
 
 
 def merge(session: Session, workspace: Workspace, method: str = "ram+", name: str = "") -> None:
-    form = MergeForm(method, 20, 0.1, 2.0, name=name)
-    *_, (status, merged) = merging.run_merge(form, session, workspace.settings)
-    assert merged is not None, status
+    form = MergeForm(method, 20, 0.1, 2.0)
+    work = merge_work(form.recipe(session.loaded), session, workspace.settings, name=name)
+    work(lambda event: None, CancelToken())
 
 
 def evaluate(session: Session, workspace: Workspace, *names: str, plan=DEMO, stop_at=None):

@@ -9,22 +9,16 @@ import pytest
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.algorithm.methods import METHODS, make_settings
 from ram_studio.app.load.examples import load_example
-from ram_studio.app.merge import controls, merging, recipes
-from ram_studio.app.merge import panel as merge
-from ram_studio.app.session import Session
-from ram_studio.app.settings import Settings
-from ram_studio.app.workspace import Workspace
+from ram_studio.app.merge import controls, recipes
+from ram_studio.app.merge.work import MergeForm
+from ram_studio.app.session import Loaded
 from ram_studio.checkpoints.record.recipe import recipe_yaml
-
-AFTER_TUNE = 6
-"""Position of the first control's update among those of ``recipes.take``."""
+from ram_studio.errors import SettingsError
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Session:
-    session = Workspace(Settings(work_dir=tmp_path / "work")).session("t")
-    session.load(load_example("1"))
-    return session
+def loaded() -> Loaded:
+    return load_example("1")
 
 
 @pytest.mark.parametrize("method", controls.OFFERED)
@@ -38,8 +32,8 @@ def test_every_setting_of_every_offered_method_has_one_control(method: str) -> N
 def test_untouched_controls_give_the_methods_defaults(method: str) -> None:
     built = [control.build(visible=True) for control in controls.CONTROLS]
     own = controls.own_settings(method, [component.value for component in built])
-    form = merging.MergeForm(method, DEFAULT_INDEX, 0.1, 2.0, own)
-    settings = merging.recipe_of(form, load_example("1")).settings
+    form = MergeForm(method, DEFAULT_INDEX, 0.1, 2.0, own)
+    settings = form.recipe(load_example("1")).settings
     assert settings == make_settings(method, {}).model_dump()
 
 
@@ -68,7 +62,7 @@ def test_methods_that_cannot_run_from_the_form_are_not_offered() -> None:
 
 
 def _saved(tmp_path: Path, method: str, **settings: object) -> Path:
-    recipe = merging.recipe_from(load_example("1"), method, settings, dtype="float32", seed=7)
+    recipe = recipes.recipe_from(load_example("1"), method, settings, dtype="float32", seed=7)
     path = tmp_path / "mine.yaml"
     path.write_text(recipe_yaml(recipe))
     return path
@@ -84,31 +78,31 @@ def _saved(tmp_path: Path, method: str, **settings: object) -> Path:
     ],
 )
 def test_a_loaded_recipe_gives_the_same_merge_again(
-    session: Session, tmp_path: Path, method: str, settings: dict
+    loaded: Loaded, tmp_path: Path, method: str, settings: dict
 ) -> None:
-    status, name, point, r, alpha, _, *rest = recipes.take(
-        str(_saved(tmp_path, method, **settings)), session
+    taken = recipes.take(str(_saved(tmp_path, method, **settings)), loaded)
+    assert taken.notes == []
+    recipe = taken.recipe
+    boxes = range(len(controls.CONTROLS))
+    filled = controls.fill_controls(recipe.method, recipe.settings, boxes)
+    own = controls.own_settings(recipe.method, [filled[box].get("value") for box in boxes])
+    tuned = (taken.point, taken.r, taken.alpha) if method == "ram+" else (0, 0.1, 2.0)
+    form = MergeForm(
+        recipe.method, *tuned, own, recipe.dtype, recipe.rounding, recipe.seed, "auto", ""
     )
-    assert 'data-tone="good"' in status
-    count = len(controls.CONTROLS)
-    own = [update.get("value") for update in rest[:count]]
-    tuned = (point, r, alpha) if method == "ram+" else (0, 0.1, 2.0)
-    dtype, rounding, seed = rest[count:]
-    form = merge.read_form((name, *tuned, *own, dtype, rounding, seed, "auto", ""))
-    again = merging.recipe_of(form, session.loaded)
+    again = form.recipe(loaded)
     assert again.method == method
     assert again.settings == make_settings(method, settings).model_dump()
     assert (again.dtype, again.seed) == ("float32", 7)
 
 
-def test_what_the_sliders_cannot_show_is_said(session: Session, tmp_path: Path) -> None:
-    status, _, point, r, *_ = recipes.take(
-        str(_saved(tmp_path, "ram+", epsilon=3.21e-6, r=7.0)), session
-    )
-    assert "r 7 is not on the slider" in status
-    assert "ε 3.21e-06" in status
-    assert r == 1.0
-    assert LADDER[point] == pytest.approx(3.21e-6, rel=0.3)
+def test_what_the_sliders_cannot_show_is_said(loaded: Loaded, tmp_path: Path) -> None:
+    taken = recipes.take(str(_saved(tmp_path, "ram+", epsilon=3.21e-6, r=7.0)), loaded)
+    said = " ".join(taken.notes)
+    assert "r 7 is not on the slider" in said
+    assert "ε 3.21e-06" in said
+    assert taken.r == 1.0
+    assert LADDER[taken.point] == pytest.approx(3.21e-6, rel=0.3)
 
 
 @pytest.mark.parametrize(
@@ -123,13 +117,10 @@ def test_what_the_sliders_cannot_show_is_said(session: Session, tmp_path: Path) 
         ("x" * 1_000_001, "larger than"),
     ],
 )
-def test_a_wrong_recipe_is_named_and_changes_nothing(
-    session: Session, tmp_path: Path, text: str, said: str
-) -> None:
-    path = tmp_path / "their <b>.yaml"
+def test_a_wrong_recipe_is_named(loaded: Loaded, tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "theirs.yaml"
     path.write_text(text)
-    status, *updates = recipes.take(str(path), session)
-    assert said in status
-    assert "<b>" not in status
-    assert str(tmp_path) not in status
-    assert all(set(update) == {"__type__"} for update in updates)
+    with pytest.raises(SettingsError) as caught:
+        recipes.take(str(path), loaded)
+    assert said in str(caught.value)
+    assert str(tmp_path) not in str(caught.value)

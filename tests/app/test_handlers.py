@@ -10,10 +10,11 @@ import pytest
 from random_sketches import make_sketch
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.app import markup, wording
+from ram_studio.app import numbers
 from ram_studio.app.check.progress_grid import Cell, Scoring, progress_html
 from ram_studio.app.jobs import Job
-from ram_studio.app.load import loading
+from ram_studio.app.load import view as load_view
+from ram_studio.app.load import work as load_work
 from ram_studio.app.load.sources import (
     MAX_AGENTS,
     Sources,
@@ -22,7 +23,8 @@ from ram_studio.app.load.sources import (
     presets,
     read_sources,
 )
-from ram_studio.app.merge import merging
+from ram_studio.app.merge import view, work
+from ram_studio.app.merge.work import MergeForm
 from ram_studio.app.session import Loaded, Merged
 from ram_studio.app.settings import Settings
 from ram_studio.app.tune.deep_link import read_link
@@ -244,82 +246,80 @@ def test_loading_others_drops_the_merges_of_these(tmp_path: Path) -> None:
 
 
 def test_a_form_becomes_the_methods_own_settings() -> None:
-    form = merging.MergeForm("ram+", DEFAULT_INDEX, 0.3, 1.5)
-    recipe = merging.recipe_of(form, _loaded())
+    form = MergeForm("ram+", DEFAULT_INDEX, 0.3, 1.5)
+    recipe = form.recipe(_loaded())
     assert recipe.settings["epsilon"] == 1e-5
     assert (recipe.settings["r"], recipe.settings["alpha"]) == (0.3, 1.5)
-    form = merging.MergeForm("task-arithmetic", 0, 0.3, 1.5, {"scale": 1.0})
-    assert merging.recipe_of(form, _loaded()).settings == {"scale": 1.0}
+    form = MergeForm("task-arithmetic", 0, 0.3, 1.5, {"scale": 1.0})
+    assert form.recipe(_loaded()).settings == {"scale": 1.0}
 
 
 @pytest.mark.parametrize("seed", [float("nan"), float("inf"), -1])
 def test_a_wrong_seed_is_refused_in_words(seed: float) -> None:
-    form = merging.MergeForm("ram", 0, 0.1, 2.0, seed=seed)
+    form = MergeForm("ram", 0, 0.1, 2.0, seed=seed)
     with pytest.raises(SettingsError, match="seed"):
-        merging.recipe_of(form, _loaded())
+        form.recipe(_loaded())
 
 
 def test_file_names_are_made_from_letters_only() -> None:
-    assert merging.slug("ram+") == "ram-plus"
-    assert merging.slug("../../etc/passwd") == "etc-passwd"
-    assert merging.slug("<ε>") == "merge"
+    assert work.slug("ram+") == "ram-plus"
+    assert work.slug("../../etc/passwd") == "etc-passwd"
+    assert work.slug("<ε>") == "merge"
 
 
 def test_the_plan_names_sizes_and_the_rounding_caution(tmp_path: Path) -> None:
-    form = merging.MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0)
-    html = merging.plan_html(_loaded(), form, tmp_path / "not" / "there")
+    form = MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0)
+    html = view.plan_html(_loaded(), form, tmp_path / "not" / "there")
     assert "bfloat16" in html
     assert "rounding to nearest" in html
-    exact = merging.MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0, dtype="float32")
-    assert "rounding to nearest" not in merging.plan_html(_loaded(), exact, tmp_path)
+    exact = MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0, dtype="float32")
+    assert "rounding to nearest" not in view.plan_html(_loaded(), exact, tmp_path)
+
+
+_RESULT = {"agents": {}, "bytes_read": 10, "bytes_written": 10, "seconds": 0.1}
 
 
 def test_a_result_says_how_much_rounding_took_and_hides_paths_on_a_space(tmp_path: Path) -> None:
     numbers = {"rho": None, "lambda": 1.2, "effective_lambda": 1.04}
-    result = {
-        "agents": {"<b>a</b>": numbers},
-        "bytes_read": 10,
-        "bytes_written": 10,
-        "seconds": 0.1,
-    }
+    result = {**_RESULT, "agents": {"<b>a</b>": numbers}}
     merged = Merged("<i>m</i>", tmp_path / "secret", "ram+", result, "")
-    html = merging.result_html(merged, _loaded(), SPACE)
+    html = view.result_html(merged, SPACE)
     assert "1.040 instead of 1.200" in html
     assert "∞" in html
     assert "secret" not in html
     assert "<b>a</b>" not in html
     assert "<i>m</i>" not in html
-    assert "secret" in merging.result_html(merged, _loaded(), LOCAL)
+    assert "secret" in view.result_html(merged, LOCAL)
 
 
 def test_a_merge_too_large_for_a_zip_is_offered_file_by_file(tmp_path: Path) -> None:
     folder = tmp_path / "a folder"
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(b"12345")
-    merged = Merged("m", folder, "ram", {}, "")
+    merged = Merged("m", folder, "task-arithmetic", _RESULT, "")
     session = Workspace(Settings(work_dir=tmp_path / "work")).session("t")
-    assert merging.zip_of(merged, session, Settings(max_zip_bytes=4)) is None
-    html = merging.files_html(merged)
+    assert work.zip_of(merged, session, Settings(max_zip_bytes=4)) is None
+    html = view.result_html(merged, LOCAL, has_zip=False)
     assert "a%20folder/model.safetensors" in html
-    assert merging.zip_of(merged, session, LOCAL).stat().st_size > 5
+    assert work.zip_of(merged, session, LOCAL).stat().st_size > 5
 
 
 # ---------------------------------------------------------------------------- texts
 
 
 def test_numbers_are_worded() -> None:
-    assert markup.epsilon_text(0.0) == "0"
-    assert markup.epsilon_text(1e-5) == "10⁻⁵"
-    assert markup.epsilon_text(2.0e-12) == "2 · 10⁻¹²"
-    assert markup.epsilon_text(0.02) == "0.02"
-    assert markup.size_text(1_700_000) == "1.7 MB"
-    assert markup.duration_text(75) == "1 min 15 s"
+    assert numbers.epsilon_text(0.0) == "0"
+    assert numbers.epsilon_text(1e-5) == "10⁻⁵"
+    assert numbers.epsilon_text(2.0e-12) == "2 · 10⁻¹²"
+    assert numbers.epsilon_text(0.02) == "0.02"
+    assert numbers.size_text(1_700_000) == "1.7 MB"
+    assert numbers.duration_text(75) == "1 min 15 s"
 
 
 def test_progress_is_worded_from_events() -> None:
     from ram_studio.engine.events import Progress
 
-    html = loading.progress_html(Progress("merge", "t", 3, 50, 100, 200, 2.0))
+    html = load_view.progress_html(Progress("merge", "t", 3, 50, 100, 200, 2.0), "Starting")
     assert "Merging tensor 3 of 50" in html
     assert "50 bytes/s" in html
     assert "2.0 s left" in html
@@ -340,12 +340,6 @@ def test_the_profile_has_a_verdict_at_every_point() -> None:
 
 def test_what_is_wrong_is_shown_as_the_library_says_it(tmp_path: Path) -> None:
     with pytest.raises(RamStudioError) as caught:
-        loading.inspect(Sources(str(tmp_path), {"a": str(tmp_path)}), {}, LOCAL)
+        load_work.inspect(Sources(str(tmp_path), {"a": str(tmp_path)}), {}, LOCAL)
     assert "base" in str(caught.value).lower()
     assert str(tmp_path) in str(caught.value)
-
-
-def test_texts_have_no_left_over_placeholders() -> None:
-    for name, text in vars(wording).items():
-        if isinstance(text, str) and name.isupper():
-            assert text.strip() == text or name in ("ADD_AGENT",), name

@@ -13,10 +13,8 @@ import pytest
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app.load.examples import load_example
-from ram_studio.app.merge.merging import recipe_from
-from ram_studio.app.shell import SCRIPTS
+from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.checkpoints.record.recipe import recipe_yaml
-from ram_studio.resources import asset_path
 
 pytestmark = pytest.mark.browser
 
@@ -353,29 +351,3 @@ def test_a_stopped_evaluation_leaves_the_page_ready(visit) -> None:
     page.click("#stop-evaluate")
     page.wait_for_selector("#check-status:has-text('Stopped')", timeout=15_000)
     assert page.is_enabled("#evaluate")
-
-
-def test_names_from_elsewhere_stay_text(browser) -> None:
-    page = browser.new_page()
-    page.set_content("<div id=ram-strip></div><div id=live></div>")
-    for script in SCRIPTS:
-        page.add_script_tag(path=str(asset_path(script)))
-    from random_sketches import make_sketch
-
-    from ram_studio.app.tune.panel import _template
-    from ram_studio.app.tune.profile import build_profile
-
-    profile = build_profile(make_sketch(2))
-    profile["agents"][0] = "<img src=x onerror=window.hacked=1>"
-    page.evaluate(
-        """([html, profile]) => {
-          const live = document.getElementById("live");
-          live.innerHTML = html;
-          RAM.mount(live, {value: profile}, () => {});
-        }""",
-        [_template(), profile],
-    )
-    page.wait_for_selector(".agent-card[data-lambda]")
-    assert page.locator("img").count() == 0
-    assert page.evaluate("() => window.hacked === undefined")
-    page.close()

@@ -19,9 +19,7 @@ from ram_studio.algorithm.meters.rounding_meter import (
     stochastic_error,
 )
 from ram_studio.algorithm.scaling import MAGNITUDE_RULE, RULES
-from ram_studio.app import wording
-from ram_studio.app.shell import SCRIPTS
-from ram_studio.app.tune.panel import _template
+from ram_studio.app.templates import render
 from ram_studio.app.tune.profile import build_profile
 from ram_studio.engine.analyse import analyze
 from ram_studio.resources import asset_path
@@ -29,17 +27,6 @@ from ram_studio.resources import asset_path
 pytestmark = pytest.mark.browser
 
 SETTINGS = [(0.1, 2.0), (0.0, 0.0), (1.0, 10.0), (0.37, 0.613)]
-
-
-@pytest.fixture(scope="module")
-def page(browser):
-    page = browser.new_page()
-    page.set_content("<html><body></body></html>")
-    page.evaluate("(texts) => { window.RAM_TEXT = texts; }", wording.LIVE)
-    for script in SCRIPTS:
-        page.add_script_tag(path=str(asset_path(script)))
-    yield page
-    page.close()
 
 
 @pytest.mark.parametrize("n_agents", [1, 2, 3, 5, 7])
@@ -153,7 +140,7 @@ def mount(page, profile: dict, *, point: int, r: float = 0.1, rule: str = "ram+"
           RAM.mount(live, { value: profile }, () => {});
           RAM.update(point, r, 2, rule);
         }""",
-        [_template(), profile, point, r, rule],
+        [render("tune/live.html.j2"), profile, point, r, rule],
     )
     page.wait_for_function(
         "(e) => document.querySelector('.agent-card')?.dataset.epsilon === String(e)",
@@ -256,7 +243,7 @@ def test_other_implementations_factors_are_those_of_python(page) -> None:
 
 
 def test_numbers_are_worded_as_in_python(page) -> None:
-    from ram_studio.app.markup import epsilon_text
+    from ram_studio.app.numbers import epsilon_text
 
     assert page.evaluate("(xs) => xs.map(RAM.epsilon)", list(LADDER)) == [
         epsilon_text(x) for x in LADDER
@@ -266,3 +253,12 @@ def test_numbers_are_worded_as_in_python(page) -> None:
         " RAM.percent(0.5), RAM.ratio(Infinity)]"
     )
     assert texts == ["999 999", "4.22 M", "7.00 B", "< 0.01 %", "50.0 %", "∞"]
+
+
+def test_names_from_elsewhere_stay_text(page) -> None:
+    profile = build_profile(make_sketch(2))
+    profile["agents"][0] = "<img src=x onerror=window.hacked=1>"
+    mount(page, profile, point=DEFAULT_INDEX)
+    assert "<img" in page.inner_text(".agent-card >> nth=0")
+    assert page.locator("img").count() == 0
+    assert page.evaluate("() => window.hacked === undefined")

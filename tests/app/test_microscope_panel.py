@@ -4,39 +4,29 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.app import wording
+from ram_studio.app.jobs import NEED_LOAD
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.opened import open_loaded
-from ram_studio.app.tune import details_wording, microscope_data, microscope_panel
+from ram_studio.app.tune import microscope_data, microscope_panel
+from ram_studio.app.tune.microscope_data import ScopeForm
+from ram_studio.app.tune.microscope_panel import ScopePanel
 from ram_studio.engine.microscope import view as scope
 
 MATRIX = "model.layers.0.mlp.up_proj.weight"
+PANEL = ScopePanel(*(field.name for field in fields(ScopePanel)))
+"""Names instead of components: updates are keyed by whatever stands there."""
 
 
-def show(tensor: str | None = MATRIX, *, jumps: bool = False, **changes: object) -> list:
-    form = {
-        "point": DEFAULT_INDEX,
-        "r": 0.1,
-        "alpha": 2.0,
-        "rule": "ram+",
-        "seed": 0,
-        "layer": "",
-        "module": "",
-        "tensor": tensor,
-        "start": 0,
-        "layout": "run",
-        "target": "shared",
-        "dtype": "",
-        "rounding": "nearest",
-    }
-    assert set(changes) <= set(form)
-    values = list({**form, **changes}.values())
-    return microscope_panel.show(load_example("1"), values, jumps=jumps)
+def show(tensor: str | None = MATRIX, *, jumps: bool = False, **changes: object) -> dict:
+    form = ScopeForm(**{"point": DEFAULT_INDEX, "r": 0.1, "alpha": 2.0, "rule": "ram+", **changes})
+    form = replace(form, tensor=tensor)
+    return microscope_panel.show(PANEL, load_example("1"), form, jumps=jumps)
 
 
 def value_of(text: str) -> float:
@@ -45,7 +35,8 @@ def value_of(text: str) -> float:
 
 def test_the_panel_shows_the_library_s_numbers_as_text() -> None:
     loaded = load_example("1")
-    *_, message, data = show(start=40, point=DEFAULT_INDEX + 2, r=0.5, rounding="stochastic")
+    shown = show(start=40, point=DEFAULT_INDEX + 2, r=0.5, rounding="stochastic")
+    message, data = shown["status"], shown["view"]
     assert message == ""
     epsilon = LADDER[DEFAULT_INDEX + 2]
     view = scope.microscope(
@@ -73,7 +64,7 @@ def test_the_panel_shows_the_library_s_numbers_as_text() -> None:
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_every_formula_comes_to_its_result(rounding: str) -> None:
-    *_, data = show("model.layers.1.self_attn.v_proj.weight", rounding=rounding, r=0.7)
+    data = show("model.layers.1.self_attn.v_proj.weight", rounding=rounding, r=0.7)["view"]
     seen = 0
     for method in data["methods"]:
         for text, result in zip(method["formula"], method["result"], strict=True):
@@ -88,66 +79,67 @@ def test_every_formula_comes_to_its_result(rounding: str) -> None:
 
 
 def test_it_begins_where_something_is_to_be_seen() -> None:
-    layer, module, tensor, start, _, _, data = show(None)
-    assert (layer["value"], module["value"]) == ("", "")
-    assert tensor["value"] in tensor["choices"]
+    shown = show(None)
+    assert (shown["layer"]["value"], shown["module"]["value"]) == ("", "")
+    assert shown["tensor"]["value"] in shown["tensor"]["choices"]
+    data = shown["view"]
     counts = [len(e["changed"]) for e in data["elements"]]
     assert 1 in counts
     assert max(counts) > 1
     assert counts[data["focus"]] == 1
-    assert start["maximum"] > 96
+    assert shown["start"]["maximum"] > 96
 
 
 def test_layer_and_module_narrow_the_tensors() -> None:
-    _, _, tensor, *_ = show(MATRIX, layer="2")
+    tensor = show(MATRIX, layer="2")["tensor"]
     assert tensor["choices"]
     assert all(".layers.2." in name for name in tensor["choices"])
     assert tensor["value"] == tensor["choices"][0]
-    _, _, tensor, *_ = show(MATRIX, layer="2", module="q_proj")
+    tensor = show(MATRIX, layer="2", module="q_proj")["tensor"]
     assert tensor["choices"] == ["model.layers.2.self_attn.q_proj.weight"]
     # The embedding has no q_proj: the module gives way.
-    _, module, tensor, *_ = show(MATRIX, layer="embedding", module="q_proj")
-    assert module["value"] == ""
-    assert tensor["choices"] == ["model.embed_tokens.weight"]
+    shown = show(MATRIX, layer="embedding", module="q_proj")
+    assert shown["module"]["value"] == ""
+    assert shown["tensor"]["choices"] == ["model.embed_tokens.weight"]
 
 
 def test_jumping_finds_the_next_one_and_says_when_there_is_none() -> None:
     start = 0
     found = []
     for _ in range(3):
-        *_, begin, _, message, data = show(jumps=True, target="unique:tool", start=start)
-        assert message == ""
+        shown = show(jumps=True, target="unique:tool", start=start)
+        assert shown["status"] == ""
+        data = shown["view"]
         assert data["elements"][data["focus"]]["changed"] == [1]
-        start = begin["value"]
+        start = shown["start"]["value"]
         found.append(start + data["focus"])
     assert found == sorted(set(found))
-    last = show()[3]["maximum"]
-    *_, message, data = show(jumps=True, target="shared", start=last)
-    assert details_wording.SCOPE_NOT_FOUND in message
-    assert data["elements"]
+    last = show()["start"]["maximum"]
+    shown = show(jumps=True, target="shared", start=last)
+    assert microscope_panel.NOT_FOUND in shown["status"]
+    assert shown["view"]["elements"]
 
 
 def test_a_window_has_the_matrix_s_rows() -> None:
-    *_, data = show(layout="window", start=128 * 5 + 120)
+    data = show(layout="window", start=128 * 5 + 120)["view"]
     assert [head for head, _ in data["rows"]] == [f"row {r}" for r in range(5, 13)]
     assert [len(places) for _, places in data["rows"]] == [8] * 8  # cut off at column 128
     assert data["elements"][8]["place"] == "row 6, column 120"
-    *_, data = show("model.layers.0.self_attn.q_proj.bias", layout="window", start=3)
+    data = show("model.layers.0.self_attn.q_proj.bias", layout="window", start=3)["view"]
     assert [len(places) for _, places in data["rows"]] == [12]
 
 
 def test_what_cannot_be_shown_is_said() -> None:
-    *_, message, data = microscope_panel.show(None, [])
-    assert wording.NEED_LOAD in message
-    assert data is None
-    *_, message, data = show(dtype="int8")
-    assert "dtype: Input should be" in message
-    assert data is None
+    shown = microscope_panel.show(PANEL, None, ScopeForm(0, 0.1, 2.0, "ram+"))
+    assert NEED_LOAD in shown["status"]
+    assert shown["view"] is None
+    shown = show(dtype="int8")
+    assert "dtype: Input should be" in shown["status"]
+    assert shown["view"] is None
 
 
 def test_changed_files_are_read_anew(tmp_path) -> None:
     import shutil
-    from dataclasses import replace
 
     example = load_example("1")
     folders = {}

@@ -15,13 +15,13 @@ from safetensors.torch import load_file, save_file
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
 from ram_studio.app.load.examples import load_example
-from ram_studio.app.load.loading import fit_html
-from ram_studio.app.look import charts
+from ram_studio.app.load.view import fit_html
+from ram_studio.app.look import charts, layer_charts
 from ram_studio.app.look import panel as look
 from ram_studio.app.look.storage_view import report_of, storage_html
-from ram_studio.app.merge import merging
+from ram_studio.app.merge.plan import rounding_caution
+from ram_studio.app.merge.work import MergeForm
 from ram_studio.app.session import Loaded
-from ram_studio.app.tune import details_wording
 from ram_studio.engine.analyse import analyze_report, load
 from ram_studio.resources import asset_path
 
@@ -69,7 +69,7 @@ def test_headers_tell_dtypes_configs_and_tokenizers_before_the_pass(mixed) -> No
     html = fit_html(load(loaded.base, loaded.agents), is_space=False)
     assert re.search(r"noisy /\S+ \d.\d MB float32", words(html))
     assert re.search(r"tool /\S+ \d.\d MB bfloat16", words(html))
-    assert details_wording.STORED_COLUMNS["verdict"] not in html  # that takes a pass
+    assert "Verdict" not in html  # that takes a pass
     told = words(html)
     assert "rope_theta is 12345.0" in told
     assert "chat template" in told
@@ -107,7 +107,7 @@ def test_look_tells_it_at_its_epsilon_and_draws_both(mixed) -> None:
     for trace, agents in zip(bars, (preview, preview["as_base_dtype"]), strict=True):
         expected = [100 * a["density"] for a in agents["agents"].values()]
         assert list(trace.x) == pytest.approx(expected)
-    lines = charts.layer_density(loaded.sketch, DEFAULT_INDEX).data
+    lines = layer_charts.layer_density(loaded.sketch, DEFAULT_INDEX).data
     dotted = [line for line in lines if line.line.dash == "dot"]
     assert len(dotted) == len(loaded.agents)
     assert np.allclose(dotted[1].y, 0)  # the noise, rounded away
@@ -115,7 +115,7 @@ def test_look_tells_it_at_its_epsilon_and_draws_both(mixed) -> None:
 
 def test_the_example_has_nothing_odd() -> None:
     html = storage_html(report_of(load_example("1"), DEFAULT_INDEX))
-    assert details_wording.STORED_FINE in html
+    assert "what differs from the base was trained" in html
     assert "<details>" in html
     assert "callout" not in html
     assert "rounded" not in words(html)
@@ -145,20 +145,20 @@ def test_the_merge_step_names_who_loses_the_rescaling(mixed) -> None:
         save_file(moved, Path(agents[name]) / "model.safetensors", {"format": "pt"})
     sketch = analyze_report(load(paths["base"], agents), device="cpu")
     loaded = Loaded("steps", None, str(paths["base"]), agents, sketch)
-    form = merging.MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0)
+    form = MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0)
     factor = sketch.preview()["agents"]["one"]["lambda"]
-    told = merging.rounding_caution(loaded, form, "bfloat16")
+    told = rounding_caution(loaded, form, "bfloat16")
     assert f"one 1.000 instead of {factor:.3f}; two 1.000" in told
     for quiet in (
-        merging.MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0, rounding="stochastic"),
-        merging.MergeForm("ram", DEFAULT_INDEX, 0.1, 2.0),
-        merging.MergeForm("ram+", DEFAULT_INDEX, 0.0, 2.0),
+        MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0, rounding="stochastic"),
+        MergeForm("ram", DEFAULT_INDEX, 0.1, 2.0),
+        MergeForm("ram+", DEFAULT_INDEX, 0.0, 2.0),
     ):
-        assert merging.rounding_caution(loaded, quiet, "bfloat16") == ""
-    assert merging.rounding_caution(loaded, form, "float32") == ""
+        assert rounding_caution(loaded, quiet, "bfloat16") == ""
+    assert rounding_caution(loaded, form, "float32") == ""
     # Layer by layer there is more than one lambda: what can happen is said instead.
-    by_layer = merging.MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0, {"scope": "layer"})
-    assert "can lose" in merging.rounding_caution(loaded, by_layer, "bfloat16")
+    by_layer = MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0, {"scope": "layer"})
+    assert "can lose" in rounding_caution(loaded, by_layer, "bfloat16")
 
 
 def test_names_are_escaped() -> None:

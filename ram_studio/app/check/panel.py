@@ -20,7 +20,7 @@ from ram_studio.app.experiment.compare_panel import CompareStep
 from ram_studio.app.experiment.sweep_panel import SweepPanel
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
-from ram_studio.app.tune.panel import TuneStep
+from ram_studio.app.shared import Tuning
 from ram_studio.app.workspace import Workspace
 from ram_studio.errors import RamStudioError
 from ram_studio.evals import EvalReport
@@ -199,7 +199,7 @@ def _build_suites(settings: Settings) -> tuple[gr.Column, gr.CheckboxGroup, dict
     return box, suites, items, lengths
 
 
-def build(tune: TuneStep, workspace: Workspace, events: dict[str, Any]) -> CheckStep:
+def build(tune: Tuning, workspace: Workspace, events: dict[str, Any]) -> CheckStep:
     """Lay the step out inside the open Blocks.
 
     events: waiting, quiet and heavy, as the panels' wiring takes them.
@@ -264,7 +264,7 @@ def build(tune: TuneStep, workspace: Workspace, events: dict[str, Any]) -> Check
     )
 
 
-def wire(step: CheckStep, tune: TuneStep, workspace: Workspace, events: dict[str, Any]) -> None:
+def wire(step: CheckStep, tune: Tuning, workspace: Workspace, events: dict[str, Any]) -> None:
     """Connect the step and its panels. events: see ``build``."""
     quiet, heavy, waiting = events["quiet"], events["heavy"], events["waiting"]
 

@@ -12,7 +12,7 @@ from ram_studio.algorithm.ladder import LADDER
 from ram_studio.app import wording
 from ram_studio.app.experiment import comparing, comparison_view
 from ram_studio.app.session import Comparison, Session
-from ram_studio.app.tune.panel import TuneStep
+from ram_studio.app.shared import Tuning
 from ram_studio.app.workspace import Workspace
 from ram_studio.evals.experiment.presets import EXPERIMENTS
 
@@ -136,7 +136,7 @@ def build() -> CompareStep:
 
 def wire(
     step: CompareStep,
-    tune: TuneStep,
+    tune: Tuning,
     workspace: Workspace,
     *,
     waiting: str,

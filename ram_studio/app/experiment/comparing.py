@@ -11,8 +11,8 @@ from ram_studio.app.check.answers import open_answers
 from ram_studio.app.check.scoring import SUITE
 from ram_studio.app.experiment import comparison_view
 from ram_studio.app.jobs import Job, Report
-from ram_studio.app.merge import merging
 from ram_studio.app.merge.controls import tuned_by
+from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.session import Comparison, Loaded, Session
 from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.record.recipe import Recipe
@@ -75,7 +75,7 @@ def rows_for(
 
     Raises: SettingsError for unknown names or none.
     """
-    plain = merging.recipe_from(loaded, "ram+", tuned)
+    plain = recipe_from(loaded, "ram+", tuned)
     if preset:
         return experiment_recipes(preset, plain)
     unknown = [name for name in chosen if name not in CHOICES]

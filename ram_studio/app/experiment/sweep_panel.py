@@ -21,8 +21,8 @@ from ram_studio.app import markup, wording
 from ram_studio.app.experiment import sweep_view, sweep_wording, sweeping
 from ram_studio.app.markup import epsilon_text
 from ram_studio.app.session import Session
+from ram_studio.app.shared import Tuning
 from ram_studio.app.tune.deep_link import ALPHA_MAX, R_MAX
-from ram_studio.app.tune.panel import TuneStep
 from ram_studio.app.workspace import Workspace
 from ram_studio.errors import OutputError
 from ram_studio.evals.experiment.table import SweepState
@@ -277,7 +277,7 @@ def _build() -> SweepPanel:
 
 
 def sweep_panel(
-    tune: TuneStep,
+    tune: Tuning,
     workspace: Workspace,
     *,
     waiting: str,
@@ -339,7 +339,7 @@ def sweep_panel(
     )
     panel.axis.input(draw_sweep, panel.axis, panel.chart, queue=False, **quiet)
     panel.use.click(
-        use_setting, panel.pick, [*tune.settings, panel.note, panel.target], queue=False, **quiet
+        use_setting, panel.pick, [*tune.all, panel.note, panel.target], queue=False, **quiet
     ).then(
         fn=None,
         inputs=panel.target,

@@ -13,8 +13,8 @@ from ram_studio.app import markup, wording
 from ram_studio.app.check.answers import open_answers
 from ram_studio.app.experiment import sweep_wording
 from ram_studio.app.jobs import Job, Report
-from ram_studio.app.merge import merging
 from ram_studio.app.merge.controls import OFFERED
+from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.session import Loaded, Session
 from ram_studio.app.workspace import Workspace
 from ram_studio.engine.events import CancelToken
@@ -76,7 +76,7 @@ def plan_of(form: Form, loaded: Loaded) -> SweepPlan:
     tuned = {name: value for name, value in form.tuned.items() if name in fields}
     minutes = form.minutes if form.minutes is not None else MAX_MINUTES
     plan = SweepPlan(
-        merging.recipe_from(loaded, start, tuned),
+        recipe_from(loaded, start, tuned),
         parse_axes(over),
         suites=list(form.suites),
         items=int(form.items),
@@ -166,7 +166,7 @@ def plan_over(
             raise SettingsError(f"There is no method {method!r} here; there are {_OFFERED_TEXT}.")
     start = next((name for name in ("ram+", "ram+s") if name in methods), methods[0])
     plan = SweepPlan(
-        merging.recipe_from(loaded, start, settings), axes, max_settings=MAX_SETTINGS, **budget
+        recipe_from(loaded, start, settings), axes, max_settings=MAX_SETTINGS, **budget
     )
     plan.candidates()
     return plan

@@ -1,264 +1,307 @@
-"""Step 1, Load: the shipped examples at one press, or one's own base and agents."""
+"""Step 1, Load: the shipped examples at one press, or one's own base and agents.
+
+Also where a page begins: the tab's session is found again, and a link's example is loaded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import gradio as gr
 
-from ram_studio.app import markup, wording
-from ram_studio.app.jobs import Job
-from ram_studio.app.load import loading
-from ram_studio.app.load.hero import hero_figure
+from ram_studio.app import templates
+from ram_studio.app.boxes import html
+from ram_studio.app.jobs import QUIET, JobControls, Updates, Work, connect, stop_button, watch
+from ram_studio.app.load import work
+from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.sources import MAX_AGENTS, Sources, find_models, presets, read_sources
-from ram_studio.app.session import Loaded, Session
-from ram_studio.app.settings import Settings
+from ram_studio.app.load.view import fit_html, hero_html, progress_html
+from ram_studio.app.shared import Shared
+from ram_studio.app.tune.deep_link import read_link
 from ram_studio.errors import RamStudioError
 
 _FIRST_ROWS = 3
+_USE_NOTE = (
+    "<p>A tiny base model with a coding, a tool and a memory agent, really trained by RL. Ready at "
+    'once, nothing to download.</p><p class="fine">The example is a toy. Its base learned from a '
+    "deliberately noisy corpus: hard prompts are often answered wrongly there, so that "
+    "reinforcement learning has something to repair.</p>"
+)
+_DENSE_NOTE = (
+    "<p>The same skills, but these agents changed nearly the same weights. Little is unique, so "
+    "there is little for RAM to protect. See it, merge it, compare it with the plain sum.</p>"
+)
+_LEAD = "One base and the agents trained from it"
+_OWN = f"{_LEAD}: a folder with safetensors files, or a Hub id such as `owner/name`."
+_OWN_ON_SPACE = f"{_LEAD}, each a public Hub id such as `owner/name`, with safetensors files."
 
 
 @dataclass(frozen=True)
-class LoadStep:
-    """The components of the step. Row i of the form is (rows[i], names[i], sources[i])."""
+class Row:
+    """One line of the form: an agent's name and where it lies."""
 
-    column: gr.Column
+    box: gr.Row
+    name: gr.Textbox
+    source: gr.Dropdown | gr.Textbox
+    remove: gr.Button
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The components of the step. options: by the name of what they decide. shown: rows in use."""
+
     use_example: gr.Button
     use_dense: gr.Button
+    preset: gr.Dropdown
     base: gr.Dropdown | gr.Textbox
-    rows: list[gr.Row]
-    names: list[gr.Textbox]
-    sources: list[gr.Dropdown | gr.Textbox]
-    options: list[gr.Radio]
+    rows: list[Row]
+    add: gr.Button
+    options: dict[str, gr.Radio]
     fit: gr.Button
-    analyze: gr.Button
-    stop: gr.Button
-    status: gr.HTML
+    job: JobControls
+    shown: gr.State
 
     @property
-    def form(self) -> list[Any]:
-        """Everything that ``read_form`` takes, in its order."""
-        return [self.base, *self.names, *self.sources, *self.options]
+    def form(self) -> set[Any]:
+        """Everything that ``read`` takes."""
+        fields = {component for row in self.rows for component in (row.name, row.source)}
+        return {self.base, *fields, *self.options.values()}
+
+    def read(self, data: dict[Any, Any], shared: Shared) -> tuple[Sources, dict[str, str]]:
+        """Return sources and options among a handler's inputs.
+
+        Raises: SettingsError with what to enter.
+        """
+        names, sources = zip(*((data[r.name], data[r.source]) for r in self.rows), strict=True)
+        options = {name: data[component] for name, component in self.options.items()}
+        return read_sources(data[self.base], names, sources, shared.settings), options
 
 
-def read_form(values: Sequence[Any], settings: Settings) -> tuple[Sources, dict[str, str]]:
-    """Return sources and options from the form's values (see LoadStep.form).
+def build(shared: Shared) -> Panel:
+    """Lay the step out inside the open Blocks and connect it."""
+    with gr.Column(elem_id="step-load", elem_classes="step"):
+        html(hero_html(), elem_id="hero")
+        with gr.Row(elem_id="examples"):
+            with gr.Column(elem_classes=["box", "example"], scale=3):
+                html("<h3>Three small agents</h3>")
+                use = gr.Button("Use the example", variant="primary", elem_id="use-example")
+                html(_USE_NOTE)
+            with gr.Column(elem_classes=["box", "example"], scale=2):
+                html("<h3>A lesson: when RAM cannot help</h3>")
+                dense = gr.Button("Use the dense agents", elem_id="use-dense")
+                html(_DENSE_NOTE)
+        with gr.Accordion("Your own models", open=False, elem_id="own-models"):
+            own = _build_form(shared)
+    panel = Panel(use, dense, **own)
+    _wire_rows(panel)
+    later = [button for name, button in shared.steps.items() if name != "load"]
+    shared.loaded.listen(later, lambda session: {b: gr.update(interactive=True) for b in later})
+    shared.when_built(lambda: _wire_examples(panel, shared))
+    shared.when_built(lambda: _wire_own(panel, shared))
+    return panel
 
-    Raises: SettingsError with what to enter.
-    """
-    base = values[0]
-    names, sources = values[1 : 1 + MAX_AGENTS], values[1 + MAX_AGENTS : 1 + 2 * MAX_AGENTS]
-    missing, extra, rows = values[1 + 2 * MAX_AGENTS :]
-    options = {"missing": missing, "extra": extra, "rows": rows}
-    return read_sources(base, names, sources, settings), options
 
-
-def check_fit(values: Sequence[Any], settings: Settings) -> str:
-    """Return the compatibility report of the form's models as HTML, or what is wrong with them."""
-    try:
-        sources, options = read_form(values, settings)
-        return loading.fit_html(
-            loading.inspect(sources, options, settings), is_space=settings.is_space
-        )
-    except RamStudioError as error:
-        return markup.callout(str(error), "bad")
-
-
-def analyze_models(
-    values: Sequence[Any], session: Session, settings: Settings
-) -> Iterator[tuple[str, Loaded | None]]:
-    """Analyze the form's models; yield (status HTML, what was loaded or None) as it goes."""
-    try:
-        sources, options = read_form(values, settings)
-    except RamStudioError as error:
-        yield markup.callout(str(error), "bad"), None
-        return
-    if session.is_busy:
-        yield markup.callout(wording.BUSY, "warn"), None
-        return
-    job = Job(lambda report, cancel: loading.analyze(sources, options, settings, report, cancel))
-    session.job = job
-    yield loading.progress_html(None), None
-    for event in job.updates():
-        yield loading.progress_html(event), None
-    analysis, error = job.outcome()
-    if analysis is None:
-        yield markup.failure(error, wording.STOPPED), None
-        return
-    loaded = Loaded(
-        title=", ".join(sources.agents),
-        example=None,
-        base=sources.base,
-        agents=sources.agents,
-        sketch=analysis.sketch,
-        options=options,
-        read_rate=analysis.read_rate,
+def _build_form(shared: Shared) -> dict[str, Any]:
+    settings = shared.settings
+    known = find_models(settings.models_dir)
+    where = "Hub id" if settings.is_space else "Folder or Hub id"
+    gr.Markdown(_OWN_ON_SPACE if settings.is_space else _OWN)
+    preset = gr.Dropdown(
+        [(p.title, key) for key, p in presets().items()],
+        value=None,
+        label="Fill in a model family from the paper",
+        elem_id="preset",
     )
-    session.load(loaded)
-    yield loading.fit_html(analysis.fit, analysis.sketch, is_space=settings.is_space), loaded
+    base = _source_box(f"Base model · {where}", known, elem_id="base")
+    rows = [_build_row(i, where, known) for i in range(1, MAX_AGENTS + 1)]
+    add = gr.Button("+ Add an agent", size="sm", elem_id="add-agent")
+    with gr.Accordion("When tensors do not match", open=False), gr.Row():
+        options = {
+            name: gr.Radio([("Refuse", refusal), other], value=refusal, label=label)
+            for name, label, refusal, other in (
+                ("missing", "A tensor is missing in an agent", "error", _KEEP),
+                ("extra", "An agent has an extra tensor", "error", ("Leave it out", "ignore")),
+                ("rows", "Vocabulary sizes differ", "exact", ("Merge the common rows", "common")),
+            )
+        }
+    with gr.Row(elem_classes="actions"):
+        fit = gr.Button("Check that they fit", elem_id="check-fit")
+        analyze = gr.Button("Analyze", variant="primary", elem_id="analyze")
+        stop = stop_button("stop-analyze")
+    job = JobControls(analyze, stop, html(elem_id="load-status"))
+    return {
+        "preset": preset,
+        "base": base,
+        "rows": rows,
+        "add": add,
+        "options": options,
+        "fit": fit,
+        "job": job,
+        "shown": gr.State(_FIRST_ROWS),
+    }
 
 
-def _hero() -> str:
-    keys = "".join(
-        f'<span class="item"><i class="swatch" style="background:var(--ram-{color})"></i>'
-        f"{escape(text)}</span>"
-        for color, text in wording.HERO_KEYS
-    )
-    return (
-        f'<div class="hero"><div><h2>{escape(wording.LOAD_HEADING)}</h2>'
-        f"<p>{escape(wording.LOAD_LEAD)}</p></div>"
-        f'<figure>{hero_figure(wording.HERO_FIGURE)}<figcaption class="legend">{keys}</figcaption>'
-        "</figure></div>"
-    )
+_KEEP = ("Keep the base's", "keep-base")
 
 
-def _model_box(label: str, choices: list[str], **options: Any) -> gr.Dropdown | gr.Textbox:
+def _source_box(label: str, choices: list[str], **options: Any) -> gr.Dropdown | gr.Textbox:
     # A list to choose from only where there is something to choose.
     if choices:
         return gr.Dropdown(choices, value=None, label=label, allow_custom_value=True, **options)
     return gr.Textbox("", label=label, max_lines=1, max_length=4096, **options)
 
 
-def build(settings: Settings) -> LoadStep:
-    """Lay the step out inside the open Blocks and wire the form's own events."""
-    known = find_models(settings.models_dir)
-    source_label = wording.SOURCE_LABEL_SPACE if settings.is_space else wording.SOURCE_LABEL
-    lead = wording.OWN_LEAD_SPACE if settings.is_space else wording.OWN_LEAD
-    rows, names, sources, removers = [], [], [], []
-    with gr.Column(elem_id="step-load", elem_classes="step") as column:
-        gr.HTML(_hero(), elem_id="hero", apply_default_css=False)
-        with gr.Row(elem_id="examples"):
-            with gr.Column(elem_classes=["box", "example"], scale=3):
-                gr.HTML(f"<h3>{escape(wording.EXAMPLE_TITLE)}</h3>", apply_default_css=False)
-                use_example = gr.Button(
-                    wording.USE_EXAMPLE, variant="primary", elem_id="use-example"
-                )
-                gr.HTML(
-                    f"<p>{escape(wording.USE_EXAMPLE_NOTE)}</p>"
-                    f'<p class="fine">{escape(wording.EXAMPLE_HONESTY)}</p>',
-                    apply_default_css=False,
-                )
-            with gr.Column(elem_classes=["box", "example"], scale=2):
-                gr.HTML(f"<h3>{escape(wording.DENSE_TITLE)}</h3>", apply_default_css=False)
-                use_dense = gr.Button(wording.USE_DENSE, elem_id="use-dense")
-                gr.HTML(f"<p>{escape(wording.USE_DENSE_NOTE)}</p>", apply_default_css=False)
-        with gr.Accordion(wording.OWN_MODELS, open=False, elem_id="own-models"):
-            gr.Markdown(lead)
-            preset = gr.Dropdown(
-                [(p.title, key) for key, p in presets().items()],
-                value=None,
-                label=wording.PRESET_LABEL,
-                elem_id="preset",
-            )
-            base = _model_box(f"{wording.BASE_LABEL} · {source_label}", known, elem_id="base")
-            for i in range(MAX_AGENTS):
-                with gr.Row(visible=i < _FIRST_ROWS, elem_classes="agent-row") as row:
-                    names.append(
-                        gr.Textbox(
-                            label=f"Agent {i + 1} · {wording.NAME_LABEL}",
-                            max_lines=1,
-                            max_length=64,
-                            scale=2,
-                            min_width=110,
-                            elem_id=f"agent-name-{i + 1}",
-                        )
-                    )
-                    sources.append(
-                        _model_box(
-                            source_label,
-                            known,
-                            scale=6,
-                            min_width=180,
-                            elem_id=f"agent-source-{i + 1}",
-                        )
-                    )
-                    removers.append(
-                        gr.Button(
-                            wording.REMOVE_AGENT,
-                            size="sm",
-                            scale=0,
-                            min_width=90,
-                            elem_classes="remove-agent",
-                            elem_id=f"remove-agent-{i + 1}",
-                        )
-                    )
-                rows.append(row)
-            add = gr.Button(wording.ADD_AGENT, size="sm", elem_id="add-agent")
-            with gr.Accordion(wording.STRICTNESS, open=False), gr.Row():
-                options = [
-                    gr.Radio(wording.MISSING_CHOICES, value="error", label=wording.MISSING_LABEL),
-                    gr.Radio(wording.EXTRA_CHOICES, value="error", label=wording.EXTRA_LABEL),
-                    gr.Radio(wording.ROWS_CHOICES, value="exact", label=wording.ROWS_LABEL),
-                ]
-            with gr.Row(elem_classes="actions"):
-                fit = gr.Button(wording.CHECK_FIT, elem_id="check-fit")
-                analyze = gr.Button(wording.ANALYZE, variant="primary", elem_id="analyze")
-                stop = gr.Button(
-                    wording.STOP, variant="stop", visible=False, elem_id="stop-analyze"
-                )
-            status = gr.HTML("", elem_id="load-status", apply_default_css=False)
-    step = LoadStep(
-        column,
-        use_example,
-        use_dense,
-        base,
-        rows,
-        names,
-        sources,
-        options,
-        fit,
-        analyze,
-        stop,
-        status,
-    )
-    _wire_rows(step, add, removers, preset)
-    return step
+def _build_row(number: int, where: str, known: list[str]) -> Row:
+    with gr.Row(visible=number <= _FIRST_ROWS, elem_classes="agent-row") as box:
+        name = gr.Textbox(
+            label=f"Agent {number} · Name",
+            max_lines=1,
+            max_length=64,
+            scale=2,
+            min_width=110,
+            elem_id=f"agent-name-{number}",
+        )
+        source = _source_box(where, known, scale=6, min_width=180, elem_id=f"agent-source-{number}")
+        remove = gr.Button(
+            "Remove",
+            size="sm",
+            scale=0,
+            min_width=90,
+            elem_classes="remove-agent",
+            elem_id=f"remove-agent-{number}",
+        )
+    return Row(box, name, source, remove)
 
 
-def _wire_rows(
-    step: LoadStep, add: gr.Button, removers: list[gr.Button], preset: gr.Dropdown
-) -> None:
-    shown = gr.State(_FIRST_ROWS)
-    fields = [*step.names, *step.sources]
+def _wire_rows(panel: Panel) -> None:
+    fields = [component for row in panel.rows for component in (row.name, row.source)]
+    boxes = [row.box for row in panel.rows]
 
-    def visible(count: int) -> list[Any]:
-        return [gr.update(visible=i < count) for i in range(MAX_AGENTS)]
+    def show(count: int) -> Updates:
+        count = min(max(1, count), MAX_AGENTS)
+        visible = {box: gr.update(visible=i < count) for i, box in enumerate(boxes)}
+        return {panel.shown: count, **visible}
 
-    def add_row(count: int) -> list[Any]:
-        count = min(MAX_AGENTS, count + 1)
-        return [count, *visible(count)]
+    def fill(agents: Sequence[tuple[str, str | None]]) -> Updates:
+        blank = [("", None)] * (MAX_AGENTS - len(agents))
+        values = [value for agent in (*agents, *blank) for value in agent]
+        return dict(zip(fields, values, strict=True))
 
-    def remover(index: int) -> Callable[..., list[Any]]:
-        def remove_row(count: int, *values: Any) -> list[Any]:
-            names, sources = list(values[:MAX_AGENTS]), list(values[MAX_AGENTS:])
-            for column, blank in ((names, ""), (sources, None)):
-                del column[index]
-                column.append(blank)
-            count = max(1, count - 1)
-            return [count, *visible(count), *names, *sources]
+    def add_row(count: int) -> Updates:
+        return show(count + 1)
+
+    def remover(index: int) -> Callable[..., Updates]:
+        def remove_row(data: dict[Any, Any]) -> Updates:
+            agents = [(data[row.name], data[row.source]) for row in panel.rows]
+            del agents[index]
+            return {**show(data[panel.shown] - 1), **fill(agents)}
 
         return remove_row
 
-    def fill_in(key: str | None, base: str | None, count: int, *values: Any) -> list[Any]:
+    def fill_in(key: str | None) -> Updates:
         if key not in presets():
-            return [base, count, *visible(count), *values]
+            return gr.skip()
         chosen = presets()[key]
-        blank = MAX_AGENTS - len(chosen.agents)
-        names = [name for name, _ in chosen.agents] + [""] * blank
-        sources = [source for _, source in chosen.agents] + [None] * blank
-        count = len(chosen.agents)
-        return [chosen.base, count, *visible(count), *names, *sources]
+        return {panel.base: chosen.base, **show(len(chosen.agents)), **fill(chosen.agents)}
 
-    quiet = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-    add.click(add_row, [shown], [shown, *step.rows], **quiet)
-    for i, button in enumerate(removers):
-        button.click(remover(i), [shown, *fields], [shown, *step.rows, *fields], **quiet)
-    preset.input(
-        fill_in,
-        [preset, step.base, shown, *fields],
-        [step.base, shown, *step.rows, *fields],
-        **quiet,
+    quiet = {"queue": False, **QUIET}
+    rows = [panel.shown, *boxes]
+    panel.add.click(add_row, panel.shown, rows, **quiet)
+    for i, row in enumerate(panel.rows):
+        row.remove.click(remover(i), {panel.shown, *fields}, [*rows, *fields], **quiet)
+    panel.preset.input(fill_in, panel.preset, [panel.base, *rows, *fields], **quiet)
+
+
+def _wire_examples(panel: Panel, shared: Shared) -> None:
+    outputs = shared.loaded.components
+
+    def use(example: str, request: gr.Request) -> Updates:
+        session = shared.session(request)
+        try:
+            session.load(load_example(example))
+        except RamStudioError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+        return shared.loaded.updates(session)
+
+    def use_example(request: gr.Request) -> Updates:
+        return use("1", request)
+
+    def use_dense(request: gr.Request) -> Updates:
+        return use("dense", request)
+
+    for button, handler in ((panel.use_example, use_example), (panel.use_dense, use_dense)):
+        button.click(handler, None, outputs, **QUIET).success(
+            fn=None, js="() => { window.RAM.go('tune'); }"
+        )
+
+    def enter(key: str, request: gr.Request) -> Updates:
+        session = shared.workspace.attach(request.session_hash, key)
+        link = read_link(dict(request.query_params))
+        updates: Updates = {}
+        if link.example is not None:
+            updates = use(link.example, request)
+        elif session.loaded is not None:
+            updates = shared.loaded.updates(session)
+        sliders = zip(shared.tuning.all, link[1:], strict=True)
+        updates |= {component: value for component, value in sliders if value is not None}
+        return updates or gr.skip()
+
+    gr.context.Context.root_block.load(
+        enter,
+        gr.Textbox(visible=False),
+        [*outputs, *shared.tuning.all],
+        js="async () => (await window.RAM_READY).tabKey()",
+        **QUIET,
+    ).success(fn=None, js="() => { window.RAM.enter(); }")
+
+
+def _wire_own(panel: Panel, shared: Shared) -> None:
+    status = panel.job.status
+    target = gr.Textbox(visible=False)
+
+    def check_fit(data: dict[Any, Any]) -> Updates:
+        try:
+            sources, options = panel.read(data, shared)
+            fit = work.inspect(sources, options, shared.settings)
+        except RamStudioError as error:
+            return {status: templates.callout(str(error), "bad")}
+        return {status: fit_html(fit, is_space=shared.settings.is_space)}
+
+    panel.fit.click(
+        check_fit,
+        panel.form,
+        [status],
+        **{**QUIET, "show_progress": "minimal"},
+        concurrency_limit=2,
+    )
+
+    def analyze(data: dict[Any, Any], request: gr.Request) -> Iterator[Updates]:
+        session = shared.session(request)
+        chosen: list[Any] = []
+
+        def prepare() -> Work[work.Analysis]:
+            chosen[:] = panel.read(data, shared)
+            return lambda report, cancel: work.analyze(*chosen, shared.settings, report, cancel)
+
+        def finish(analysis: work.Analysis) -> Updates:
+            sources, options = chosen
+            session.load(analysis.loaded(sources, options, ", ".join(sources.agents)))
+            fit = fit_html(analysis.fit, analysis.sketch, is_space=shared.settings.is_space)
+            return {status: fit, target: "look", **shared.loaded.updates(session)}
+
+        yield {target: ""}
+        yield from watch(
+            session,
+            panel.job,
+            prepare,
+            lambda event: {status: progress_html(event, "Reading headers")},
+            finish,
+            needs_loaded=False,
+        )
+
+    outputs = [target, *shared.loaded.components]
+    connect(panel.job, shared.workspace, analyze, panel.form, outputs).then(
+        fn=None, inputs=target, js="(step) => { window.RAM.open(step); }"
     )

@@ -9,7 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ram_studio.app import wording
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.checkpoints.record.recipe import check_agent_name
@@ -90,7 +89,10 @@ def read_sources(
     """
     base_text = (base or "").strip()
     if not base_text:
-        raise SettingsError(wording.NO_BASE)
+        raise SettingsError(
+            "No base model is given. Enter the folder or Hub id of the model the agents started "
+            "from."
+        )
     agents: dict[str, str] = {}
     for name_given, source_given in zip(names, sources, strict=True):
         source = (source_given or "").strip()
@@ -102,10 +104,10 @@ def read_sources(
         except ValueError as error:
             raise SettingsError(f"{error}.".replace("agent name", "The agent's name is")) from error
         if name in agents:
-            raise SettingsError(wording.NAME_TWICE.format(name=name))
+            raise SettingsError(f"Two agents are called {name}. Give each agent its own name.")
         agents[name] = source
     if not agents:
-        raise SettingsError(wording.NO_AGENTS)
+        raise SettingsError("No agent is given. Enter the folder or Hub id of at least one agent.")
     result = Sources(base_text, agents)
     if settings.is_space:
         check_hub_only(result)
@@ -119,4 +121,7 @@ def check_hub_only(sources: Sources) -> None:
         *((f"Agent {n}", s) for n, s in sources.agents.items()),
     ):
         if split_hub_id(source) is None:
-            raise SettingsError(wording.BAD_HUB_ID.format(who=who, source=source[:120]))
+            raise SettingsError(
+                f"{who} is {source[:120]!r}, which is not a Hub id. Enter it as owner/name or "
+                "owner/name@revision; this public app opens nothing else."
+            )

@@ -7,97 +7,144 @@ every new figure loses its hover state and costs the browser some tenths of a se
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
-from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.app import markup, wording
-from ram_studio.app.look import charts
+from ram_studio.app import templates
+from ram_studio.app.boxes import html, next_button
+from ram_studio.app.jobs import NEED_LOAD, QUIET, Updates
+from ram_studio.app.look.charts import composition, density, magnitude, patterns
+from ram_studio.app.look.layer_charts import heatmap, layer_density, layer_overlap
 from ram_studio.app.look.storage_view import report_of, storage_html
-from ram_studio.app.markup import step_head
+from ram_studio.app.numbers import epsilon_text
 from ram_studio.app.session import Loaded
-
-_HALF = (("density", "composition"), ("patterns", "magnitude"), ("layer_density", "layer_overlap"))
-
+from ram_studio.app.shared import Shared, ladder_point
 
 NARROW = 700
 """Page width in CSS pixels below which figures are drawn for a phone."""
 
+FIGURES = {
+    "density": density,
+    "composition": composition,
+    "patterns": patterns,
+    "magnitude": magnitude,
+    "layer_density": layer_density,
+    "layer_overlap": layer_overlap,
+    "heatmap": heatmap,
+}
+"""In the order of the step, two in a row; each takes the sketch, the ladder point, and whether the
+page is narrow (a phone)."""
+
+_SAID = {
+    "density": (
+        "How much each agent changed",
+        "Share of all weights that moved. RL often moves very few, and how few differs by agent.",
+    ),
+    "composition": (
+        "Alone or together",
+        "Of the weights an agent changed: the share it changed alone, and with others. RAM keeps "
+        "the first in full and averages the rest.",
+    ),
+    "patterns": (
+        "Who meets whom",
+        "Weights changed by exactly these agents and no others.",
+    ),
+    "magnitude": (
+        "How far weights moved",
+        "Weights by size of their change. What lies left of the ε line counts as unchanged.",
+    ),
+    "layer_density": (
+        "Where in the model: density by layer",
+        "Share of each layer's weights that each agent changed.",
+    ),
+    "layer_overlap": (
+        "Where they meet: overlap by layer",
+        "Of each layer's changed weights, how many agents changed them.",
+    ),
+    "heatmap": (
+        "Layer by module",
+        "Share of weights changed in each kind of module; brighter means more. One scale for all "
+        "agents.",
+    ),
+}
+_NO_PATTERNS = "With more than six agents the single patterns are not counted."
+
 
 @dataclass(frozen=True)
-class LookStep:
-    """The components of the step; ``drawn`` remembers what the figures show."""
+class Panel:
+    """The components of the step. drawn: what the figures show."""
 
-    column: gr.Column
     head: gr.HTML
     plots: dict[str, gr.Plot]
     drawn: gr.State
-    width: gr.Number
-    next: gr.Button
-
-    @property
-    def outputs(self) -> list[Any]:
-        """What ``draw`` returns values for."""
-        return [self.drawn, self.head, *self.plots.values()]
 
 
-def head_html(loaded: Loaded | None, point: int) -> str:
+def head_html(loaded: Loaded | None, point: int) -> Markup:
     """Return the step's heading, which names the epsilon, and what is stored."""
-    lead = wording.LOOK_LEAD.format(epsilon=markup.epsilon_text(LADDER[point]))
-    head = step_head(wording.LOOK_HEADING, lead)
+    lead = NEED_LOAD
+    if loaded is not None:
+        lead = (
+            f"A weight counts as changed when it moved by more than ε = "
+            f"{epsilon_text(LADDER[point])}. Change ε in Tune; these figures follow."
+        )
+    head = templates.step_head("What each agent changed", lead)
     return head if loaded is None else head + storage_html(report_of(loaded, point))
 
 
-def draw(
-    loaded: Loaded | None, point: int | float, drawn: str | None, width: float | None = None
-) -> list[Any]:
-    """Return [what is drawn, heading, figures ...], or "no change" when they are up to date.
-
-    width: of the page in CSS pixels, None when unknown.
-    """
-    if loaded is None:
-        return [
-            None,
-            step_head(wording.LOOK_HEADING, wording.NEED_LOAD),
-            *[None] * len(charts.FIGURES),
-        ]
-    index = min(max(0, int(point)), len(LADDER) - 1)
-    narrow = bool(width) and float(width) < NARROW
-    wanted = f"{loaded.identity}|{index}|{narrow}"
+def draw(panel: Panel, loaded: Loaded, point: int, drawn: str | None, is_narrow: bool) -> Updates:
+    """Return heading and figures, or "no change" when they are up to date."""
+    wanted = f"{loaded.identity}|{point}|{is_narrow}"
     if wanted == drawn:
-        return [gr.skip()] * (2 + len(charts.FIGURES))
-    figures = [figure(loaded.sketch, index, narrow) for figure in charts.FIGURES.values()]
-    heading = head_html(loaded, index)
-    if None in figures:
-        heading += markup.callout(wording.NO_PATTERNS)
-    return [wanted, heading, *figures]
+        return gr.skip()
+    figures = {name: figure(loaded.sketch, point, is_narrow) for name, figure in FIGURES.items()}
+    heading = head_html(loaded, point)
+    if None in figures.values():
+        heading += templates.callout(_NO_PATTERNS)
+    plots = {panel.plots[name]: figure for name, figure in figures.items()}
+    return {panel.drawn: wanted, panel.head: heading, **plots}
 
 
-def _figure(name: str) -> gr.Plot:
-    title, note = wording.CHARTS[name]
+def _plot(name: str) -> gr.Plot:
+    title, note = _SAID[name]
     with gr.Column(elem_classes=["box", "chart"], min_width=300):
-        gr.HTML(
-            f"<h3>{escape(title)}</h3><p>{escape(note)}</p>",
-            elem_classes="chart-head",
-            apply_default_css=False,
-        )
+        html(f"<h3>{title}</h3><p>{note}</p>", elem_classes="chart-head")
         return gr.Plot(show_label=False, container=False, elem_id=f"chart-{name}")
 
 
-def build() -> LookStep:
-    """Lay the step out inside the open Blocks."""
+def build(shared: Shared) -> Panel:
+    """Lay the step out inside the open Blocks and connect it."""
     plots: dict[str, gr.Plot] = {}
-    with gr.Column(elem_id="step-look", elem_classes="step") as column:
-        head = gr.HTML(head_html(None, DEFAULT_INDEX), apply_default_css=False)
-        for pair in _HALF:
+    names = list(FIGURES)
+    with gr.Column(elem_id="step-look", elem_classes="step"):
+        head = html(head_html(None, DEFAULT_INDEX))
+        for pair in (names[i : i + 2] for i in range(0, len(names), 2)):
             with gr.Row(elem_classes="chart-row"):
-                for name in pair:
-                    plots[name] = _figure(name)
-        plots["heatmap"] = _figure("heatmap")
+                plots.update({name: _plot(name) for name in pair})
         with gr.Row(elem_classes="next-row"):
-            go_on = gr.Button(wording.NEXT["tune"], variant="primary", elem_classes="next")
-    ordered = {name: plots[name] for name in charts.FIGURES}
+            next_button("Next: tune", "tune")
+    panel = Panel(head, plots, gr.State(None))
+    shared.when_built(lambda: _wire(panel, shared))
+    return panel
+
+
+def _wire(panel: Panel, shared: Shared) -> None:
     width = gr.Number(None, visible=False)
-    return LookStep(column, head, ordered, gr.State(None), width, go_on)
+
+    def draw_figures(
+        point: float, drawn: str | None, pixels: float | None, request: gr.Request
+    ) -> Updates:
+        loaded = shared.session(request).loaded
+        if loaded is None:
+            return gr.skip()
+        return draw(panel, loaded, ladder_point(point), drawn, bool(pixels) and pixels < NARROW)
+
+    shared.steps["look"].click(
+        draw_figures,
+        [shared.tuning.epsilon, panel.drawn, width],
+        [panel.drawn, panel.head, *panel.plots.values()],
+        js="(point, drawn) => [point, drawn, window.innerWidth]",
+        **{**QUIET, "show_progress": "minimal"},
+        show_progress_on=panel.head,
+    )

@@ -12,7 +12,34 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app import wording
+from ram_studio.app.jobs import Updates
+
+_LABELS = {
+    "scale": "Scale · factor on the changes",
+    "density": "Density · share of changes kept",
+    "drop_rate": "Drop rate · share of changes dropped",
+    "scope": "Counted in",
+    "shared": "Shared changes",
+    "others": "Other tensors",
+}
+"""Of settings whose name says too little."""
+
+_CHOICES = {
+    "scope": {
+        "global": "Whole model",
+        "layer": "Layer by layer",
+        "tensor": "Tensor by tensor",
+    },
+    "shared": {"mean": "Mean (paper)", "ties": "Mean of the agreeing sign"},
+    "solver": {"adam": "Adam (as published)", "closed": "Closed form"},
+    "others": {
+        "mean": "Mean of the changes",
+        "sum": "Sum of the changes",
+        "base": "As in the base",
+    },
+}
+_LEFT_OUT = {"scale": "1/N"}
+"""What stands in an empty box."""
 
 TUNED = ("epsilon", "r", "alpha")
 """Settings that have their slider in Tune."""
@@ -47,7 +74,7 @@ class Control:
         """Lay the control out inside the open Blocks."""
         limits = self.range
         common: dict[str, Any] = {
-            "label": wording.SETTINGS.get(self.name, self.name.replace("_", " ").capitalize()),
+            "label": _LABELS.get(self.name, self.name.replace("_", " ").capitalize()),
             "info": self.help,
             "visible": visible,
             "min_width": 200,
@@ -55,7 +82,7 @@ class Control:
         }
         default = self.schema.get("default")
         if "enum" in limits:
-            names = wording.SETTING_CHOICES.get(self.name, {})
+            names = _CHOICES.get(self.name, {})
             choices = [(names.get(value, str(value)), value) for value in limits["enum"]]
             return gr.Dropdown(choices, value=default, filterable=False, **common)
         low, high = self.limits
@@ -64,7 +91,7 @@ class Control:
             precision=0 if limits["type"] == "integer" else None,
             minimum=low,
             maximum=high,
-            placeholder=wording.LEFT_OUT.get(self.name) if self.is_optional else None,
+            placeholder=_LEFT_OUT.get(self.name) if self.is_optional else None,
             **common,
         )
 
@@ -111,9 +138,27 @@ def tuned_by(method: str) -> tuple[str, ...]:
     return tuple(name for name in TUNED if name in METHODS[method].settings.model_fields)
 
 
-def visibilities(method: str) -> list[Any]:
-    """Return an update for each of CONTROLS that shows those of a method."""
-    return [gr.update(visible=method in control.methods) for control in CONTROLS]
+def build_controls(method: str) -> list[gr.components.Component]:
+    """Lay out all of CONTROLS, in their order; those of a method are visible."""
+    return [control.build(visible=method in control.methods) for control in CONTROLS]
+
+
+def show_controls(method: str, built: Sequence[Any]) -> Updates:
+    """Return the updates that show the controls of a method."""
+    return {
+        component: gr.update(visible=method in control.methods)
+        for control, component in zip(CONTROLS, built, strict=True)
+    }
+
+
+def fill_controls(method: str, settings: Mapping[str, Any], built: Sequence[Any]) -> Updates:
+    """Return the updates that show a method's controls with these settings."""
+    return {
+        component: gr.update(value=settings.get(control.name), visible=True)
+        if method in control.methods
+        else gr.update(visible=False)
+        for control, component in zip(CONTROLS, built, strict=True)
+    }
 
 
 def own_settings(method: str, values: Sequence[Any]) -> dict[str, Any]:
@@ -123,13 +168,3 @@ def own_settings(method: str, values: Sequence[Any]) -> dict[str, Any]:
         for control, value in zip(CONTROLS, values, strict=True)
         if method in control.methods and value is not None
     }
-
-
-def values_for(method: str, settings: Mapping[str, Any]) -> list[Any]:
-    """Return an update for each of CONTROLS that puts these settings of a method there."""
-    return [
-        gr.update(value=settings.get(control.name), visible=True)
-        if method in control.methods
-        else gr.update(visible=False)
-        for control in CONTROLS
-    ]

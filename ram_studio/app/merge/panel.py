@@ -2,229 +2,286 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
-from ram_studio.app import markup, wording
-from ram_studio.app.merge import merging
-from ram_studio.app.merge.controls import CONTROLS, OFFERED, own_settings
-from ram_studio.app.merge.merging import MergeForm
+from ram_studio.algorithm.scaling import RULES
+from ram_studio.app import templates, wording
+from ram_studio.app.boxes import dtype_box, html, next_button, rounding_box
+from ram_studio.app.jobs import QUIET, JobControls, Updates, Work, connect, stop_button, watch
+from ram_studio.app.load.view import progress_html
+from ram_studio.app.merge import controls, recipes, view
+from ram_studio.app.merge.work import MergeForm, merge_work, zip_of
 from ram_studio.app.session import Merged, Session
-from ram_studio.app.settings import Settings
-from ram_studio.app.tune.panel import TuneStep
+from ram_studio.app.shared import Shared
+from ram_studio.errors import RamStudioError
 
 DEFAULT_METHOD = "ram+"
+_NOTHING = "Nothing merged yet. Choose a method and press Merge."
+_STOPPED = "Stopped. Nothing was left behind."
+
+
+def _devices() -> list[tuple[str, str]]:
+    """Return the devices to choose from; CUDA only where torch is there and sees a GPU."""
+    choices = [("Automatic", "auto"), ("CPU", "cpu")]
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        if torch.cuda.is_available():
+            choices.append(("GPU (CUDA)", "cuda"))
+    return choices
 
 
 @dataclass(frozen=True)
-class MergeStep:
-    """The components of the step."""
+class Result:
+    """The components of a finished merge."""
 
-    column: gr.Column
+    html: gr.HTML
+    download: gr.DownloadButton
+    recipe_box: gr.Accordion
+    recipe: gr.Code
+
+    @property
+    def all(self) -> list[Any]:
+        """All of them."""
+        return [self.html, self.download, self.recipe_box, self.recipe]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The components of the step. own: the methods' own settings, in the order of CONTROLS."""
+
     method: gr.Dropdown
     from_tune: gr.HTML
-    extras: list[gr.components.Component]
+    own: list[Any]
     dtype: gr.Dropdown
     rounding: gr.Radio
     seed: gr.Number
     device: gr.Dropdown
     name: gr.Textbox
+    upload: gr.UploadButton
+    upload_status: gr.HTML
     plan: gr.HTML
-    merge: gr.Button
-    stop: gr.Button
-    status: gr.HTML
-    result: gr.HTML
-    download: gr.DownloadButton
-    recipe: gr.Code
-    recipe_box: gr.Accordion
-    load_recipe: gr.UploadButton
-    recipe_status: gr.HTML
-    next: gr.Button
+    job: JobControls
+    result: Result
 
-    def form(self, tune: TuneStep) -> list[Any]:
-        """Everything that ``read_form`` takes, in its order."""
-        return [
-            self.method,
-            tune.epsilon,
-            tune.r,
-            tune.alpha,
-            *self.extras,
-            self.dtype,
-            self.rounding,
-            self.seed,
-            self.device,
-            self.name,
-        ]
+    def form(self, shared: Shared) -> set[Any]:
+        """Everything that ``read`` takes."""
+        rest = {self.method, self.dtype, self.rounding, self.seed, self.device, self.name}
+        return {*shared.tuning.all, *self.own, *rest}
 
-    @property
-    def outputs(self) -> list[Any]:
-        """What ``run`` yields values for."""
-        return [
-            self.merge,
-            self.stop,
-            self.status,
-            self.result,
-            self.download,
-            self.recipe,
-            self.recipe_box,
-        ]
-
-
-def read_form(values: tuple[Any, ...]) -> MergeForm:
-    """Return the form from the values of ``MergeStep.form``."""
-    method, point, r, alpha, *rest = values
-    own = own_settings(method, rest[: len(CONTROLS)])
-    return MergeForm(method, point, r, alpha, own, *rest[len(CONTROLS) :])
-
-
-def show_result(merged: Merged | None, session: Session, settings: Settings) -> list[Any]:
-    """Return updates of (result, download, recipe, recipe box) for a merge, or for none yet."""
-    if merged is None or session.loaded is None:
-        return [
-            markup.empty_state(wording.NOTHING_MERGED),
-            gr.update(visible=False, value=None),
-            "",
-            gr.update(visible=False),
-        ]
-    archive = merging.zip_of(merged, session, settings)
-    files = "" if archive else merging.files_html(merged)
-    return [
-        merging.result_html(merged, session.loaded, settings) + files,
-        gr.update(visible=archive is not None, value=str(archive) if archive else None),
-        merged.recipe,
-        gr.update(visible=True),
-    ]
-
-
-def run(form: MergeForm, session: Session, settings: Settings) -> Iterator[list[Any]]:
-    """Merge, yielding updates of ``MergeStep.outputs``."""
-    idle = [gr.update(interactive=True), gr.update(visible=False)]
-    busy = [gr.update(interactive=False), gr.update(visible=True)]
-    for status, merged in merging.run_merge(form, session, settings):
-        if merged is not None:
-            yield [*idle, "", *show_result(merged, session, settings)]
-        else:
-            state = busy if session.is_busy else idle
-            yield [*state, status, *[gr.skip()] * 4]
-
-
-def build(devices: list[tuple[str, str]]) -> MergeStep:
-    """Lay the step out inside the open Blocks."""
-    with gr.Column(elem_id="step-merge", elem_classes="step") as column:
-        gr.HTML(
-            markup.step_head(wording.MERGE_HEADING, wording.MERGE_LEAD), apply_default_css=False
+    def read(self, data: dict[Any, Any], shared: Shared) -> MergeForm:
+        """Return the form among a handler's inputs."""
+        tuned = shared.tuning.read(data)
+        method = data[self.method]
+        return MergeForm(
+            method,
+            tuned.point,
+            tuned.r,
+            tuned.alpha,
+            controls.own_settings(method, [data[component] for component in self.own]),
+            dtype=data[self.dtype],
+            rounding=data[self.rounding],
+            seed=data[self.seed],
+            device=data[self.device],
+            name=data[self.name] or "",
         )
+
+
+def build(shared: Shared) -> Panel:
+    """Lay the step out inside the open Blocks and connect it."""
+    with gr.Column(elem_id="step-merge", elem_classes="step"):
+        lead = "One streaming pass over the files writes a finished model folder, or nothing."
+        html(templates.step_head("Merge", lead))
         with gr.Row(elem_classes="two-sides"):
             with gr.Column(elem_classes="box", scale=5, min_width=300):
-                method = gr.Dropdown(
-                    [(wording.METHOD_NAMES.get(name, name), name) for name in OFFERED],
-                    value=DEFAULT_METHOD,
-                    label=wording.METHOD_LABEL,
-                    filterable=False,
-                    elem_id="method",
-                )
-                from_tune = gr.HTML(
-                    f'<p class="from-tune"><span class="muted">{wording.FROM_TUNE}</span> '
-                    '<b data-live="settings"></b> '
-                    '<button type="button" class="link" data-go="tune">'
-                    f"{wording.CHANGE}</button></p>",
-                    elem_id="from-tune",
-                    apply_default_css=False,
-                )
-                with gr.Row(elem_classes="extras"):
-                    extras = [c.build(visible=DEFAULT_METHOD in c.methods) for c in CONTROLS]
-                with gr.Row():
-                    dtype = gr.Dropdown(
-                        wording.DTYPES,
-                        value="",
-                        label=wording.DTYPE_LABEL,
-                        filterable=False,
-                        min_width=140,
-                        elem_id="dtype",
-                    )
-                    device = gr.Dropdown(
-                        devices,
-                        value="auto",
-                        label=wording.DEVICE_LABEL,
-                        filterable=False,
-                        min_width=140,
-                        elem_id="device",
-                    )
-                with gr.Row():
-                    rounding = gr.Radio(
-                        wording.ROUNDINGS,
-                        value="nearest",
-                        label=wording.ROUNDING_LABEL,
-                        min_width=220,
-                        scale=3,
-                        elem_id="rounding",
-                    )
-                    seed = gr.Number(
-                        0,
-                        label=wording.SEED_LABEL,
-                        precision=0,
-                        minimum=0,
-                        min_width=90,
-                        scale=1,
-                        elem_id="seed",
-                    )
-                name = gr.Textbox(
-                    label=wording.NAME_OF_MERGE,
-                    placeholder=wording.NAME_PLACEHOLDER,
-                    max_lines=1,
-                    max_length=60,
-                    elem_id="merge-name",
-                )
-                load_recipe = gr.UploadButton(
-                    wording.LOAD_RECIPE,
-                    file_types=[".yaml", ".yml"],
-                    type="filepath",
-                    size="sm",
-                    elem_id="load-recipe",
-                )
-                recipe_status = gr.HTML("", elem_id="recipe-status", apply_default_css=False)
+                form = _build_form()
             with gr.Column(scale=6, min_width=300, elem_classes="side"):
-                plan = gr.HTML("", elem_id="plan", apply_default_css=False)
-                with gr.Row(elem_classes="actions"):
-                    merge = gr.Button(wording.MERGE_BUTTON, variant="primary", elem_id="merge")
-                    stop = gr.Button(wording.STOP, variant="stop", visible=False, elem_id="stop")
-                status = gr.HTML("", elem_id="merge-status", apply_default_css=False)
-                result = gr.HTML(
-                    markup.empty_state(wording.NOTHING_MERGED),
-                    elem_id="merge-result",
-                    apply_default_css=False,
-                )
-                with gr.Row(elem_classes="actions"):
-                    download = gr.DownloadButton(
-                        wording.DOWNLOAD, visible=False, elem_id="download"
-                    )
-                    go_on = gr.Button(wording.NEXT["check"], elem_classes="next")
-                with gr.Accordion(wording.RECIPE, open=False, visible=False) as recipe_box:
-                    recipe = gr.Code(
-                        "", language="yaml", label=wording.RECIPE_LABEL, elem_id="recipe"
-                    )
-    return MergeStep(
-        column,
-        method,
-        from_tune,
-        extras,
-        dtype,
-        rounding,
-        seed,
-        device,
-        name,
-        plan,
-        merge,
-        stop,
-        status,
-        result,
-        download,
-        recipe,
-        recipe_box,
-        load_recipe,
-        recipe_status,
-        go_on,
+                side = _build_side()
+    panel = Panel(**form, **side)
+    shared.seed = panel.seed
+    shared.loaded.listen(panel.result.all, lambda session: _show(panel, session, shared))
+    _wire_form(panel, shared)
+    shared.when_built(lambda: _wire_merge(panel, shared))
+    return panel
+
+
+def _build_form() -> dict[str, Any]:
+    form: dict[str, Any] = {}
+    form["method"] = gr.Dropdown(
+        [(wording.METHOD_NAMES.get(name, name), name) for name in controls.OFFERED],
+        value=DEFAULT_METHOD,
+        label="Method",
+        filterable=False,
+        elem_id="method",
     )
+    # The page writes the sliders' values into it.
+    form["from_tune"] = html(
+        '<p class="from-tune"><span class="muted">From Tune:</span> <b data-live="settings"></b> '
+        '<button type="button" class="link" data-go="tune">Change</button></p>',
+        elem_id="from-tune",
+    )
+    with gr.Row(elem_classes="extras"):
+        form["own"] = controls.build_controls(DEFAULT_METHOD)
+    with gr.Row():
+        form["dtype"] = dtype_box("dtype", {"float32": " (twice the size)"}, min_width=140)
+        form["device"] = gr.Dropdown(
+            _devices(),
+            value="auto",
+            label="Device",
+            filterable=False,
+            min_width=140,
+            elem_id="device",
+        )
+    with gr.Row():
+        form["rounding"] = rounding_box("rounding", scale=3)
+        form["seed"] = gr.Number(
+            0, label="Seed", precision=0, minimum=0, min_width=90, scale=1, elem_id="seed"
+        )
+    form["name"] = gr.Textbox(
+        label="Name of this merge",
+        placeholder="as the method, if left empty",
+        max_lines=1,
+        max_length=60,
+        elem_id="merge-name",
+    )
+    form["upload"] = gr.UploadButton(
+        "Load a recipe",
+        file_types=[".yaml", ".yml"],
+        type="filepath",
+        size="sm",
+        elem_id="load-recipe",
+    )
+    form["upload_status"] = html(elem_id="recipe-status")
+    return form
+
+
+def _build_side() -> dict[str, Any]:
+    plan = html(elem_id="plan")
+    with gr.Row(elem_classes="actions"):
+        merge = gr.Button("Merge", variant="primary", elem_id="merge")
+        stop = stop_button("stop")
+    status = html(elem_id="merge-status")
+    shown = html(templates.empty_state(_NOTHING), elem_id="merge-result")
+    with gr.Row(elem_classes="actions"):
+        download = gr.DownloadButton("Download as zip", visible=False, elem_id="download")
+        next_button("Next: check the result", "check", variant="secondary")
+    title = "Recipe (repeat this merge from the command line)"
+    with gr.Accordion(title, open=False, visible=False) as recipe_box:
+        recipe = gr.Code("", language="yaml", label="YAML", elem_id="recipe")
+    result = Result(shown, download, recipe_box, recipe)
+    return {"plan": plan, "job": JobControls(merge, stop, status), "result": result}
+
+
+def _show(panel: Panel, session: Session, shared: Shared) -> Updates:
+    """Return the updates that show the last merge of a session, or that there is none."""
+    if not session.merges:
+        nothing = [templates.empty_state(_NOTHING), gr.update(visible=False, value=None)]
+        return dict(zip(panel.result.all, [*nothing, gr.update(visible=False), ""], strict=True))
+    merged = list(session.merges.values())[-1]
+    archive = zip_of(merged, session, shared.settings)
+    return {
+        panel.result.html: view.result_html(merged, shared.settings, archive is not None),
+        panel.result.download: gr.update(
+            visible=archive is not None, value=str(archive) if archive else None
+        ),
+        panel.result.recipe_box: gr.update(visible=True),
+        panel.result.recipe: merged.recipe,
+    }
+
+
+def _wire_form(panel: Panel, shared: Shared) -> None:
+    def plan(data: dict[Any, Any], request: gr.Request) -> Updates:
+        form = panel.read(data, shared)
+        loaded = shared.session(request).loaded
+        is_tuned = bool(controls.tuned_by(form.method))
+        return {
+            panel.plan: view.plan_html(loaded, form, shared.workspace.root),
+            # Hidden, not taken out: the page writes the sliders' values into it.
+            panel.from_tune: gr.update(visible=True if is_tuned else "hidden"),
+            **controls.show_controls(form.method, panel.own),
+        }
+
+    shown = [panel.plan, panel.from_tune, *panel.own]
+    gr.on(
+        [
+            panel.method.input,
+            panel.dtype.input,
+            panel.rounding.input,
+            shared.steps["merge"].click,
+        ],
+        plan,
+        panel.form(shared),
+        shown,
+        queue=False,
+        trigger_mode="always_last",
+        **QUIET,
+    )
+    _wire_upload(panel, shared).then(plan, panel.form(shared), shown, queue=False, **QUIET)
+    # The rule chosen in Tune is the method offered here; no request for that.
+    rule = shared.tuning.rule
+    gr.on([rule.input, rule.change], fn=None, inputs=rule, outputs=panel.method, js="(r) => r")
+
+
+def _wire_upload(panel: Panel, shared: Shared) -> Any:
+    tuning = shared.tuning
+
+    def take(path: str, request: gr.Request) -> Updates:
+        try:
+            taken = recipes.take(path, shared.session(request).loaded)
+        except RamStudioError as error:
+            return {panel.upload_status: templates.callout(str(error), "bad")}
+        recipe = taken.recipe
+        said = [
+            f"{taken.name} is in the form, for the agents loaded here; the folders or "
+            "Hub ids it names are not opened.",
+            *taken.notes,
+        ]
+        sliders = {tuning.epsilon: taken.point, tuning.r: taken.r, tuning.alpha: taken.alpha}
+        sliders[tuning.rule] = recipe.method if recipe.method in RULES else None
+        return {
+            panel.upload_status: templates.callout(
+                " ".join(said), "note" if taken.notes else "good"
+            ),
+            panel.method: recipe.method,
+            **{component: value for component, value in sliders.items() if value is not None},
+            **controls.fill_controls(recipe.method, recipe.settings, panel.own),
+            panel.dtype: recipe.dtype or "",
+            panel.rounding: recipe.rounding,
+            panel.seed: recipe.seed,
+        }
+
+    filled = [panel.method, *tuning.all, *panel.own, panel.dtype, panel.rounding, panel.seed]
+    return panel.upload.upload(
+        take, panel.upload, [panel.upload_status, *filled], queue=False, **QUIET
+    )
+
+
+def _wire_merge(panel: Panel, shared: Shared) -> None:
+    def run(data: dict[Any, Any], request: gr.Request) -> Iterator[Updates]:
+        session = shared.session(request)
+
+        def prepare() -> Work[Merged]:
+            form = panel.read(data, shared)
+            recipe = form.recipe(session.loaded)
+            return merge_work(recipe, session, shared.settings, name=form.name, device=form.device)
+
+        def explain(error: RamStudioError, job: Any) -> str:
+            said = templates.failure(error, _STOPPED)
+            return view.hide_paths(said, session, shared.settings)
+
+        yield from watch(
+            session,
+            panel.job,
+            prepare,
+            lambda event: {panel.job.status: progress_html(event, "Starting")},
+            lambda merged: {**_show(panel, session, shared), **shared.merged.updates(session)},
+            explain=explain,
+        )
+
+    outputs = [*panel.result.all, *shared.merged.components]
+    connect(panel.job, shared.workspace, run, panel.form(shared), outputs)

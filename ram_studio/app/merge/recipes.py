@@ -1,102 +1,130 @@
-"""An uploaded recipe, put into the forms of Tune and Merge for the agents that are loaded."""
+"""Recipes of merges: made from what is loaded, written as YAML, and taken from an upload."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import gradio as gr
-
 from ram_studio.algorithm.ladder import LADDER, snap
-from ram_studio.algorithm.scaling import RULES
-from ram_studio.app import markup, wording
-from ram_studio.app.merge import controls
-from ram_studio.app.session import Loaded, Session
+from ram_studio.app.jobs import NEED_LOAD
+from ram_studio.app.merge.controls import OFFERED
+from ram_studio.app.session import Loaded
+from ram_studio.app.settings import Settings
 from ram_studio.app.tune.deep_link import ALPHA_MAX, R_MAX
 from ram_studio.checkpoints.read.describe import printable
-from ram_studio.checkpoints.record.recipe import Recipe, load_recipe
-from ram_studio.errors import RamStudioError
+from ram_studio.checkpoints.record.recipe import Recipe, load_recipe, make_recipe, recipe_yaml
+from ram_studio.errors import RamStudioError, SettingsError
 
 _LEFT_AS_LOADED = ("missing", "extra", "rows")
 
 
-def take(path: str, session: Session) -> list[Any]:
-    """Return updates of (status, method, Tune's four settings, CONTROLS, dtype, rounding, seed).
+def recipe_from(
+    loaded: Loaded,
+    method: str,
+    settings: Mapping[str, Any],
+    *,
+    dtype: str | None = None,
+    rounding: str = "nearest",
+    seed: float = 0,
+) -> Recipe:
+    """Return the validated recipe of a merge of what is loaded.
 
-    A recipe that cannot be used changes nothing but the status.
+    Raises: SettingsError that names the field.
     """
-    unchanged = [gr.skip()] * (8 + len(controls.CONTROLS))
-    if session.loaded is None:
-        return [markup.callout(wording.NEED_LOAD, "warn"), *unchanged]
+    try:
+        whole = int(seed)
+    except (TypeError, ValueError, OverflowError):
+        raise SettingsError(f"The seed is {seed!r}; it must be a whole number.") from None
+    values = {
+        "base": loaded.base,
+        "agents": dict(loaded.agents),
+        "method": method,
+        "settings": dict(settings),
+        "dtype": dtype or None,
+        "rounding": rounding,
+        "seed": whole,
+        **loaded.options,
+    }
+    return make_recipe(values, where="The merge")
+
+
+def recipe_text(recipe: Recipe, loaded: Loaded, settings: Settings) -> str:
+    """Return a recipe as YAML; on a Space the example's folders are named as in the repository."""
+    text = recipe_yaml(recipe)
+    if settings.is_space and loaded.example is not None:
+        text = text.replace(str(Path(loaded.base).parents[1]), "assets")
+    return text
+
+
+@dataclass
+class Taken:
+    """An uploaded recipe, for the forms.
+
+    name: of its file. point, r, alpha: as the sliders can show them, or None.
+    """
+
+    name: str
+    recipe: Recipe
+    point: int | None = None
+    r: float | None = None
+    alpha: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def take(path: str, loaded: Loaded | None) -> Taken:
+    """Return an uploaded recipe for the agents that are loaded, with notes on what differs.
+
+    Raises: SettingsError when it cannot be used here; its upload folder is not named.
+    """
+    if loaded is None:
+        raise SettingsError(NEED_LOAD)
     name = printable(Path(path).name, 80)
     try:
         recipe = load_recipe(path)
     except RamStudioError as error:
         # The upload's folder is no business of the reader.
-        return [markup.callout(str(error).replace(printable(path), name), "bad"), *unchanged]
-    refusal = _refusal(name, recipe, session.loaded)
-    if refusal:
-        return [markup.callout(refusal, "bad"), *unchanged]
-    point, r, alpha, notes = _tuned(recipe.settings)
-    left_out = [
-        field
-        for field in _LEFT_AS_LOADED
-        if getattr(recipe, field)
-        != session.loaded.options.get(field, Recipe.model_fields[field].default)
-    ]
-    if recipe.tokenizer != "base":
-        left_out.append("tokenizer")
-    if left_out:
-        notes.append(wording.RECIPE_LEFT_OUT.format(fields=", ".join(left_out)))
-    said = " ".join([wording.RECIPE_LOADED.format(name=name), *notes])
-    return [
-        markup.callout(said, "note" if notes else "good"),
-        recipe.method,
-        gr.skip() if point is None else point,
-        gr.skip() if r is None else r,
-        gr.skip() if alpha is None else alpha,
-        recipe.method if recipe.method in RULES else gr.skip(),
-        *controls.values_for(recipe.method, recipe.settings),
-        recipe.dtype or "",
-        recipe.rounding,
-        recipe.seed,
-    ]
-
-
-def _refusal(name: str, recipe: Recipe, loaded: Loaded) -> str:
-    """Return why a recipe is not for what is loaded; empty when it is."""
+        raise SettingsError(str(error).replace(printable(path), name)) from error
     if set(recipe.agents) != set(loaded.agents):
-        return wording.RECIPE_OTHER_AGENTS.format(
-            name=name, theirs=", ".join(recipe.agents), ours=", ".join(loaded.agents)
+        theirs, ours = ", ".join(recipe.agents), ", ".join(loaded.agents)
+        raise SettingsError(
+            f"{name} merges {theirs}; loaded here: {ours}. Load agents of those names first."
         )
-    if recipe.method not in controls.OFFERED:
-        return wording.RECIPE_OTHER_METHOD.format(name=name, method=recipe.method)
-    return ""
+    if recipe.method not in OFFERED:
+        raise SettingsError(
+            f"{name} uses the method {recipe.method}, which needs files of its own; run it with "
+            "the command line."
+        )
+    taken = _on_sliders(name, recipe)
+    left_out = [
+        key
+        for key in _LEFT_AS_LOADED
+        if getattr(recipe, key) != loaded.options.get(key, Recipe.model_fields[key].default)
+    ]
+    left_out += ["tokenizer"] if recipe.tokenizer != "base" else []
+    if left_out:
+        taken.notes.append(f"Not taken over: {', '.join(left_out)} (they come from Load).")
+    return taken
 
 
-def _tuned(
-    settings: Mapping[str, Any],
-) -> tuple[int | None, float | None, float | None, list[str]]:
-    """Return (ladder point, r, alpha) as the sliders can show them, and what that changes."""
-    notes = []
+def _on_sliders(name: str, recipe: Recipe) -> Taken:
+    """Return what Tune's sliders can show of a recipe, and what that changes."""
+    taken = Taken(name, recipe)
 
     def note(setting: str, asked: float, used: float) -> None:
         if asked != used:
-            notes.append(
-                wording.RECIPE_NEAREST.format(
-                    setting=setting, asked=f"{asked:g}", used=f"{used:.4g}"
-                )
+            taken.notes.append(
+                f"{setting} {asked:g} is not on the slider; the nearest, {used:.4g}, is set."
             )
 
-    point = None
-    if "epsilon" in settings:
-        point = snap(settings["epsilon"])
-        note("ε", settings["epsilon"], LADDER[point])
-    found: list[float | None] = []
+    own = recipe.settings
+    if "epsilon" in own:
+        taken.point = snap(own["epsilon"])
+        note("ε", own["epsilon"], LADDER[taken.point])
     for key, sign, most in (("r", "r", R_MAX), ("alpha", "α", ALPHA_MAX)):
-        value = settings.get(key)
-        found.append(None if value is None else min(value, most))
-        if value is not None:
-            note(sign, value, min(value, most))
-    return point, found[0], found[1], notes
+        if own.get(key) is not None:
+            used = min(own[key], most)
+            setattr(taken, key, used)
+            note(sign, own[key], used)
+    return taken

@@ -6,7 +6,7 @@ Knows no Gradio; assets/microscope.js draws what ``panel_data`` returns.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,9 @@ from ram_studio.algorithm.ladder import LADDER
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app import wording
 from ram_studio.app.experiment.comparing import CHOICES
-from ram_studio.app.markup import epsilon_text
 from ram_studio.app.merge.controls import tuned_by
+from ram_studio.app.numbers import DTYPE_NAMES, count_text, epsilon_text
 from ram_studio.app.session import Loaded
-from ram_studio.app.tune import details_wording
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.engine.microscope import view as scope
 from ram_studio.engine.microscope.lens import Seen
@@ -53,16 +52,19 @@ _LABELS = sorted(_METHODS, key=lambda label: not _METHODS[label][0].startswith("
 class ScopeForm:
     """The panel's form.
 
-    point, r, alpha, rule: as in Tune; layout: "run" or "window"; focus: the flat index of an
-    element to point at, or None.
+    point, r, alpha, rule: as in Tune; layer, module: EVERYWHERE for any; target: what a jump looks
+    for; layout: "run" or "window"; focus: the flat index of an element to point at, or None.
     """
 
     point: int
     r: float
     alpha: float
     rule: str
-    tensor: str
-    start: int
+    layer: str = EVERYWHERE
+    module: str = EVERYWHERE
+    tensor: str | None = None
+    start: int = 0
+    target: str = SHARED
     layout: str = "run"
     dtype: str | None = None
     rounding: str = "nearest"
@@ -72,7 +74,7 @@ class ScopeForm:
     @property
     def epsilon(self) -> float:
         """The threshold."""
-        return LADDER[min(max(0, int(self.point)), len(LADDER) - 1)]
+        return LADDER[self.point]
 
 
 def merged_tensors(report: CompatibilityReport) -> list[MergeTensor]:
@@ -97,13 +99,31 @@ def names_of(report: CompatibilityReport, layer: str, module: str) -> list[str]:
     ]
 
 
+def settle(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> ScopeForm:
+    """Return the form with what does not exist replaced: layer, module, tensor, start."""
+    layers, modules = choices_of(report)
+    layer = form.layer if form.layer in layers else EVERYWHERE
+    module = form.module if form.module in modules else EVERYWHERE
+    names = names_of(report, layer, module)
+    if not names:  # this layer has no such module
+        module = EVERYWHERE
+        names = names_of(report, layer, module)
+    tensor, start = form.tensor, form.start
+    if tensor not in names:
+        tensor, start = names[0], 0
+        if layer == module == EVERYWHERE:
+            tensor, first = first_view(loaded, report, form.epsilon)
+            start = max(0, first - BEFORE)
+    return replace(form, layer=layer, module=module, tensor=tensor, start=start)
+
+
 def first_view(loaded: Loaded, report: CompatibilityReport, epsilon: float) -> tuple[str, int]:
     """Return the tensor and element to begin with: a matrix with much both unique and shared.
 
     Its first shared element; where agents meet nowhere, the beginning of the first tensor.
     """
     tensors = {t.name: t for t in merged_tensors(report)}
-    point = min(range(len(LADDER)), key=lambda k: abs(LADDER[k] - epsilon))
+    point = LADDER.index(epsilon)
     counts = loaded.sketch.counts.by_count[:, point]
     both = np.minimum(counts[:, 1], counts[:, 2:].sum(-1))
     share = both / np.maximum(1, loaded.sketch.counts.numel)
@@ -127,14 +147,14 @@ def panel_data(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> 
     Raises: SettingsError, CheckpointError, SketchError.
     """
     tensor = scope.find_tensor(report, form.tensor)
-    start = min(max(0, int(form.start)), tensor.numel - 1)
+    start = min(max(0, form.start), tensor.numel - 1)
     width = scope.grid_of(tensor.shape)[1]
     if form.layout == "window":
         row, column = divmod(start, width)
         spans = scope.window_of(tensor, row, column, ROWS, COLUMNS)
     else:
         spans = scope.run_of(tensor, start, COUNT)
-    output = {"dtype": form.dtype or None, "rounding": form.rounding, "seed": int(form.seed or 0)}
+    output = {"dtype": form.dtype, "rounding": form.rounding, "seed": form.seed}
     recipes = {
         label: scope.recipe_for(report, method, _settings(method, own, form), **output)
         for label in _LABELS
@@ -176,13 +196,10 @@ def _settings(method: str, own: Mapping[str, Any], form: ScopeForm) -> dict[str,
 
 
 def _facts(view: scope.View, tensor: MergeTensor) -> str:
-    shape = " × ".join(f"{n:,}".replace(",", " ") for n in tensor.shape) or "1"
-    read = f"{view.bytes_read:,}".replace(",", " ")
-    return details_wording.SCOPE_FACTS.format(
-        shape=shape,
-        dtype=details_wording.STORED_NAMES[tensor.dtype],
-        epsilon=epsilon_text(view.epsilon),
-        read=read,
+    shape = " × ".join(count_text(n) for n in tensor.shape) or "1"
+    return (
+        f"{shape} weights in {DTYPE_NAMES[tensor.dtype]} · changed means by more than "
+        f"{epsilon_text(view.epsilon)} · read {count_text(view.bytes_read)} bytes"
     )
 
 
@@ -192,7 +209,7 @@ def _rows(view: scope.View, layout: str, width: int) -> list[list[Any]]:
     if layout == "window":
         starts = np.flatnonzero(np.diff(index // width)) + 1
         parts = [part.tolist() for part in np.split(np.arange(len(index)), starts)]
-        return [[f"{details_wording.SCOPE_ROW} {index[p[0]] // width}", p] for p in parts]
+        return [[f"row {index[p[0]] // width}", p] for p in parts]
     parts = [list(range(a, min(a + COLUMNS, len(index)))) for a in range(0, len(index), COLUMNS)]
     return [[str(index[p[0]]), p] for p in parts]
 
@@ -200,12 +217,9 @@ def _rows(view: scope.View, layout: str, width: int) -> list[list[Any]]:
 def _element(view: scope.View, i: int, width: int) -> dict[str, Any]:
     index = int(view.index[i])
     row, column = divmod(index, width)
-    place = f"{index:,}".replace(",", " ")
     return {
-        "at": details_wording.SCOPE_AT.format(index=place),
-        "place": details_wording.SCOPE_PLACE.format(row=row, column=column)
-        if len(view.shape) > 1
-        else "",
+        "at": f"Weight {count_text(index)}",
+        "place": f"row {row}, column {column}" if len(view.shape) > 1 else "",
         "base": _value(view.base[i], view.dtype),
         "values": [_value(view.agents[t, i], dtype) for t, dtype in enumerate(view.agent_dtypes)],
         "taus": [_change(tau) for tau in view.tau[:, i].tolist()],
@@ -229,7 +243,7 @@ def _method(label: str, seen: Seen, base: np.ndarray, form: ScopeForm) -> dict[s
     return {
         "name": _name(label),
         "method": seen.method,
-        "dtype": details_wording.STORED_NAMES.get(seen.dtype, seen.dtype),
+        "dtype": DTYPE_NAMES.get(seen.dtype, seen.dtype),
         "is_drawn": seen.rounding == "stochastic",
         "stored": [number(float(x), digits) for x in seen.stored],
         "formula": [w.expression for w in seen.worked],

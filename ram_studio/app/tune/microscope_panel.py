@@ -6,27 +6,35 @@ for the same weights again (assets/microscope.js presses the hidden button).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gradio as gr
 
-from ram_studio.app import markup, wording
+from ram_studio.app import templates
+from ram_studio.app.boxes import dtype_box, html, rounding_box
+from ram_studio.app.jobs import NEED_LOAD, QUIET, Updates
 from ram_studio.app.load.opened import open_loaded
+from ram_studio.app.numbers import count_text
 from ram_studio.app.session import Loaded
-from ram_studio.app.tune import details_wording
-from ram_studio.app.tune import microscope_data as data
+from ram_studio.app.shared import Shared
+from ram_studio.app.tune import microscope_data as data_of
 from ram_studio.app.tune.microscope_data import EVERYWHERE, ScopeForm
-from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.engine.microscope.search import CONFLICT, SHARED, UNIQUE, find_element
 from ram_studio.engine.microscope.view import find_tensor
 from ram_studio.errors import RamStudioError
 
-_QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-_ANYWHERE = [(details_wording.SCOPE_ALL, EVERYWHERE)]
+NOT_FOUND = "There is no such weight further on in this tensor."
+_CUT = (
+    f"There is none among the next {count_text(data_of.SEARCH_LIMIT)} weights; move the start and "
+    "search on."
+)
+_LEAD = (
+    "Single weights under the microscope, read from your files: what each agent made of a weight, "
+    "and what every method would store there with the settings above."
+)
+_ANYWHERE = [("All", EVERYWHERE)]
 
 
 @dataclass(frozen=True)
@@ -38,263 +46,181 @@ class ScopePanel:
     module: gr.Dropdown
     tensor: gr.Dropdown
     start: gr.Slider
-    layout: gr.Radio
     target: gr.Dropdown
     jump: gr.Button
+    layout: gr.Radio
     dtype: gr.Dropdown
     rounding: gr.Radio
-    refresh: gr.Button
     status: gr.HTML
     view: gr.HTML
+    refresh: gr.Button
 
     @property
-    def form(self) -> list[Any]:
-        """The pickers, in the order handlers take them."""
-        return [
-            self.layer,
-            self.module,
-            self.tensor,
-            self.start,
-            self.layout,
-            self.target,
-            self.dtype,
-            self.rounding,
-        ]
+    def places(self) -> list[Any]:
+        """The pickers that lead to a weight; each changes with what is chosen before it."""
+        return [self.layer, self.module, self.tensor, self.start, self.target]
 
     @property
-    def outputs(self) -> list[Any]:
-        """What the handlers return values for."""
-        return [
-            self.layer,
-            self.module,
-            self.tensor,
-            self.start,
-            self.target,
-            self.status,
-            self.view,
-        ]
+    def pickers(self) -> list[Any]:
+        """Everything whose input asks for other weights."""
+        return [*self.places[:-1], self.layout, self.dtype, self.rounding]
 
 
-def build() -> ScopePanel:
-    """Lay the panel out inside the open Blocks."""
-    with gr.Accordion(details_wording.SCOPE_HEADING, open=False, elem_id="microscope") as box:
-        gr.HTML(
-            f'<p class="lead">{escape(details_wording.SCOPE_LEAD)}</p>', apply_default_css=False
-        )
+def build(shared: Shared) -> ScopePanel:
+    """Lay the panel out inside the open Blocks and connect it."""
+    title = "Microscope: one weight at a time"
+    with gr.Accordion(title, open=False, elem_id="microscope") as box:
+        html(f'<p class="lead">{_LEAD}</p>')
         with gr.Row(elem_classes="scope-pickers"):
-            layer = gr.Dropdown(
-                _ANYWHERE,
-                value=EVERYWHERE,
-                label=details_wording.SCOPE_LAYER,
-                min_width=90,
-                scale=1,
-                elem_id="scope-layer",
-            )
-            module = gr.Dropdown(
-                _ANYWHERE,
-                value=EVERYWHERE,
-                label=details_wording.SCOPE_MODULE,
-                min_width=120,
-                scale=2,
-                elem_id="scope-module",
-            )
-            tensor = gr.Dropdown(
-                [],
-                label=details_wording.SCOPE_TENSOR,
-                min_width=240,
-                scale=5,
-                elem_id="scope-tensor",
-            )
+            layer = _picker("Layer", "scope-layer", _ANYWHERE, min_width=90, scale=1)
+            module = _picker("Module", "scope-module", _ANYWHERE, min_width=120, scale=2)
+            tensor = _picker("Tensor", "scope-tensor", [], min_width=240, scale=5)
         with gr.Row(elem_classes="scope-pickers"):
             start = gr.Slider(
                 0,
                 1,
                 value=0,
                 step=1,
-                label=details_wording.SCOPE_START,
+                label="First weight shown",
                 buttons=[],
                 min_width=240,
                 scale=4,
                 elem_id="scope-start",
             )
-            target = gr.Dropdown(
-                [],
-                label=details_wording.SCOPE_JUMP_TO,
-                filterable=False,
-                min_width=220,
-                scale=4,
-                elem_id="scope-target",
+            target = _picker(
+                "Jump to the next", "scope-target", [], filterable=False, min_width=220, scale=4
             )
-            jump = gr.Button(
-                details_wording.SCOPE_JUMP, size="md", min_width=90, scale=0, elem_id="scope-jump"
-            )
+            jump = gr.Button("Jump", size="md", min_width=90, scale=0, elem_id="scope-jump")
         with gr.Row(elem_classes="scope-pickers"):
             layout = gr.Radio(
-                details_wording.SCOPE_LAYOUTS,
+                [("Run", "run"), ("Matrix window", "window")],
                 value="run",
-                label=details_wording.SCOPE_LAYOUT,
+                label="Show",
                 min_width=220,
                 elem_id="scope-layout",
             )
-            dtype = gr.Dropdown(
-                details_wording.SCOPE_DTYPES,
-                value="",
-                label=wording.DTYPE_LABEL,
-                filterable=False,
-                min_width=120,
-                elem_id="scope-dtype",
-            )
-            rounding = gr.Radio(
-                wording.ROUNDINGS,
-                value="nearest",
-                label=wording.ROUNDING_LABEL,
-                min_width=220,
-                elem_id="scope-rounding",
-            )
-        status = gr.HTML("", elem_id="scope-status", apply_default_css=False)
-        view = gr.HTML(
+            dtype = dtype_box("scope-dtype", min_width=120)
+            rounding = rounding_box("scope-rounding")
+        status = html(elem_id="scope-status")
+        view = html(
             None,
             html_template='<div class="scope"></div>',
-            js_on_load="window.RAM && window.RAM.mountScope(element, props, watch)",
+            js_on_load="window.RAM_READY.then((RAM) => RAM.mountScope(element, props, watch))",
             elem_id="scope",
-            apply_default_css=False,
         )
         refresh = gr.Button("", elem_id="scope-refresh", elem_classes="unseen")
-    return ScopePanel(
-        box,
-        layer,
-        module,
-        tensor,
-        start,
-        layout,
-        target,
-        jump,
-        dtype,
-        rounding,
-        refresh,
-        status,
-        view,
-    )
+    places = (layer, module, tensor, start, target)
+    panel = ScopePanel(box, *places, jump, layout, dtype, rounding, status, view, refresh)
+    shared.when_built(lambda: _wire(panel, shared))
+    return panel
 
 
-def _pickers(
-    report: CompatibilityReport, layer: str, module: str, tensor: str, start: int, target: str
-) -> list[Any]:
-    """Return updates of the layer, module, tensor, start and target boxes."""
-    layers, modules = data.choices_of(report)
-    names = data.names_of(report, layer, module)
-    last = max(1, find_tensor(report, tensor).numel - 1)
-    agents = [agent.name for agent in report.agents]
-    targets = [(details_wording.SCOPE_UNIQUE.format(agent=a), f"{UNIQUE}{a}") for a in agents]
-    if len(agents) > 1:
-        shared, conflict = (
-            (details_wording.SCOPE_SHARED, SHARED),
-            (details_wording.SCOPE_CONFLICT, CONFLICT),
+def _picker(label: str, elem_id: str, choices: list[Any], **options: Any) -> gr.Dropdown:
+    value = EVERYWHERE if choices else None
+    return gr.Dropdown(choices, value=value, label=label, elem_id=elem_id, **options)
+
+
+def _wire(panel: ScopePanel, shared: Shared) -> None:
+    inputs = {*shared.tuning.all, shared.seed, *panel.pickers, panel.target}
+    outputs = [*panel.places, panel.status, panel.view]
+
+    def show_form(data: dict[Any, Any], request: gr.Request, jumps: bool) -> Updates:
+        tuned = shared.tuning.read(data)
+        form = ScopeForm(
+            tuned.point,
+            tuned.r,
+            tuned.alpha,
+            tuned.rule,
+            layer=data[panel.layer],
+            module=data[panel.module],
+            tensor=data[panel.tensor],
+            start=int(data[panel.start] or 0),
+            target=data[panel.target] or "",
+            layout=data[panel.layout],
+            dtype=data[panel.dtype] or None,
+            rounding=data[panel.rounding],
+            seed=int(data[shared.seed] or 0),
         )
-        targets = [shared, *targets, conflict]
-    known = [value for _, value in targets]
-    return [
-        gr.update(choices=[*_ANYWHERE, *layers], value=layer),
-        gr.update(choices=[*_ANYWHERE, *modules], value=module),
-        gr.update(choices=names, value=tensor),
-        gr.update(maximum=last, value=min(start, last)),
-        gr.update(choices=targets, value=target if target in known else known[0]),
-    ]
+        return show(panel, shared.session(request).loaded, form, jumps=jumps)
 
+    def look(data: dict[Any, Any], request: gr.Request) -> Updates:
+        return show_form(data, request, False)
 
-def show(loaded: Loaded | None, values: Sequence[Any], *, jumps: bool = False) -> list[Any]:
-    """Return updates of ``ScopePanel.outputs`` for the form's values.
+    def jump(data: dict[Any, Any], request: gr.Request) -> Updates:
+        return show_form(data, request, True)
 
-    values: of Tune's settings, the seed, and ``ScopePanel.form``. jumps: go to the target first.
-    A tensor that is not among the chosen layer and module, or of what is loaded, is replaced.
-    """
-    if loaded is None:
-        return [*[gr.skip()] * 5, markup.callout(wording.NEED_LOAD, "warn"), None]
-    point, r, alpha, rule, seed, layer, module, tensor, start, layout, target, dtype, how = values
-    settings = ScopeForm(
-        int(point), r, alpha, rule, "", 0, layout, dtype or None, how, int(seed or 0)
-    )
-    try:
-        report = open_loaded(loaded)
-        layers, modules = data.choices_of(report)
-        layer = layer if layer in layers else EVERYWHERE
-        module = module if module in modules else EVERYWHERE
-        names = data.names_of(report, layer, module)
-        if not names:  # this layer has no such module
-            module = EVERYWHERE
-            names = data.names_of(report, layer, module)
-        focus, message = None, ""
-        if tensor not in names:
-            tensor, start = names[0], 0
-            if layer == module == EVERYWHERE:
-                tensor, first = data.first_view(loaded, report, settings.epsilon)
-                start = max(0, first - data.BEFORE)
-        start = int(start or 0)
-        if jumps:
-            focus, message = _jump(report, tensor, target, settings.epsilon, start)
-            start = start if focus is None else max(0, focus - data.BEFORE)
-        form = ScopeForm(**{**vars(settings), "tensor": tensor, "start": start, "focus": focus})
-        drawn = data.panel_data(loaded, report, form)
-    except RamStudioError as error:
-        return [*[gr.skip()] * 5, markup.callout(str(error), "bad"), None]
-    return [*_pickers(report, layer, module, tensor, start, target), message, drawn]
-
-
-def _jump(
-    report: CompatibilityReport, name: str, target: str, epsilon: float, start: int
-) -> tuple[int | None, str]:
-    """Return where the next such element lies, or None and what to say instead."""
-    tensor = find_tensor(report, name)
-    # The element shown in focus lies BEFORE places after the start: look behind it.
-    found = find_element(
-        report,
-        tensor,
-        target,
-        epsilon=epsilon,
-        start=min(start + data.BEFORE + 1, tensor.numel),
-        limit=data.SEARCH_LIMIT,
-    )
-    if found is not None:
-        return found.index, ""
-    if tensor.numel - start > data.SEARCH_LIMIT:
-        cut = f"{data.SEARCH_LIMIT:,}".replace(",", " ")
-        return None, markup.callout(details_wording.SCOPE_CUT.format(n=cut), "note")
-    return None, markup.callout(details_wording.SCOPE_NOT_FOUND, "note")
-
-
-def wire(panel: ScopePanel, settings: list[Any], seed: gr.Number, workspace: Workspace) -> None:
-    """Connect the panel's events. settings: Tune's; seed: the Merge step's."""
-    inputs = [*settings, seed, *panel.form]
-
-    def look(request: gr.Request, *values: Any) -> list[Any]:
-        return show(workspace.session(request.session_hash).loaded, values)
-
-    def jump(request: gr.Request, *values: Any) -> list[Any]:
-        return show(workspace.session(request.session_hash).loaded, values, jumps=True)
-
-    pickers = (
-        panel.layer,
-        panel.module,
-        panel.tensor,
-        panel.start,
-        panel.layout,
-        panel.dtype,
-        panel.rounding,
-    )
     gr.on(
-        [panel.box.expand, panel.refresh.click, *(picker.input for picker in pickers)],
+        [panel.box.expand, panel.refresh.click, *(picker.input for picker in panel.pickers)],
         look,
         inputs,
-        panel.outputs,
+        outputs,
         trigger_mode="always_last",
         concurrency_limit=2,
-        **_QUIET,
+        **QUIET,
     )
     panel.jump.click(
         jump,
         inputs,
-        panel.outputs,
+        outputs,
         concurrency_limit=2,
-        **{**_QUIET, "show_progress": "minimal"},
+        **{**QUIET, "show_progress": "minimal"},
         show_progress_on=panel.status,
     )
+
+
+def show(
+    panel: ScopePanel, loaded: Loaded | None, form: ScopeForm, *, jumps: bool = False
+) -> Updates:
+    """Return the updates that show the form's weights. jumps: go to the target first.
+
+    A tensor that is not among the chosen layer and module, or of what is loaded, is replaced.
+    """
+    if loaded is None:
+        return {panel.status: templates.callout(NEED_LOAD, "warn"), panel.view: None}
+    try:
+        report = open_loaded(loaded)
+        form, message = data_of.settle(loaded, report, form), ""
+        if jumps:
+            form, message = _jump(report, form)
+        drawn = data_of.panel_data(loaded, report, form)
+    except RamStudioError as error:
+        return {panel.status: templates.callout(str(error), "bad"), panel.view: None}
+    return {**_pickers(panel, report, form), panel.status: message, panel.view: drawn}
+
+
+def _pickers(panel: ScopePanel, report: CompatibilityReport, form: ScopeForm) -> Updates:
+    layers, modules = data_of.choices_of(report)
+    last = max(1, find_tensor(report, form.tensor).numel - 1)
+    agents = [agent.name for agent in report.agents]
+    targets = [(f"weight that only {name} changed", f"{UNIQUE}{name}") for name in agents]
+    if len(agents) > 1:
+        shared = ("weight that several agents changed", SHARED)
+        targets = [shared, *targets, ("strongest conflict of this tensor", CONFLICT)]
+    is_known = form.target in [value for _, value in targets]
+    names = data_of.names_of(report, form.layer, form.module)
+    return {
+        panel.layer: gr.update(choices=[*_ANYWHERE, *layers], value=form.layer),
+        panel.module: gr.update(choices=[*_ANYWHERE, *modules], value=form.module),
+        panel.tensor: gr.update(choices=names, value=form.tensor),
+        panel.start: gr.update(maximum=last, value=min(form.start, last)),
+        panel.target: gr.update(choices=targets, value=form.target if is_known else targets[0][1]),
+    }
+
+
+def _jump(report: CompatibilityReport, form: ScopeForm) -> tuple[ScopeForm, str]:
+    """Return the form at the next such element; or as it is, and what to say instead."""
+    tensor = find_tensor(report, form.tensor)
+    # The element shown in focus lies BEFORE places after the start: look behind it.
+    found = find_element(
+        report,
+        tensor,
+        form.target,
+        epsilon=form.epsilon,
+        start=min(form.start + data_of.BEFORE + 1, tensor.numel),
+        limit=data_of.SEARCH_LIMIT,
+    )
+    if found is not None:
+        start = max(0, found.index - data_of.BEFORE)
+        return replace(form, start=start, focus=found.index), ""
+    is_cut = tensor.numel - form.start > data_of.SEARCH_LIMIT
+    return form, templates.callout(_CUT if is_cut else NOT_FOUND, "note")

@@ -1,0 +1,47 @@
+"""Components that several panels lay out alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+DTYPES = ("bfloat16", "float16", "float32")
+
+
+def html(value: str | None = "", **options: Any) -> gr.HTML:
+    """Lay out HTML as it is, without Gradio's own style for its contents."""
+    return gr.HTML(value, apply_default_css=False, **options)
+
+
+def next_button(label: str, step: str, variant: str = "primary") -> gr.Button:
+    """Lay out the button that leads to another step."""
+    button = gr.Button(label, variant=variant, elem_classes="next")
+    # The stepper's own button does it, with whatever else it does.
+    button.click(fn=None, js=f"() => {{ window.RAM.open('{step}'); }}")
+    return button
+
+
+def dtype_box(elem_id: str, notes: dict[str, str] | None = None, **options: Any) -> gr.Dropdown:
+    """Lay out the choice of the stored format; "" is the base's. notes: said after a name."""
+    names = [(f"{name}{(notes or {}).get(name, '')}", name) for name in DTYPES]
+    return gr.Dropdown(
+        [("As the base", ""), *names],
+        value="",
+        label="Stored as",
+        filterable=False,
+        elem_id=elem_id,
+        **options,
+    )
+
+
+def rounding_box(elem_id: str, **options: Any) -> gr.Radio:
+    """Lay out the choice of how results are rounded to the stored format."""
+    return gr.Radio(
+        [("To nearest", "nearest"), ("Stochastic (seeded)", "stochastic")],
+        value="nearest",
+        label="Rounding",
+        min_width=220,
+        elem_id=elem_id,
+        **options,
+    )

@@ -1,0 +1,107 @@
+"""What Load shows: the picture of what RAM does, progress of a pass, and whether models fit."""
+
+from __future__ import annotations
+
+import shutil
+
+from markupsafe import Markup
+
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.app import templates
+from ram_studio.app.look.storage_view import dtypes_text, storage_html
+from ram_studio.app.numbers import count_text, duration_text, size_text
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
+from ram_studio.checkpoints.fit.storage_report import storage_report
+from ram_studio.checkpoints.read.checkpoint import DownloadProgress
+from ram_studio.engine.events import Progress
+
+_CELLS, _COLUMNS = 48, 8
+# Cells each agent changed, as column + 8 * row: a sparse agent, and two denser ones.
+_CHANGED = {
+    "coding": frozenset((2, 13, 22, 27, 41, 46)),
+    "tool": frozenset((0, 3, 5, 9, 13, 16, 19, 24, 28, 30, 34, 37, 40, 45)),
+    "memory": frozenset((1, 4, 6, 9, 10, 15, 18, 20, 27, 28, 31, 33, 36, 38, 43, 45, 47)),
+}
+
+
+def hero_html() -> Markup:
+    """Return the first thing seen: what the app does, and three agents merged as a picture."""
+    owners = [[t for t, own in enumerate(_CHANGED.values()) if i in own] for i in range(_CELLS)]
+    merged = [
+        f"agent-{who[0]}" if len(who) == 1 else "overlap-2" if who else "line" for who in owners
+    ]
+    grids = [
+        (name, [f"agent-{t}" if i in own else "line" for i in range(_CELLS)])
+        for t, (name, own) in enumerate(_CHANGED.items())
+    ]
+    return templates.render(
+        "load/hero.html.j2", grids=[*grids, ("merged", merged)], columns=_COLUMNS
+    )
+
+
+_VERBS = {
+    "analyze": "Counting",
+    "count": "Counting",
+    "merge": "Merging",
+    "hash": "Hashing",
+    "flush": "Flushing",
+}
+
+
+def progress_html(event: Progress | DownloadProgress | None, start: str) -> Markup:
+    """Return the progress bar for the latest event of a pass; ``start`` is said before it."""
+    if event is None:
+        return templates.progress(None, start)
+    if isinstance(event, DownloadProgress):
+        fraction = event.done_bytes / event.total_bytes if event.total_bytes else None
+        rate = event.done_bytes / event.seconds if event.seconds else 0.0
+        of_all = f"{size_text(event.done_bytes)} of {size_text(event.total_bytes)}"
+        return templates.progress(
+            fraction, f"Downloading {event.name}", f"{of_all} · {size_text(rate)}/s"
+        )
+    noun = {"hash": "source file", "flush": "output file"}.get(event.stage, "tensor")
+    verb = _VERBS.get(event.stage, event.stage)
+    details = f"{size_text(event.rate)}/s"
+    if event.eta_seconds is not None:
+        details += f" · {duration_text(event.eta_seconds)} left"
+    title = f"{verb} {noun} {event.tensor_index} of {event.tensor_count}"
+    return templates.progress(event.fraction, title, details)
+
+
+def fit_html(fit: CompatibilityReport, sketch: Sketch | None = None, *, is_space: bool) -> Markup:
+    """Return the compatibility report: that they fit, what is stored, where it comes from.
+
+    sketch: of the same checkpoints, once they were analyzed.
+    """
+    models = []
+    for checkpoint in (fit.base, *fit.agents):
+        source = checkpoint.source if not is_space or "/" in checkpoint.source else "–"
+        dtypes = dtypes_text(fit.dtypes[checkpoint.name])
+        models.append((checkpoint, source, dtypes))
+    return templates.render(
+        "load/fit.html.j2",
+        said=" ".join(["They fit together.", *_facts(fit)]),
+        stored=storage_html(storage_report(fit, sketch)),
+        models=models,
+    )
+
+
+def _facts(fit: CompatibilityReport) -> list[str]:
+    """Return what is to be known before a pass, a sentence each."""
+    kinds = [tensor.kind for tensor in fit.tensors]
+    weights = count_text(fit.counted_elements)
+    facts = [f"{weights} weights in {kinds.count('merge')} tensors will be merged."]
+    if "copy" in kinds:
+        facts.append(f"{kinds.count('copy')} integer tensor(s) are copied from the base.")
+    tied = [t.name for t in fit.tensors if t.tied_to is not None]
+    if tied:
+        facts.append(f"{', '.join(tied)} is tied to the embedding and counted once.")
+    missing = sum(c.nbytes for c in (fit.base, *fit.agents) if not c.is_local)
+    if missing:
+        facts.append(f"{size_text(missing)} are to be downloaded first.")
+    free = shutil.disk_usage(fit.base.folder if fit.base.folder.exists() else "/").free
+    facts.append(
+        f"A merge in the base's format needs {size_text(fit.base.nbytes)} of disk; "
+        f"{size_text(free)} are free."
+    )
+    return facts

@@ -1,0 +1,97 @@
+"""The work behind Load: fit check from headers, then the counting pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.app.jobs import Report
+from ram_studio.app.load.sources import Sources
+from ram_studio.app.numbers import size_text
+from ram_studio.app.session import Loaded
+from ram_studio.app.settings import Settings
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
+from ram_studio.checkpoints.read.checkpoint import is_local_source, open_checkpoint, open_folder
+from ram_studio.engine.analyse import analyze_report
+from ram_studio.engine.events import CancelToken, Progress
+from ram_studio.errors import HubError
+
+BASE = "base"
+
+
+class Analysis(NamedTuple):
+    """What an analysis found, how the checkpoints fit, and the bytes it read a second."""
+
+    sketch: Sketch
+    fit: CompatibilityReport
+    read_rate: float | None
+
+    def loaded(self, sources: Sources, options: Mapping[str, str], title: str) -> Loaded:
+        """Return what a session keeps of it."""
+        return Loaded(
+            title, None, sources.base, sources.agents, self.sketch, options, self.read_rate
+        )
+
+
+def inspect(
+    sources: Sources, options: Mapping[str, str], settings: Settings
+) -> CompatibilityReport:
+    """Return whether the checkpoints fit, from their headers alone: nothing large is downloaded.
+
+    Raises: RamStudioError of the checkpoints layer; HubError when a model is too large for a Space.
+    """
+    checkpoints = {}
+    for name, source in {BASE: sources.base, **sources.agents}.items():
+        if not settings.is_space and is_local_source(source, name=name):
+            checkpoints[name] = open_folder(source, name=name)
+        else:
+            # huggingface_hub is only imported by those who use a Hub id.
+            from ram_studio.checkpoints.hub.inspect import inspect_source
+
+            checkpoints[name] = inspect_source(source, name=name)
+        nbytes = checkpoints[name].nbytes
+        if settings.is_space and nbytes > settings.max_download_bytes:
+            raise HubError(
+                f"{name} ({source}) weighs {size_text(nbytes)}; this public app takes at most "
+                f"{size_text(settings.max_download_bytes)} for each model. Run RAM Studio on your "
+                "own machine for larger ones."
+            )
+    return check_compatibility(
+        checkpoints[BASE], [checkpoints[name] for name in sources.agents], **options
+    )
+
+
+def analyze(
+    sources: Sources,
+    options: Mapping[str, str],
+    settings: Settings,
+    report: Report,
+    cancel: CancelToken,
+) -> Analysis:
+    """Check the fit, download what is missing, count: the whole Load step.
+
+    report: takes DownloadProgress and Progress events.
+    """
+    fit = inspect(sources, options, settings)
+    cancel.raise_if_cancelled()
+    if not fit.is_local:
+        opened = {
+            name: open_checkpoint(
+                source,
+                name=name,
+                on_progress=report,
+                cancel=cancel,
+                local_ok=not settings.is_space,
+            )
+            for name, source in {BASE: sources.base, **sources.agents}.items()
+        }
+        fit = check_compatibility(opened[BASE], [opened[n] for n in sources.agents], **options)
+    last: list[Progress] = []
+
+    def tell(event: Progress) -> None:
+        last[:] = [event]
+        report(event)
+
+    sketch = analyze_report(fit, on_progress=tell, cancel=cancel)
+    return Analysis(sketch, fit, last[0].rate if last else None)

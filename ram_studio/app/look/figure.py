@@ -1,0 +1,66 @@
+"""What the figures of Look have in common.
+
+Only attributes that plotly.js 3 has (Gradio's bundle); transparent, so that the page's theme shows
+through; no drag zoom, so that a finger can scroll past them on a phone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.app.palette import FIGURE_GRID, FIGURE_INK, agent_color, agent_symbol
+
+_FAMILY = "system-ui, sans-serif"
+
+
+def finish(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
+    """Return the figure with the look that all have; layout: what is its own."""
+    common = {
+        "height": height,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": FIGURE_INK, "size": 12, "family": _FAMILY},
+        "margin": {"l": 8, "r": 12, "t": 34, "b": 8},
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "title": None},
+        "dragmode": False,
+        "hoverlabel": {"font": {"family": _FAMILY}},
+        "bargap": 0.28,
+    }
+    axis = {
+        "gridcolor": FIGURE_GRID,
+        "linecolor": FIGURE_GRID,
+        "zerolinecolor": FIGURE_GRID,
+        "automargin": True,
+        "fixedrange": True,
+    }
+    figure.update_layout({**common, **layout})
+    return figure.update_xaxes(axis).update_yaxes(axis)
+
+
+def agent_style(agent: int, size: int, **line: Any) -> dict[str, Any]:
+    """Return line and marker of an agent: its colour and its shape."""
+    color = agent_color(agent)
+    return {
+        "line": {"color": color, "width": 2, **line},
+        "marker": {"color": color, "symbol": agent_symbol(agent), "size": size},
+    }
+
+
+def shares_of(parts: np.ndarray) -> np.ndarray:
+    """Return parts over the sum of their last axis; 0 where that is 0."""
+    sums = parts.sum(-1, keepdims=True)
+    return np.divide(parts, sums, out=np.zeros(parts.shape), where=sums > 0)
+
+
+def rounded_active(sketch: Sketch, by: str, point: int) -> np.ndarray | None:
+    """Return changed elements by group and agent with agents rounded to the base's dtype.
+
+    None when all are stored in it.
+    """
+    if sketch.rounded is None:
+        return None
+    return sketch.grouped(by, sketch.rounded).active[:, point]

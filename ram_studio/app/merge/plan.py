@@ -1,0 +1,88 @@
+"""What a merge will write, need and lose, said before it runs."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from ram_studio.algorithm.meters.rounding_meter import estimate, loses_rescaling, rounding_advice
+from ram_studio.algorithm.scaling import RULES
+from ram_studio.app.merge.work import MergeForm
+from ram_studio.app.numbers import DTYPE_NAMES
+from ram_studio.app.session import Loaded
+
+_ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+_START_SECONDS = 0.2
+_USUAL_RATE = 300e6
+"""Bytes a second where nothing was measured: two cores of a small machine."""
+
+RESCALING = tuple(rule for rule in RULES if rule != "ram")
+_TRAP = (
+    "In {dtype}, rounding to nearest can lose part of the rescaling: RL changes are often a single "
+    "step of that format, and λ × one step rounds back to one step. Stochastic rounding keeps it "
+    "on average, float32 exactly. The result shows the λ that was really stored."
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A merge before it runs.
+
+    needed, free: bytes of disk. seconds: None where reading and writing are not what takes them.
+    caution: what rounding may take, "" for nothing.
+    """
+
+    method: str
+    dtype: str
+    needed: int
+    free: int
+    seconds: float | None
+    caution: str
+
+
+def plan_merge(loaded: Loaded, form: MergeForm, folder: Path) -> Plan:
+    """Return what a merge into ``folder`` (which need not exist) will do and need."""
+    dtype = output_dtype(loaded, form.dtype)
+    needed = loaded.sketch.total * _ELEMENT_BYTES[dtype]
+    while not folder.exists():
+        folder = folder.parent
+    seconds = None if form.method == "wudi" else _seconds(loaded, needed)
+    caution = rounding_caution(loaded, form, dtype)
+    return Plan(form.method, dtype, needed, shutil.disk_usage(folder).free, seconds, caution)
+
+
+def output_dtype(loaded: Loaded, dtype: str | None) -> str:
+    """Return the dtype name the merge will be stored in."""
+    return dtype or DTYPE_NAMES.get(loaded.sketch.dtypes.get("base", "BF16"), "bfloat16")
+
+
+def _seconds(loaded: Loaded, written: float) -> float:
+    """Return how long a merge should take: everything read once, as fast as the analysis was."""
+    stored = _ELEMENT_BYTES[output_dtype(loaded, None)]
+    read = loaded.sketch.total * stored * (1 + len(loaded.agents))
+    return _START_SECONDS + (read + written) / (loaded.read_rate or _USUAL_RATE)
+
+
+def rounding_caution(loaded: Loaded, form: MergeForm, dtype: str) -> str:
+    """Return a sentence where rounding to nearest takes much of the rescaling, "" elsewhere.
+
+    With the sketch's statistics it names agents and factors; without, it says what can happen.
+    """
+    is_exposed = form.rounding == "nearest" and dtype != "float32" and form.r > 0
+    if form.method not in RESCALING or not is_exposed:
+        return ""
+    sketch = loaded.sketch
+    if sketch.steps is None or form.own.get("scope", "global") != "global":
+        return _TRAP.format(dtype=dtype)
+    agents = sketch.preview(form.point, form.method, form.r, form.alpha)["agents"]
+    code = next(k for k, name in DTYPE_NAMES.items() if name == dtype)
+    lost = {}
+    for t, (name, numbers) in enumerate(agents.items()):
+        curve = sketch.steps.curve(t, form.point, code)
+        if curve is None:
+            continue
+        kept = estimate(curve, numbers["lambda"]).value
+        if loses_rescaling(numbers["lambda"], kept):
+            lost[name] = (numbers["lambda"], kept)
+    return rounding_advice(dtype, lost)

@@ -1,0 +1,66 @@
+"""What Merge shows: the plan, the finished merge, and files that are too large for one zip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from ram_studio.algorithm.meters.rounding_meter import loses_rescaling, rounding_advice
+from ram_studio.app import templates
+from ram_studio.app.jobs import NEED_LOAD
+from ram_studio.app.merge.plan import RESCALING, plan_merge
+from ram_studio.app.merge.work import MergeForm
+from ram_studio.app.session import Loaded, Merged, Session
+from ram_studio.app.settings import Settings
+
+_NOTES = {
+    "ram": "Unique changes in full, shared ones averaged.",
+    "ram+": "RAM, with unique changes scaled up by λ = 1 + r · min(ρ, α).",
+    "ram+s": "RAM, with unique changes scaled up by λ = 1 + r · ρ ÷ (1 + ρ).",
+    "ram+m": "RAM+ with ρ of sizes of change instead of counts.",
+    "task-arithmetic": "Base plus scale × the sum of all changes. 1/N is plain averaging.",
+    "ties": "Keeps each agent's largest changes, elects one sign, averages those that agree.",
+    "dare-ta": "Drops changes at random, scales up the rest, then adds them.",
+    "dare-ties": "Drops changes at random, scales up the rest, then resolves signs.",
+    "wudi": "Finds per-layer changes that disturb each agent's own ones least. Needs no data, but "
+    "whole matrices in memory and many times longer than the others.",
+}
+
+
+def plan_html(loaded: Loaded | None, form: MergeForm, folder: Path) -> Markup:
+    """Return what the merge will do and need, and the rounding caution where it holds."""
+    if loaded is None:
+        return templates.callout(NEED_LOAD, "warn")
+    plan = plan_merge(loaded, form, folder)
+    return templates.render("merge/plan.html.j2", plan=plan, note=_NOTES.get(form.method, ""))
+
+
+def result_html(merged: Merged, settings: Settings, has_zip: bool = True) -> Markup:
+    """Return a finished merge: lambda asked and stored per agent, sizes, time, where it is.
+
+    has_zip: False lists links to its files. They are served from the session's folder, whose name
+    only its visitor knows.
+    """
+    lost = {
+        name: (numbers["lambda"], numbers["effective_lambda"])
+        for name, numbers in merged.result["agents"].items()
+        if None not in (numbers.get("lambda"), numbers.get("effective_lambda"))
+        and loses_rescaling(numbers["lambda"], numbers["effective_lambda"])
+    }
+    files = [] if has_zip else sorted(f for f in merged.folder.iterdir() if f.is_file())
+    return templates.render(
+        "merge/result.html.j2",
+        merged=merged,
+        result=merged.result,
+        shows_lambda=merged.method in ("ram", *RESCALING),
+        advice=rounding_advice(None, lost) if lost else "",
+        folder=None if settings.is_space else merged.folder,
+        files=[(f.name, quote(str(f)), f.stat().st_size) for f in files],
+    )
+
+
+def hide_paths(text: str, session: Session, settings: Settings) -> str:
+    """Return a message without the session's folder in it, on a Space."""
+    return text.replace(f"{session.folder}/", "") if settings.is_space else text
