@@ -17,7 +17,7 @@ from ram_studio.checkpoints.fit.compatibility import (
     check_compatibility,
 )
 from ram_studio.checkpoints.fit.storage_report import storage_report
-from ram_studio.checkpoints.read.checkpoint import open_checkpoint
+from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.passes.counting import Counting, Tally, as_base, every_agent
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions, run_pass

@@ -11,7 +11,8 @@ from typing import Any
 
 from ram_studio._version import __version__
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
-from ram_studio.checkpoints.read.checkpoint import Checkpoint, open_checkpoint, split_hub_id
+from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.read.checkpoint import Checkpoint, split_hub_id
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_list, who
 from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.checkpoints.record.passport import Passport, SourceRecord, read_passport

@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ram_studio.checkpoints.read.checkpoint import Checkpoint, open_checkpoint
+from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.header import read_header
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from ram_studio.checkpoints.read.checkpoint import Checkpoint, open_checkpoint
+from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
 
 QWEN_CONFIG = {
     "architectures": ["Qwen2ForCausalLM"],

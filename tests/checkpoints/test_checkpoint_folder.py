@@ -12,8 +12,9 @@ import torch
 from checkpoint_zoo import small_tensors, write_checkpoint, write_json
 from safetensors.torch import save_file
 
+from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.read import checkpoint as checkpoint_module
-from ram_studio.checkpoints.read.checkpoint import open_checkpoint, split_hub_id
+from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"

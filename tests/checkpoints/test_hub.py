@@ -18,7 +18,8 @@ from loopback_hub import LoopbackHub, serving
 from ram_studio.checkpoints.fit.compatibility import check_compatibility
 from ram_studio.checkpoints.hub import inspect as hub_module
 from ram_studio.checkpoints.hub.inspect import inspect_source
-from ram_studio.checkpoints.read.checkpoint import DownloadProgress, open_checkpoint
+from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.read.checkpoint import DownloadProgress
 from ram_studio.errors import CheckpointError, CompatibilityError, HubError, Stopped
 
 MODEL = "owner/model"

@@ -22,7 +22,7 @@ import torch
 from checkpoint_zoo import small_tensors, write_checkpoint
 from safetensors.torch import load_file
 
-from ram_studio.checkpoints.read.checkpoint import open_checkpoint
+from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.write import output_folder, writer
 from ram_studio.checkpoints.write.output_folder import check_output
 from ram_studio.checkpoints.write.sidecars import sidecar_files

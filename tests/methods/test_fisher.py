@@ -14,7 +14,7 @@ from random_zoo import AGENTS, flat, random_elements, write_zoo
 from safetensors.torch import load_file, save_file
 
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
-from ram_studio.checkpoints.read.checkpoint import open_checkpoint
+from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path

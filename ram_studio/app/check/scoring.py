@@ -192,7 +192,7 @@ def time_limit(settings: Settings, cancel: CancelToken) -> Callable[[], bool]:
 def open_model(path: str, name: str, cancel: CancelToken) -> Any:
     """Return a model's opened checkpoint, which knows its folder, size and fingerprint."""
     # A Hub id was downloaded by the analysis: this finds it in the cache.
-    from ram_studio.checkpoints.read.checkpoint import open_checkpoint
+    from ram_studio.checkpoints.hub.open import open_checkpoint
 
     return open_checkpoint(path, name=name, cancel=cancel)
 

@@ -12,7 +12,8 @@ from ram_studio.app.numbers import size_text
 from ram_studio.app.session import Loaded
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
-from ram_studio.checkpoints.read.checkpoint import is_local_source, open_checkpoint, open_folder
+from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.read.checkpoint import is_local_source, open_folder
 from ram_studio.engine.analyse import analyze_report
 from ram_studio.engine.events import CancelToken, Progress
 from ram_studio.errors import HubError

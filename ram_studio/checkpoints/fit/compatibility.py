@@ -1,14 +1,12 @@
 """Do a base and its agents fit together? Answered from headers, before any pass over the data.
 
-Owns the rules for missing, extra, reshaped and integer tensors. The answer is a list of
-`MergeTensor`, one per tensor of the base in file order, that the engine follows blindly. Nothing
-is skipped or cropped silently: what is not merged exactly is an error, or a warning in the report
-when the user asked for it.
+The answer is a list of `MergeTensor`, one per tensor of the base in file order, that the engine
+follows blindly. Nothing is skipped or cropped silently: what is not merged exactly is an error (see
+mismatches.py), or a warning in the report when the user asked for it.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,36 +14,25 @@ from typing import Any, Literal, get_args
 
 from ram_studio.algorithm.meters.storage import Finding, texts
 from ram_studio.checkpoints.fit.cautions import cautions
-from ram_studio.checkpoints.fit.tied import HeadStorage, has_vocabulary_rows, resolve_tied
+from ram_studio.checkpoints.fit.mismatches import Mismatch, incompatible, match_agent, unmergeable
+from ram_studio.checkpoints.fit.tied import HeadStorage, resolve_tied
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import (
     BASE_NAME,
-    plural,
     printable,
     quoted,
-    shown_list,
-    shown_shape,
     who,
 )
 from ram_studio.checkpoints.read.header import (
-    COPIED_DTYPES,
     MERGED_DTYPES,
     TensorInfo,
     element_count,
 )
-from ram_studio.checkpoints.read.same_bytes import same_bytes
 from ram_studio.errors import CompatibilityError, SettingsError
 
 MissingPolicy = Literal["error", "keep-base"]
 ExtraPolicy = Literal["error", "ignore"]
 RowsPolicy = Literal["exact", "common"]
-
-# Stored by older libraries though no training touches them: rotary tables and attention masks.
-_BUFFER = re.compile(
-    r"(^|\.)(rotary_emb\.(inv_freq|(cos|sin)_cached)|(attn|attention|self_attn)\.masked_bias"
-    r"|embeddings\.position_ids)$"
-)
-_MASK = re.compile(r"(^|\.)(attn|attention|self_attn)\.bias$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,30 +138,6 @@ class CompatibilityReport:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    """One reason why a merge cannot start; `kind` selects the advice at the message's end."""
-
-    agent: str
-    kind: str
-    text: str
-
-
-_ADVICE = {
-    "missing": "Choose the base this agent was trained from, or set missing: keep-base to leave "
-    "those tensors as the base has them.",
-    "extra": "Choose the base this agent was trained from, or set extra: ignore to leave those "
-    "tensors out.",
-    "shape": "Shapes must match: choose the base this agent was trained from.",
-    "rows": "Only the rows of the embedding and head differ (padded vocabulary): set rows: common "
-    "to merge the rows they share.",
-    "dtype": "Convert the checkpoint to bfloat16 first (load it with transformers and "
-    "save_pretrained).",
-    "integer": "Integer tensors are copied, not merged; choose agents trained from this base.",
-    "tied": "Set extra: ignore to leave the agent's head out, or untie the base first.",
-}
-
-
 def check_compatibility(
     base: Checkpoint,
     agents: Sequence[Checkpoint],
@@ -207,17 +170,17 @@ def check_compatibility(
     _refuse_quantized([base, *agents])
     tied = resolve_tied(base, agents, ignore_extra=extra == "ignore")
     problems = [
-        _Problem(agent, "tied", f"{who(agent)}tensor {quoted(tensor)} {text}")
+        Mismatch("tied", f"{who(agent)}tensor {quoted(tensor)} {text}")
         for agent, tensor, text in tied.problems
     ]
-    problems += _unmergeable(base, base.tensors)
+    problems += unmergeable(base, base.tensors)
     notes = [Finding("tied-head", text) for text in tied.warnings]
     for agent, tensors in zip(agents, tied.agents, strict=True):
-        found, told = _match_agent(base, agent, tensors, missing, extra, rows)
+        found, told = match_agent(base, agent, tensors, missing, extra, rows)
         problems += found
         notes += [Finding("sources", text, (agent.name,)) for text in told]
     if problems:
-        raise _incompatible(problems)
+        raise incompatible(problems)
     merged = tuple(
         _merge_tensor(tensor, [own.get(tensor.name, tensor) for own in tied.agents], tied.copy_of)
         for tensor in base.tensors.values()
@@ -259,121 +222,6 @@ def _refuse_quantized(checkpoints: Sequence[Checkpoint]) -> None:
             )
 
 
-def _unmergeable(checkpoint: Checkpoint, tensors: dict[str, TensorInfo]) -> list[_Problem]:
-    return [
-        _Problem(
-            checkpoint.name,
-            "dtype",
-            f"{who(checkpoint.name)}tensor {quoted(name)} ({printable(tensor.path.name)}) has "
-            f"dtype {tensor.dtype}, expected BF16, F16 or F32",
-        )
-        for name, tensor in tensors.items()
-        if tensor.dtype not in MERGED_DTYPES + COPIED_DTYPES
-    ]
-
-
-def _is_buffer(tensor: TensorInfo) -> bool:
-    """Say whether a tensor is a known buffer that is no parameter.
-
-    A causal mask is called `attn.bias`, as a trained bias might be: only the mask has 4 dimensions.
-    """
-    if _MASK.search(tensor.name):
-        return len(tensor.shape) == 4
-    return _BUFFER.search(tensor.name) is not None
-
-
-def _match_agent(
-    base: Checkpoint,
-    agent: Checkpoint,
-    tensors: dict[str, TensorInfo],
-    missing: str,
-    extra: str,
-    rows: str,
-) -> tuple[list[_Problem], list[str]]:
-    """Return what keeps one agent from being merged, and what to tell the user if nothing does."""
-    at = who(agent.name)
-    problems = _unmergeable(agent, {n: t for n, t in tensors.items() if n in base.tensors})
-    warnings = []
-    lost = [
-        name for name, own in base.tensors.items() if name not in tensors and not _is_buffer(own)
-    ]
-    if lost and missing == "error":
-        problems += [
-            _Problem(
-                agent.name,
-                "missing",
-                f"{at}tensor {quoted(name)} is missing from {printable(agent.folder)}",
-            )
-            for name in lost
-        ]
-    elif lost:
-        warnings.append(
-            f"{at}{plural(len(lost), 'tensor')} missing, kept as in the base: "
-            f"{shown_list([quoted(n) for n in lost], separator=', ')}."
-        )
-    surplus = [n for n, own in tensors.items() if n not in base.tensors and not _is_buffer(own)]
-    if surplus and extra == "error":
-        problems += [
-            _Problem(
-                agent.name,
-                "extra",
-                f"{at}tensor {quoted(name)} ({printable(tensors[name].path.name)}) is not in the "
-                "base",
-            )
-            for name in surplus
-        ]
-    elif surplus:
-        warnings.append(
-            f"{at}{plural(len(surplus), 'tensor')} that the base does not have, left out: "
-            f"{shown_list([quoted(n) for n in surplus], separator=', ')}."
-        )
-    cropped = []
-    for name, base_tensor in base.tensors.items():
-        own = tensors.get(name)
-        if own is None:
-            continue
-        can_compare = base.is_local and agent.is_local
-        problem = _mismatch(agent, base_tensor, own, rows, can_compare)
-        if problem is not None:
-            problems.append(problem)
-        elif own.shape != base_tensor.shape:
-            cropped.append(f"{quoted(name)} {own.shape[0]} of {base_tensor.shape[0]}")
-    if cropped:
-        warnings.append(
-            f"{at}the vocabulary has another number of rows than the base's; merged are the rows "
-            f"they share ({shown_list(cropped, separator=', ')}), beyond them the base stands."
-        )
-    return problems, warnings
-
-
-def _mismatch(
-    agent: Checkpoint, base: TensorInfo, own: TensorInfo, rows: str, can_compare: bool
-) -> _Problem | None:
-    """Return why the agent's tensor cannot be merged into the base's of the same name."""
-    at = f"{who(agent.name)}tensor {quoted(base.name)} ({printable(own.path.name)})"
-    if own.shape != base.shape:
-        text = f"{at} has shape {shown_shape(own.shape)}, the base has {shown_shape(base.shape)}"
-        same_rows = (
-            has_vocabulary_rows(base.name)
-            and own.shape[1:] == base.shape[1:]
-            and len(own.shape) == len(base.shape) >= 1
-        )
-        if not same_rows:
-            return _Problem(agent.name, "shape", text)
-        if rows == "exact":
-            return _Problem(agent.name, "rows", text)
-    is_copied = base.dtype in COPIED_DTYPES
-    if is_copied != (own.dtype in COPIED_DTYPES) or (is_copied and own.dtype != base.dtype):
-        return _Problem(
-            agent.name, "integer", f"{at} has dtype {own.dtype}, the base has {base.dtype}"
-        )
-    if is_copied and can_compare and not same_bytes(base, own, agents=(BASE_NAME, agent.name)):
-        return _Problem(
-            agent.name, "integer", f"{at} of dtype {own.dtype} has other values than the base"
-        )
-    return None
-
-
 def _merge_tensor(
     base: TensorInfo, agents: Sequence[TensorInfo], copy_of: dict[str, str]
 ) -> MergeTensor:
@@ -407,19 +255,3 @@ def _dtype_elements(checkpoint: Checkpoint) -> dict[str, int]:
     for tensor in checkpoint.tensors.values():
         elements[tensor.dtype] += tensor.numel
     return dict(elements)
-
-
-def _incompatible(problems: Sequence[_Problem]) -> CompatibilityError:
-    """Build the error: the first tensors in one line, all of them in its notes."""
-    texts = [problem.text for problem in problems]
-    kinds = list(dict.fromkeys(problem.kind for problem in problems))
-    # `rows: common` helps only where nothing else has another shape.
-    if "rows" in kinds and "shape" in kinds:
-        kinds.remove("rows")
-    lead = "" if len(texts) == 1 else f"{len(texts)} tensors do not fit: "
-    error = CompatibilityError(
-        f"{lead}{shown_list(texts)}. {' '.join(_ADVICE[kind] for kind in kinds)}"
-    )
-    for text in texts:
-        error.add_note(text)
-    return error

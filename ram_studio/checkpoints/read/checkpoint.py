@@ -1,8 +1,7 @@
 """A checkpoint: a folder of safetensors shards, opened by reading headers only.
 
 Owns opening a local folder, and the fingerprint by which sketches and passports recognise their
-sources. Which files make up a model is shard_files.py's business, how checkpoints fit together
-compatibility.py's, and the network hub.py's.
+sources. Which files make up a model is shard_files.py's business, the network that of hub/.
 """
 
 from __future__ import annotations
@@ -91,40 +90,6 @@ class Checkpoint:
     nbytes: int
     revision: str | None = None
     is_local: bool = True
-
-
-def open_checkpoint(
-    source: str | Path,
-    *,
-    name: str,
-    on_progress: ProgressCallback | None = None,
-    cancel: CancelSignal | None = None,
-    local_ok: bool = True,
-    token: str | None = None,
-) -> Checkpoint:
-    """Open a local folder, or download a Hub id `owner/name[@revision]` and open it.
-
-    A folder that exists wins over a Hub id of the same spelling.
-
-    Args:
-        source: a folder (`~` is understood) or a Hub id.
-        name: "base" or the agent's name; every message carries it.
-        on_progress: called with a `DownloadProgress` while downloading, from several threads.
-        cancel: asked between pieces of a download; a stopped download can be resumed.
-        local_ok: False refuses local folders, for an app that strangers use.
-        token: a Hub token to use instead of the one huggingface_hub finds; never stored or logged.
-
-    Raises: CheckpointError (the folder), HubError (the Hub), Stopped.
-    """
-    if local_ok and is_local_source(source, name=name):
-        return open_folder(source, name=name)
-    # Only Hub ids need huggingface_hub, whose import costs more than opening a folder.
-    from ram_studio.checkpoints.hub import inspect as hub
-
-    folder, revision = hub.download(
-        str(source), name=name, on_progress=on_progress, cancel=cancel, token=token
-    )
-    return open_folder(folder, name=name, source=str(source), revision=revision)
 
 
 def split_hub_id(source: str) -> tuple[str, str | None] | None:

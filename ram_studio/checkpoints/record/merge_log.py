@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from ram_studio.checkpoints.read.checkpoint import open_checkpoint
+from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.errors import CheckpointError, OutputError
 

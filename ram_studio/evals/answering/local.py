@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ram_studio.checkpoints.read.checkpoint import open_checkpoint
+from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.chat_template import RENDERER

@@ -1,0 +1,168 @@
+"""What keeps an agent from being merged with a base, tensor by tensor, and what to do about it.
+
+Owns the rules for missing, extra, reshaped and integer tensors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ram_studio.checkpoints.fit.tied import has_vocabulary_rows
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.describe import (
+    BASE_NAME,
+    plural,
+    printable,
+    quoted,
+    shown_list,
+    shown_shape,
+    who,
+)
+from ram_studio.checkpoints.read.header import COPIED_DTYPES, MERGED_DTYPES, TensorInfo
+from ram_studio.checkpoints.read.same_bytes import same_bytes
+from ram_studio.errors import CompatibilityError
+
+# Stored by older libraries though no training touches them: rotary tables and attention masks.
+_BUFFER = re.compile(
+    r"(^|\.)(rotary_emb\.(inv_freq|(cos|sin)_cached)|(attn|attention|self_attn)\.masked_bias"
+    r"|embeddings\.position_ids)$"
+)
+_MASK = re.compile(r"(^|\.)(attn|attention|self_attn)\.bias$")
+
+
+class Mismatch(NamedTuple):
+    """One reason why a merge cannot start; `kind` selects the advice at the message's end."""
+
+    kind: str
+    text: str
+
+
+_ADVICE = {
+    "missing": "Choose the base this agent was trained from, or set missing: keep-base to leave "
+    "those tensors as the base has them.",
+    "extra": "Choose the base this agent was trained from, or set extra: ignore to leave those "
+    "tensors out.",
+    "shape": "Shapes must match: choose the base this agent was trained from.",
+    "rows": "Only the rows of the embedding and head differ (padded vocabulary): set rows: common "
+    "to merge the rows they share.",
+    "dtype": "Convert the checkpoint to bfloat16 first (load it with transformers and "
+    "save_pretrained).",
+    "integer": "Integer tensors are copied, not merged; choose agents trained from this base.",
+    "tied": "Set extra: ignore to leave the agent's head out, or untie the base first.",
+}
+
+
+def incompatible(problems: Sequence[Mismatch]) -> CompatibilityError:
+    """Build the error: the first tensors in one line, all of them in its notes."""
+    texts = [problem.text for problem in problems]
+    kinds = list(dict.fromkeys(problem.kind for problem in problems))
+    # `rows: common` helps only where nothing else has another shape.
+    if "rows" in kinds and "shape" in kinds:
+        kinds.remove("rows")
+    lead = "" if len(texts) == 1 else f"{len(texts)} tensors do not fit: "
+    error = CompatibilityError(
+        f"{lead}{shown_list(texts)}. {' '.join(_ADVICE[kind] for kind in kinds)}"
+    )
+    for text in texts:
+        error.add_note(text)
+    return error
+
+
+def unmergeable(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> list[Mismatch]:
+    """Return the tensors of dtypes that are neither merged nor copied."""
+    return [
+        Mismatch(
+            "dtype",
+            f"{who(checkpoint.name)}tensor {quoted(name)} ({printable(tensor.path.name)}) has "
+            f"dtype {tensor.dtype}, expected BF16, F16 or F32",
+        )
+        for name, tensor in tensors.items()
+        if tensor.dtype not in MERGED_DTYPES + COPIED_DTYPES
+    ]
+
+
+def _is_buffer(tensor: TensorInfo) -> bool:
+    """Say whether a tensor is a known buffer that is no parameter.
+
+    A causal mask is called `attn.bias`, as a trained bias might be: only the mask has 4 dimensions.
+    """
+    if _MASK.search(tensor.name):
+        return len(tensor.shape) == 4
+    return _BUFFER.search(tensor.name) is not None
+
+
+def match_agent(
+    base: Checkpoint,
+    agent: Checkpoint,
+    tensors: Mapping[str, TensorInfo],
+    missing: str,
+    extra: str,
+    rows: str,
+) -> tuple[list[Mismatch], list[str]]:
+    """Return what keeps one agent from being merged, and what to tell the user if nothing does."""
+    at = who(agent.name)
+    problems = unmergeable(agent, {n: t for n, t in tensors.items() if n in base.tensors})
+    told: dict[str, list[str]] = {}  # what is told -> tensors
+
+    for name, own in base.tensors.items():
+        if name in tensors or _is_buffer(own):
+            continue
+        if missing == "error":
+            text = f"{at}tensor {quoted(name)} is missing from {printable(agent.folder)}"
+            problems.append(Mismatch("missing", text))
+        else:
+            told.setdefault("missing, kept as in the base", []).append(quoted(name))
+    for name, own in tensors.items():
+        if name in base.tensors or _is_buffer(own):
+            continue
+        if extra == "error":
+            text = f"{at}tensor {quoted(name)} ({printable(own.path.name)}) is not in the base"
+            problems.append(Mismatch("extra", text))
+        else:
+            told.setdefault("that the base does not have, left out", []).append(quoted(name))
+    warnings = [
+        f"{at}{plural(len(names), 'tensor')} {what}: {shown_list(names, separator=', ')}."
+        for what, names in told.items()
+    ]
+
+    cropped = []
+    can_compare = base.is_local and agent.is_local
+    for name in (n for n in base.tensors if n in tensors):
+        wanted, own = base.tensors[name], tensors[name]
+        problem = _compare(agent, wanted, own, rows, can_compare)
+        if problem is not None:
+            problems.append(problem)
+        elif own.shape != wanted.shape:
+            cropped.append(f"{quoted(name)} {own.shape[0]} of {wanted.shape[0]}")
+    if cropped:
+        warnings.append(
+            f"{at}the vocabulary has another number of rows than the base's; merged are the rows "
+            f"they share ({shown_list(cropped, separator=', ')}), beyond them the base stands."
+        )
+    return problems, warnings
+
+
+def _compare(
+    agent: Checkpoint, base: TensorInfo, own: TensorInfo, rows: str, can_compare: bool
+) -> Mismatch | None:
+    """Return why the agent's tensor cannot be merged into the base's of the same name."""
+    at = f"{who(agent.name)}tensor {quoted(base.name)} ({printable(own.path.name)})"
+    if own.shape != base.shape:
+        text = f"{at} has shape {shown_shape(own.shape)}, the base has {shown_shape(base.shape)}"
+        same_rows = (
+            has_vocabulary_rows(base.name)
+            and own.shape[1:] == base.shape[1:]
+            and len(own.shape) == len(base.shape) >= 1
+        )
+        if not same_rows:
+            return Mismatch("shape", text)
+        if rows == "exact":
+            return Mismatch("rows", text)
+    is_copied = base.dtype in COPIED_DTYPES
+    if is_copied != (own.dtype in COPIED_DTYPES) or (is_copied and own.dtype != base.dtype):
+        return Mismatch("integer", f"{at} has dtype {own.dtype}, the base has {base.dtype}")
+    if is_copied and can_compare and not same_bytes(base, own, agents=(BASE_NAME, agent.name)):
+        return Mismatch("integer", f"{at} of dtype {own.dtype} has other values than the base")
+    return None
