@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ram_studio.algorithm.loop_kernels import _decode
-from ram_studio.algorithm.numba_kernels import numba_kernel
+from ram_studio.algorithm.kernels.loops import load as _decode
+from ram_studio.algorithm.kernels.loops import loop as numba_kernel
 
 _TILE = 1024
 _TABLED = 8

@@ -40,13 +40,7 @@ class OverlapCounts:
         patterns: Int[np.ndarray, "groups points sets"],
     ) -> OverlapCounts:
         """Return counts from overlap patterns; the number of sets must be a power of two."""
-        agents = patterns.shape[-1].bit_length() - 1
-        shared = np.zeros((*patterns.shape[:2], agents, agents), dtype=np.int64)
-        for mask in range(1, patterns.shape[-1]):
-            for agent in range(agents):
-                if mask >> agent & 1:
-                    shared[:, :, agent, mask.bit_count() - 1] += patterns[:, :, mask]
-        return cls(numel, patterns, shared)
+        return cls(numel, patterns, shared_of_patterns(patterns))
 
     @property
     def n_agents(self) -> int:
@@ -94,6 +88,19 @@ class OverlapCounts:
             new = sum((mask >> agent & 1) << i for i, agent in enumerate(keep))
             kept[:, :, new] += self.patterns[:, :, mask]
         return OverlapCounts.from_patterns(self.numel, kept)
+
+
+def shared_of_patterns(
+    patterns: Int[np.ndarray, "*groups sets"],
+) -> Int[np.ndarray, "*groups agents others"]:
+    """Return how many elements each agent shares with exactly j others, from pattern counts."""
+    agents = patterns.shape[-1].bit_length() - 1
+    shared = np.zeros((*patterns.shape[:-1], agents, agents), dtype=np.int64)
+    for mask in range(1, patterns.shape[-1]):
+        for agent in range(agents):
+            if mask >> agent & 1:
+                shared[..., agent, mask.bit_count() - 1] += patterns[..., mask]
+    return shared
 
 
 def patterns_from_chain(

@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from ram_studio.algorithm.gather_kernels import pair_index
+from ram_studio.algorithm.kernels.loops import as_bits as float_bits
+from ram_studio.algorithm.kernels.loops import loop as numba_kernel
 from ram_studio.algorithm.ladder import BIN_COUNT, BIN_SHIFT, LOWEST_BIN
-from ram_studio.algorithm.loop_kernels import float_bits
 from ram_studio.algorithm.meters.relations import EXPONENTS, HALF_STEPS, PAIR_ROWS, QUANTUM
-from ram_studio.algorithm.numba_kernels import numba_kernel
 
 _ROUNDER = 2.0**52 * QUANTUM
 
@@ -22,7 +22,7 @@ _ROUNDER = 2.0**52 * QUANTUM
 @numba_kernel(forceinline=True)
 def _interval_of(change, edge_bits, interval_of_bin):
     """Return the interval of |tau|; 0 where tau is 0."""
-    bits = np.int32(float_bits(change) & np.uint32(0x7FFFFFFF))
+    bits = np.int32(float_bits(change) & np.int32(0x7FFFFFFF))
     k = np.int32(np.int32(bits - edge_bits - np.int32(1)) >> np.int32(BIN_SHIFT))
     k = np.int32(min(max(k - np.int32(LOWEST_BIN), np.int32(0)), np.int32(BIN_COUNT - 1)))
     return np.int64(interval_of_bin[k]) if bits != 0 else 0

@@ -1,4 +1,4 @@
-"""Storing float64 results in bfloat16, float16 or float32, to nearest or stochastically.
+"""Storing results in bfloat16, float16 or float32, to nearest or stochastically.
 
 Owns every cast to an output dtype. Stochastic rounding takes its randomness from a counter-based
 hash of (seed, tensor name, element index): the result does not depend on blocks, threads or device.
@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from ram_studio.algorithm.machine_code import Kernel
-from ram_studio.algorithm.shapes import Bool, Float64, UInt
+from ram_studio.algorithm.kernels import cpu
+from ram_studio.algorithm.shapes import Bool, Float, UInt
 
 Rounding = Literal["nearest", "stochastic"]
 ROUNDINGS: tuple[Rounding, ...] = ("nearest", "stochastic")
@@ -25,14 +25,6 @@ STORAGE = {
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
-random_words = Kernel("rounding_loops", "random_words")
-"""(key, start, out): fill uint64 ``out`` with the words of elements start, start + 1, ..."""
-
-_nearest_bfloat16 = Kernel("rounding_loops", "nearest_bfloat16")
-_stochastic_bfloat16 = Kernel("rounding_loops", "stochastic_bfloat16")
-_stochastic_float16 = Kernel("rounding_loops", "stochastic_float16")
-_stochastic_float32 = Kernel("rounding_loops", "stochastic_float32")
-
 
 def stream_key(seed: int, purpose: str, tensor: str) -> np.uint64:
     """Return the 64-bit key of one tensor's random numbers for one purpose ("rounding", ...)."""
@@ -41,7 +33,7 @@ def stream_key(seed: int, purpose: str, tensor: str) -> np.uint64:
 
 
 def store(
-    values: Float64[np.ndarray, " n"],
+    values: Float[np.ndarray, " n"],
     dtype: str,
     rounding: Rounding = "nearest",
     changed: Bool[np.ndarray, " n"] | UInt[np.ndarray, " n"] | None = None,
@@ -60,23 +52,17 @@ def store(
     """
     if rounding == "stochastic":
         mask = np.ones(len(values), dtype=np.bool_) if changed is None else changed
-        if dtype == "BF16":
-            out = np.empty(len(values), dtype=np.uint16)
-            _stochastic_bfloat16(values, mask, key, start, out)
-            return out
-        if dtype == "F32":
-            out = np.empty(len(values), dtype=np.float32)
-            _stochastic_float32(values, mask, key, start, out)
-            return out
-        drawn = np.empty_like(values)
-        _stochastic_float16(values, mask, key, start, drawn)
-        values = drawn
+        # float16's numbers are drawn as float64; the cast is then exact.
+        drawn = np.empty(len(values), dtype=np.float64 if dtype == "F16" else STORAGE[dtype])
+        cpu.round_stochastically(values, mask, key, start, drawn)
+        with np.errstate(over="ignore"):
+            return drawn.astype(STORAGE[dtype], copy=False)
     with np.errstate(over="ignore"):
-        if dtype == "BF16":
-            out = np.empty(len(values), dtype=np.uint16)
-            _nearest_bfloat16(values, out)
-            return out
-        return values.astype(STORAGE[dtype])
+        if dtype != "BF16":
+            return values.astype(STORAGE[dtype])
+        bits = values.astype(np.float32).view(np.uint32)
+        bits = bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
+        return (bits >> np.uint32(16)).astype(np.uint16)
 
 
 def decode(stored: np.ndarray, dtype: str) -> np.ndarray:

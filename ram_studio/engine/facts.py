@@ -6,27 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ram_studio.algorithm import ladder
 from ram_studio.algorithm.ladder import ladder_index
 from ram_studio.algorithm.methods import Facts, Magnitudes, Need
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.sketch import Sketch, TensorEntry
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
-from ram_studio.engine.passes.counting import (
-    Counting,
-    MagnitudeTally,
-    Tally,
-    every_agent,
-    some_agents,
-)
+from ram_studio.engine.passes.counting import Counting, EpsilonTally, SizeTally, every_agent
 from ram_studio.engine.passes.driver import RunOptions, run_pass
 from ram_studio.engine.passes.grid import single_grid
 from ram_studio.engine.passes.plan import Counted, Known
 from ram_studio.engine.passes.relating import RelationTally
 from ram_studio.errors import SketchError
-
-_GROUP_AGENTS = 4
-"""Agents counted together by the sketch's fast kernel, whose tables grow with 2**agents."""
 
 
 def counted_of(report: CompatibilityReport) -> list[MergeTensor]:
@@ -72,11 +62,11 @@ def counts_at(
             sketch.known_relations().magnitude[:, point] if by_magnitude else None,
             is_from_sketch=True,
         )
-    tensors, n_agents, grid = counted_of(report), len(report.agents), single_grid(epsilon)
-    tally = Tally(len(tensors), n_agents, grid)
+    tensors, n_agents = counted_of(report), len(report.agents)
+    tally = EpsilonTally(len(tensors), n_agents, epsilon)
     related = None
     if by_magnitude:
-        related = RelationTally(tensors, n_agents, grid, only_magnitudes=True)
+        related = RelationTally(tensors, n_agents, single_grid(epsilon), only_magnitudes=True)
     read = run_pass(report, Counting("count", tensors, [(every_agent, tally)], related), run)
     counts = tally.counts([t.numel for t in tensors])
     magnitude = None if related is None else related.magnitude(counts)[:, 0]
@@ -86,18 +76,14 @@ def counts_at(
 def count_magnitudes(
     report: CompatibilityReport, run: RunOptions, *, per_tensor: bool
 ) -> tuple[np.ndarray, int]:
-    """Return the |tau| of each agent by bin of ``ladder``, and the bytes read for it.
-
-    int64 (groups, agents, bins): one group per counted tensor, or one for the whole model. 32 KiB
-    per group and agent are held.
+    """Return the |tau| of each agent by bin (see ``SizeTally``), and the bytes read for it.
 
     Raises: NonFiniteError, SourceChangedError, Stopped.
     """
-    tensors, n_agents = counted_of(report), len(report.agents)
-    bins = np.zeros((len(tensors) if per_tensor else 1, n_agents, ladder.BIN_COUNT), np.int64)
-    groups = [slice(first, first + _GROUP_AGENTS) for first in range(0, n_agents, _GROUP_AGENTS)]
-    tallies = [(some_agents(g), MagnitudeTally(bins[:, g], per_tensor)) for g in groups]
-    return bins, run_pass(report, Counting("count", tensors, tallies), run)
+    tensors = counted_of(report)
+    tally = SizeTally(len(tensors), len(report.agents), per_tensor=per_tensor)
+    read = run_pass(report, Counting("count", tensors, [(every_agent, tally)]), run)
+    return tally.bins, read
 
 
 def find_facts(

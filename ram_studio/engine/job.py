@@ -14,6 +14,8 @@ from typing import NoReturn
 import numpy as np
 
 from ram_studio.algorithm import scaling
+from ram_studio.algorithm.kernels.cpu import pattern_dtype
+from ram_studio.algorithm.kernels.rules import Arithmetic, arithmetic
 from ram_studio.algorithm.meters import relations
 from ram_studio.algorithm.methods import Need, get_method, make_settings
 from ram_studio.algorithm.sketch import Sketch
@@ -23,7 +25,7 @@ from ram_studio.checkpoints.write.sidecars import OUTPUT_DTYPES
 from ram_studio.engine.facts import counted_of, find_facts
 from ram_studio.engine.passes.driver import RunOptions, run_pass
 from ram_studio.engine.passes.merging import MergeTally, Merging, Sink
-from ram_studio.engine.passes.plan import Plan, pattern_dtype
+from ram_studio.engine.passes.plan import Plan
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.engine.reading.fisher_files import FisherFiles
 from ram_studio.engine.reading.residence import plan_residence
@@ -38,7 +40,7 @@ class AgentResult:
     scaling_factor: lambda asked for (the mean over unique elements where the scope is not global),
     None for methods that have none; effective_scaling_factor: what the output's dtype stored.
     rho_m: the ratio by magnitude over the whole model, None unless the method asked for it.
-    overlap: elements shared with exactly 0, 1, ... others, where they were counted.
+    overlap: elements shared with exactly 0, 1, ... others.
     """
 
     rho: float
@@ -47,7 +49,7 @@ class AgentResult:
     changed: int
     unique: int
     rho_m: float | None = None
-    overlap: tuple[int, ...] | None = None
+    overlap: tuple[int, ...] = ()
 
 
 class MergeJob:
@@ -95,6 +97,17 @@ class MergeJob:
         if tensor.kind == "copy" or self.recipe.dtype is None:
             return tensor.dtype
         return OUTPUT_DTYPES[self.recipe.dtype]
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """In which numbers merged elements are computed: float32 where all are bfloat16."""
+        if self.method.rule is None:
+            return "float64"
+        kinds = {
+            arithmetic((self.dtype_of(t), t.base.dtype, *(a.dtype for a in t.agents)))
+            for t in self.merged
+        }
+        return "float32" if "float32" in kinds else "float64"
 
     def plan(self, sketch: Sketch | None = None) -> Plan:
         """Return the method made ready: with the sketch's counts, or by a pass where it needs one.
@@ -146,35 +159,26 @@ class MergeJob:
 
     def _check(self, plan: Plan, tally: MergeTally) -> None:
         """Compare what the merge pass counted with what it was planned from."""
-        expected = [(tally.counts[0], getattr(plan.prepared, "expected_active", None))]
-        if plan.known.counted is not None:
-            counts = plan.known.counted.counts
-            unique = counts.shared[:, 0, :, 0]
-            expected += [
-                (tally.counts[0], counts.active[:, 0].sum(0)),
-                (tally.counts[1], unique.sum(0)),
-            ]
-        for found, planned in expected:
-            if planned is not None and not np.array_equal(found, planned):
-                _refuse_counts(plan.known.is_from_sketch)
+        counted, expected = plan.known.counted, getattr(plan.prepared, "expected_active", None)
+        is_same = counted is None or np.array_equal(
+            tally.shared, counted.counts.shared[:, 0].sum(0)
+        )
+        if not is_same or not (expected is None or np.array_equal(tally.shared.sum(1), expected)):
+            _refuse_counts(plan.known.is_from_sketch)
 
     def _results(self, plan: Plan, tally: MergeTally) -> dict[str, AgentResult]:
         counted = plan.known.counted
         results = {}
-        for t, name in enumerate(self.names):
-            changed, unique = tally.counts[:, t].tolist()
-            overlap, rho_m = None, None
-            if counted is not None:
-                overlap = tuple(counted.counts.shared[:, 0, t].sum(0).tolist())
-                rho_m = _rho_m(counted.magnitude, t)
+        for t, (name, shared) in enumerate(zip(self.names, tally.shared.tolist(), strict=True)):
+            changed, unique = sum(shared), shared[0]
             results[name] = AgentResult(
                 rho=scaling.overlap_unique_ratio(changed - unique, unique),
                 scaling_factor=self._factor(plan, t),
                 effective_scaling_factor=tally.effective_factor(t),
                 changed=changed,
                 unique=unique,
-                rho_m=rho_m,
-                overlap=overlap,
+                rho_m=None if counted is None else _rho_m(counted.magnitude, t),
+                overlap=tuple(shared),
             )
         return results
 

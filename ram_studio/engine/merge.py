@@ -194,7 +194,7 @@ def _passport(
         dtype=dtypes.pop() if len(dtypes) == 1 else "mixed",
         rounding=job.recipe.rounding,
         seed=job.recipe.seed,
-        arithmetic=plan.arithmetic,
+        arithmetic=job.arithmetic,
         elements=job.elements,
         shards={
             name: ShardRecord(nbytes=sizes[name], blake3=digest)

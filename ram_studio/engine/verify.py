@@ -164,7 +164,7 @@ def _compare_with_sources(
     def keep(block: Block) -> bool:
         return block.index % every == 0
 
-    with _Comparison(checkpoint, passport, plan.arithmetic) as comparison:
+    with _Comparison(checkpoint, passport, job.arithmetic) as comparison:
         found = job.run(plan, comparison, keep=None if every == 1 else keep)
     if every == 1:
         _check_numbers(passport, found)

@@ -13,7 +13,9 @@ from element_blocks import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ram_studio.algorithm import rounding, torch_kernels
+from ram_studio.algorithm import rounding
+from ram_studio.algorithm.kernels import cpu
+from ram_studio.algorithm.kernels import torch as torch_kernels
 
 DTYPES = ("BF16", "F16", "F32")
 KEY = rounding.stream_key(7, "rounding", "model.layers.0.mlp.up_proj.weight")
@@ -222,7 +224,7 @@ def splitmix64(key: int, index: int) -> int:
 def test_random_words_are_those_of_splitmix64(key, start, size):
     expected = [splitmix64(key, start + i) for i in range(size)]
     words = np.empty(size, np.uint64)
-    rounding.random_words(np.uint64(key), start, words)
+    cpu.random_words(key, start, words)
     assert words.tolist() == expected
     twin = torch_kernels.random_words(key, start, size, "cpu")
     assert [w % 2**64 for w in twin.tolist()] == expected

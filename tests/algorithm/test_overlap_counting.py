@@ -10,7 +10,10 @@ from element_blocks import KINDS, ElementBlock, examples, float32_of, make_block
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ram_studio.algorithm import kernels, ladder, overlap, torch_kernels
+from ram_studio.algorithm import ladder, overlap
+from ram_studio.algorithm.kernels import cpu
+from ram_studio.algorithm.kernels import torch as twin
+from ram_studio.algorithm.kernels.rules import Drawing, Rule, means
 from ram_studio.algorithm.ladder import BIN_COUNT, EDGE_BITS, LADDER, LADDER_BINS
 from ram_studio.algorithm.overlap import OverlapCounts
 
@@ -21,18 +24,23 @@ DTYPES = ("BF16", "F32")
 def chain_of(block: ElementBlock, edge_bits: int = EDGE_BITS) -> np.ndarray:
     n = len(block.agents)
     chain = np.zeros((1 << n) * n * BIN_COUNT, dtype=np.int32)
-    assert kernels.fill_chain(block.base, block.agents, chain, np.int32(edge_bits))
+    assert cpu.fill_chain(block.base, block.agents, chain, cpu.Grid(np.int32(edge_bits)))
     chain = chain.reshape(1 << n, n, BIN_COUNT).astype(np.int64)
     chain[0] = 0  # scratch
     return chain
 
 
-def steps_of(block: ElementBlock) -> tuple[np.ndarray, np.ndarray]:
+def steps_of(block: ElementBlock) -> np.ndarray:
     n = len(block.agents)
     steps = np.zeros((n, n, BIN_COUNT), dtype=np.int32)
-    magnitudes = np.zeros((n, BIN_COUNT), dtype=np.int32)
-    assert kernels.fill_steps(block.base, block.agents, steps, magnitudes, np.int32(EDGE_BITS))
-    return steps.astype(np.int64), magnitudes.astype(np.int64)
+    assert cpu.fill_steps(block.base, block.agents, steps)
+    return steps.astype(np.int64)
+
+
+def sizes_of(block: ElementBlock) -> np.ndarray:
+    table = np.zeros((len(block.agents), BIN_COUNT + cpu.SCRATCH), dtype=np.int32)
+    assert cpu.count_sizes(block.base, block.agents, table)
+    return table[:, :BIN_COUNT]
 
 
 def stacked(block: ElementBlock) -> tuple[torch.Tensor, torch.Tensor]:
@@ -121,7 +129,7 @@ def test_a_change_of_exactly_epsilon_does_not_count(agents):
 @pytest.mark.parametrize("agents", [2, 7])
 def test_a_change_of_exactly_epsilon_does_not_count_with_many_agents_either(agents):
     block = around_every_edge(agents)
-    counted = overlap.shared_from_steps(steps_of(block)[0], LADDER_BINS)
+    counted = overlap.shared_from_steps(steps_of(block), LADDER_BINS)
     assert counted.tolist() == [
         reference.shared_counts(c, agents) for c in expected_patterns(block)
     ]
@@ -143,11 +151,9 @@ def test_an_epsilon_off_the_ladder_is_counted_exactly(epsilon):
 @given(block=many_agents)
 def test_shared_counts_of_many_agents_equal_a_plain_count(block):
     agents = len(block.agents)
-    steps, magnitudes = steps_of(block)
-    counted = overlap.shared_from_steps(steps, LADDER_BINS)
+    counted = overlap.shared_from_steps(steps_of(block), LADDER_BINS)
     expected = [reference.shared_counts(c, agents) for c in expected_patterns(block)]
     assert counted.tolist() == expected
-    assert magnitudes.tolist() == expected_magnitudes(block)
 
 
 def expected_magnitudes(block: ElementBlock) -> list[list[int]]:
@@ -163,41 +169,33 @@ def expected_magnitudes(block: ElementBlock) -> list[list[int]]:
 
 
 @examples(40)
-@given(block=blocks)
+@given(block=st.one_of(blocks, many_agents))
 def test_magnitudes_are_histograms_of_the_sizes_of_changes(block):
-    n = len(block.agents)
-    folded = np.zeros((1 << n, n, len(LADDER) + 1), dtype=np.int64)
-    magnitudes = np.zeros((n, BIN_COUNT), dtype=np.int64)
-    chain = np.zeros((1 << n) * n * BIN_COUNT, dtype=np.int32)
-    kernels.fill_chain(block.base, block.agents, chain, np.int32(EDGE_BITS))
-    interval = np.searchsorted(LADDER_BINS, np.arange(BIN_COUNT), side="right").astype(np.int64)
-    kernels.fold_chain(chain, interval, folded, magnitudes)
-    assert magnitudes.tolist() == expected_magnitudes(block)
-    counted = overlap.patterns_from_chain(folded, np.arange(1, len(LADDER) + 1), len(block.base))
-    assert counted.tolist() == expected_patterns(block)
-    assert not chain.any(), "folding clears the histogram, scratch included"
+    expected = expected_magnitudes(block)
+    assert sizes_of(block).tolist() == expected
+    assert twin.count_sizes(*stacked(block), EDGE_BITS).tolist() == expected
+    if len(block.agents) <= overlap.MAX_PATTERN_AGENTS:
+        assert chain_of(block).sum(0).tolist() == expected
 
 
 @examples(40)
 @given(block=blocks)
 def test_torch_twin_fills_the_same_chain_histogram(block):
     base, agents = stacked(block)
-    twin = torch_kernels.chain_histogram(base, agents, EDGE_BITS)
-    np.testing.assert_array_equal(twin.numpy(), chain_of(block))
+    found = twin.chain_histogram(base, agents, EDGE_BITS)
+    np.testing.assert_array_equal(found.numpy(), chain_of(block))
 
 
 @examples(40)
 @given(block=many_agents)
 def test_torch_twin_fills_the_same_step_histogram(block):
     base, agents = stacked(block)
-    twin_steps, twin_magnitudes = torch_kernels.step_histogram(base, agents, EDGE_BITS)
-    steps, magnitudes = steps_of(block)
+    twin_steps = twin.step_histogram(base, agents, EDGE_BITS)
     # Steps of agents in one bin cancel in the kernel's order or another: compare what they add to.
     np.testing.assert_array_equal(
         overlap.shared_from_steps(twin_steps.numpy(), np.arange(BIN_COUNT)),
-        overlap.shared_from_steps(steps, np.arange(BIN_COUNT)),
+        overlap.shared_from_steps(steps_of(block), np.arange(BIN_COUNT)),
     )
-    np.testing.assert_array_equal(twin_magnitudes.numpy(), magnitudes)
 
 
 @examples(30)
@@ -280,17 +278,38 @@ def test_one_number_that_is_not_finite_is_noticed_wherever_it_is(bad, size, wher
             ]
             x, ys = stored[0], tuple(stored[1:])
             chain = np.zeros(8 * BIN_COUNT, dtype=np.int32)
-            assert not kernels.fill_chain(x, ys, chain, np.int32(EDGE_BITS))
-            out, active = np.empty(size, np.float64), np.empty(size, np.uint8)
-            for merge in (kernels.merge_mean, kernels.merge_elected):
-                assert not merge(x, ys, out, active, np.float32(0), (1.0, 1.0))
-        x, y = ((a.view(np.uint32) >> 16).astype(np.uint16) for a in (base, agents[1]))
-        steps = np.zeros((2, 2, BIN_COUNT), np.int32)
-        magnitudes = np.zeros((2, BIN_COUNT), np.int32)
-        assert not kernels.fill_steps(x, (x, y), steps, magnitudes, np.int32(EDGE_BITS))
+            steps = np.zeros((2, 2, BIN_COUNT), np.int32)
+            sizes = np.zeros((2, BIN_COUNT + cpu.SCRATCH), np.int32)
+            pattern = np.empty(size, np.uint8)
+            assert not cpu.fill_chain(x, ys, chain)
+            assert not cpu.fill_steps(x, ys, steps)
+            assert not cpu.count_sizes(x, ys, sizes)
+            assert not cpu.find_patterns(x, ys, pattern, np.float32(1e-5))
+            assert not cpu.is_tau_finite(x, ys)
+            out = np.empty(size, x.dtype)
+            drawing = Drawing((np.uint64(1),) * 2, 1 << 53)  # everything is dropped
+            for rule in (
+                Rule(0.0, (1.0, 1.0), means(2)),
+                Rule(0.0, (1.0, 1.0), means(2), elect_sign=True, thresholds=(1e30, 1e30)),
+                Rule(0.0, (0.5, 0.5), (0.5,) * 3, drawing=drawing),
+            ):
+                assert not cpu.merge(rule, x, ys, out, pattern)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("elect_sign", [False, True])
+def test_a_merged_element_beyond_the_outputs_range_is_noticed(dtype, elect_sign):
+    base = stored_as([0.0] * 40, dtype)
+    agents = (stored_as([0.0] * 20 + [2.0**127 * 1.5] + [0.0] * 19, dtype), base)
+    out, pattern = np.empty_like(base), np.empty(40, np.uint8)
+    for factor, fits in ((1.0, True), (1.4, False)):
+        rule = Rule(0.0, (factor,) * 2, (0.0, factor, factor / 2), elect_sign)
+        for arithmetic in ("float32", "float64"):
+            assert cpu.merge(rule, base, agents, out, pattern, arithmetic=arithmetic) == fits
+    assert cpu.is_tau_finite(base, agents)
 
 
 def test_a_difference_beyond_float32_is_noticed():
     x = np.array([3e38], np.float32)
     chain = np.zeros(2 * BIN_COUNT, dtype=np.int32)
-    assert not kernels.fill_chain(x, (-x,), chain, np.int32(EDGE_BITS))
+    assert not cpu.fill_chain(x, (-x,), chain)

@@ -82,7 +82,7 @@ def assert_same_results(a: MergeResult, b: MergeResult) -> None:
         )
         stored = other.effective_scaling_factor
         assert one.effective_scaling_factor == (
-            None if stored is None else pytest.approx(stored, rel=1e-9)
+            None if stored is None else pytest.approx(stored, rel=1e-6)
         )
 
 

@@ -123,9 +123,9 @@ def test_the_torch_path_stores_the_same_elements_as_the_fused_one(
         twin = plain.agents[name]
         assert (twin.rho, twin.changed, twin.unique) == (agent.rho, agent.changed, agent.unique)
         assert twin.scaling_factor == agent.scaling_factor
-        # Sums of squares are added in another order.
+        # Sums of squares are added in another order, on the CPU in float32 first.
         assert twin.effective_scaling_factor == pytest.approx(
-            agent.effective_scaling_factor, rel=1e-12
+            agent.effective_scaling_factor, rel=1e-6
         )
 
 

@@ -1,4 +1,4 @@
-"""A merge on the CPU starts without what it does not use: compilers, servers, checkers of types."""
+"""Starts load no more than they use: no compiler where nothing is merged, no servers, no torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import pytest
 from engine_zoo import make_zoo
 
+LEFT_OUT = ("numba", "llvmlite", "scipy", "jaxtyping", "ssl", "torch", "transformers", "gradio")
 RUN = """
 import sys
 from ram_studio.cli import main
@@ -15,24 +16,45 @@ try:
     main()
 except SystemExit as end:
     assert not end.code, end.code
-left_out = ("numba", "scipy", "jaxtyping", "asyncio", "ssl", "torch", "transformers", "gradio")
+left_out = {left_out}
 print([name for name in left_out if name in sys.modules])
 """
 
 
-@pytest.mark.parametrize("method", ["ram+", "ties"])
-def test_a_merge_whose_kernels_are_kept_imports_no_compiler(tmp_path, method):
-    zoo = make_zoo(tmp_path / "zoo", 2)
+def loaded_by(*command: str) -> list[str]:
+    """Return which of the heavy libraries a command has imported by its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN.format(left_out=LEFT_OUT), *command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return eval(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory):
+    """Return a zoo, its sketch and a merge of it."""
+    folder = tmp_path_factory.mktemp("start")
+    zoo = make_zoo(folder / "zoo", 2)
     agents = [f"--agent={name}={path}" for name, path in zoo.agent_paths.items()]
-    found = []
-    for number in (1, 2):  # the first may have to compile
-        command = ["merge", f"--base={zoo.base_path}", *agents, f"--method={method}"]
-        done = subprocess.run(
-            [sys.executable, "-c", RUN, *command, f"--out={tmp_path / str(number)}"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        found.append(done.stdout.splitlines()[-1])
-    assert found[1] == "[]"
+    sources = [f"--base={zoo.base_path}", *agents]
+    loaded_by("analyze", *sources, f"--sketch={folder / 'zoo.sketch'}")
+    assert "torch" not in loaded_by("merge", *sources, f"--out={folder / 'merged'}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("--help",),
+        ("inspect", "--base={zoo}/zoo/base", "--agent=one={zoo}/zoo/agent0"),
+        ("preview", "{zoo}/zoo.sketch"),
+        ("verify", "{zoo}/merged"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_what_merges_nothing_imports_no_compiler(zoo, command):
+    loaded = loaded_by(*(part.format(zoo=zoo) for part in command))
+    assert not {"numba", "llvmlite", "torch", "scipy", "gradio"} & set(loaded)

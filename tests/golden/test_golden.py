@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import make_golden
@@ -15,7 +12,6 @@ import torch
 from safetensors.torch import load_file
 
 from ram_studio.algorithm.ladder import LADDER
-from ram_studio.algorithm.lane_kernels import HAS_FAST_LANES
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.merge import merge
@@ -99,18 +95,3 @@ def test_merged_values_are_the_golden_ones(tmp_path, sources, case, title, dtype
         wanted = stored.to(getattr(torch, dtype)).reshape(merged[name].shape)
         as_bits = torch.int16 if dtype == "bfloat16" else torch.int32
         assert torch.equal(merged[name].view(as_bits), wanted.view(as_bits)), name
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not HAS_FAST_LANES, reason="this processor takes the plain path anyway")
-def test_a_processor_without_wide_vectors_gives_the_golden_values_too():
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
-        env={**os.environ, "NUMBA_CPU_NAME": "generic"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "1 skipped" in done.stdout

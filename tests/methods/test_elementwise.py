@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from random_zoo import AGENTS, random_elements
 
 from ram_studio.algorithm import ladder
-from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, KernelInput, Magnitudes
+from ram_studio.algorithm.kernels import cpu
+from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, Magnitudes
 from ram_studio.algorithm.methods import make_settings as settings_of
 from ram_studio.algorithm.methods.trimming import kept_count
 
@@ -60,10 +61,10 @@ def merge_all(method: str, base: np.ndarray, agents: np.ndarray, cut: int = 0, *
 
 
 def kernel_all(method: str, base: np.ndarray, agents: np.ndarray, start: int = 0, **values: float):
-    _, rule = prepared(method, base, agents, **values)
-    kernel, arguments = rule.kernel(KernelInput(0, TENSOR, start))
+    chosen, prepared_rule = prepared(method, base, agents, **values)
+    rule = chosen.rule(prepared_rule, 0, TENSOR)
     merged, active = np.empty(len(base)), np.empty(len(base), dtype=np.uint8)
-    assert kernel(base, tuple(agents), merged, active, *arguments)
+    assert cpu.merge(rule, base, tuple(agents), merged, active, start=start)
     return merged, active
 
 
@@ -138,16 +139,6 @@ def test_kernels_and_formulas_give_the_same_bits(method, values, draw) -> None:
     want, pattern = merge_all(method, base, agents, **values)
     assert got.tobytes() == want.tobytes()
     assert active.tolist() == pattern.tolist()
-
-
-@pytest.mark.parametrize("method", ["task-arithmetic", "ties", "dare-ta", "dare-ties"])
-def test_kernels_find_what_is_not_finite(method) -> None:
-    base, agents = random_elements(0, 50)
-    _, rule = prepared(method, base, agents)
-    kernel, arguments = rule.kernel(KernelInput(0, TENSOR, 0))
-    merged, active = np.empty(50), np.empty(50, dtype=np.uint8)
-    agents[1, 20] = np.nan
-    assert not kernel(base, tuple(agents), merged, active, *arguments)
 
 
 @pytest.mark.parametrize("method", ["task-arithmetic", "ties", "dare-ta", "dare-ties"])

@@ -13,9 +13,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 # Libraries whose version a declared dependency fixes: numba's compiler, what Jinja2 marks as HTML,
-# the server under Gradio, the tokenizers of transformers, the HTTP client that the Hub library
-# speaks through (one name or the other), and triton, which comes with a CUDA build of torch and is
-# used only where there is one.
+# the server under Gradio, the tokenizers of transformers, and the HTTP client that the Hub library
+# speaks through (one name or the other).
 COMES_WITH = {
     "httpx": "huggingface-hub",
     "httpx2": "huggingface-hub",
@@ -23,7 +22,6 @@ COMES_WITH = {
     "markupsafe": "jinja2",
     "starlette": "gradio",
     "tokenizers": "transformers",
-    "triton": "torch",
 }
 
 

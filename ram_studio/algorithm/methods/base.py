@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from ram_studio.algorithm.kernels.rules import Arithmetic, Rule
+
 if TYPE_CHECKING:
-    from jaxtyping import Float32, Float64, Int64
+    from jaxtyping import Float, Float32, Int64
     from torch import Tensor
 
 Epsilon = Annotated[
@@ -84,6 +86,7 @@ class BlockInput(NamedTuple):
 
     base: float32 (n,); agents: float32 (agents, n); tensor: index among Facts.tensors;
     name: of the tensor, for seeding (a tied head goes by its embedding's name).
+    arithmetic: what rules are computed in, see ``kernels.rules``; formulas take float64.
     shape: of the whole tensor; a method that works on it whole (see Method.whole) gets all of it.
     fisher: float32 (agents, n), the diagonal Fisher information of each agent's own elements, for
     methods that need it.
@@ -99,41 +102,19 @@ class BlockInput(NamedTuple):
     shape: tuple[int, ...] = ()
     fisher: Float32[Tensor, "agents n"] | None = None
     check: Callable[[], None] = lambda: None
+    arithmetic: Arithmetic = "float64"
 
 
 class BlockOutput(NamedTuple):
-    """values: float64 (n,), merged and not yet rounded; active: int64 overlap pattern (n,).
+    """values: float (n,), merged and not yet rounded; active: int64 overlap pattern (n,).
 
     Bit t of the pattern says that agent t changed the element: by more than epsilon where the
     method has one, at all where it has none. The engine counts changed and unique elements by it,
     measures the effective factor where it has one bit, and rounds to nearest where it is 0.
     """
 
-    values: Float64[Tensor, " n"]
+    values: Float[Tensor, " n"]
     active: Int64[Tensor, " n"]
-
-
-Kernel = tuple[Callable[..., bool], tuple[Any, ...]]
-"""A fused CPU kernel, called with (base, agents, merged, active, *arguments), and its arguments."""
-
-
-class Fused(Protocol):
-    """A prepared method that the CPU can compute in one fused kernel.
-
-    Prepared methods without ``kernel`` go through their torch formula, which is also the kernel's
-    oracle: both give the same bits.
-    """
-
-    def kernel(self, block: KernelInput) -> Kernel:
-        """Return the kernel for a block of a tensor."""
-
-
-class KernelInput(NamedTuple):
-    """Which block a fused kernel is for, see BlockInput."""
-
-    tensor: int
-    name: str
-    start: int
 
 
 def _never_whole(settings: Any, name: str, shape: tuple[int, ...]) -> bool:
@@ -146,11 +127,13 @@ class Method:
 
     name: as on the command line; title and formula: for people; source: where it is published;
     settings: model of its settings; needs: of these settings, see Need;
-    prepare: settings and facts -> whatever ``merge`` wants; merge: one block. What prepare returns
-    may offer ``factors``, lambda per (tensor, agent): what is asked to multiply tau where only one
-    agent changed the element; ``expected_active``, int64 (agents,): how many elements each agent
-    changed by the facts given, which the engine compares with what it counts; ``kernel``, see
-    Fused.
+    prepare: settings and facts -> whatever ``rule`` or ``merge`` wants. What it returns may offer
+    ``factors``, lambda per (tensor, agent): what is asked to multiply tau where only one agent
+    changed the element; and ``expected_active``, int64 (agents,): how many elements each agent
+    changed by the facts given, which the engine compares with what it counts.
+    rule: for methods that are weighted sums of the tau of an element: (prepared, index among
+    Facts.tensors, name) -> the tensor's rule; fast on the CPU, and the same bits everywhere.
+    merge_block: for any other method: merges one block with torch, on any device.
     whole: whether a tensor of this name and shape must come as one block (a matrix method);
     memory then grows with the largest such tensor.
     is_experiment: a probe of single agents rather than a merge to use.
@@ -163,6 +146,20 @@ class Method:
     settings: type[MethodSettings]
     needs: Callable[[Any], frozenset[str]]
     prepare: Callable[[Any, Facts], Any]
-    merge: Callable[[BlockInput, Any], BlockOutput]
+    rule: Callable[[Any, int, str], Rule] | None = None
+    merge_block: Callable[[BlockInput, Any], BlockOutput] | None = None
     whole: Callable[[Any, str, tuple[int, ...]], bool] = _never_whole
     is_experiment: bool = False
+
+    def merge(self, block: BlockInput, prepared: Any) -> BlockOutput:
+        """Merge one block with torch: by ``merge_block``, or by the rule."""
+        if self.merge_block is not None:
+            return self.merge_block(block, prepared)
+        from ram_studio.algorithm.kernels import torch as kernels
+
+        assert self.rule is not None, "a method has a rule or a formula"
+        rule = self.rule(prepared, block.tensor, block.name)
+        merged = kernels.merge(
+            rule, block.base, block.agents, arithmetic=block.arithmetic, start=block.start
+        )
+        return BlockOutput(*merged)

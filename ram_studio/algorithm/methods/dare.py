@@ -18,28 +18,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
-from ram_studio.algorithm.methods.base import (
-    BlockInput,
-    BlockOutput,
-    Facts,
-    Kernel,
-    KernelInput,
-    Method,
-    MethodSettings,
-    Need,
-)
-from ram_studio.algorithm.methods.task_arithmetic import Scale, default_scale, sum_kept
-from ram_studio.algorithm.methods.ties import above, merge_elected
+from ram_studio.algorithm.kernels.rules import Drawing, Rule
+from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, Need
+from ram_studio.algorithm.methods.task_arithmetic import Scale, default_scale, sum_rule
+from ram_studio.algorithm.methods.ties import elected_rule
 from ram_studio.algorithm.methods.trimming import Density, ScopeOfTrimming, keep_thresholds
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ram_studio.algorithm.rounding import stream_key
 
 DropRate = Annotated[
     float,
@@ -87,26 +76,20 @@ class Dropping:
     thresholds: np.ndarray | None = None
     expected_active: np.ndarray | None = None
 
-    @cached_property
-    def cut(self) -> int:
-        """Number of 53-bit words below which an element is dropped."""
-        return math.ceil(self.drop_rate * 2.0**53)
+    def drawing(self, tensor: str) -> Drawing:
+        """Return what is dropped of a tensor: 53-bit numbers below the rate, rounded up."""
+        keys = (stream_key(self.seed, f"dare:{agent}", tensor) for agent in self.agents)
+        return Drawing(tuple(keys), math.ceil(self.drop_rate * 2.0**53))
 
-    def keys(self, tensor: str) -> tuple[np.uint64, ...]:
-        """Return each agent's key for the random words of a tensor."""
-        from ram_studio.algorithm.rounding import stream_key  # loads numba: not at import time
 
-        return tuple(stream_key(self.seed, f"dare:{agent}", tensor) for agent in self.agents)
-
-    def kernel(self, block: KernelInput) -> Kernel:
-        """Return the fused kernel, see base.Fused."""
-        from ram_studio.algorithm import sum_kernels
-
-        drawing = (self.keys(block.name), np.uint64(self.cut), np.uint64(block.start))
-        if self.thresholds is None:
-            return sum_kernels.merge_sum, (self.factor, *drawing)
-        thresholds = tuple(self.thresholds[block.tensor])
-        return sum_kernels.merge_trimmed, (thresholds, self.factor, *drawing)
+def _rule(prepared: Dropping, tensor: int, name: str) -> Rule:
+    if prepared.thresholds is None:
+        rule = sum_rule(len(prepared.agents), prepared.factor)
+    else:
+        rule = elected_rule(prepared.thresholds[tensor], prepared.factor)
+    if not prepared.drop_rate:
+        return rule
+    return rule._replace(drawing=prepared.drawing(name))
 
 
 def _prepare(settings: DareTaskArithmeticSettings | DareTiesSettings, facts: Facts) -> Dropping:
@@ -127,28 +110,6 @@ def _prepare(settings: DareTaskArithmeticSettings | DareTiesSettings, facts: Fac
     )
 
 
-def survivors(block: BlockInput, rule: Dropping) -> Tensor:
-    """Return which elements of each task vector are not dropped: bool (agents, n)."""
-    import torch
-
-    from ram_studio.algorithm.torch_kernels import random_words
-
-    n, device = block.base.shape[0], block.base.device
-    words = torch.stack(
-        [random_words(int(key), block.start, n, device) for key in rule.keys(block.name)]
-    )
-    return ((words >> 11) & ((1 << 53) - 1)) >= rule.cut
-
-
-def merge_block(block: BlockInput, rule: Dropping) -> BlockOutput:
-    """Merge one block."""
-    kept = survivors(block, rule)
-    if rule.thresholds is None:
-        return sum_kept(block, kept & (block.agents != block.base), rule.factor)
-    kept &= above(block, rule.thresholds[block.tensor])
-    return merge_elected(block, kept, rule.factor)
-
-
 DARE_TASK_ARITHMETIC = Method(
     name="dare-ta",
     title="DARE + Task Arithmetic",
@@ -157,7 +118,7 @@ DARE_TASK_ARITHMETIC = Method(
     settings=DareTaskArithmeticSettings,
     needs=lambda settings: frozenset(),
     prepare=_prepare,
-    merge=merge_block,
+    rule=_rule,
 )
 DARE_TIES = Method(
     name="dare-ties",
@@ -167,5 +128,5 @@ DARE_TIES = Method(
     settings=DareTiesSettings,
     needs=lambda settings: frozenset({Need.MAGNITUDES}),
     prepare=_prepare,
-    merge=merge_block,
+    rule=_rule,
 )

@@ -84,5 +84,5 @@ FISHER = Method(
     settings=FisherSettings,
     needs=lambda settings: frozenset({Need.FISHER}),
     prepare=_prepare,
-    merge=merge_block,
+    merge_block=merge_block,
 )

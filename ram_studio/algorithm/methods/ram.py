@@ -26,14 +26,11 @@ import numpy as np
 from pydantic import Field
 
 from ram_studio.algorithm import scaling
+from ram_studio.algorithm.kernels.rules import Rule, means
 from ram_studio.algorithm.ladder import DEFAULT_EPSILON, float32_threshold
 from ram_studio.algorithm.methods.base import (
-    BlockInput,
-    BlockOutput,
     Epsilon,
     Facts,
-    Kernel,
-    KernelInput,
     Method,
     MethodSettings,
     Need,
@@ -82,19 +79,13 @@ class RamPlusSettings(RamSoftSettings):
 class RegionRule:
     """RAM made ready for one merge.
 
-    epsilon: float32 threshold; factors: lambda (tensors, agents); elect_sign: see merge_elected.
+    epsilon: float32 threshold; factors: lambda (tensors, agents); elect_sign: in the
+    shared region.
     """
 
     epsilon: np.float32
     factors: np.ndarray
     elect_sign: bool
-
-    def kernel(self, block: KernelInput) -> Kernel:
-        """Return the fused kernel, see base.Fused."""
-        from ram_studio.algorithm import kernels
-
-        kernel = kernels.merge_elected if self.elect_sign else kernels.merge_mean
-        return kernel, (self.epsilon, tuple(self.factors[block.tensor].tolist()))
 
 
 def factors_for(rule: str, settings: RamSettings, ratios: np.ndarray) -> np.ndarray:
@@ -126,19 +117,10 @@ def _prepare(rule: str):
     return prepare
 
 
-def merge_block(block: BlockInput, rule: RegionRule) -> BlockOutput:
-    """Merge one block (Eq. 7)."""
-    from ram_studio.algorithm.torch_kernels import merge_ram
-
-    return BlockOutput(
-        *merge_ram(
-            block.base,
-            block.agents,
-            float(rule.epsilon),
-            rule.factors[block.tensor].tolist(),
-            rule.elect_sign,
-        )
-    )
+def rule_of(prepared: RegionRule, tensor: int, name: str) -> Rule:
+    """Return Eq. 7 with a tensor's lambda."""
+    factors = tuple(prepared.factors[tensor].tolist())
+    return Rule(float(prepared.epsilon), factors, means(len(factors)), prepared.elect_sign)
 
 
 PRESETS: dict[str, dict[str, object]] = {
@@ -162,7 +144,7 @@ RAM = Method(
     settings=RamSettings,
     needs=_needs,
     prepare=_prepare("ram"),
-    merge=merge_block,
+    rule=rule_of,
 )
 RAM_PLUS = Method(
     name="ram+",
@@ -172,7 +154,7 @@ RAM_PLUS = Method(
     settings=RamPlusSettings,
     needs=_needs,
     prepare=_prepare("ram+"),
-    merge=merge_block,
+    rule=rule_of,
 )
 RAM_PLUS_SOFT = Method(
     name="ram+s",
@@ -182,7 +164,7 @@ RAM_PLUS_SOFT = Method(
     settings=RamSoftSettings,
     needs=_needs,
     prepare=_prepare("ram+s"),
-    merge=merge_block,
+    rule=rule_of,
 )
 RAM_PLUS_MAGNITUDE = Method(
     name=scaling.MAGNITUDE_RULE,
@@ -193,5 +175,5 @@ RAM_PLUS_MAGNITUDE = Method(
     settings=RamPlusSettings,
     needs=_needs_magnitudes,
     prepare=_prepare(scaling.MAGNITUDE_RULE),
-    merge=merge_block,
+    rule=rule_of,
 )

@@ -92,6 +92,6 @@ REGION = Method(
     settings=RegionSettings,
     needs=lambda settings: frozenset(),
     prepare=_prepare,
-    merge=merge_block,
+    merge_block=merge_block,
     is_experiment=True,
 )

@@ -8,23 +8,13 @@ scale = 1/N is plain averaging, scale = 1 the plain sum.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
-from ram_studio.algorithm.methods.base import (
-    BlockInput,
-    BlockOutput,
-    Facts,
-    Kernel,
-    KernelInput,
-    Method,
-    MethodSettings,
-)
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ram_studio.algorithm.kernels.rules import Rule
+from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings
 
 Scale = Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)]
 
@@ -44,16 +34,15 @@ class ScaledSum:
     scale: float
     factors: np.ndarray
 
-    def kernel(self, block: KernelInput) -> Kernel:
-        """Return the fused kernel, see base.Fused."""
-        from ram_studio.algorithm import sum_kernels
-
-        return sum_kernels.merge_sum, (self.scale, (), np.uint64(0), np.uint64(0))
-
 
 def default_scale(scale: float | None, facts: Facts) -> float:
     """Return the scale, or 1/N where it was left out."""
     return 1.0 / len(facts.agents) if scale is None else float(scale)
+
+
+def sum_rule(n_agents: int, factor: float) -> Rule:
+    """Return base + factor * sum of all tau."""
+    return Rule(0.0, (factor,) * n_agents, (factor,) * (n_agents + 1))
 
 
 def _prepare(settings: TaskArithmeticSettings, facts: Facts) -> ScaledSum:
@@ -61,25 +50,8 @@ def _prepare(settings: TaskArithmeticSettings, facts: Facts) -> ScaledSum:
     return ScaledSum(scale, facts.uniform_factors(scale))
 
 
-def sum_kept(block: BlockInput, kept: Tensor, factor: float) -> BlockOutput:
-    """Return base + factor * sum of the tau that are kept.
-
-    kept: bool (agents, n). Where nothing is kept, or it cancels, the base's value stays exactly.
-    """
-    import torch
-
-    x = block.base.double()
-    total = torch.zeros_like(x)
-    active = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
-    for t, agent in enumerate(block.agents):
-        total += torch.where(kept[t], agent.double() - x, 0.0)
-        active |= (agent != block.base).long() << t
-    return BlockOutput(torch.where(total != 0, x + factor * total, x), active)
-
-
-def merge_block(block: BlockInput, rule: ScaledSum) -> BlockOutput:
-    """Merge one block."""
-    return sum_kept(block, block.agents != block.base, rule.scale)
+def _rule(prepared: ScaledSum, tensor: int, name: str) -> Rule:
+    return sum_rule(prepared.factors.shape[1], prepared.scale)
 
 
 TASK_ARITHMETIC = Method(
@@ -90,5 +62,5 @@ TASK_ARITHMETIC = Method(
     settings=TaskArithmeticSettings,
     needs=lambda settings: frozenset(),
     prepare=_prepare,
-    merge=merge_block,
+    rule=_rule,
 )

@@ -13,26 +13,14 @@ mergekit the positive one; neither has a reason for it.) What "among the largest
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field
 
-from ram_studio.algorithm.methods.base import (
-    BlockInput,
-    BlockOutput,
-    Facts,
-    Kernel,
-    KernelInput,
-    Method,
-    MethodSettings,
-    Need,
-)
+from ram_studio.algorithm.kernels.rules import Rule, means
+from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, Need
 from ram_studio.algorithm.methods.task_arithmetic import Scale
 from ram_studio.algorithm.methods.trimming import Density, ScopeOfTrimming, keep_thresholds
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class TiesSettings(MethodSettings):
@@ -56,18 +44,12 @@ class ElectedMean:
     factors: np.ndarray
     expected_active: np.ndarray
 
-    def kernel(self, block: KernelInput) -> Kernel:
-        """Return the fused kernel, see base.Fused."""
-        from ram_studio.algorithm import sum_kernels
 
-        thresholds = tuple(self.thresholds[block.tensor])
-        return sum_kernels.merge_trimmed, (
-            thresholds,
-            self.scale,
-            (),
-            np.uint64(0),
-            np.uint64(0),
-        )
+def elected_rule(thresholds: np.ndarray, factor: float) -> Rule:
+    """Return base + factor * mean of the tau above an agent's threshold that agree in sign."""
+    n = len(thresholds)
+    limits = tuple(thresholds.tolist())
+    return Rule(0.0, (factor,) * n, means(n, factor), elect_sign=True, thresholds=limits)
 
 
 def _prepare(settings: TiesSettings, facts: Facts) -> ElectedMean:
@@ -79,45 +61,8 @@ def _prepare(settings: TiesSettings, facts: Facts) -> ElectedMean:
     )
 
 
-def above(block: BlockInput, thresholds: np.ndarray) -> Tensor:
-    """Return where |tau| > threshold: bool (agents, n), from float32 thresholds (agents,)."""
-    import torch
-
-    limits = torch.from_numpy(thresholds.copy()).to(block.base.device)
-    return (block.agents - block.base).abs() > limits[:, None]
-
-
-def merge_elected(block: BlockInput, kept: Tensor, factor: float) -> BlockOutput:
-    """Return base + factor * mean of the kept tau that agree with the sign of their sum.
-
-    kept: bool (agents, n).
-    """
-    import torch
-
-    x = block.base.double()
-    total = torch.zeros_like(x)
-    mass = {1: torch.zeros_like(x), -1: torch.zeros_like(x)}
-    voters = {1: torch.zeros_like(x), -1: torch.zeros_like(x)}
-    active = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
-    for t, agent in enumerate(block.agents):
-        tau = torch.where(kept[t], agent.double() - x, 0.0)
-        total += tau
-        for sign in (1, -1):
-            has_sign = tau.sign() == sign
-            mass[sign] += torch.where(has_sign, tau, 0.0)
-            voters[sign] += has_sign
-        active |= (agent != block.base).long() << t
-    mean = torch.where(
-        total > 0,
-        mass[1] / voters[1].clamp(min=1),
-        mass[-1] / voters[-1].clamp(min=1),
-    )
-    return BlockOutput(torch.where(total != 0, x + factor * mean, x), active)
-
-
-def merge_block(block: BlockInput, rule: ElectedMean) -> BlockOutput:
-    """Merge one block."""
-    return merge_elected(block, above(block, rule.thresholds[block.tensor]), rule.scale)
+def _rule(prepared: ElectedMean, tensor: int, name: str) -> Rule:
+    return elected_rule(prepared.thresholds[tensor], prepared.scale)
 
 
 TIES = Method(
@@ -128,5 +73,5 @@ TIES = Method(
     settings=TiesSettings,
     needs=lambda settings: frozenset({Need.MAGNITUDES}),
     prepare=_prepare,
-    merge=merge_block,
+    rule=_rule,
 )

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from ram_studio.algorithm.methods.base import BlockInput, BlockOutput, Facts, Method, MethodSettings
-from ram_studio.algorithm.methods.task_arithmetic import sum_kept
+from ram_studio.algorithm.methods.task_arithmetic import sum_rule
 from ram_studio.algorithm.naming import EMBEDDING, HEAD, layer_of
 
 if TYPE_CHECKING:
@@ -146,8 +146,10 @@ def merge_block(block: BlockInput, rule: Interference) -> BlockOutput:
 
     settings = rule.settings
     if not is_linear(settings, block.name, block.shape):
-        changed = block.agents != block.base
-        return sum_kept(block, changed & (rule.other_factor != 0), rule.other_factor)
+        from ram_studio.algorithm.kernels import torch as kernels
+
+        averaging = sum_rule(len(block.agents), rule.other_factor)
+        return BlockOutput(*kernels.merge(averaging, block.base, block.agents))
     x = block.base.double()
     taus = (block.agents.double() - x).view(-1, *block.shape)
     merged = taus.sum(0)
@@ -171,6 +173,6 @@ WUDI = Method(
     settings=WudiSettings,
     needs=lambda settings: frozenset(),
     prepare=_prepare,
-    merge=merge_block,
+    merge_block=merge_block,
     whole=is_linear,
 )

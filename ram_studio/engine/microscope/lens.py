@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ram_studio.algorithm import rounding
+from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.ladder import ladder_index
 from ram_studio.algorithm.methods import METHODS, Need, make_settings
 from ram_studio.algorithm.sketch import Sketch
@@ -183,11 +184,12 @@ def _survivors(prepared: Any, tensor: MergeTensor, index: np.ndarray) -> np.ndar
     if not hasattr(prepared, "drop_rate"):
         return None
     rows = []
-    for key in prepared.keys(tensor.tied_to or tensor.name):
+    keys, cut = prepared.drawing(tensor.tied_to or tensor.name)
+    for key in keys:
         words = np.empty(len(index), dtype=np.uint64)
         for i, element in enumerate(index.tolist()):
-            rounding.random_words(key, np.uint64(element), words[i : i + 1])
-        rows.append((words >> np.uint64(11)) >= np.uint64(prepared.cut))
+            cpu.random_words(key, element, words[i : i + 1])
+        rows.append((words >> np.uint64(11)) >= np.uint64(cut))
     return np.stack(rows)
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ram_studio.algorithm import kernels, ladder, overlap
+from ram_studio.algorithm import ladder, overlap
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS, OverlapCounts
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
-from ram_studio.engine.passes.cpu_backend import Backend
-from ram_studio.engine.passes.grid import Grid
+from ram_studio.engine.passes.cpu_backend import Backend, Histogram
+from ram_studio.engine.passes.grid import Grid, ladder_grid
 from ram_studio.engine.passes.relating import RelationCounter, RelationTally
 from ram_studio.engine.reading.blocks import Block, blocks_of
 
@@ -26,22 +26,40 @@ FOLD_ELEMENTS = 1 << 30
 
 
 class Tally:
-    """The tables of all tensors. Interval 0 lies below the first threshold."""
+    """Counts of all tensors at every threshold. Interval 0 lies below the first one.
+
+    magnitudes: int64 (agents, bins), the |tau| of each agent by bin of ``ladder``.
+    """
 
     def __init__(self, n_tensors: int, n_agents: int, grid: Grid) -> None:
         self.n_agents = n_agents
         self.grid = grid
         self.has_patterns = n_agents <= MAX_PATTERN_AGENTS
-        rows = (1 << n_agents, n_agents) if self.has_patterns else (n_agents, n_agents)
-        self._tables = np.zeros((n_tensors, *rows, grid.points + 1), dtype=np.int64)
+        self.histograms: tuple[Histogram, ...] = ("chain",)
+        if not self.has_patterns:
+            self.histograms = ("steps", "sizes")
+        rows = 1 << n_agents if self.has_patterns else n_agents
+        self._tables = np.zeros((n_tensors, rows, n_agents, grid.points + 1), dtype=np.int64)
         self.magnitudes = np.zeros((n_agents, ladder.BIN_COUNT), dtype=np.int64)
         self._lock = threading.Lock()
 
-    def add(self, tensor: int, table: np.ndarray, magnitudes: np.ndarray) -> None:
-        """Add a folded histogram of one tensor."""
+    def counter(self, backend: Backend) -> HistogramCounter:
+        """Return what counts blocks for it in one thread."""
+        return HistogramCounter(self, backend)
+
+    def add(self, tensor: int, histogram: np.ndarray, sizes: np.ndarray | None = None) -> None:
+        """Add the histograms of a tensor's blocks, see ``kernels.cpu``."""
+        rows = histogram.reshape(-1, ladder.BIN_COUNT)
+        used = np.flatnonzero(rows.any(axis=1))
+        if sizes is None:
+            used = used[used >= self.n_agents]  # the empty set's rows are scratch
+            sizes = np.zeros_like(self.magnitudes)
+            np.add.at(sizes, used % self.n_agents, rows[used])
+        folded = fold_bins(rows[used], self.grid)
         with self._lock:
-            self._tables[tensor] += table
-            self.magnitudes += magnitudes
+            table = self._tables[tensor].reshape(len(rows), -1)
+            table[used] += folded
+            self.magnitudes += sizes[:, : ladder.BIN_COUNT]
 
     def counts(self, numel: list[int]) -> OverlapCounts:
         """Return the counts per tensor at each threshold."""
@@ -60,33 +78,42 @@ class Tally:
         return OverlapCounts(totals, None, np.array(shared, np.int64).reshape(shape))
 
 
-class MagnitudeTally(Tally):
-    """Keeps the magnitudes of some agents, by group of tensors, and none of their overlaps."""
+class SizeTally:
+    """The |tau| of each agent by bin of ``ladder``: int64 (groups, agents, bins).
 
-    def __init__(self, out: np.ndarray, per_tensor: bool) -> None:
-        """out: int64 (groups, agents, bins), added to in place."""
-        every_bin = np.ones(ladder.BIN_COUNT, dtype=np.int64)
-        grid = Grid(ladder.EDGE_BITS, np.zeros(1, dtype=np.int64), every_bin)
-        super().__init__(0, out.shape[1], grid)
-        self._out = out
+    One group per tensor, or one for the whole model; 32 KiB per group and agent are held.
+    """
+
+    histograms: tuple[Histogram, ...] = ("sizes",)
+    grid = ladder_grid()
+
+    def __init__(self, n_tensors: int, n_agents: int, *, per_tensor: bool) -> None:
+        self.n_agents = n_agents
         self._per_tensor = per_tensor
+        self.bins = np.zeros(
+            (n_tensors if per_tensor else 1, n_agents, ladder.BIN_COUNT), dtype=np.int64
+        )
+        self._lock = threading.Lock()
 
-    def add(self, tensor: int, table: np.ndarray, magnitudes: np.ndarray) -> None:
-        """Add a folded histogram of one tensor."""
+    def counter(self, backend: Backend) -> HistogramCounter:
+        """Return what counts blocks for it in one thread."""
+        return HistogramCounter(self, backend)
+
+    def add(self, tensor: int, sizes: np.ndarray) -> None:
+        """Add the histogram of a tensor's blocks."""
         with self._lock:
-            self._out[tensor if self._per_tensor else 0] += magnitudes
+            self.bins[tensor if self._per_tensor else 0] += sizes[:, : ladder.BIN_COUNT]
 
 
-class Counter:
-    """Fills histograms for a tally, one thread's worth."""
+class HistogramCounter:
+    """Fills histograms for a tally, one thread's worth, and hands them over tensor by tensor."""
 
-    def __init__(self, tally: Tally, backend: Backend) -> None:
+    def __init__(self, tally: Tally | SizeTally, backend: Backend) -> None:
         self._tally = tally
         self._backend = backend
         self._held = 0
         self._place: Any = None
-        self._histogram: Any = None
-        self._magnitudes: Any = None
+        self._histograms: list[Any] = []
 
     def add(self, tensor: int, base: Any, agents: Any) -> bool:
         """Count a block of a tensor; False when some task vector is not finite."""
@@ -94,34 +121,72 @@ class Counter:
         if place != self._place or self._held + len(base) > FOLD_ELEMENTS:
             self.close()
             self._place = place
-        if self._histogram is None:
-            n, bins = self._tally.n_agents, ladder.BIN_COUNT
-            rows = 1 << n if self._tally.has_patterns else n
-            self._histogram = self._backend.new_histogram((rows, n, bins), base)
-            if not self._tally.has_patterns:
-                self._magnitudes = self._backend.new_histogram((n, bins), base)
+        kinds = self._tally.histograms
+        if not self._histograms:
+            n = self._tally.n_agents
+            self._histograms = [self._backend.new_histogram(kind, n, base) for kind in kinds]
         self._held += len(base)
         edge = self._tally.grid.edge_bits
-        return self._backend.count(self._histogram, self._magnitudes, edge, base, agents)
+        return all(
+            self._backend.fill(kind, histogram, edge, base, agents)
+            for kind, histogram in zip(kinds, self._histograms, strict=True)
+        )
 
     def close(self) -> None:
-        """Fold the histogram into its tensor's table and clear it."""
-        if self._held == 0:
-            return
-        n, grid = self._tally.n_agents, self._tally.grid
-        magnitudes = np.zeros((n, ladder.BIN_COUNT), dtype=np.int64)
-        histogram = self._backend.take(self._histogram)
-        if self._tally.has_patterns:
-            table = np.zeros((1 << n, n, grid.points + 1), dtype=np.int64)
-            flat = histogram.reshape(-1)
-            kernels.fold_chain(flat, grid.interval_of_bin, table, magnitudes)
-        else:
-            table = fold_bins(histogram, grid)
-            held = self._backend.take(self._magnitudes)
-            magnitudes += held
-            histogram[:] = held[:] = 0
-        self._tally.add(self._place[0], table, magnitudes)
+        """Hand over what is held."""
+        if self._held:
+            counted = [self._backend.take(histogram) for histogram in self._histograms]
+            self._tally.add(self._place[0], *counted)
+            for histogram in self._histograms:
+                histogram[:] = 0
         self._held = 0
+
+
+class EpsilonTally:
+    """The overlap patterns of all tensors at one epsilon: a float32 value, see ``ladder``."""
+
+    def __init__(self, n_tensors: int, n_agents: int, epsilon: float) -> None:
+        self.epsilon = ladder.float32_threshold(epsilon)
+        self._has_patterns = n_agents <= MAX_PATTERN_AGENTS
+        each = (1 << n_agents,) if self._has_patterns else (n_agents, n_agents)
+        self._table = np.zeros((n_tensors, *each), dtype=np.int64)
+        self._lock = threading.Lock()
+
+    def counter(self, backend: Backend) -> EpsilonCounter:
+        """Return what counts blocks for it in one thread."""
+        return EpsilonCounter(self, backend)
+
+    def add(self, tensor: int, counts: np.ndarray) -> None:
+        """Add the counts of a block of a tensor."""
+        with self._lock:
+            self._table[tensor] += counts
+
+    def counts(self, numel: list[int]) -> OverlapCounts:
+        """Return the counts per tensor."""
+        totals = np.array(numel, dtype=np.int64)
+        if not self._has_patterns:
+            return OverlapCounts(totals, None, self._table[:, None])
+        # Blocks that nobody changed were not counted.
+        self._table[:, 0] += totals - self._table.sum(1)
+        return OverlapCounts.from_patterns(totals, self._table[:, None])
+
+
+class EpsilonCounter:
+    """Counts at one epsilon."""
+
+    def __init__(self, tally: EpsilonTally, backend: Backend) -> None:
+        self._tally = tally
+        self._backend = backend
+
+    def add(self, tensor: int, base: Any, agents: Any) -> bool:
+        """Count a block of a tensor; False when some task vector is not finite."""
+        counts = self._backend.count(base, agents, self._tally.epsilon)
+        if counts is not None:
+            self._tally.add(tensor, counts)
+        return counts is not None
+
+    def close(self) -> None:
+        """Nothing is held back."""
 
 
 def fold_bins(histogram: np.ndarray, grid: Grid) -> np.ndarray:
@@ -147,7 +212,7 @@ class Counting:
 
     stage: str
     tensors: Sequence[MergeTensor]
-    tallies: Sequence[tuple[Choose, Tally]]
+    tallies: Sequence[tuple[Choose, Tally | SizeTally | EpsilonTally]]
     related: RelationTally | None = None
 
     def blocks(self, block_elements: int) -> list[Block]:
@@ -162,7 +227,7 @@ class Counting:
 class _CountingWorker:
     def __init__(self, work: Counting, backend: Backend) -> None:
         self._backend = backend
-        self._counters = [(choose, Counter(tally, backend)) for choose, tally in work.tallies]
+        self._counters = [(choose, tally.counter(backend)) for choose, tally in work.tallies]
         self._related = None if work.related is None else RelationCounter(work.related)
 
     def block(self, block: Block, base: Any, agents: Any) -> bool:
@@ -190,8 +255,3 @@ def every_agent(backend: Backend, block: Block, agents: Any) -> Any:
 def as_base(backend: Backend, block: Block, agents: Any) -> Any:
     """Return the agents rounded to the base's dtype."""
     return backend.as_base(block, agents)
-
-
-def some_agents(group: slice) -> Choose:
-    """Return what picks some agents."""
-    return lambda backend, block, agents: agents[group]

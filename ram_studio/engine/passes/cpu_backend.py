@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 
-from ram_studio.algorithm import kernels, rounding
-from ram_studio.algorithm.methods import KernelInput
-from ram_studio.engine.passes.plan import Merged, Plan, overflow_error, pattern_dtype
+from ram_studio.algorithm import ladder, rounding
+from ram_studio.algorithm.kernels import cpu
+from ram_studio.algorithm.kernels.rules import Rule
+from ram_studio.algorithm.rounding import STORAGE
+from ram_studio.engine.passes.plan import Merged, Plan, overflow_error
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
-from ram_studio.engine.reading.readers import as_float32
+
+Histogram = Literal["chain", "steps", "sizes"]
+"""What blocks are counted into, see ``kernels.cpu``: ``fill_chain`` up to six agents, else
+``fill_steps``; ``count_sizes``."""
+
+ROWS: dict[Histogram, Callable[[int], tuple[int, ...]]] = {
+    "chain": lambda n: (1 << n, n),
+    "steps": lambda n: (n, n),
+    "sizes": lambda n: (n,),
+}
+"""Shape of a histogram's rows of bins, by the number of agents."""
 
 Agents = tuple[np.ndarray, ...]
 
@@ -29,33 +42,44 @@ class CpuBackend:
         self._size = block_elements
         self._check = check
         self._buffers: dict[tuple[str, np.dtype], np.ndarray] = {}
+        self._known: tuple[str, Rule] | None = None
 
-    def new_histogram(self, shape: tuple[int, ...], base: np.ndarray) -> np.ndarray:
-        """Return zeros to count blocks like this one into."""
-        return np.zeros(shape, dtype=np.int32)
+    def new_histogram(self, kind: Histogram, n_agents: int, base: np.ndarray) -> np.ndarray:
+        """Return zeros for ``fill`` to count blocks like this one into."""
+        room = cpu.SCRATCH if kind == "sizes" else 0
+        return np.zeros((*ROWS[kind](n_agents), ladder.BIN_COUNT + room), dtype=np.int32)
 
-    def count(
+    def fill(
         self,
+        kind: Histogram,
         histogram: np.ndarray,
-        magnitudes: np.ndarray | None,
         edge_bits: int,
         base: np.ndarray,
         agents: Agents,
     ) -> bool:
-        """Add a block to a chain histogram, or without patterns to steps and magnitudes.
-
-        See ``kernels.fill_chain`` and ``kernels.fill_steps``. Returns False when some task vector
-        is not finite.
-        """
-        if kernels.is_copy(base, agents):
-            return kernels.is_finite(base)
-        if magnitudes is None:
-            return kernels.fill_chain(base, agents, histogram.reshape(-1), np.int32(edge_bits))
-        return kernels.fill_steps(base, agents, histogram, magnitudes, np.int32(edge_bits))
+        """Add a block to a histogram; False when some task vector is not finite."""
+        if cpu.is_copy(base, agents):
+            return cpu.is_finite(base)
+        loop = {"chain": cpu.fill_chain, "steps": cpu.fill_steps, "sizes": cpu.count_sizes}[kind]
+        table = histogram.reshape(-1) if kind == "chain" else histogram
+        return loop(base, agents, table, cpu.Grid(np.int32(edge_bits)))
 
     def take(self, histogram: np.ndarray) -> np.ndarray:
-        """Return what was counted, for the caller to read and clear."""
+        """Return what was counted in the CPU's memory."""
         return histogram
+
+    def count(self, base: np.ndarray, agents: Agents, epsilon: np.float32) -> np.ndarray | None:
+        """Return the patterns of who changed elements by more than epsilon, counted.
+
+        See ``kernels.cpu.count_patterns``; all 0 where nobody changed any, None when some task
+        vector is not finite.
+        """
+        pattern = self._pattern(len(agents), len(base))
+        if cpu.is_copy(base, agents):
+            return cpu.count_patterns(pattern[:0], len(agents)) if cpu.is_finite(base) else None
+        if not cpu.find_patterns(base, agents, pattern, epsilon):
+            return None
+        return cpu.count_patterns(pattern, len(agents))
 
     def as_base(self, block: Block, agents: Agents) -> Agents:
         """Return agents rounded to the base's dtype; what overflows there stays as it was."""
@@ -91,58 +115,44 @@ class CpuBackend:
 
             on_torch = TorchBackend(self._check)
             merged = on_torch.merge(plan, block, *on_torch.taken_in(base, agents), fisher)
-            return merged and Merged(on_torch.stored(merged), merged.counts, merged.sums)
-        tensor = block.tensor
-        dtype = plan.dtypes[tensor.name]
-        active = self._buffer("active", pattern_dtype(plan.n_agents), block.n)
-        kernel, arguments = plan.prepared.kernel(
-            KernelInput(plan.rows[tensor.name], block.name, block.start)
-        )
-        # bfloat16 and float32 are rounded inside the kernel, unless drawn at random.
+            return merged and replace(merged, stored=on_torch.stored(merged))
+        tensor, n = block.tensor, len(agents)
+        dtype, kind = plan.dtypes[tensor.name], plan.arithmetic_of(block)
+        if kind == "float32" and cpu.is_copy(base, agents):
+            return Merged(base) if cpu.is_finite(base) else None
+        pattern = self._pattern(n, block.n)
+        # bfloat16 and float32 are rounded inside the loop, unless drawn at random.
         is_direct = plan.rounding == "nearest" and dtype != "F16"
-        target = rounding.STORAGE[dtype] if is_direct else np.dtype(np.float64)
-        stored = self._buffer("merged", target, block.n)
-        if not kernel(base, agents, stored, active, *arguments):
-            return None
+        stored = self._buffer("merged", STORAGE[dtype] if is_direct else np.dtype(kind), block.n)
+        rule = self._rule(plan, block)
+        if not cpu.merge(rule, base, agents, stored, pattern, arithmetic=kind, start=block.start):
+            if not cpu.is_tau_finite(base, agents):
+                return None
+            raise overflow_error(dtype, block)
         if not is_direct:
             key = plan.key(tensor)
-            stored = rounding.store(stored, dtype, plan.rounding, active, key, block.start)
-        is_finite = np.isfinite(stored).all() if dtype == "F16" else kernels.is_finite(stored)
-        if not is_finite:
-            raise overflow_error(dtype, block)
+            stored = rounding.store(stored, dtype, plan.rounding, pattern, key, block.start)
+            if not cpu.is_finite(stored):
+                raise overflow_error(dtype, block)
         if not tensor.is_counted:
             return Merged(stored)
-        return Merged(stored, *_measure(block, base, agents, stored, active))
+        cuts = [0, *(part.stop for part in block.groups)]
+        sums = cpu.measure(base, agents, stored, pattern, cuts, arithmetic=kind)
+        return Merged(stored, cpu.count_patterns(pattern, n), sums)
+
+    def _pattern(self, n_agents: int, n: int) -> np.ndarray:
+        return self._buffer("pattern", cpu.pattern_dtype(n_agents), n)
+
+    def _rule(self, plan: Plan, block: Block) -> Rule:
+        """Return the tensor's rule; the last one is kept, as its blocks follow each other."""
+        if self._known is None or self._known[0] != block.tensor.name:
+            self._known = block.tensor.name, plan.rule(block)
+        return self._known[1]
 
     def _buffer(self, use: str, dtype: np.dtype, n: int) -> np.ndarray:
         if (use, dtype) not in self._buffers or len(self._buffers[use, dtype]) < n:
             self._buffers[use, dtype] = np.empty(max(n, self._size), dtype=dtype)
         return self._buffers[use, dtype][:n]
-
-
-def _measure(
-    block: Block, base: np.ndarray, agents: Agents, stored: np.ndarray, active: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return counts and sums of what was stored, see Merged."""
-    counts = np.array(
-        [kernels.count_active(active, t) for t in range(len(agents))], dtype=np.int64
-    ).T
-    if base.dtype != stored.dtype:  # loops compare numbers that are stored alike
-        base, stored = as_float32(base), _numbers(stored)
-        agents = tuple(as_float32(agent) for agent in agents)
-    parts = list(block.groups)
-    sums = np.zeros((len(parts), 2, len(agents)))
-    for t in np.flatnonzero(counts[1]).tolist():
-        for row, part in enumerate(parts):
-            sums[row, :, t] = kernels.stored_change(
-                base[part], agents[t][part], stored[part], active[part], t
-            )
-    return counts, sums
-
-
-def _numbers(stored: np.ndarray) -> np.ndarray:
-    """Return stored elements of any dtype as float32."""
-    return stored.astype(np.float32) if stored.dtype == np.float16 else as_float32(stored)
 
 
 def _through(values: np.ndarray, block: Block) -> np.ndarray:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from ram_studio.algorithm.overlap import shared_of_patterns
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.engine.passes.cpu_backend import Backend
 from ram_studio.engine.passes.plan import Merged, Plan
@@ -27,29 +28,34 @@ class Sink(Protocol):
         """Take a piece of a tensor's data."""
 
 
-@dataclass
 class MergeTally:
-    """What the merge pass counts: per agent changed and unique elements, and what was stored.
+    """What the merge pass counts: overlap patterns, and what was stored.
 
-    counts: int64 (2, agents), changed and unique. Sums of stored change are kept per group of
-    elements and added exactly, so that the result does not depend on threads or blocks.
+    Sums of stored change are kept per group of elements and added exactly, so that the result does
+    not depend on threads or blocks.
     """
 
-    n_agents: int
-    counts: np.ndarray = field(init=False)
-    sums: list[np.ndarray] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.counts = np.zeros((2, self.n_agents), dtype=np.int64)
+    def __init__(self, n_agents: int) -> None:
+        self._n_agents = n_agents
+        self._patterns: Any = 0
+        self._sums: list[np.ndarray] = []
         self._lock = threading.Lock()
 
     def add(self, merged: Merged) -> None:
         """Add one block's counts and sums."""
-        if merged.counts is None or merged.sums is None:
+        if merged.patterns is None or merged.sums is None:
             return
         with self._lock:
-            self.counts += merged.counts
-            self.sums.append(merged.sums)
+            self._patterns = self._patterns + merged.patterns
+            self._sums.append(merged.sums)
+
+    @property
+    def shared(self) -> np.ndarray:
+        """Elements that agent t changed together with exactly j others, int64 (agents, agents)."""
+        if isinstance(self._patterns, int):
+            return np.zeros((self._n_agents, self._n_agents), dtype=np.int64)
+        found = self._patterns
+        return shared_of_patterns(found) if found.ndim == 1 else found
 
     def effective_factor(self, agent: int) -> float | None:
         """Return sum((stored - base) tau) / sum(tau**2) over the agent's unique region.
@@ -57,7 +63,7 @@ class MergeTally:
         None when it has no unique element.
         """
         top, bottom = (
-            math.fsum(float(n) for sums in self.sums for n in sums[:, i, agent]) for i in (0, 1)
+            math.fsum(float(n) for sums in self._sums for n in sums[:, agent, i]) for i in (0, 1)
         )
         return top / bottom if bottom else None
 

@@ -8,19 +8,12 @@ from typing import Any
 import numpy as np
 
 from ram_studio.algorithm import rounding
+from ram_studio.algorithm.kernels.rules import Arithmetic, Rule, arithmetic
 from ram_studio.algorithm.methods import Facts, Method
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.errors import SettingsError
-
-MAX_AGENTS = 32
-
-ARITHMETIC = "float64"
-"""In which floating-point arithmetic merges are computed, before they are stored.
-
-Kept in the passport: another version's arithmetic may give other last digits.
-"""
 
 
 @dataclass(frozen=True)
@@ -81,12 +74,18 @@ class Plan:
     @property
     def is_fused(self) -> bool:
         """Whether a fused CPU loop computes it; else its torch formula does."""
-        return self.device == "cpu" and hasattr(self.prepared, "kernel")
+        return self.device == "cpu" and self.method.rule is not None
 
-    @property
-    def arithmetic(self) -> str:
-        """In which numbers merged elements are computed, see ARITHMETIC."""
-        return ARITHMETIC
+    def rule(self, block: Block) -> Rule:
+        """Return the rule of a block's tensor, for methods that have one."""
+        assert self.method.rule is not None, "the method is a weighted sum"
+        return self.method.rule(self.prepared, self.rows[block.tensor.name], block.name)
+
+    def arithmetic_of(self, block: Block) -> Arithmetic:
+        """In which numbers a block is computed, see ``kernels.rules``."""
+        if self.method.rule is None:
+            return "float64"
+        return arithmetic((*block.dtypes, self.dtypes[block.tensor.name]))
 
     def key(self, tensor: MergeTensor) -> np.uint64:
         """Return the tensor's key for stochastic rounding; a tied head shares its embedding's."""
@@ -97,28 +96,16 @@ class Plan:
 class Merged:
     """One block, merged.
 
-    stored: elements of the output's dtype, in the backend's memory; counts: int64 (2, agents), how
-    many each agent changed, and changed alone; sums: float64 (groups, 2, agents), over the latter
-    (stored - base) * tau and tau**2, by group of elements. The last two are None where the tensor
-    is not counted.
+    stored: elements of the output's dtype, in the backend's memory; patterns: how many elements
+    have each overlap pattern, see ``kernels.cpu.count_patterns``; sums: float64 (groups, agents,
+    2), (stored - base) * tau and tau**2 over what each agent changed alone, by group of elements.
+    The last two are None where nothing is counted: nobody changed any, or the tensor is a head that
+    was counted already.
     """
 
     stored: Any
-    counts: np.ndarray | None = None
+    patterns: np.ndarray | None = None
     sums: np.ndarray | None = None
-
-
-def pattern_dtype(n_agents: int) -> np.dtype:
-    """Return the smallest unsigned integer with a bit per agent.
-
-    Raises: SettingsError for more than MAX_AGENTS agents.
-    """
-    if n_agents > MAX_AGENTS:
-        raise SettingsError(
-            f"{n_agents} agents were given; at most {MAX_AGENTS} can be merged at once. Merge in "
-            "groups."
-        )
-    return np.dtype(np.uint8 if n_agents <= 8 else np.uint16 if n_agents <= 16 else np.uint32)
 
 
 def overflow_error(dtype: str, block: Block) -> SettingsError:

@@ -7,16 +7,17 @@ fetched at once: while one thread waits for its device, others go on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
 
-from ram_studio.algorithm import torch_kernels
+from ram_studio.algorithm import ladder
+from ram_studio.algorithm.kernels import torch as kernels
+from ram_studio.algorithm.kernels.torch import TORCH_DTYPES
 from ram_studio.algorithm.methods import BlockInput
-from ram_studio.algorithm.torch_kernels import TORCH_DTYPES
+from ram_studio.engine.passes.cpu_backend import ROWS, Histogram
 from ram_studio.engine.passes.plan import Merged, Plan, overflow_error
-from ram_studio.engine.reading.blocks import GROUP_ELEMENTS, Block
+from ram_studio.engine.reading.blocks import Block
 
 
 class TorchBackend:
@@ -26,35 +27,40 @@ class TorchBackend:
         """Args: check: see ``methods.BlockInput``."""
         self._check = check
 
-    def new_histogram(self, shape: tuple[int, ...], base: torch.Tensor) -> torch.Tensor:
-        """Return zeros to count blocks like this one into."""
+    def new_histogram(self, kind: Histogram, n_agents: int, base: torch.Tensor) -> torch.Tensor:
+        """Return zeros for ``fill`` to count blocks like this one into."""
+        shape = (*ROWS[kind](n_agents), ladder.BIN_COUNT)
         return torch.zeros(shape, dtype=torch.int64, device=base.device)
 
-    def count(
+    def fill(
         self,
+        kind: Histogram,
         histogram: torch.Tensor,
-        magnitudes: torch.Tensor | None,
         edge_bits: int,
         base: torch.Tensor,
         agents: torch.Tensor,
     ) -> bool:
-        """Add a block to a histogram, see ``CpuBackend.count``."""
+        """Add a block to a histogram; False when some task vector is not finite."""
         x, y = base.float(), agents.float()
-        if not bool(torch.isfinite(y - x).all()):
-            return False
-        if magnitudes is None:
-            histogram += torch_kernels.chain_histogram(x, y, edge_bits)
-        else:
-            steps, found = torch_kernels.step_histogram(x, y, edge_bits)
-            histogram += steps
-            magnitudes += found
-        return True
+        count = {
+            "chain": kernels.chain_histogram,
+            "steps": kernels.step_histogram,
+            "sizes": kernels.count_sizes,
+        }[kind]
+        histogram += count(x, y, edge_bits)
+        return _is_finite(y - x)
 
     def take(self, histogram: torch.Tensor) -> np.ndarray:
-        """Return what was counted, and clear it."""
-        counted = histogram.to("cpu", torch.int32).numpy()
-        histogram.zero_()
-        return counted
+        """Return what was counted in the CPU's memory."""
+        return histogram.to("cpu", torch.int32).numpy()
+
+    def count(
+        self, base: torch.Tensor, agents: torch.Tensor, epsilon: np.float32
+    ) -> np.ndarray | None:
+        """Return how many elements have each pattern, see ``CpuBackend.count``."""
+        x, y = base.float(), agents.float()
+        counts = kernels.count_patterns(kernels.find_patterns(x, y, float(epsilon)), len(y))
+        return counts.cpu().numpy() if _is_finite(y - x) else None
 
     def as_base(self, block: Block, agents: torch.Tensor) -> torch.Tensor:
         """Return agents rounded to the base's dtype; what overflows there stays as it was."""
@@ -98,48 +104,40 @@ class TorchBackend:
         tensor = block.tensor
         dtype = plan.dtypes[tensor.name]
         x, y = base.float(), agents.float()
-        if not bool(torch.isfinite(y - x).all()):
+        if not _is_finite(y - x):
             return None
         weights = None if fisher is None else torch.from_numpy(fisher).to(x.device)
-        row = plan.rows[tensor.name]
-        values, active = plan.method.merge(
-            BlockInput(x, y, row, block.name, block.start, tensor.shape, weights, self._check),
+        found = plan.method.merge(
+            BlockInput(
+                x,
+                y,
+                plan.rows[tensor.name],
+                block.name,
+                block.start,
+                tensor.shape,
+                weights,
+                self._check,
+                plan.arithmetic_of(block),
+            ),
             plan.prepared,
         )
         key = int(plan.key(tensor)) if plan.rounding == "stochastic" else None
-        stored = torch_kernels.store(values, dtype, active != 0, key, block.start)
-        if not bool(torch.isfinite(stored).all()):
+        stored = kernels.store(found.values, dtype, found.active != 0, key, block.start)
+        if not _is_finite(stored):
             raise overflow_error(dtype, block)
         if not tensor.is_counted:
             return Merged(stored)
-        return Merged(stored, *_measure(block, x, y, stored.float(), active))
+        patterns = kernels.count_patterns(found.active, len(y))
+        near = stored.float()
+        sums = [
+            kernels.measure(x[part], y[:, part], near[part], found.active[part])
+            for part in block.groups
+        ]
+        return Merged(stored, patterns.cpu().numpy(), torch.stack(sums).cpu().numpy())
 
 
-def _measure(
-    block: Block, x: torch.Tensor, y: torch.Tensor, stored: torch.Tensor, active: torch.Tensor
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return counts and sums of what was stored, see Merged."""
-    lead = block.start % GROUP_ELEMENTS
-    groups = -(-(lead + block.n) // GROUP_ELEMENTS)
-
-    def by_group(values: torch.Tensor) -> torch.Tensor:
-        room = (lead, groups * GROUP_ELEMENTS - lead - block.n)
-        return torch.nn.functional.pad(values, room).view(groups, GROUP_ELEMENTS).sum(1)
-
-    wide = x.double()
-    counts: list[Any] = []
-    sums: list[Any] = []
-    for t, agent in enumerate(y):
-        alone = active == 1 << t
-        tau = torch.where(alone, agent.double() - wide, 0.0)
-        counts.append(torch.stack([(active >> t & 1).sum(), alone.sum()]))
-        sums.append(
-            torch.stack([by_group((stored.double() - wide) * tau), by_group(tau * tau)], dim=1)
-        )
-    return (
-        torch.stack(counts, dim=1).cpu().numpy(),
-        torch.stack(sums, dim=2).cpu().numpy(),
-    )
+def _is_finite(values: torch.Tensor) -> bool:
+    return bool(torch.isfinite(values).all())
 
 
 def _tensor(stored: np.ndarray) -> torch.Tensor:

@@ -190,7 +190,7 @@ def empty_rows(dtypes: Sequence[str], n: int, device: str) -> Any:
     """Return uninitialised rows of n elements, see StoredRows."""
     import torch
 
-    from ram_studio.algorithm.torch_kernels import TORCH_DTYPES
+    from ram_studio.algorithm.kernels.torch import TORCH_DTYPES
 
     if len(set(dtypes)) > 1:
         return [torch.empty(n, dtype=TORCH_DTYPES[d], device=device) for d in dtypes]

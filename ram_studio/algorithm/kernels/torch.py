@@ -1,22 +1,109 @@
-"""The kernels once more in plain torch: the oracle of the fused ones, and formulas for any device.
+"""What the loops do, as torch operations: their tested oracle, and the way on any other device.
 
-Same values as ``kernels`` and ``rounding`` bit for bit, on any device. Blocks here are float32
-tensors (every storage dtype converts to it exactly); agents are stacked. These are eager operations
-with many passes over a block; ``triton_kernels`` does the same in one.
+Formulas and order of operations are those of ``loops``, so that the bits are the same on every
+device. Blocks are float32 tensors (every storage dtype converts to it exactly); agents are stacked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float32, Float64, Int64
+from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
+from ram_studio.algorithm.kernels.rules import Arithmetic, Drawing, Rule
 from ram_studio.algorithm.ladder import BIN_COUNT, BIN_SHIFT, LOWEST_BIN
+from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS
 
 TORCH_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _MASK32 = 0xFFFFFFFF
+
+
+class Merged(NamedTuple):
+    """values: not yet rounded, in the arithmetic's dtype; pattern: who changed each element."""
+
+    values: Float[Tensor, " n"]
+    pattern: Int64[Tensor, " n"]
+
+
+def find_patterns(
+    base: Float32[Tensor, " n"], agents: Float32[Tensor, "agents n"], epsilon: float
+) -> Int64[Tensor, " n"]:
+    """Return who changed each element by more than epsilon, a float32 value: bit t is agent t."""
+    pattern = torch.zeros(base.shape, dtype=torch.int64, device=base.device)
+    for t, agent in enumerate(agents):
+        pattern |= ((agent - base).abs() > epsilon).long() << t
+    return pattern
+
+
+def count_patterns(pattern: Int64[Tensor, " n"], n_agents: int) -> Int64[Tensor, ...]:
+    """Return how many elements have each pattern, see ``cpu.count_patterns``."""
+    if n_agents <= MAX_PATTERN_AGENTS:
+        return torch.bincount(pattern, minlength=1 << n_agents)
+    bits = torch.stack([pattern >> t & 1 for t in range(n_agents)])
+    overlap = bits.sum(0)
+    rows = [((overlap == c + 1) * bits).sum(1) for c in range(n_agents)]
+    return torch.stack(rows, dim=1)
+
+
+def merge(
+    rule: Rule,
+    base: Float32[Tensor, " n"],
+    agents: Float32[Tensor, "agents n"],
+    *,
+    arithmetic: Arithmetic = "float64",
+    start: int = 0,
+) -> Merged:
+    """Merge a block by a rule; start: of the block in its tensor."""
+    wide = getattr(torch, arithmetic)
+    x, sizes = base.to(wide), (agents - base).abs()
+    kept = sizes > rule.epsilon
+    if rule.thresholds is not None:
+        limits = torch.tensor(rule.thresholds, dtype=torch.float32, device=base.device)
+        kept = sizes > limits[:, None]
+    if rule.drawing is not None:
+        kept &= draw(rule.drawing, start, base.shape[0], base.device)
+    factors = torch.tensor(rule.factors, dtype=wide, device=base.device)
+    shares = torch.tensor(rule.shares, dtype=wide, device=base.device)
+    own, weight = x.clone(), torch.zeros_like(x)
+    up, down, total = torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x)
+    for t, agent in enumerate(agents):
+        y = agent.to(wide)
+        tau = torch.where(kept[t], y - x, 0.0)
+        total = total + tau
+        up, down = up + tau.clamp(min=0), down + tau.clamp(max=0)
+        weight = torch.where(kept[t], factors[t], weight)
+        own = torch.where(kept[t], y, own)
+    count = kept.sum(0)
+    voters = count
+    if rule.elect_sign:
+        n_up = (kept & (agents > base)).sum(0)
+        balance = up + down
+        total = torch.where(balance > 0, up, torch.where(balance < 0, down, 0.0))
+        voters = torch.where(balance > 0, n_up, count - n_up)
+    is_alone = count == 1
+    weight = torch.where(is_alone, weight, shares[voters])
+    step = weight * total
+    merged = torch.where(is_alone & (weight == 1), own, x + step)
+    pattern = find_patterns(base, agents, rule.epsilon)
+    return Merged(torch.where(step == 0, x, merged), pattern)
+
+
+def measure(
+    base: Float32[Tensor, " n"],
+    agents: Float32[Tensor, "agents n"],
+    stored: Float32[Tensor, " n"],
+    pattern: Int64[Tensor, " n"],
+) -> Float64[Tensor, "agents 2"]:
+    """Return the sums of (stored - base) tau and of tau**2, see ``cpu.measure``; no waiting."""
+    x = base.double()
+    change = stored.double() - x
+    rows = []
+    for t, agent in enumerate(agents):
+        tau = torch.where(pattern == 1 << t, agent.double() - x, 0.0)
+        rows.append(torch.stack([(change * tau).sum(), (tau * tau).sum()]))
+    return torch.stack(rows)
 
 
 def bins_of(tau: Float32[Tensor, "agents n"], edge_bits: int) -> Int64[Tensor, "agents n"]:
@@ -24,6 +111,14 @@ def bins_of(tau: Float32[Tensor, "agents n"], edge_bits: int) -> Int64[Tensor, "
     bits = tau.abs().view(torch.int32).long()
     bins = ((bits - edge_bits - 1) >> BIN_SHIFT) - LOWEST_BIN
     return torch.where(bits == 0, -1, bins.clamp(0, BIN_COUNT - 1))
+
+
+def count_sizes(
+    base: Float32[Tensor, " n"], agents: Float32[Tensor, "agents n"], edge_bits: int
+) -> Int64[Tensor, "agents bins"]:
+    """Return each agent's changes by bin of |tau|."""
+    bins = bins_of(agents - base, edge_bits)
+    return torch.stack([torch.bincount(row[row >= 0], minlength=BIN_COUNT) for row in bins])
 
 
 def chain_histogram(
@@ -47,12 +142,11 @@ def chain_histogram(
 
 def step_histogram(
     base: Float32[Tensor, " n"], agents: Float32[Tensor, "agents n"], edge_bits: int
-) -> tuple[Int64[Tensor, "agents others bins"], Int64[Tensor, "agents bins"]]:
-    """Return one block's step histogram (``overlap.shared_from_steps``) and magnitudes."""
+) -> Int64[Tensor, "agents others bins"]:
+    """Return one block's step histogram, see ``overlap.shared_from_steps``."""
     n_agents = agents.shape[0]
     bins = bins_of(agents - base, edge_bits)
     steps = torch.zeros(n_agents * n_agents * BIN_COUNT, dtype=torch.int64, device=base.device)
-    magnitudes = torch.stack([torch.bincount(row[row >= 0], minlength=BIN_COUNT) for row in bins])
     ordered, who = bins.sort(dim=0, descending=True, stable=True)
     for m in range(1, n_agents + 1):
         entered = ordered[m - 1] >= 0
@@ -62,61 +156,19 @@ def step_histogram(
             steps += torch.bincount((row + ordered[m - 1])[entered], minlength=len(steps))
             if left is not None:
                 steps -= torch.bincount((row + ordered[m])[left], minlength=len(steps))
-    return steps.view(n_agents, n_agents, BIN_COUNT), magnitudes
+    return steps.view(n_agents, n_agents, BIN_COUNT)
 
 
-def merge_ram(
-    base: Float32[Tensor, " n"],
-    agents: Float32[Tensor, "agents n"],
-    epsilon: float,
-    factors: Sequence[float],
-    elect_sign: bool = False,
-) -> tuple[Float64[Tensor, " n"], Int64[Tensor, " n"]]:
-    """Return the merged values (Eq. 7) and each element's overlap pattern.
-
-    See ``kernels.merge_mean`` and ``kernels.merge_elected``; epsilon is a float32 value.
-    """
-    x = base.double()
-    tau = agents.double() - x
-    active = (agents - base).abs() > epsilon
-    count = active.sum(0)
-    total = torch.zeros_like(x)
-    alone = x.clone()
-    pattern = torch.zeros_like(count)
-    for t, factor in enumerate(factors):
-        total += torch.where(active[t], tau[t], 0.0)
-        scaled = agents[t].double() if factor == 1.0 else x + factor * tau[t]
-        alone = torch.where(active[t], scaled, alone)
-        pattern |= active[t].long() << t
-    voters = count
-    if elect_sign:
-        sign = total.sign()
-        elected = torch.zeros_like(x)
-        voters = torch.zeros_like(count)
-        for t in range(len(factors)):
-            agrees = active[t] & (tau[t].sign() == sign) & (sign != 0)
-            elected += torch.where(agrees, tau[t], 0.0)
-            voters += agrees
-        total = elected
-    merged = torch.where(voters > 0, x + total / voters.clamp(min=1), x)
-    merged = torch.where(count == 1, alone, merged)
-    return torch.where(count == 0, x, merged), pattern
-
-
-def stored_change(
-    base: Float32[Tensor, " n"],
-    agent: Float32[Tensor, " n"],
-    stored: Float32[Tensor, " n"],
-    unique: Bool[Tensor, " n"],
-) -> tuple[float, float]:
-    """Return sum((stored - base) * tau) and sum(tau**2) over the unique elements."""
-    x = base.double()
-    tau = torch.where(unique, agent.double() - x, 0.0)
-    return float(((stored.double() - x) * tau).sum()), float((tau * tau).sum())
+def draw(
+    drawing: Drawing, start: int, n: int, device: torch.device | str
+) -> Bool[Tensor, "agents n"]:
+    """Return which elements of each task vector are not dropped."""
+    words = torch.stack([random_words(int(key), start, n, device) for key in drawing.keys])
+    return ((words >> 11) & ((1 << 53) - 1)) >= drawing.cut
 
 
 def random_words(key: int, start: int, n: int, device: torch.device | str) -> Int64[Tensor, " n"]:
-    """Return the 64-bit words of ``rounding.random_words`` as int64 (two's complement)."""
+    """Return the 64-bit words of ``cpu.random_words`` as int64 (two's complement)."""
 
     def signed(value: int) -> int:
         value &= 0xFFFFFFFFFFFFFFFF
@@ -138,7 +190,7 @@ def uniform(key: int, start: int, n: int, device: torch.device | str) -> Float64
     return ((words >> 11) & ((1 << 53) - 1)).double() * 2.0**-53
 
 
-def _nearest(values: Float64[Tensor, " n"], dtype: str) -> Tensor:
+def _nearest(values: Float[Tensor, " n"], dtype: str) -> Tensor:
     """Return values rounded to nearest, ties to even; bfloat16 goes through float32.
 
     torch would round twice on the way to float16. A float32 that is rounded to odd in between (away
@@ -154,7 +206,7 @@ def _nearest(values: Float64[Tensor, " n"], dtype: str) -> Tensor:
 
 
 def store(
-    values: Float64[Tensor, " n"],
+    values: Float[Tensor, " n"],
     dtype: str,
     changed: Bool[Tensor, " n"] | None = None,
     key: int | None = None,

@@ -1,0 +1,263 @@
+"""The loops on the CPU: numpy arrays in, numpy arrays out.
+
+Stored elements come as uint16 bit patterns of bfloat16 where base and agents all are bfloat16,
+else all as float32; agents as a tuple of arrays. Patterns are unsigned integers with a bit per
+agent (bit t: agent t changed the element), see ``pattern_dtype``. Nothing is copied.
+
+numba (0.5 s) is imported when a loop first runs. Compiled code is kept beside the package, or in
+the user's cache folder where that cannot be written.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ram_studio.algorithm import ladder
+from ram_studio.algorithm.kernels.rules import Arithmetic, Rule
+from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS
+from ram_studio.algorithm.shapes import Float64, Int64, UInt
+from ram_studio.errors import SettingsError
+
+MAX_AGENTS = 32
+SCRATCH = 1024
+"""Columns of a table of sizes that loops write to beside its bins."""
+
+_HEAD = 256
+_EXPONENT = np.uint16(0x7F80)
+
+
+class Grid(NamedTuple):
+    """The bins of |tau| (see ``ladder``): ``edge_bits`` is the float32 at bin -lowest's lower edge.
+
+    All are int32, so that loops compile once.
+    """
+
+    edge_bits: np.int32
+    shift: np.int32 = np.int32(ladder.BIN_SHIFT)
+    lowest: np.int32 = np.int32(ladder.LOWEST_BIN)
+    bins: np.int32 = np.int32(ladder.BIN_COUNT)
+
+
+LADDER_GRID = Grid(np.int32(ladder.EDGE_BITS))
+
+
+@cache
+def _loop(name: str) -> Any:
+    """Return a loop that numba compiles for each kind of arguments, or finds compiled."""
+    from ram_studio.algorithm.kernels import loops
+
+    compiled = getattr(loops, name)
+
+    def run(*arguments: Any) -> Any:
+        try:
+            return compiled(*arguments)
+        except OSError as error:  # compiled, but the disk took no copy; the code is there by now
+            logging.getLogger(__name__).warning("A compiled loop could not be kept: %s.", error)
+            return compiled(*arguments)
+
+    return run
+
+
+def pattern_dtype(n_agents: int) -> np.dtype:
+    """Return the smallest unsigned integer with a bit per agent.
+
+    Raises: SettingsError for more than MAX_AGENTS agents.
+    """
+    if n_agents > MAX_AGENTS:
+        raise SettingsError(
+            f"{n_agents} agents were given; at most {MAX_AGENTS} can be merged at once. Merge in "
+            "groups."
+        )
+    return np.dtype(np.uint8 if n_agents <= 8 else np.uint16 if n_agents <= 16 else np.uint32)
+
+
+def is_copy(base: np.ndarray, agents: tuple[np.ndarray, ...]) -> bool:
+    """Whether every agent's stored elements are the base's; told from the first where they differ.
+
+    May be False where only 0 and -0 differ.
+    """
+    head = base[:_HEAD].tobytes()
+    if any(agent[:_HEAD].tobytes() != head for agent in agents):
+        return False
+    return all(np.array_equal(base, agent) for agent in agents)
+
+
+def is_finite(stored: np.ndarray) -> bool:
+    """Whether every stored element of a block is finite."""
+    if stored.dtype == np.uint16:
+        return bool(((stored & _EXPONENT) != _EXPONENT).all())
+    return bool(np.isfinite(stored).all())
+
+
+def is_tau_finite(base: np.ndarray, agents: tuple[np.ndarray, ...]) -> bool:
+    """Whether every element of every task vector is finite as a float32.
+
+    For saying what is wrong with a block for which a loop returned False.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        x = as_float32(base)
+        return all(bool(np.isfinite(as_float32(agent) - x).all()) for agent in agents)
+
+
+def as_float32(stored: np.ndarray) -> np.ndarray:
+    """Return stored elements as float32, which is exact."""
+    if stored.dtype == np.uint16:
+        return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return stored.astype(np.float32, copy=False)
+
+
+def find_patterns(
+    base: np.ndarray,
+    agents: tuple[np.ndarray, ...],
+    pattern: UInt[np.ndarray, " n"],
+    epsilon: np.float32,
+) -> bool:
+    """Write who changed each element by more than epsilon.
+
+    Returns False when some task vector element is not finite.
+    """
+    return _loop("find_patterns")(base, agents, pattern, np.float32(epsilon))
+
+
+def count_patterns(pattern: UInt[np.ndarray, " n"], n_agents: int) -> Int64[np.ndarray, ...]:
+    """Return how many elements have each pattern, (2**agents,).
+
+    For more than MAX_PATTERN_AGENTS: how many each agent shares with exactly j others,
+    (agents, agents), as ``overlap.OverlapCounts.shared``.
+    """
+    if n_agents > MAX_PATTERN_AGENTS:
+        shared = np.zeros((n_agents, n_agents), dtype=np.int64)
+        _loop("count_shared")(pattern, shared)
+        return shared
+    counts = np.zeros(1 << n_agents, dtype=np.int64)
+    _loop("count_patterns")(pattern, counts)
+    return counts
+
+
+def merge(
+    rule: Rule,
+    base: np.ndarray,
+    agents: tuple[np.ndarray, ...],
+    merged: np.ndarray,
+    pattern: UInt[np.ndarray, " n"],
+    *,
+    arithmetic: Arithmetic = "float64",
+    start: int = 0,
+) -> bool:
+    """Merge a block by a rule, and write who changed each element.
+
+    merged: bfloat16 bits or float32, rounded to nearest, or the arithmetic's float dtype, still to
+    be rounded. start: of the block in its tensor, for what is drawn at random.
+    Returns False when some task vector element or merged one is not finite (``is_tau_finite``).
+    """
+    kind = np.dtype(arithmetic).type
+    kept = None
+    if rule.drawing is not None:
+        kept = np.empty(len(base), dtype=pattern.dtype)
+        keys, cut = rule.drawing
+        _loop("draw")(keys, np.uint64(cut), np.uint64(start), kept)
+    factors, shares = tuple(map(kind, rule.factors)), tuple(map(kind, rule.shares))
+    limits = np.float32(rule.epsilon)
+    if rule.elect_sign:
+        thresholds = rule.thresholds or (rule.epsilon,) * len(agents)
+        limits = tuple(map(np.float32, (rule.epsilon, *thresholds)))
+    loop = _loop("merge_elected" if rule.elect_sign else "merge_mean")
+    return loop(base, agents, merged, pattern, kept, limits, factors, shares)
+
+
+def measure(
+    base: np.ndarray,
+    agents: tuple[np.ndarray, ...],
+    stored: np.ndarray,
+    pattern: UInt[np.ndarray, " n"],
+    cuts: list[int],
+    *,
+    arithmetic: Arithmetic = "float64",
+) -> Float64[np.ndarray, "groups agents 2"]:
+    """Return the sums of (stored - base) tau and of tau**2 over what each agent changed alone.
+
+    Their ratio over all blocks is the effective scaling factor: what the output's dtype kept of
+    lambda. cuts: where groups of elements begin and end, ascending from 0 to the block's length.
+    Products, and the sums of up to 1024 of them, are of the arithmetic's digits, added in an order
+    that depends on the processor. Where float32 cannot hold them they are float64.
+    """
+    if stored.dtype == np.float16:
+        stored = stored.astype(np.float32)
+    work = np.empty((2, 1024), dtype=arithmetic)
+    sums = np.zeros((len(cuts) - 1, len(agents), 2))
+    _loop("measure")(base, agents, stored, pattern, np.array(cuts, dtype=np.int64), work, sums)
+    if arithmetic == "float32" and not np.isfinite(sums).all():
+        return measure(base, agents, stored, pattern, cuts)
+    return sums
+
+
+def fill_chain(
+    base: np.ndarray,
+    agents: tuple[np.ndarray, ...],
+    chain: np.ndarray,
+    grid: Grid = LADDER_GRID,
+) -> bool:
+    """Add a block to the chain histogram of ``overlap.patterns_from_chain``.
+
+    chain: int32 (2**agents, agents, bins), flattened, incremented in place (entries of the empty
+    set are scratch). Agents in one bin leave in the order given.
+    Returns False when some task vector element is not finite.
+    """
+    return _loop("fill_chain")(base, agents, chain, grid)
+
+
+def fill_steps(
+    base: np.ndarray, agents: tuple[np.ndarray, ...], steps: np.ndarray, grid: Grid = LADDER_GRID
+) -> bool:
+    """Add a block to the step histogram of ``overlap.shared_from_steps``, for many agents.
+
+    steps: int32 (agents, agents, bins). Otherwise as ``fill_chain``, whose table grows with
+    2**agents.
+    """
+    return _loop("fill_steps")(base, agents, steps, grid)
+
+
+def count_sizes(
+    base: np.ndarray, agents: tuple[np.ndarray, ...], table: np.ndarray, grid: Grid = LADDER_GRID
+) -> bool:
+    """Count each agent's changes by bin of |tau|.
+
+    table: int32 (agents, bins + SCRATCH), incremented in place.
+    Returns False when some task vector element is not finite.
+    """
+    return _loop("count_sizes")(base, agents, table, grid)
+
+
+def random_words(key: np.uint64, start: int, out: np.ndarray) -> None:
+    """Fill ``out`` (uint64) with the words of elements start, start + 1, ... of a tensor."""
+    _loop("random_words")(np.uint64(key), np.uint64(start), out)
+
+
+def round_stochastically(
+    values: np.ndarray, changed: np.ndarray, key: np.uint64, start: int, out: np.ndarray
+) -> None:
+    """Round values at random into ``out``, see ``rounding.store``.
+
+    values: float32 or float64; changed: where not 0 it is drawn, else the nearest is taken;
+    out: uint16 (bfloat16 bits), float32, or float64 for float16's values.
+    """
+    name = {"u": "bfloat16", "f": "float32" if out.itemsize == 4 else "float16"}[out.dtype.kind]
+    _loop(f"stochastic_{name}")(values, changed, np.uint64(key), np.uint64(start), out)
+
+
+def warm(n_agents: tuple[int, ...] = (2, 3, 4)) -> None:
+    """Compile what a merge and an analysis of bfloat16 checkpoints run, for the next start."""
+    for n in n_agents:
+        base, pattern = np.zeros(TILE := 64, np.uint16), np.zeros(TILE, pattern_dtype(n))
+        agents, merged = (base,) * n, np.empty_like(base)
+        find_patterns(base, agents, pattern, np.float32(0))
+        count_patterns(pattern, n)
+        for elect_sign in (False, True):
+            rule = Rule(0.0, (1.0,) * n, (0.0, *(1 / c for c in range(1, n + 1))), elect_sign)
+            merge(rule, base, agents, merged, pattern, arithmetic="float32")
+        measure(base, agents, merged, pattern, [0, TILE], arithmetic="float32")
+        fill_chain(base, agents, np.zeros((1 << n) * n * ladder.BIN_COUNT, dtype=np.int32))
