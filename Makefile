@@ -26,7 +26,7 @@ REAL_PACKAGES := $(VENV)/real-model
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test test-real lint format wheel bench bench-kernels bench-gpu bench-ui clean
+.PHONY: help app test test-real lint format docs wheel bench bench-kernels bench-gpu bench-ui clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -65,6 +65,9 @@ lint: $(VENV)/.test-stamp ## check style, formatting and types
 format: $(VENV)/.test-stamp ## rewrite the code in the house's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.app-stamp ## write docs/cli.md anew from the commands
+	$(BIN)/python scripts/cli_reference.py
 
 wheel: $(VENV)/.test-stamp ## build dist/ram_studio-*.whl with the assets inside
 	$(BIN)/python -m build --wheel --no-isolation

@@ -1,7 +1,8 @@
-"""Every command and the Python session of the README do what it says."""
+"""The README and docs/: every command and session runs, links lead somewhere, pages are true."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -10,30 +11,38 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import ram_studio
+from ram_studio.cli.main import commands
 from ram_studio.resources import asset_path
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")))
 
 
-def _blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.S)
+def _text(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def _blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", _text(page), flags=re.S)
 
 
 def _cli_lines() -> list[str]:
-    (block,) = [b for b in _blocks("sh") if "ram-studio analyze" in b]
-    return [line.split("#")[0].strip() for line in block.splitlines()]
+    lines = "".join(_blocks("docs/usage.md", "sh") + _blocks("README.md", "sh")).splitlines()
+    return [line.split("#")[0].strip() for line in lines if line.startswith("ram-studio")]
 
 
-def test_every_command_line_of_the_readme_runs_in_order(tmp_path):
+def test_every_command_line_runs_in_order(tmp_path):
     places = {
         "BASE": asset_path("example", "base"),
         "CODER": asset_path("example", "coding"),
         "MEMORIZER": asset_path("example", "memory"),
     }
     lines = _cli_lines()
-    assert len(lines) == 10
+    assert len(lines) == 11
+    lines[-1] += "-again"  # the README's merge, to another folder
     for line in lines:
         words = [
             re.sub(r"(^|=)(BASE|CODER|MEMORIZER)$", lambda m: f"{m[1]}{places[m[2]]}", word)
@@ -57,25 +66,69 @@ def test_every_command_line_of_the_readme_runs_in_order(tmp_path):
     assert (tmp_path / "merged" / "ram_studio.json").exists()
 
 
-def test_the_python_session_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("page", ["README.md", "docs/usage.md"])
+def test_the_python_session_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    session = "\n".join(_blocks("python"))
-    exec(compile(session, "README.md", "exec"), {})
+    session = "\n".join(_blocks(page, "python"))
+    exec(compile(session, page, "exec"), {})
     first = capsys.readouterr().out.splitlines()[0]
     assert first == re.search(r'\["lambda"\]\)  # (\S+)', session)[1]
-    assert (tmp_path / "merged" / "model.safetensors").exists()
+    assert (tmp_path / "merged" / "model.safetensors").exists() == ("rs.merge(" in session)
 
 
-@pytest.mark.parametrize("target", re.findall(r"^make (\w+)", "\n".join(_blocks("sh")), re.M))
-def test_every_make_target_of_the_readme_exists(target):
-    makefile = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
-    assert re.search(rf"^{target}:", makefile, flags=re.M)
+def test_every_make_target_that_is_named_exists():
+    makefile = _text("Makefile")
+    named = {
+        target for page in PAGES for target in re.findall(r"`make ([a-z-]+)", page.read_text())
+    }
+    named |= set(re.findall(r"^make (\w+)", "\n".join(_blocks("README.md", "sh")), re.M))
+    assert {"app", "test", "docs"} <= named
+    for target in named:
+        assert re.search(rf"^{target}:", makefile, flags=re.M), target
 
 
-def test_every_local_link_of_the_readme_leads_somewhere():
-    for link in re.findall(r"\]\(([^)#]+)\)", README):
-        if "://" not in link:
-            assert (Path(__file__).parents[1] / link).exists(), link
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_local_link_leads_somewhere(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if "://" in link:
+            continue
+        file, _, section = link.partition("#")
+        target = page.parent / file if file else page
+        assert target.exists(), link
+        titles = re.findall(
+            r"^#+ (.*)$", target.read_text(encoding="utf-8") if section else "", re.M
+        )
+        assert not section or section in {_anchor(title) for title in titles}, link
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def test_the_readme_is_short_and_configures_a_space():
+    text = _text("README.md")
+    assert len(text.split()) <= 900
+    front = text.split("---\n")[1]
+    for line in ("sdk: gradio", "app_file: app.py", "license: apache-2.0"):
+        assert line in front.splitlines()
+
+
+def test_the_command_line_reference_is_what_the_commands_say():
+    done = _python("scripts/cli_reference.py", "--print")
+    assert done == _text("docs/cli.md"), "run `make docs`"
+
+
+def _python(*words: str) -> str:
+    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    return done.stdout
 
 
 def test_the_package_exports_exactly_what_it_lists():
@@ -83,3 +136,45 @@ def test_the_package_exports_exactly_what_it_lists():
         assert getattr(ram_studio, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = ram_studio.nonsense
+
+
+def test_every_key_of_json_output_is_described(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    base, coder = (str(asset_path("example", name)) for name in ("base", "coding"))
+    sources = ["--base", base, "--agent", f"coding={coder}"]
+    store = ["--store", "answers.sqlite"]
+    for command in (
+        ["inspect", *sources],
+        ["analyze", *sources, "--sketch", "sketch.safetensors"],
+        ["preview", "sketch.safetensors"],
+        ["merge", *sources, "--out", "merged"],
+        ["verify", "merged", "--sources"],
+        ["evaluate", base, "--limit", "1", *store],
+        ["compare", *sources, "--row", "ram+", "--limit", "1", *store],
+        ["sweep", base, "-a", f"coding={coder}", "--over", "r=0,1", "--items", "1", *store],
+        ["history", *store],
+    ):
+        done = CliRunner().invoke(commands, [*command, "--json"])
+        assert done.exit_code == 0, (command, done.output)
+        printed = json.loads(done.stdout)
+        for record in printed if isinstance(printed, list) else [printed]:
+            section = _section_about(command[0])
+            agents = record.get("agents") or record.get("models") or {}
+            for keys in (record, *agents.values()):
+                missing = {key for key in keys if not re.search(rf"\b{key}\b", section)}
+                assert not missing, (command[0], missing)
+
+
+def _section_about(command: str) -> str:
+    sections = re.split(r"^### ", _text("docs/formats.md"), flags=re.M)
+    return next(text for text in sections if command in text.splitlines()[0])
+
+
+def test_every_file_and_room_that_the_architecture_names_exists():
+    named = re.findall(r"`([\w/]+(?:/|\.py))`", _text("docs/architecture.md"))
+    assert len(named) > 30
+    for name in named:
+        assert any((ROOT / part / name).exists() for part in ("", "ram_studio", *_LAYERS)), name
+
+
+_LAYERS = tuple(f"ram_studio/{layer}" for layer in ("checkpoints", "evals", "app"))

@@ -1,0 +1,144 @@
+"""Write docs/cli.md from the commands themselves: `make docs`.
+
+`--print` prints the page instead. tests/test_readme.py fails when the page and the commands differ.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from typer.models import ArgumentInfo
+
+from ram_studio.algorithm.methods import METHODS
+from ram_studio.cli.main import commands
+
+PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+
+HEAD = """# Command line
+
+*Generated from the commands by `make docs`; do not edit by hand. [Using RAM Studio](usage.md) shows
+them at work.*
+
+Sources are folders or Hub ids, `owner/name[@revision]`. With `--json` a command prints one object
+for machines, described in [Files and JSON](formats.md). Progress and messages go to standard error.
+
+| exit code | meaning |
+| --- | --- |
+| 0 | done |
+| 1 | refused or failed; one line says what was found, what was expected and what to do |
+| 2 | wrong usage |
+| 130 | stopped by Ctrl-C or SIGTERM; nothing half finished is left |
+"""
+
+
+def reference() -> str:
+    """Return the whole page."""
+    parts = [HEAD]
+    for command in sorted(commands.registered_commands, key=lambda command: command.name or ""):
+        assert command.name
+        assert command.callback
+        parts += ["", *_page_of(command.name, command.callback)]
+    return "\n".join([*parts, *_methods()]) + "\n"
+
+
+def _page_of(name: str, function: Callable[..., Any]) -> Iterator[str]:
+    """Yield the lines of one command. Read from its signature: typer's own objects come and go."""
+    parameters = inspect.signature(function, eval_str=True).parameters.values()
+    arguments = [p for p in parameters if isinstance(_info(p), ArgumentInfo)]
+    options = [p for p in parameters if p not in arguments and not _info(p).hidden]
+    usage = ["ram-studio", name, *map(_argument, arguments), *(["[OPTIONS]"] if options else [])]
+    yield from (f"## {name}", "", _text(function.__doc__), "", f"    {' '.join(usage)}", "")
+    if arguments:
+        yield from ("| argument | |", "| --- | --- |")
+        yield from (f"| `{_argument(p)}` | {_cell(_info(p).help)} |" for p in arguments)
+        yield ""
+    yield from ("| option | | default |", "| --- | --- | --- |")
+    yield from (f"| {_names(p)} | {_cell(_info(p).help)} | {_default(p)} |" for p in options)
+
+
+def _info(parameter: inspect.Parameter) -> Any:
+    """Return what `typer.Option` or `typer.Argument` was told."""
+    return get_args(parameter.annotation)[1]
+
+
+def _kind(parameter: inspect.Parameter) -> Any:
+    """Return the type of one value: int for `list[int] | None`."""
+    kind = get_args(parameter.annotation)[0]
+    while get_origin(kind) in (Union, types.UnionType, list, tuple, Annotated):
+        kind = next(part for part in get_args(kind) if part is not type(None))
+    return kind
+
+
+def _argument(parameter: inspect.Parameter) -> str:
+    info = _info(parameter)
+    name = info.metavar or parameter.name.upper()
+    if "list[" in str(get_args(parameter.annotation)[0]) and "..." not in name:
+        name += "..."
+    return name if parameter.default is parameter.empty or "[" in name else f"[{name}]"
+
+
+def _option_names(parameter: inspect.Parameter) -> list[str]:
+    info = _info(parameter)
+    # In an annotation typer takes the first name for the default, and sorts it out later.
+    given = [text for text in (info.default, *(info.param_decls or ())) if isinstance(text, str)]
+    word = parameter.name.replace("_", "-")
+    usual = f"--{word}/--no-{word}" if _kind(parameter) is bool else f"--{word}"
+    return [name for text in given or [usual] for name in text.split("/")]
+
+
+def _names(parameter: inspect.Parameter) -> str:
+    kind = _kind(parameter)
+    names = ", ".join(f"`{name}`" for name in _option_names(parameter))
+    if kind is bool:
+        return names
+    choices = "\\|".join(get_args(kind)) if get_origin(kind) is Literal else ""
+    word = {str: "TEXT", Path: "PATH", int: "NUMBER", float: "NUMBER"}.get(kind, "")
+    return f"{names} {_cell(_info(parameter).metavar) or choices or word}"
+
+
+def _default(parameter: inspect.Parameter) -> str:
+    value = parameter.default
+    if value is parameter.empty:
+        return "*needed*"
+    if value is True:
+        return f"`{_option_names(parameter)[0]}`"
+    return "" if value in (None, False, "") or value in ((), []) else f"`{value}`"
+
+
+def _methods() -> Iterator[str]:
+    """Yield the settings of every method, as its own model states them."""
+    yield from ("", "## Settings of the methods", "")
+    yield from ("`--set KEY=VALUE`, or `settings` in a recipe.", "")
+    yield from ("| method | setting | | default |", "| --- | --- | --- | --- |")
+    for name, method in METHODS.items():
+        fields = method.settings.model_json_schema()["properties"]
+        for key, field in fields.items():
+            choices = field.get("enum") or []
+            text = _cell(field.get("description")) + (
+                f" One of {', '.join(choices)}." * bool(choices)
+            )
+            default = field.get("default")
+            yield f"| `{name}` | `{key}` | {text} | {'' if default is None else f'`{default}`'} |"
+
+
+def _text(text: str | None) -> str:
+    """Return help as Markdown paragraphs of one line each."""
+    paragraphs = re.split(r"\n\s*\n", (text or "").replace("\b", "").strip())
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def _cell(text: str | None) -> str:
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    if "--print" in sys.argv[1:]:
+        print(reference(), end="")
+    else:
+        PAGE.write_text(reference(), encoding="utf-8")
