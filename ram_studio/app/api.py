@@ -14,8 +14,8 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.algorithm.ladder import LADDER, snap
-from ram_studio.app.check import scoring
-from ram_studio.app.experiment import comparing, sweeping
+from ram_studio.app.check import work as check
+from ram_studio.app.experiment import work as experiment
 from ram_studio.app.jobs import Job, Report, Result, Work
 from ram_studio.app.load import work as load_work
 from ram_studio.app.load.examples import load_example
@@ -242,7 +242,7 @@ class Endpoints:
         if not 1 <= _number("limit", limit) <= _MOST_PROMPTS:
             raise SettingsError(f"limit is {limit}; it must be from 1 to {_MOST_PROMPTS}.")
         plan = self._plan(suites, limit, lengths)
-        every = scoring.candidates(session)
+        every = check.candidates(session)
         wanted = [str(m) for m in models] if models else list(every)
         unknown = [m for m in wanted if m not in every]
         if unknown:
@@ -252,7 +252,7 @@ class Endpoints:
 
         def work(report: Report, cancel: CancelToken) -> Any:
             chosen = {name: every[name] for name in wanted}
-            return scoring.score_models(chosen, plan, session, self._workspace, report, cancel)
+            return check.score_models(chosen, plan, session, self._workspace, report, cancel)
 
         report = (await _finish(work, session)).to_dict()
         for numbers in report["models"].values():
@@ -262,16 +262,16 @@ class Endpoints:
                 numbers["folder"] = path
         return report
 
-    def _plan(self, suites: list | None, limit: float, lengths: list | None) -> scoring.Plan:
-        names = [scoring.SUITE] if suites is None else [str(name) for name in suites]
+    def _plan(self, suites: list | None, limit: float, lengths: list | None) -> check.Plan:
+        names = [check.SUITE] if suites is None else [str(name) for name in suites]
         for name in names:
-            if name not in scoring.KNOWN:
+            if name not in check.KNOWN:
                 raise SettingsError(
-                    f"There is no suite {name[:80]!r}; there are {', '.join(scoring.KNOWN)}."
+                    f"There is no suite {name[:80]!r}; there are {', '.join(check.KNOWN)}."
                 )
         most = self._settings.max_suite_items
-        limits = {n: int(limit if n == scoring.SUITE else min(limit, most)) for n in names}
-        return scoring.make_plan(names, limits, lengths or [scoring.LENGTHS[0]], self._settings)
+        limits = {n: int(limit if n == check.SUITE else min(limit, most)) for n in names}
+        return check.make_plan(names, limits, lengths or [check.LENGTHS[0]], self._settings)
 
     async def compare(
         self,
@@ -303,24 +303,16 @@ class Endpoints:
         loaded = self._loaded(analysis, session)
         if not 1 <= _number("limit", limit) <= _MOST_PROMPTS:
             raise SettingsError(f"limit is {limit}; it must be from 1 to {_MOST_PROMPTS}.")
-        if preset and preset not in comparing.PRESETS:
+        if preset and preset not in experiment.PRESETS:
             raise SettingsError(
                 f"There is no preset {str(preset)[:80]!r}; there are "
-                f"{', '.join(comparing.PRESETS)}."
+                f"{', '.join(experiment.PRESETS)}."
             )
-        chosen = comparing.USUAL if rows is None else [str(row) for row in rows]
-        recipes = comparing.rows_for(loaded, preset, chosen, settings or {})
+        chosen = experiment.USUAL if rows is None else [str(row) for row in rows]
+        recipes = experiment.rows_for(loaded, preset, chosen, settings or {})
 
         def work(report: Report, cancel: CancelToken) -> Any:
-            return comparing.compare(
-                recipes,
-                loaded,
-                session,
-                self._workspace,
-                int(limit),
-                report,
-                lambda: cancel.is_cancelled,
-            )
+            return experiment.compare(recipes, int(limit), session, self._workspace, report, cancel)
 
         return (await _finish(work, session)).to_dict()
 
@@ -355,27 +347,25 @@ class Endpoints:
         """
         session = self._session(request)
         loaded = self._loaded(analysis, session)
-        if not 1 <= _number("items", items) <= sweeping.MAX_ITEMS:
-            raise SettingsError(f"items is {items}; it must be from 1 to {sweeping.MAX_ITEMS}.")
-        if not 1 <= _number("trials", trials) <= sweeping.MAX_SETTINGS:
+        if not 1 <= _number("items", items) <= experiment.MAX_ITEMS:
+            raise SettingsError(f"items is {items}; it must be from 1 to {experiment.MAX_ITEMS}.")
+        if not 1 <= _number("trials", trials) <= experiment.MAX_SETTINGS:
             raise SettingsError(
-                f"trials is {trials}; it must be from 1 to {sweeping.MAX_SETTINGS}."
+                f"trials is {trials}; it must be from 1 to {experiment.MAX_SETTINGS}."
             )
-        plan = sweeping.plan_over(
+        plan = experiment.plan_over(
             loaded,
-            over if over is not None else sweeping.USUAL_SWEEP,
+            over if over is not None else experiment.USUAL_SWEEP,
             settings or {},
-            suites=[scoring.SUITE] if suites is None else [str(name) for name in suites],
+            suites=[check.SUITE] if suites is None else [str(name) for name in suites],
             items=int(items),
-            minutes=min(_number("minutes", minutes), sweeping.MAX_MINUTES),
+            minutes=min(_number("minutes", minutes), experiment.MAX_MINUTES),
             search=search,
             trials=int(trials),
         )
 
         def work(report: Report, cancel: CancelToken) -> Any:
-            return sweeping.sweep(
-                plan, loaded, session, self._workspace, report, lambda: cancel.is_cancelled
-            )
+            return experiment.sweep(plan, session, self._workspace, report, cancel)
 
         return (await _finish(work, session)).to_dict()
 

@@ -6,21 +6,17 @@ reached.
 
 from __future__ import annotations
 
-import json
-
 import gradio as gr
 
 from ram_studio.app import api, shell
 from ram_studio.app.boxes import html
 from ram_studio.app.check import panel as check
 from ram_studio.app.history import panel as history
-from ram_studio.app.jobs import HEAVY, QUIET
 from ram_studio.app.load import panel as load
 from ram_studio.app.look import panel as look
 from ram_studio.app.merge import panel as merge
 from ram_studio.app.settings import Settings
 from ram_studio.app.shared import Shared
-from ram_studio.app.templates import progress
 from ram_studio.app.tune import panel as tune
 from ram_studio.app.workspace import Workspace
 
@@ -38,25 +34,6 @@ def _stepper() -> dict[str, gr.Button]:
     return steps
 
 
-def _build_check(shared: Shared) -> None:
-    workspace, waiting = shared.workspace, f"() => {json.dumps(progress(None, 'Waiting'))}"
-    events = {"waiting": waiting, "quiet": QUIET, "heavy": HEAVY}
-    step = check.build(shared.tuning, workspace, events)
-    past = history.build()
-    report = [step.scores, *step.browser.shown]
-    for change, components, show in (
-        (shared.loaded, step.shown, check.show),
-        (shared.merged, [step.models], lambda s: [check.offer(s)]),
-        (shared.checked, report, lambda s: check.show_report(s.report, s)),
-    ):
-        change.listen(
-            components,
-            lambda s, show=show, keys=components: dict(zip(keys, show(s), strict=True)),
-        )
-    check.wire(step, shared.tuning, workspace, events)
-    history.wire(past, step, workspace, QUIET)
-
-
 def build_page(settings: Settings) -> gr.Blocks:
     """Return the app."""
     workspace = Workspace(settings)
@@ -65,9 +42,8 @@ def build_page(settings: Settings) -> gr.Blocks:
         shared = Shared(workspace, _stepper())
         # Before the panels' events: their handlers' names would take the endpoints'.
         api.build(workspace)
-        for panel in (load, look, tune, merge):
+        for panel in (load, look, tune, merge, check, history):
             panel.build(shared)
-        _build_check(shared)
         html('<div id="ram-strip"></div>')
         shared.connect()
     app.queue(max_size=40, default_concurrency_limit=8)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from app_parts import built
 
-from ram_studio.app.check import chatting, heat_table, item_view, scoring
+from ram_studio.app.check import browse, chatting, view
+from ram_studio.app.check import work as scoring
+from ram_studio.app.check.panel import CheckPanel
 from ram_studio.app.check.progress_grid import Scoring
-from ram_studio.app.history import panel as history
-from ram_studio.app.history import past, past_view
+from ram_studio.app.history import view as past_view
+from ram_studio.app.history import work as past
+from ram_studio.app.history.panel import HistoryPanel
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.merge.work import MergeForm, merge_work
 from ram_studio.app.session import Said, Session
@@ -138,9 +143,11 @@ def test_a_space_offers_less_and_runs_no_code(monkeypatch) -> None:
 def test_a_public_space_stops_when_the_time_is_over_and_keeps_the_answers(tmp_path) -> None:
     workspace = Workspace(Settings(work_dir=tmp_path, is_space=True, max_check_seconds=0.0))
     session = visitor(workspace)
-    *_, (status, report) = scoring.run_evaluation(["base"], DEMO, session, workspace)
-    assert report is None
-    assert "time for one evaluation" in status
+    panel = built(CheckPanel, workspace)
+    form = {panel.models: ["base"], panel.kind: "demo", panel.limit: 50, panel.lengths: []}
+    *_, last = panel.run(form, session)
+    assert session.report is None
+    assert "time for one evaluation" in last[panel.controls.status]
     chat = chatting.ask_all(
         scoring.candidates(session), "x", 4, True, session, workspace, lambda _: None, CancelToken()
     )
@@ -158,7 +165,7 @@ def test_general_suites_and_health_run_for_models_with_room(workspace, tmp_path)
         chosen, plan, session, workspace, lambda event: None, CancelToken()
     )
     assert {d: len(items) for d, items in report.items.items()} == {"tool": 2, "instructions": 1}
-    html = heat_table.report_html(report, ())
+    html = view.report_html(report, ())
     assert "Perplexity" in html
     assert "n 2" in html
 
@@ -187,7 +194,7 @@ def test_the_heat_table_says_better_and_worse_without_colour() -> None:
     report = _report(
         base="0" * 20 + "1" * 20, good="1" * 40, bad="0" * 40, same="0" * 20 + "1" * 20
     )
-    html = heat_table.report_html(report, ())
+    html = view.report_html(report, ())
     assert html.count("▲ +50.0") == 1
     assert html.count("▼ -50.0") == 1
     assert "~ +0.0" in html
@@ -197,7 +204,7 @@ def test_the_heat_table_says_better_and_worse_without_colour() -> None:
 
 
 def test_what_cannot_be_told_apart_says_how_many_questions_it_would_take() -> None:
-    html = heat_table.report_html(_report(base="110100", **{"<i>": "110111"}), ())
+    html = view.report_html(_report(base="110100", **{"<i>": "110111"}), ())
     assert "no difference beyond chance" in html
     assert "you would need about" in html
     assert "<i>" not in html
@@ -207,8 +214,7 @@ def test_what_cannot_be_told_apart_says_how_many_questions_it_would_take() -> No
 def test_filters_find_where_base_and_merge_part() -> None:
     report = _report(base="1100", agent="1010", merge="1001")
     found = {
-        which: item_view.matching_items(report, "math", which, ["agent"])
-        for which in item_view.FILTERS
+        which: browse.matching_items(report, "math", which, ["agent"]) for which in browse.FILTERS
     }
     assert found == {
         "all": [0, 1, 2, 3],
@@ -218,18 +224,24 @@ def test_filters_find_where_base_and_merge_part() -> None:
         "merge-lost": [2],
         "merge-won": [3],
     }
-    html = item_view.item_html(report, "math", 1, ["agent"])
+    html = browse.item_html(report, "math", 1, ["agent"])
     assert "<b>1</b>" not in html
     assert html.count("✓ right") == 1
     assert html.count("✗ wrong") == 2
 
 
 def test_a_long_answer_is_folded_and_an_empty_one_is_said() -> None:
-    assert "(nothing)" in item_view.folded("  ")
-    html = item_view.folded("<" * 5000)
+    report = _report(silent="1", long="1", short="1")
+    texts = {"silent": "  ", "long": "<" * 5000, "short": "short"}
+    models = {
+        name: replace(model, answers={"math": (Answer(texts[name], True),)})
+        for name, model in report.models.items()
+    }
+    html = browse.item_html(replace(report, models=models), "math", 0, ())
+    assert html.count("(nothing)") == 1
     assert "Whole answer, 5,000 characters" in html
-    assert html.count("&lt;") == 5400
-    assert "<details>" not in item_view.folded("short")
+    assert html.count("&lt;") == 5401
+    assert html.count("<details>") == 1
 
 
 # ---------------------------------------------------------------------------- chat
@@ -335,7 +347,11 @@ def test_history_puts_merges_side_by_side_and_takes_them_home(workspace) -> None
     # Another session of the same user finds the same, another user nothing.
     again = workspace.session("later")
     assert len(past.past_models(again, workspace)) == len(models)
-    assert history.compare("", "demo", None, again, workspace)[3].count("Nothing is chosen") == 1
+    panel = built(HistoryPanel, workspace)
+    assert "Nothing is chosen" in panel.side_by_side("", "demo", None, again)[panel.result]
+    updates = panel.side_by_side(",".join(m.id for m in models), "general", None, again)
+    assert updates[panel.kind]["value"] == "demo"
+    assert sorted(updates[panel.reference]["choices"]) == ["<sum>", "base", "ram+"]
 
 
 def test_only_common_questions_are_compared_and_the_rest_is_named(workspace) -> None:

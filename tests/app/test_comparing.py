@@ -8,14 +8,16 @@ from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
+from app_parts import built, tuned
 from pandas import DataFrame
 
-from ram_studio.app import wording
-from ram_studio.app.experiment import comparing, comparison_figure, comparison_view
+from ram_studio.app.experiment import panel, table, time_score, view, work
+from ram_studio.app.history.work import past_models
 from ram_studio.app.load.examples import load_example
-from ram_studio.app.session import Comparison, Session
+from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Workspace
+from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError
 from ram_studio.evals.experiment.presets import EXPERIMENTS
 
@@ -23,7 +25,8 @@ TUNED = {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
+def workspace(tmp_path: Path, monkeypatch) -> Workspace:
+    monkeypatch.setenv("RAM_STUDIO_HOME", str(tmp_path / "home"))
     return Workspace(Settings(work_dir=tmp_path / "work"))
 
 
@@ -56,27 +59,26 @@ def _row(name: str, kind: str, score: float, outcome: str | None = None) -> dict
     }
 
 
-def _table() -> dict:
-    return {
-        "suite": "demo",
-        "seed": 1,
-        "n": 50,
-        "reference": "<i>ram+</i>",
-        "ending": "done",
-        "rows": [
-            _row("base", "base", 0.2, "worse"),
-            _row("<a>", "agent", 0.4, "worse"),
-            _row("<b>ties</b>", "merge", 0.9, "within noise"),
-            _row("<i>ram+</i>", "merge", 0.9),
-        ],
-        "statements": [],
-    }
+TABLE = {
+    "suite": "demo",
+    "seed": 1,
+    "n": 50,
+    "reference": "<i>ram+</i>",
+    "ending": "done",
+    "rows": [
+        _row("base", "base", 0.2, "worse"),
+        _row("<a>", "agent", 0.4, "worse"),
+        _row("<b>ties</b>", "merge", 0.9, "within noise"),
+        _row("<i>ram+</i>", "merge", 0.9),
+    ],
+    "statements": [],
+}
 
 
 def test_ram_rows_take_the_sliders_and_the_others_their_defaults() -> None:
     tuned = {"epsilon": 1e-4, "r": 0.3, "alpha": 1.0}
-    rows = comparing.rows_for(load_example("1"), "", comparing.USUAL, tuned)
-    assert len(rows) == len(comparing.USUAL)
+    rows = work.rows_for(load_example("1"), "", work.USUAL, tuned)
+    assert len(rows) == len(work.USUAL)
     assert {r.method for r in rows.values()} >= {"ram", "ram+", "ram+s", "ties", "dare-ta"}
     plus = next(r for r in rows.values() if r.method == "ram+")
     assert {k: plus.settings[k] for k in tuned} == tuned
@@ -84,41 +86,47 @@ def test_ram_rows_take_the_sliders_and_the_others_their_defaults() -> None:
     assert rows["task-arithmetic (scale 1)"].settings == {"scale": 1.0}
 
 
-@pytest.mark.parametrize("preset", comparing.PRESETS)
-def test_every_preset_gives_rows_of_one_base(preset: str) -> None:
-    rows = comparing.rows_for(load_example("1"), preset, (), TUNED)
-    assert len({recipe.base for recipe in rows.values()}) == 1
-    assert comparing.title_of(preset) == EXPERIMENTS[preset].title
+def test_every_preset_gives_rows_of_one_base() -> None:
+    for preset in work.PRESETS:
+        rows = work.rows_for(load_example("1"), preset, (), TUNED)
+        assert len({recipe.base for recipe in rows.values()}) == 1
+        assert EXPERIMENTS[preset].title
 
 
-def test_wrong_choices_are_named() -> None:
-    with pytest.raises(SettingsError, match="No method"):
-        comparing.rows_for(load_example("1"), "", (), TUNED)
-    with pytest.raises(SettingsError, match="blend"):
-        comparing.rows_for(load_example("1"), "", ["blend"], TUNED)
-    with pytest.raises(SettingsError, match="warp"):
-        comparing.rows_for(load_example("1"), "warp", (), TUNED)
-
-
-def test_every_choice_has_a_name() -> None:
-    assert set(comparing.CHOICES) == set(wording.COMPARE_CHOICES)
-    assert set(comparing.USUAL) <= set(comparing.CHOICES)
+@pytest.mark.parametrize(
+    ("preset", "chosen", "text"),
+    [("", (), "No method"), ("", ["blend"], "blend"), ("warp", (), "warp")],
+)
+def test_wrong_choices_are_named(preset, chosen, text) -> None:
+    with pytest.raises(SettingsError, match=text):
+        work.rows_for(load_example("1"), preset, chosen, TUNED)
 
 
 def test_the_page_says_what_is_within_noise_and_escapes_names() -> None:
-    html = comparison_view.page_html(_table())
+    html = view.summary_html(TABLE) + view.details_html(TABLE)
     assert "<b>ties</b>" not in html
     assert "<i>ram+</i>" not in html
     assert "&lt;b&gt;ties&lt;/b&gt;" in html
     assert "within noise" in html
-    assert "+1 −2, p 0.400" in html
-    assert "scale 1/2" in html
     assert "1.200 → <b>1.150</b>" in html
     assert html.count('<svg class="drawn"') == 2
 
 
+def test_the_table_is_sorted_by_numbers_and_read_as_text() -> None:
+    value = table.method_grid(TABLE).value()
+    heads = value["headers"]
+    ties = dict(zip(heads, value["metadata"]["display_value"][2], strict=True))
+    assert ties["#"] == "1"
+    assert ties["code"] == "90.0 % · 80–100"
+    assert ties["Against <i>ram+</i>"] == "within noise · +1 −2, p 0.400"
+    assert "scale 1/2" in ties["Settings"]
+    assert [row[heads.index("Average")] for row in value["data"]] == [0.2, 0.4, 0.9, 0.9]
+    styles = [row[heads.index("code")] for row in value["metadata"]["styling"]]
+    assert ["underline" in style for style in styles] == [False, False, True, True]
+
+
 def test_the_report_needs_nothing_else() -> None:
-    html = comparison_view.report_html(_table(), "<My> title")
+    html = view.report_html(TABLE, "<My> title")
     assert html.startswith("<!doctype html>")
     assert "&lt;My&gt; title" in html
     assert not re.search(r"(src|href)=|url\(|https?:|<script|@import", html)
@@ -129,52 +137,68 @@ def test_the_report_needs_nothing_else() -> None:
 
 
 def test_labels_of_equal_scores_do_not_cover_each_other() -> None:
-    points = [(str(i), f"m{i}", 0.02, 0.97, i == 1) for i in range(1, 20)]
-    svg = comparison_figure.figure_svg(points, 900)
+    points = [time_score.Point(str(i), f"m{i}", 0.02, 0.97, i == 1) for i in range(1, 20)]
+    svg = time_score.time_score_svg(points, 900)
     heights = [float(y) for y in re.findall(r'class="name" x="[^"]+" y="([^"]+)"', svg)]
     assert len(heights) == 19
     gaps = [b - a for a, b in zip(sorted(heights), sorted(heights)[1:], strict=False)]
     assert min(gaps) >= 15.9
     height = float(re.search(r'viewBox="0 0 900 (\d+)"', svg).group(1))
     assert 0 < min(heights) < max(heights) < height
-    assert "<circle" in comparison_figure.figure_svg(points[:1], 340)
-    assert "<circle" not in comparison_figure.figure_svg([], 340)
+    assert "<circle" in time_score.time_score_svg(points[:1], 340)
+    assert "<circle" not in time_score.time_score_svg([], 340)
 
 
 def test_the_files_lie_in_the_session_s_folder_and_go_with_another_load(session: Session) -> None:
-    table = SimpleNamespace(to_dict=_table, to_frame=lambda: DataFrame({"row": ["ram+"]}))
-    kept = comparing.keep(table, "How strong / ../ <x>", session)
+    made = SimpleNamespace(to_dict=lambda: TABLE, to_frame=lambda: DataFrame({"row": ["ram+"]}))
+    kept = panel.keep(made, "How strong / ../ <x>", session)
     assert kept.csv.read_text() == "row\nram+\n"
     assert kept.html.parent == session.folder / "downloads"
     assert kept.html.name == "comparison-how-strong-x.html"
     drawing = ElementTree.fromstring(kept.svg.read_text())
     assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
-    assert len(drawing.findall(".//*[@cx]")) == sum(
-        row["average"] is not None for row in comparison_view.merge_rows(kept.table)
-    )
+    assert len(drawing.findall(".//*[@cx]")) == len(table.merge_rows(kept.table)) == 2
     session.comparison = kept
     session.load(load_example("dense"))
     assert session.comparison is None
 
 
 def test_fisher_rows_name_no_folder(session: Session, workspace: Workspace) -> None:
-    rows = comparing.rows_for(load_example("1"), "", ["fisher"], TUNED)
+    rows = work.rows_for(load_example("1"), "", ["fisher"], TUNED)
     few = {n: r.model_copy(update={"settings": {"examples": 1}}) for n, r in rows.items()}
-    table = comparing.compare(
-        few, session.loaded, session, workspace, 1, lambda _: None, lambda: False
-    )
-    assert "files" not in table.merges["fisher"].settings
-    assert str(session.folder) not in table.to_frame().to_csv()
+    found = work.compare(few, 1, session, workspace, lambda _: None, CancelToken())
+    assert "files" not in found.merges["fisher"].settings
+    assert str(session.folder) not in found.to_frame().to_csv()
     assert (session.folder / "fisher").is_dir()
 
 
-def test_a_stopped_comparison_keeps_what_was_there(session: Session, workspace: Workspace) -> None:
-    before = Comparison("x", _table(), session.folder, session.folder, session.folder)
-    session.comparison = before
-    steps = comparing.run_comparison("", ["ram"], 300, TUNED, session, workspace)
-    next(steps)
-    session.job.stop()
-    *_, (status, found) = steps
-    assert "Stopped" in status
-    assert found is None
-    assert session.comparison is before
+def test_a_stopped_comparison_keeps_what_was_answered_and_goes_on(
+    session: Session, workspace: Workspace
+) -> None:
+    rows, cancel = work.rows_for(load_example("1"), "", ["ram", "ram+"], TUNED), CancelToken()
+
+    def stop_at_the_last(event: tuple[str, int, int]) -> None:
+        if event[1] == 5:
+            cancel.cancel()
+
+    stopped = work.compare(rows, 10, session, workspace, stop_at_the_last, cancel).to_dict()
+    assert stopped["ending"] == "stopped"
+    assert [row["row"] for row in stopped["rows"]] == ["base", "coding", "tool", "memory", "ram"]
+    assert list(stopped["unfinished"]) == ["ram+"]
+    assert "no score" in view.summary_html(stopped)
+    assert "run the same again" in view.report_html(stopped, "x")
+
+    compare = built(panel.ComparePanel, workspace)
+    form = {compare.preset: "", compare.methods: ["ram", "ram+"], compare.limit: 10}
+    *_, last = compare.run({**form, **tuned(compare.shared)}, session)
+    assert last[compare.controls.status] == ""
+    assert last[compare.table]["value"] == table.method_grid(session.comparison.table).value()
+    for before, after in zip(stopped["rows"], session.comparison.table["rows"], strict=False):
+        assert before["domains"] == after["domains"]
+
+    # The merges stand in History with what made them, beside base and agents.
+    models = {model.name: model for model in past_models(session, workspace)}
+    assert set(models) == {"base", "coding", "tool", "memory", "ram", "ram+"}
+    assert models["ram+"].merge.settings["r"] == 0.1
+    assert models["ram+"].merge.agents["coding"]["effective_lambda"] > 1
+    assert models["base"].merge is None

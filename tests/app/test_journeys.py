@@ -211,10 +211,21 @@ def test_methods_are_compared_and_the_table_is_taken_home(visit, tmp_path: Path)
     _set_slider(page, "compare-limit", 10)
     page.click("#compare")
     page.wait_for_selector("#comparison table", timeout=90_000)
-    heads = page.locator("#comparison table.compared tbody th").all_text_contents()
-    assert len(heads) == 7
-    assert [head[1:].split("ε")[0] for head in heads[-2:]] == ["ram", "ram+"]
-    assert "reference" in page.locator("#comparison table.compared tr").last.text_content()
+
+    def column(place: int) -> list[str]:
+        cells = page.locator(f"#compare-table [data-testid^=cell-][data-testid$='-{place}']")
+        return [text.strip() for text in cells.all_text_contents()]
+
+    agents = ["coding", "tool", "memory"]
+    assert column(1) == ["base", *agents, "task-arithmetic (scale 1)", "ram", "ram+"]
+    assert column(6)[-1] == "reference"
+    page.hover("#compare-table th:has-text('Average')")
+    page.click("#compare-table th:has-text('Average') button")
+    page.click("text=Sort descending")
+    names = "#compare-table [data-testid^=cell-][data-testid$='-1']"
+    page.wait_for_selector(f":nth-match({names}, 7):has-text('base')")
+    averages = [float(text.split(" ")[0]) for text in column(5)]
+    assert averages == sorted(averages, reverse=True)
     assert "within noise" in page.text_content("#comparison .statement")
     assert page.locator("#comparison .drawing-900 circle").count() == 3
     page.wait_for_selector("#compare-csv", state="visible")

@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from app_parts import built, tuned
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.app.experiment import sweep_panel, sweep_view, sweep_wording, sweeping
+from ram_studio.app.experiment import sweep_figure, table, work
+from ram_studio.app.experiment.sweep_panel import SweepPanel, found_html
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
@@ -20,8 +22,14 @@ from ram_studio.evals.report.tables import DomainScore, PairedCounts
 OFF = (False, 0.0, 1.0, 3)
 
 
-def values(**changes) -> list:
-    """Return what the panel's components hold, Tune's sliders at the end."""
+@pytest.fixture(scope="module")
+def panel(tmp_path_factory) -> SweepPanel:
+    settings = Settings(work_dir=tmp_path_factory.mktemp("page"))
+    return built(SweepPanel, Workspace(settings))
+
+
+def values(panel: SweepPanel, **changes) -> dict:
+    """Return what the panel's components hold, Tune's sliders too."""
     held = {
         "methods": ["ram+", "ram+s"],
         "r": (True, 0.0, 0.4, 3),
@@ -33,26 +41,21 @@ def values(**changes) -> list:
         "suites": ["demo"],
         "items": 4,
         "minutes": 5,
-        "tune": (DEFAULT_INDEX, 0.2, 3.0),
         **changes,
     }
-    lines = [x for name in sweeping.PARAMETERS for x in held[name]]
-    rest = [held[name] for name in ("search", "trials", "suites", "items", "minutes")]
-    return [held["methods"], *lines, *rest, *held["tune"]]
+    data = tuned(panel.shared, (DEFAULT_INDEX, 0.2, 3.0))
+    for name, line in panel.ranges.items():
+        data |= dict(zip(line, held.pop(name), strict=True))
+    return data | {panel.axis: None} | {getattr(panel, name): v for name, v in held.items()}
 
 
-def plan(**changes):
-    return sweeping.plan_of(sweep_panel.read_form(values(**changes)), load_example("1"))
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
-    return Workspace(Settings(work_dir=tmp_path / "work"))
+def plan(panel: SweepPanel, **changes):
+    return work.plan_of(panel.read(values(panel, **changes)), load_example("1"))
 
 
 @pytest.fixture
-def session(workspace: Workspace) -> Session:
-    session = workspace.session("t")
+def session(tmp_path: Path) -> Session:
+    session = Workspace(Settings(work_dir=tmp_path / "work")).session("t")
     session.load(load_example("1"))
     return session
 
@@ -99,15 +102,15 @@ def state() -> SweepState:
     )
 
 
-def test_the_form_becomes_a_plan_with_tunes_values_where_nothing_is_varied():
-    made = plan()
+def test_the_form_becomes_a_plan_with_tunes_values_where_nothing_is_varied(panel):
+    made = plan(panel)
     assert len(made.candidates()) == 6
     first = made.candidates()[0].recipe
     assert first.method == "ram+"
     assert first.settings["alpha"] == 3.0
     assert first.settings["epsilon"] == LADDER[DEFAULT_INDEX]
     assert made.recipe.settings["r"] == 0.2
-    soft = plan(methods=["ram", "ram+s", "ties"], scale=(True, 0.5, 1.0, 2))
+    soft = plan(panel, methods=["ram", "ram+s", "ties"], scale=(True, 0.5, 1.0, 2))
     assert [c.label for c in soft.candidates()] == [
         "ram",
         "ram+s (r 0)",
@@ -131,91 +134,102 @@ def test_the_form_becomes_a_plan_with_tunes_values_where_nothing_is_varied():
     ],
 )
 def test_a_form_that_cannot_be_says_why_beside_it_and_when_started(
-    changes, message, session, workspace
+    changes, message, session, panel
 ):
-    form = sweep_panel.read_form(values(**changes))
-    assert message in sweeping.count_text(form, session.loaded)
-    updates = list(sweep_panel.run(values(**changes), None, session, workspace))
-    assert len(updates) == 1
-    assert message in updates[0][2]
+    data = values(panel, **changes)
+    assert message in work.count_text(panel.read(data), session.loaded)
+    (update,) = panel.run(data, session)
+    assert message in update[panel.controls.status]
     assert session.job is None
 
 
-def test_the_count_says_how_much_is_asked_for():
+def test_the_count_says_how_much_is_asked_for(panel):
     def text(**changes):
-        form = sweep_panel.read_form(values(**changes))
-        return sweeping.count_text(form, load_example("1"))
+        return work.count_text(panel.read(values(panel, **changes)), load_example("1"))
 
     assert text() == "6 settings, 12 questions each at most."
     assert text(search="optuna", trials=7) == "7 settings to try, 12 questions each at most."
 
 
 def test_the_chart_greys_out_losers_and_marks_best_start_and_held_out(state):
-    figure = sweep_view.figure(state, "r")
+    figure = sweep_figure.sweep_figure(state, "r")
     traces = {trace.name: trace for trace in figure.data if trace.name}
     assert list(traces["RAM+"].x) == [0.1, 0.2]
     assert list(traces["RAM+"].y) == [pytest.approx(100 * 50 / 60), 80.0]
-    grey = traces[sweep_wording.OUT_SERIES]
+    grey = traces["Clearly worse"]
     assert list(grey.x) == [0.3]
     assert grey.opacity < 1
-    assert traces[sweep_wording.CHOSEN_SERIES].x == (0.1,)
-    assert traces[sweep_wording.HELD_SERIES].y == (75.0,)
+    assert traces["Best"].x == (0.1,)
+    assert traces["Best, on held-out questions"].y == (75.0,)
     low, high = state.rows[0].score.ci95
     assert traces["RAM+"].error_y.array[0] == pytest.approx(100 * high - 100 * 50 / 60)
     assert traces["RAM+"].error_y.arrayminus[0] == pytest.approx(100 * 50 / 60 - 100 * low)
     assert figure.layout.shapes[0].y0 == 80.0
     assert "<b>" not in str(traces["RAM+"].customdata)
-    assert sweep_view.axes_of(state) == ["r", "setting"]
-    assert sweep_view.figure(state, "nonsense").layout.xaxis.title.text == "r"
+    assert sweep_figure.axes_of(state) == ["r", "setting"]
+    assert sweep_figure.sweep_figure(state, "nonsense").layout.xaxis.title.text == "r"
 
 
 def test_the_table_escapes_what_it_shows_and_puts_losers_last(state):
-    html = sweep_view.found_html(state)
+    html = found_html(state)
     assert "<i>" not in html
     assert "<b>best" not in html
-    assert "&lt;i&gt;does not fit" in html
     assert "optimistic" in html
-    assert [r.label for r in sweep_view.ordered(state)] == ["<b>best</b>", "start", "bad", "loser"]
+    value = table.sweep_grid(state).value()
+    shown = value["metadata"]["display_value"]
+    assert [row[0] for row in shown] == ["<b>best</b>", "start", "bad", "loser"]
+    assert [row[-1] for row in shown] == [
+        "best",
+        "not told apart · where it started",
+        "failed · <i>does not fit</i>",
+        "dropped · +1 −13 of 15",
+    ]
+    assert [row[1] for row in value["data"]] == [50 / 60, 48 / 60, -1, 2 / 15]
 
 
-def test_a_setting_goes_to_tune_and_other_methods_say_where_to_go(state, session):
+def test_a_setting_goes_to_tune_and_other_methods_say_where_to_go(state, session, panel):
+    def use(label: str) -> tuple:
+        updates = panel.use_setting(label, session)
+        tune = [updates.get(box) for box in panel.shared.tuning.all]
+        return tune, updates[panel.note], updates[panel.target]
+
     session.sweep = state
-    *tuned, note, step = sweep_panel.use("start", session)
-    assert tuned == [3, 0.2, 2.0, "ram+"]
+    tune, note, step = use("start")
+    assert tune == [3, 0.2, 2.0, "ram+"]
     assert "start is now set in Tune" in note
     assert step == "tune"
     other = replace(state.rows[0], label="ties", method="ties", settings={"scale": 1.0})
     session.sweep = replace(state, rows=(*state.rows, other))
-    *_, note, step = sweep_panel.use("ties", session)
+    tune, note, step = use("ties")
     assert "choose this method and its setting in Merge" in note
-    assert step == ""
-    assert sweep_panel.use("unknown", session)[-1] == ""
+    assert (tune, step) == ([None] * 4, "")
+    assert use("unknown")[-1] == ""
 
 
-def test_a_sweep_runs_draws_and_ends_with_a_table_to_take_home(session, workspace):
-    updates = list(
-        sweep_panel.run(values(methods=["ram+"], r=(True, 0, 0.4, 2)), "r", session, workspace)
-    )
-    start, stop, status, axis, chart, found, actions, pick, table, _ = updates[-1]
-    assert (start["interactive"], stop["visible"], status) == (True, False, "")
+def test_a_sweep_runs_draws_and_ends_with_a_table_to_take_home(session, panel):
+    data = values(panel, methods=["ram+"], r=(True, 0, 0.4, 2)) | {panel.axis: "r"}
+    *_, last = panel.run(data, session)
+    assert last[panel.controls.start]["interactive"]
+    assert not last[panel.controls.stop]["visible"]
+    assert last[panel.controls.status] == ""
     assert session.sweep.ending == "done"
-    assert axis["value"] == "r"
-    assert actions["visible"]
-    assert chart["value"].data
-    assert pick["value"] == session.sweep.winner
-    assert "held-out items" in found
-    lines = Path(table["value"]).read_text(encoding="utf-8").splitlines()
+    assert last[panel.axis]["value"] == "r"
+    assert last[panel.actions]["visible"]
+    assert last[panel.chart]["value"].data
+    assert last[panel.pick]["value"] == session.sweep.winner
+    assert "held-out items" in last[panel.found]
+    path = Path(last[panel.csv]["value"])
+    lines = path.read_text(encoding="utf-8").splitlines()
     assert len(lines) == 1 + len(session.sweep.rows)
-    assert Path(table["value"]).is_relative_to(session.folder)
+    assert path.is_relative_to(session.folder)
 
 
-def test_stopping_keeps_what_is_finished(session, workspace):
-    updates = sweep_panel.run(values(r=(True, 0, 0.5, 12)), None, session, workspace)
-    for update in updates:
-        if update[4].get("value") is not None:
+def test_stopping_keeps_what_is_finished(session, panel):
+    for update in panel.run(values(panel, r=(True, 0, 0.5, 12)), session):
+        if update.get(panel.chart, {}).get("value") is not None:
             session.job.stop()
     assert session.sweep.ending == "stopped"
-    assert sweep_wording.STOPPED in update[2]
+    assert "What is finished is kept" in update[panel.controls.status]
     assert session.sweep.recheck is None
     session.load(load_example("dense"))
     assert session.sweep is None

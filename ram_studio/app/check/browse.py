@@ -2,107 +2,156 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import gradio as gr
 
-from ram_studio.app import markup, wording
-from ram_studio.app.check import item_view
-from ram_studio.app.check import wording as words
+from ram_studio.app.boxes import html
+from ram_studio.app.check.work import BASE, agents_of
+from ram_studio.app.jobs import QUIET, Updates
+from ram_studio.app.shared import Shared
+from ram_studio.app.templates import empty_state, render
 from ram_studio.evals import DOMAINS, EvalReport
 
+FILTERS = {
+    "all": "All questions",
+    "differ": "Models disagree",
+    "base-lost": "Base right, a merge wrong",
+    "base-won": "Base wrong, a merge right",
+    "merge-lost": "A merge is wrong, a specialist right",
+    "merge-won": "A merge is right, all agents wrong",
+}
 
-@dataclass(frozen=True)
+
+def matching_items(report: EvalReport, domain: str, which: str, agents: Sequence[str]) -> list[int]:
+    """Return the indices of a domain's questions that fit a filter (a key of FILTERS)."""
+    names = list(report.models)
+    merges = [n for n in names if n != BASE and n not in agents]
+    found = []
+    for i in range(len(report.items[domain])):
+        right = {n: report.models[n].answers[domain][i].is_correct for n in names}
+        any_agent = any(right[a] for a in agents if a in right)
+        won, lost = any(right[m] for m in merges), any(not right[m] for m in merges)
+        keep = {
+            "all": True,
+            "differ": len(set(right.values())) > 1,
+            "base-lost": right.get(BASE, False) and lost,
+            "base-won": not right.get(BASE, True) and won,
+            "merge-lost": any_agent and lost,
+            "merge-won": not any_agent and won,
+        }[which]
+        if keep:
+            found.append(i)
+    return found
+
+
+def item_html(report: EvalReport, domain: str, index: int, agents: Sequence[str]) -> str:
+    """Return one question, its known answer and every model's answer side by side."""
+    answers = {name: model.answers[domain][index] for name, model in report.models.items()}
+    item = report.items[domain][index]
+    return render("check/item.html.j2", item=item, answers=answers, agents=list(agents))
+
+
 class Browser:
-    """The components of the browser."""
+    """The components of the browser, wired."""
 
-    box: gr.Column
-    domain: gr.Dropdown
-    which: gr.Dropdown
-    position: gr.Slider
-    previous: gr.Button
-    next: gr.Button
-    item: gr.HTML
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        with gr.Column(elem_classes="box", visible=False) as self.box:
+            html("<h3>Read the answers</h3>")
+            with gr.Row(elem_classes="check-form"):
+                domains = list(DOMAINS)
+                self.domain = gr.Dropdown(
+                    [(d.capitalize(), d) for d in domains],
+                    value=domains[0],
+                    label="Skill",
+                    filterable=False,
+                    elem_id="item-domain",
+                    min_width=140,
+                )
+                self.which = gr.Dropdown(
+                    [(label, key) for key, label in FILTERS.items()],
+                    value="all",
+                    label="Which prompts",
+                    filterable=False,
+                    elem_id="item-filter",
+                    min_width=200,
+                )
+                self.position = gr.Slider(
+                    1,
+                    2,
+                    value=1,
+                    step=1,
+                    label="Prompt",
+                    buttons=[],
+                    elem_id="item-position",
+                    min_width=220,
+                    scale=2,
+                )
+            with gr.Row(elem_classes="actions"):
+                previous = gr.Button("Previous", size="sm", elem_id="item-previous")
+                following = gr.Button("Next", size="sm", elem_id="item-next")
+            self.item = html(elem_id="item")
+        changed = [self.domain.input, self.which.input, self.position.input]
+        for events, by in ((changed, 0), ([previous.click], -1), ([following.click], 1)):
+            gr.on(
+                events,
+                self._mover(by),
+                [self.domain, self.which, self.position],
+                [self.position, self.item],
+                queue=False,
+                trigger_mode="always_last",
+                **QUIET,
+            )
 
     @property
-    def shown(self) -> list[Any]:
+    def shown(self) -> list[gr.components.Component]:
         """What ``show`` returns updates of."""
         return [self.box, self.domain, self.which, self.position, self.item]
 
-    @property
-    def form(self) -> list[Any]:
-        """What ``browse`` reads."""
-        return [self.domain, self.which, self.position]
+    def _mover(self, by: int) -> Callable[..., Updates]:
+        def look(domain: str, which: str, place: float, request: gr.Request) -> Updates:
+            session = self.shared.session(request)
+            return self.at(session.report, domain, which, place + by, agents_of(session))
 
+        return look
 
-def browse(
-    report: EvalReport | None, domain: str, which: str, position: float, agents: Sequence[str]
-) -> list[Any]:
-    """Return updates of (position slider, item HTML)."""
-    if report is None or domain not in report.items or which not in item_view.FILTERS:
-        return [gr.update(maximum=1, value=1), ""]
-    found = item_view.matching_items(report, domain, which, agents)
-    if not found:
-        return [gr.update(maximum=1, value=1, label="0 of 0"), markup.empty_state(wording.NO_ITEMS)]
-    place = min(max(1, int(position or 1)), len(found))
-    slider = gr.update(
-        maximum=max(2, len(found)),
-        value=place,
-        label=f"{wording.ITEM_LABEL} {place} of {len(found)}",
-    )
-    return [slider, item_view.item_html(report, domain, found[place - 1], agents)]
+    def at(
+        self,
+        report: EvalReport | None,
+        domain: str,
+        which: str,
+        place: float,
+        agents: Sequence[str],
+    ) -> Updates:
+        """Return updates that show the question at a place of those that fit a filter."""
+        if report is None or domain not in report.items or which not in FILTERS:
+            return {self.position: gr.update(maximum=1, value=1), self.item: ""}
+        found = matching_items(report, domain, which, agents)
+        if not found:
+            none = empty_state("No prompt fits this choice.")
+            return {
+                self.position: gr.update(maximum=1, value=1, label="0 of 0"),
+                self.item: none,
+            }
+        place = min(max(1, int(place or 1)), len(found))
+        return {
+            self.position: gr.update(
+                maximum=max(2, len(found)), value=place, label=f"Prompt {place} of {len(found)}"
+            ),
+            self.item: item_html(report, domain, found[place - 1], agents),
+        }
 
-
-def show(report: EvalReport | None, agents: Sequence[str]) -> list[Any]:
-    """Return updates of ``Browser.shown`` for a report, or for none yet."""
-    if report is None or not report.items:
-        return [gr.update(visible=False), *[gr.skip()] * 3, ""]
-    domains = list(report.items)
-    return [
-        gr.update(visible=True),
-        gr.update(choices=[(d.capitalize(), d) for d in domains], value=domains[0]),
-        "all",
-        *browse(report, domains[0], "all", 1, agents),
-    ]
-
-
-def build() -> Browser:
-    """Lay the browser out inside the open Blocks."""
-    with gr.Column(elem_classes="box", visible=False) as box:
-        gr.HTML(f"<h3>{wording.BROWSER_HEADING}</h3>", apply_default_css=False)
-        with gr.Row(elem_classes="check-form"):
-            domains = list(DOMAINS)
-            domain = gr.Dropdown(
-                [(d.capitalize(), d) for d in domains],
-                value=domains[0],
-                label=wording.DOMAIN_LABEL,
-                filterable=False,
-                elem_id="item-domain",
-                min_width=140,
-            )
-            which = gr.Dropdown(
-                [(label, key) for key, label in item_view.FILTERS.items()],
-                value="all",
-                label=wording.FILTER_LABEL,
-                filterable=False,
-                elem_id="item-filter",
-                min_width=200,
-            )
-            position = gr.Slider(
-                1,
-                2,
-                value=1,
-                step=1,
-                label=wording.ITEM_LABEL,
-                buttons=[],
-                elem_id="item-position",
-                min_width=220,
-                scale=2,
-            )
-        with gr.Row(elem_classes="actions"):
-            previous = gr.Button(words.PREVIOUS, size="sm", elem_id="item-previous")
-            following = gr.Button(words.NEXT, size="sm", elem_id="item-next")
-        item = gr.HTML("", elem_id="item", apply_default_css=False)
-    return Browser(box, domain, which, position, previous, following, item)
+    def show(self, report: EvalReport | None, agents: Sequence[str]) -> Updates:
+        """Return updates for a report, or for none yet."""
+        if report is None or not report.items:
+            return {self.box: gr.update(visible=False), self.item: ""}
+        domains = list(report.items)
+        return {
+            self.box: gr.update(visible=True),
+            self.domain: gr.update(
+                choices=[(d.capitalize(), d) for d in domains], value=domains[0]
+            ),
+            self.which: "all",
+            **self.at(report, domains[0], "all", 1, agents),
+        }

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ram_studio.app import markup, wording
-from ram_studio.app.check import wording as words
-from ram_studio.app.check.scoring import (
+from ram_studio.app.check.work import (
     Candidate,
-    candidates,
+    choose,
     open_model,
     time_limit,
     without_folders,
 )
-from ram_studio.app.jobs import Job, Report
+from ram_studio.app.jobs import Report, Work
 from ram_studio.app.session import Chat, Said, Session
+from ram_studio.app.templates import Tone
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError, SettingsError, Stopped
 
@@ -31,6 +30,7 @@ _TELL_SECONDS = 0.1
 _ENOUGH_TOKENS = 24
 _REPEATED = 0.6
 _UNREADABLE = 0.3
+_STOPPED = "Stopped here."
 
 
 def ask(
@@ -85,8 +85,7 @@ def ask(
     try:
         ((_, reply),) = [pair for batch in engine.answer([asked], should_stop) for pair in batch]
     except Stopped:
-        verdict = words.CHAT_STOPPED
-        return replace(said, state="done", text=text(), tokens=len(ids), verdict=verdict)
+        return replace(said, state="done", text=text(), tokens=len(ids), verdict=_STOPPED)
     verdict, tone = judge(reply, ids, limit)
     return replace(
         said,
@@ -99,23 +98,23 @@ def ask(
     )
 
 
-def judge(reply: Any, ids: Sequence[int], limit: int) -> tuple[str, markup.Tone]:
+def judge(reply: Any, ids: Sequence[int], limit: int) -> tuple[str, Tone]:
     """Return how an answer ended and what is plainly wrong with it, in words, and a tone."""
     from ram_studio.evals.suites.health.health import repeated_share
 
     if reply.finish == "too long":
-        return words.CHAT_TOO_LONG.format(note=reply.note), "warn"
+        return f"Not asked: {reply.note}. Shorten the question.", "warn"
     if reply.finish == "refused":
-        return words.CHAT_REFUSED.format(note=reply.note), "warn"
+        return f"Not asked: {reply.note}.", "warn"
     if reply.finish == "empty":
-        return words.CHAT_NOTHING.format(n=len(ids)), "warn"
+        return "It said nothing: its first token ends the answer.", "warn"
     ended = reply.finish == "end"
-    parts = [words.CHAT_ENDED if ended else words.CHAT_CUT.format(n=limit)]
+    parts = ["Ended by itself." if ended else f"Cut off after {limit} tokens, the most allowed."]
     odd = sum(c == "\ufffd" or not (c.isprintable() or c.isspace()) for c in reply.text)
     if odd > _UNREADABLE * len(reply.text):
-        parts.append(words.CHAT_GARBAGE)
+        parts.append("Mostly unreadable characters: the model or its tokenizer is broken.")
     elif len(ids) >= _ENOUGH_TOKENS and repeated_share([ids]) > _REPEATED:
-        parts.append(words.CHAT_REPEATS)
+        parts.append("It repeats itself.")
     return " ".join(parts), "plain" if len(parts) == 1 else "warn"
 
 
@@ -140,7 +139,7 @@ def ask_all(
     for name, model in models.items():
         said = answers[name]
         if is_over():
-            tell(replace(said, state="done", verdict=words.CHAT_SKIPPED))
+            tell(replace(said, state="done", verdict="Not asked: stopped before its turn."))
             continue
         tell(replace(said, state="loading"))
         folders = {name: model.path}
@@ -158,7 +157,7 @@ def ask_all(
                     should_stop=is_over,
                 )
         except Stopped:
-            said = replace(said, state="done", verdict=words.CHAT_STOPPED)
+            said = replace(said, state="done", verdict=_STOPPED)
         except RamStudioError as error:
             text = str(error)
             if workspace.settings.is_space:
@@ -168,43 +167,27 @@ def ask_all(
     return Chat(question, tuple(answers.values()))
 
 
-def run_chat(
+def prepare_chat(
     names: Sequence[str],
     question: str,
     limit: float,
     uses_template: bool,
     session: Session,
     workspace: Workspace,
-) -> Iterator[tuple[str, Chat | None]]:
-    """Ask; yield (status HTML, the chat so far or None) as it goes."""
-    chosen = {n: model for n, model in candidates(session).items() if n in set(names)}
-    try:
-        if session.loaded is None:
-            raise SettingsError(wording.NEED_LOAD)
-        if not chosen:
-            raise SettingsError(wording.NO_MODEL_CHOSEN)
-        if not question.strip():
-            raise SettingsError(words.CHAT_EMPTY)
-        if len(question) > MOST_CHARACTERS:
-            raise SettingsError(words.CHAT_TOO_MUCH.format(n=len(question), most=MOST_CHARACTERS))
-        if session.is_busy:
-            raise SettingsError(wording.BUSY)
-    except SettingsError as error:
-        yield markup.callout(str(error), "warn"), None
-        return
-    most = min(max(1, int(limit or 1)), workspace.settings.max_chat_tokens)
-    job = Job(
-        lambda report, cancel: ask_all(
-            chosen, question, most, uses_template, session, workspace, report, cancel
+) -> Work[Chat]:
+    """Return the work that asks.
+
+    Raises: SettingsError for no model, or a question that is empty or too long.
+    """
+    chosen = choose(names, session)
+    if not question.strip():
+        raise SettingsError("There is no question yet. Write one, or take an example prompt.")
+    if len(question) > MOST_CHARACTERS:
+        raise SettingsError(
+            f"The question has {len(question)} characters; at most {MOST_CHARACTERS} are taken "
+            "here."
         )
+    most = min(max(1, int(limit or 1)), workspace.settings.max_chat_tokens)
+    return lambda report, cancel: ask_all(
+        chosen, question, most, uses_template, session, workspace, report, cancel
     )
-    session.job = job
-    yield "", Chat(question, tuple(Said(name) for name in chosen))
-    for chat in job.updates():
-        yield "", chat
-    chat, error = job.outcome()
-    if chat is None:
-        yield markup.failure(error, wording.STOPPED), None
-        return
-    session.chat = chat
-    yield "", chat

@@ -2,319 +2,254 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gradio as gr
 
-from ram_studio.app import markup, wording
-from ram_studio.app.check import browse, chat, heat_table, scoring
-from ram_studio.app.check import wording as words
+from ram_studio.app.boxes import html
+from ram_studio.app.check import view, work
 from ram_studio.app.check.browse import Browser
 from ram_studio.app.check.chat import ChatPanel
-from ram_studio.app.check.scoring import GENERAL, HEALTH, SUITE
-from ram_studio.app.experiment import compare_panel as compare
-from ram_studio.app.experiment import sweep_panel
-from ram_studio.app.experiment.compare_panel import CompareStep
-from ram_studio.app.experiment.sweep_panel import SweepPanel
+from ram_studio.app.check.progress_grid import Scoring, progress_html
+from ram_studio.app.check.work import GENERAL, HEALTH, SUITE
+from ram_studio.app.experiment import panel as experiment
+from ram_studio.app.jobs import (
+    QUIET,
+    Job,
+    JobControls,
+    Report,
+    Updates,
+    Work,
+    connect,
+    stop_button,
+    watch,
+)
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
-from ram_studio.app.shared import Tuning
-from ram_studio.app.workspace import Workspace
+from ram_studio.app.shared import Shared
+from ram_studio.app.templates import callout, empty_state, failure, render, step_head
+from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError
 from ram_studio.evals import EvalReport
 
-LIMITS = (50, 300)
-DEFAULT_LIMIT = 200
-DEFAULT_SUITES = ("tool", "math", "instructions")
-DEFAULT_ITEMS = 12
+_SUITES = {
+    # name: title, what it asks
+    "tool": ("Tool use", "function calls, compared by name, types and values"),
+    "memory": (
+        "Long-context memory",
+        "facts to find in long texts, made with the models' own tokenizer",
+    ),
+    "code": ("Code", "programs and unit tests, run in a locked process"),
+    "math": ("Mathematics", "word problems with one number as the answer"),
+    "instructions": (
+        "Instruction following",
+        "constraints that can be checked, such as length and format",
+    ),
+    "health": (
+        "Health",
+        "no right answers: perplexity, distance from the base, repetition, speed",
+    ),
+}
+_USUAL_SUITES = ("tool", "math", "instructions")
+_USUAL_ITEMS = 12
+_NOTHING = "Not evaluated yet. It takes some seconds for each model."
+_NOT_ITS_SKILLS = (
+    "The built-in suite has the example's small tasks (code, tool, memory, follow). Your own "
+    "models can be run on it, but it will not show what they were trained for."
+)
 
 
-@dataclass(frozen=True)
-class CheckStep:
-    """The components of the step. items: the number of questions of each general suite."""
-
-    column: gr.Column
-    note: gr.HTML
-    models: gr.CheckboxGroup
-    kind: gr.Radio
-    limit: gr.Slider
-    general: gr.Column
-    suites: gr.CheckboxGroup
-    items: dict[str, gr.Number]
-    lengths: gr.CheckboxGroup
-    evaluate: gr.Button
-    stop: gr.Button
-    status: gr.HTML
-    scores: gr.HTML
-    browser: Browser
-    chat: ChatPanel
-    compare: CompareStep
-    sweep: SweepPanel
-
-    @property
-    def form(self) -> list[Any]:
-        """What ``read_form`` reads, before the models."""
-        return [self.kind, self.limit, self.suites, self.lengths, *self.items.values()]
-
-    @property
-    def outputs(self) -> list[Any]:
-        """What ``run`` yields values for."""
-        return [self.evaluate, self.stop, self.status, self.scores, *self.browser.shown]
-
-    @property
-    def shown(self) -> list[Any]:
-        """What ``show`` returns updates of."""
-        return [
-            self.note,
-            self.kind,
-            self.limit,
-            self.general,
-            self.models,
-            self.scores,
-            *self.browser.shown,
-            *self.chat.shown,
-            *self.compare.shown,
-            *self.sweep.shown,
-        ]
+def build(shared: Shared) -> CheckPanel:
+    """Lay the step out inside the open Blocks and connect it."""
+    return CheckPanel(shared)
 
 
-def offer(session: Session) -> Any:
-    """Return the update that offers every model of the session, all chosen."""
-    names = list(scoring.candidates(session))
-    return gr.update(choices=names, value=names)
+class CheckPanel:
+    """The step. column: all of it."""
 
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        with gr.Column(elem_id="step-check", elem_classes="step") as self.column:
+            lead = (
+                "The base, each agent and your merges answer the same held-out prompts; strict "
+                "checkers count the right answers."
+            )
+            html(step_head("Check", lead))
+            self.note = html()
+            with gr.Column(elem_classes="box"):
+                self._lay_out_form(shared.settings)
+            status = html(elem_id="check-status")
+            self.controls = JobControls(self.evaluate, self.stop, status)
+            self.scores = html(empty_state(_NOTHING), elem_id="scores")
+            self.browser = Browser(shared)
+            ChatPanel(shared, self.models)
+            experiment.build(shared)
+        self._wire()
 
-def agents_of(session: Session) -> list[str]:
-    """Return the loaded agents' names."""
-    return list(session.loaded.agents) if session.loaded else []
+    def _lay_out_form(self, settings: Settings) -> None:
+        self.models = gr.CheckboxGroup([], label="Models", elem_id="check-models")
+        with gr.Row(elem_classes="check-form"):
+            self.kind = gr.Radio(
+                [("The example's skills", SUITE), ("General suites", "general")],
+                value=SUITE,
+                label="What to ask",
+                elem_id="check-kind",
+                min_width=260,
+            )
+            self.limit = gr.Slider(
+                50,
+                300,
+                value=200,
+                step=50,
+                label="Prompts per skill",
+                buttons=[],
+                elem_id="limit",
+                min_width=200,
+            )
+        with gr.Column(visible=False, elem_id="general-suites") as self.general:
+            self._lay_out_suites(settings)
+        with gr.Row(elem_classes="actions"):
+            self.evaluate = gr.Button("Evaluate", variant="primary", elem_id="evaluate")
+            self.stop = stop_button("stop-evaluate")
 
-
-def show(session: Session) -> list[Any]:
-    """Return updates of ``CheckStep.shown`` for what a session has."""
-    is_example = session.loaded is not None and session.loaded.example is not None
-    note = "" if is_example else markup.callout(wording.SUITE_ONLY_EXAMPLE, "note")
-    kind = SUITE if is_example else "general"
-    return [
-        note,
-        kind,
-        *show_kind(kind),
-        offer(session),
-        *show_report(session.report, session),
-        *chat.show(session),
-        *compare.show(session.comparison),
-        *sweep_panel.show(session.sweep),
-    ]
-
-
-def show_kind(kind: str) -> list[Any]:
-    """Return updates of (limit, general) for a kind of questions."""
-    return [gr.update(visible=kind == SUITE), gr.update(visible=kind != SUITE)]
-
-
-def show_report(report: EvalReport | None, session: Session) -> list[Any]:
-    """Return updates of (scores, *Browser.shown) for a report, or for none yet."""
-    agents = agents_of(session)
-    if report is None:
-        return [markup.empty_state(wording.NOTHING_CHECKED), *browse.show(None, agents)]
-    return [heat_table.report_html(report, agents), *browse.show(report, agents)]
-
-
-def read_form(values: Sequence[Any], settings: Settings) -> scoring.Plan:
-    """Return the plan of the values of ``CheckStep.form``.
-
-    Raises: SettingsError that says what to change.
-    """
-    kind, limit, suites, lengths, *items = values
-    if kind == SUITE:
-        return scoring.make_plan([SUITE], {SUITE: limit}, (), settings)
-    numbers = dict(zip(GENERAL, items, strict=True))
-    return scoring.make_plan(suites or (), numbers, lengths or (), settings)
-
-
-def run(
-    names: Sequence[str], values: Sequence[Any], session: Session, workspace: Workspace
-) -> Iterator[list[Any]]:
-    """Evaluate, yielding updates of ``CheckStep.outputs``."""
-    idle = [gr.update(interactive=True), gr.update(visible=False)]
-    busy = [gr.update(interactive=False), gr.update(visible=True)]
-    rest = 1 + len(browse.show(None, ()))
-    try:
-        plan = read_form(values, workspace.settings)
-    except RamStudioError as error:
-        yield [*idle, markup.callout(str(error), "warn"), *[gr.skip()] * rest]
-        return
-    shown = None
-    for status, report in scoring.run_evaluation(names or (), plan, session, workspace):
-        is_busy = report is None and session.is_busy
-        # Only when they change: a button that is drawn anew under the pointer misses its click.
-        buttons = [gr.skip()] * 2 if is_busy is shown else busy if is_busy else idle
-        shown = is_busy
-        result = [gr.skip()] * rest if report is None else show_report(report, session)
-        yield [*buttons, status, *result]
-
-
-def _length_text(length: int) -> str:
-    return f"{length // 1000}k"
-
-
-def _build_suites(settings: Settings) -> tuple[gr.Column, gr.CheckboxGroup, dict, gr.CheckboxGroup]:
-    refusal = scoring.code_refusal()
-    offered = [name for name in (*GENERAL, HEALTH) if name != "code" or refusal is None]
-    notes = "; ".join(f"{words.SUITES[name]}: {words.SUITE_NOTES[name]}" for name in offered)
-    with gr.Column(visible=False, elem_id="general-suites") as box:
-        suites = gr.CheckboxGroup(
-            [(words.SUITES[name], name) for name in offered],
-            value=list(DEFAULT_SUITES),
-            label=words.SUITES_LABEL,
+    def _lay_out_suites(self, settings: Settings) -> None:
+        refusal = work.code_refusal()
+        offered = [n for n in (*GENERAL, HEALTH) if n != "code" or refusal is None]
+        self.suites = gr.CheckboxGroup(
+            [(_SUITES[name][0], name) for name in offered],
+            value=list(_USUAL_SUITES),
+            label="Suites",
             elem_id="suites",
         )
         with gr.Row(elem_classes="suite-items"):
-            items = {
+            self.items = {
                 name: gr.Number(
-                    min(DEFAULT_ITEMS, settings.max_suite_items),
-                    label=words.ITEMS_LABEL.format(suite=words.SUITES[name].lower()),
+                    min(_USUAL_ITEMS, settings.max_suite_items),
+                    label=f"Questions for {_SUITES[name][0].lower()}",
                     precision=0,
                     minimum=1,
                     maximum=settings.max_suite_items,
                     min_width=150,
                     # Hidden, not left out: the form has all of them.
-                    visible=True if name in DEFAULT_SUITES else "hidden",
+                    visible=True if name in _USUAL_SUITES else "hidden",
                     elem_id=f"items-{name}",
                 )
                 for name in GENERAL
             }
-        lengths = gr.CheckboxGroup(
-            [(_length_text(n), n) for n in scoring.offered_lengths(settings)],
-            value=[scoring.LENGTHS[0]],
-            label=words.LENGTHS_LABEL,
+        self.lengths = gr.CheckboxGroup(
+            [(f"{n // 1000}k", n) for n in work.offered_lengths(settings)],
+            value=[work.LENGTHS[0]],
+            label="Memory: prompt lengths in tokens",
             visible="hidden",
             elem_id="lengths",
         )
-        said = f'<p class="fine">{words.SUITES_NOTE.format(notes=notes)}</p>'
-        if refusal is not None:
-            said += markup.callout(words.CODE_OFF.format(reason=refusal), "note")
-        gr.HTML(said, elem_id="suite-notes", apply_default_css=False)
-    return box, suites, items, lengths
+        suites = [_SUITES[name] for name in offered]
+        note = render("check/suites.html.j2", suites=suites, refusal=refusal)
+        html(note, elem_id="suite-notes")
 
-
-def build(tune: Tuning, workspace: Workspace, events: dict[str, Any]) -> CheckStep:
-    """Lay the step out inside the open Blocks.
-
-    events: waiting, quiet and heavy, as the panels' wiring takes them.
-    """
-    settings = workspace.settings
-    with gr.Column(elem_id="step-check", elem_classes="step") as column:
-        gr.HTML(
-            markup.step_head(wording.CHECK_HEADING, wording.CHECK_LEAD), apply_default_css=False
+    def _wire(self) -> None:
+        form = {self.models, self.kind, self.limit, self.suites, self.lengths}
+        result = [self.scores, *self.browser.shown]
+        connect(
+            self.controls,
+            self.shared.workspace,
+            self._run,
+            form | set(self.items.values()),
+            result,
         )
-        note = gr.HTML("", apply_default_css=False)
-        with gr.Column(elem_classes="box"):
-            models = gr.CheckboxGroup([], label=wording.MODELS_LABEL, elem_id="check-models")
-            with gr.Row(elem_classes="check-form"):
-                kind = gr.Radio(
-                    [(words.KIND_DEMO, SUITE), (words.KIND_SUITES, "general")],
-                    value=SUITE,
-                    label=words.KIND_LABEL,
-                    elem_id="check-kind",
-                    min_width=260,
-                )
-                limit = gr.Slider(
-                    *LIMITS,
-                    value=DEFAULT_LIMIT,
-                    step=50,
-                    label=wording.LIMIT_LABEL,
-                    buttons=[],
-                    elem_id="limit",
-                    min_width=200,
-                )
-            general, suites, items, lengths = _build_suites(settings)
-            with gr.Row(elem_classes="actions"):
-                evaluate = gr.Button(wording.EVALUATE, variant="primary", elem_id="evaluate")
-                stop = gr.Button(
-                    wording.STOP, variant="stop", visible=False, elem_id="stop-evaluate"
-                )
-        status = gr.HTML("", elem_id="check-status", apply_default_css=False)
-        scores = gr.HTML(
-            markup.empty_state(wording.NOTHING_CHECKED), elem_id="scores", apply_default_css=False
+        shown = [self.limit, self.general]
+        self.kind.input(self._show_kind, self.kind, shown, queue=False, **QUIET)
+        self.suites.input(
+            self._show_items,
+            self.suites,
+            [*self.items.values(), self.lengths],
+            queue=False,
+            **QUIET,
         )
-        browser = browse.build()
-        talk = chat.build(settings)
-        comparison = compare.build()
-        sweep = sweep_panel.sweep_panel(tune, workspace, **events)
-    return CheckStep(
-        column,
-        note,
-        models,
-        kind,
-        limit,
-        general,
-        suites,
-        items,
-        lengths,
-        evaluate,
-        stop,
-        status,
-        scores,
-        browser,
-        talk,
-        comparison,
-        sweep,
-    )
+        self.shared.checked.listen(result, self._show_report)
+        self.shared.merged.listen([self.models], self._offer)
+        self.shared.loaded.listen([self.note, self.kind, *shown, self.models, *result], self._show)
+
+    def _offer(self, session: Session) -> Updates:
+        """Offer every model of the session, all chosen."""
+        names = list(work.candidates(session))
+        return {self.models: gr.update(choices=names, value=names)}
+
+    def _show(self, session: Session) -> Updates:
+        is_example = session.loaded is not None and session.loaded.example is not None
+        kind = SUITE if is_example else "general"
+        return {
+            self.note: "" if is_example else callout(_NOT_ITS_SKILLS, "note"),
+            self.kind: kind,
+            **self._show_kind(kind),
+            **self._offer(session),
+            **self._show_report(session),
+        }
+
+    def _show_kind(self, kind: str) -> Updates:
+        return {
+            self.limit: gr.update(visible=kind == SUITE),
+            self.general: gr.update(visible=kind != SUITE),
+        }
+
+    def _show_items(self, suites: list[str]) -> Updates:
+        return {
+            box: gr.update(visible=True if name in suites else "hidden")
+            for name, box in [*self.items.items(), ("memory", self.lengths)]
+        }
+
+    def _show_report(self, session: Session) -> Updates:
+        report, agents = session.report, work.agents_of(session)
+        html = empty_state(_NOTHING) if report is None else view.report_html(report, agents)
+        return {self.scores: html, **self.browser.show(report, agents)}
+
+    def _read(self, data: Mapping[Any, Any]) -> work.Plan:
+        if data[self.kind] == SUITE:
+            suites, limits = [SUITE], {SUITE: data[self.limit]}
+        else:
+            suites = data[self.suites] or []
+            limits = {name: data[box] for name, box in self.items.items()}
+        return work.make_plan(suites, limits, data[self.lengths] or (), self.shared.settings)
+
+    def _run(self, data: dict[Any, Any], request: gr.Request) -> Iterator[Updates]:
+        yield from self.run(data, self.shared.session(request))
+
+    def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
+        """Evaluate as the form says, yielding updates as it goes."""
+        workspace = self.shared.workspace
+        last: list[Scoring] = []
+
+        def prepare() -> Work[EvalReport]:
+            chosen, plan = work.choose(data[self.models] or (), session), self._read(data)
+
+            def score(report: Report, cancel: CancelToken) -> EvalReport:
+                def tell(event: Scoring) -> None:
+                    last[:] = [event]
+                    report(event)
+
+                return work.score_models(chosen, plan, session, workspace, tell, cancel)
+
+            return score
+
+        def tell(event: Scoring | None) -> Updates:
+            return {self.controls.status: progress_html(event)}
+
+        def explain(error: RamStudioError, job: Job[EvalReport]) -> str:
+            why = "The time for one evaluation on this public app is over."
+            kept = f"{last[0].done if last else 0:,} answers are kept; evaluate again to go on."
+            return failure(error, f"{'Stopped.' if job.cancel.is_cancelled else why} {kept}")
+
+        def finish(report: EvalReport) -> Updates:
+            session.report = report
+            said = callout(_finished(last[0]), "good") if last else ""
+            return {self.controls.status: said, **self._show_report(session)}
+
+        yield from watch(session, self.controls, prepare, tell, finish, explain=explain)
 
 
-def wire(step: CheckStep, tune: Tuning, workspace: Workspace, events: dict[str, Any]) -> None:
-    """Connect the step and its panels. events: see ``build``."""
-    quiet, heavy, waiting = events["quiet"], events["heavy"], events["waiting"]
-
-    # The request comes first: Gradio puts it at its position, which *values would shift.
-    def run_check(request: gr.Request, names: list[str], *values: Any) -> Iterator[list[Any]]:
-        yield from run(names, values, workspace.session(request.session_hash), workspace)
-
-    step.evaluate.click(fn=None, js=waiting, outputs=step.status)
-    step.evaluate.click(run_check, [step.models, *step.form], step.outputs, **heavy)
-
-    def stop(request: gr.Request) -> None:
-        job = workspace.session(request.session_hash).job
-        if job is not None:
-            job.stop()
-
-    for button in (step.stop, step.compare.stop, step.chat.stop):
-        button.click(stop, None, None, queue=False, **quiet)
-    step.kind.input(show_kind, step.kind, [step.limit, step.general], queue=False, **quiet)
-
-    def show_items(suites: list[str]) -> list[Any]:
-        names = [*GENERAL, "memory"]
-        return [gr.update(visible=True if name in suites else "hidden") for name in names]
-
-    step.suites.input(
-        show_items, step.suites, [*step.items.values(), step.lengths], queue=False, **quiet
-    )
-    _wire_browser(step, workspace, quiet)
-    chat.wire(step.chat, step.models, workspace, **events)
-    compare.wire(step.compare, tune, workspace, **events)
-
-
-def _wire_browser(step: CheckStep, workspace: Workspace, quiet: dict[str, Any]) -> None:
-    browser = step.browser
-
-    def look(by: int, domain: str, which: str, place: float, request: gr.Request) -> list[Any]:
-        session = workspace.session(request.session_hash)
-        return browse.browse(session.report, domain, which, place + by, agents_of(session))
-
-    def stay(domain: str, which: str, place: float, request: gr.Request) -> list[Any]:
-        return look(0, domain, which, place, request)
-
-    def back(domain: str, which: str, place: float, request: gr.Request) -> list[Any]:
-        return look(-1, domain, which, place, request)
-
-    def forth(domain: str, which: str, place: float, request: gr.Request) -> list[Any]:
-        return look(1, domain, which, place, request)
-
-    options = {"queue": False, "trigger_mode": "always_last", **quiet}
-    outputs = [browser.position, browser.item]
-    changed = [browser.domain.input, browser.which.input, browser.position.input]
-    gr.on(changed, stay, browser.form, outputs, **options)
-    browser.previous.click(back, browser.form, outputs, **options)
-    browser.next.click(forth, browser.form, outputs, **options)
+def _finished(last: Scoring) -> str:
+    text = f"Done: {last.done - last.reused:,} questions asked now."
+    if last.reused:
+        text += f" {last.reused:,} answers were there already and were reused."
+    return text

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 from typing import NamedTuple
 
-from ram_studio.app import markup
-from ram_studio.app.check import wording as check_wording
+from ram_studio.app.templates import progress, render
 
 
 class Cell(NamedTuple):
@@ -59,34 +57,12 @@ class Scoring:
 def progress_html(event: Scoring | None) -> str:
     """Return the overall bar and, below it, one small bar per model and domain."""
     if event is None or event.now is None:
-        return markup.progress(None, check_wording.LOADING)
+        return progress(None, "Loading the first model")
     model, domain = event.now
     parts = [f"{event.done} of {event.total} answers"]
     if event.reused:
         parts.append(f"{event.reused} reused")
     if event.speed:
         parts.append(f"{event.speed:.0f} tokens/s")
-    bar = markup.progress(
-        event.done / max(1, event.total), f"{model} on {domain}", " · ".join(parts)
-    )
-    rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th>'
-        + "".join(f"<td>{_bar(event.cells.get((name, d)))}</td>" for d in event.domains)
-        + "</tr>"
-        for name in event.models
-    )
-    heads = "".join(f'<th scope="col">{escape(d)}</th>' for d in event.domains)
-    return (
-        f'{bar}<div class="table-scroll"><table class="progress-grid"><thead><tr><th></th>{heads}'
-        f"</tr></thead><tbody>{rows}</tbody></table></div>"
-    )
-
-
-def _bar(cell: Cell | None) -> str:
-    if cell is None:
-        return '<span class="mini"><i style="width:0"></i></span><small>–</small>'
-    share = 100 * cell.done / max(1, cell.total)
-    return (
-        f'<span class="mini"><i style="width:{share:.1f}%"></i></span>'
-        f"<small>{cell.done}/{cell.total}</small>"
-    )
+    bar = progress(event.done / max(1, event.total), f"{model} on {domain}", " · ".join(parts))
+    return render("check/progress.html.j2", bar=bar, event=event)

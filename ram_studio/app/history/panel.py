@@ -3,192 +3,149 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import gradio as gr
 
-from ram_studio.app import markup
-from ram_studio.app.check import panel as check
-from ram_studio.app.check import wording as words
-from ram_studio.app.check.panel import CheckStep
-from ram_studio.app.history import past, past_view
+from ram_studio.app.boxes import html
+from ram_studio.app.history import view, work
+from ram_studio.app.jobs import QUIET, Updates
 from ram_studio.app.session import Session
-from ram_studio.app.workspace import Workspace
+from ram_studio.app.shared import Shared
+from ram_studio.app.templates import callout, step_head
 from ram_studio.errors import RamStudioError
 
+# The ticked rows are the browser's: it writes their ids into the first input.
 _CHOSEN = (
     "(_, ...rest) => [[...document.querySelectorAll('#history-list input:checked')]"
     ".map((box) => box.value).join(','), ...rest]"
 )
 
 
-@dataclass(frozen=True)
-class HistoryPage:
-    """The components of the page. chosen: ids of the ticked rows, written by the browser."""
-
-    column: gr.Column
-    open: gr.Button
-    rows: gr.HTML
-    chosen: gr.Textbox
-    kind: gr.Radio
-    reference: gr.Dropdown
-    compare: gr.Button
-    result: gr.HTML
-    actions: gr.Row
-    in_check: gr.Button
-    json: gr.DownloadButton
-    csv: gr.DownloadButton
-    html: gr.DownloadButton
-    target: gr.Textbox
-
-    @property
-    def outputs(self) -> list[Any]:
-        """What ``compare`` returns updates of."""
-        return [
-            self.rows,
-            self.kind,
-            self.reference,
-            self.result,
-            self.actions,
-            self.json,
-            self.csv,
-            self.html,
-        ]
+def build(shared: Shared) -> HistoryPanel:
+    """Lay the page out inside the open Blocks and connect it."""
+    return HistoryPanel(shared)
 
 
-def list_rows(session: Session, workspace: Workspace, chosen: Sequence[str] = ()) -> str:
-    """Return the list of what was merged and checked, rows of the chosen ids ticked."""
-    try:
-        models = past.past_models(session, workspace)
-    except RamStudioError as error:
-        return markup.callout(str(error), "bad")
-    return past_view.list_html(models, workspace.settings.is_private, chosen)
+class HistoryPanel:
+    """The page. column: all of it."""
 
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        with gr.Column(elem_id="step-history", elem_classes="step") as self.column:
+            self._lay_out()
+        shared.when_built(self._wire)
 
-def compare(
-    chosen: str, kind: str, reference: str | None, session: Session, workspace: Workspace
-) -> list[Any]:
-    """Return updates of ``HistoryPage.outputs`` for the ticked rows."""
-    hidden = gr.update(visible=False)
-    session.found = None
-    ids = [part for part in (chosen or "").split(",") if part]
-    # The page may draw the list anew: its ticks are part of it.
-    rows = list_rows(session, workspace, ids)
-    if not ids:
-        said = markup.callout(words.HISTORY_NOTHING, "warn")
-        return [rows, hidden, hidden, said, hidden, *[gr.skip()] * 3]
-    try:
-        found = past.side_by_side(ids, kind, reference, session, workspace)
-        kinds = past.kinds_of(found.models)
-        if found.report is None and kinds and kind not in kinds:
-            kind = kinds[0]
-            found = past.side_by_side(ids, kind, reference, session, workspace)
-        files = past.export(found, session) if found.report is not None else []
-    except RamStudioError as error:
-        said = markup.callout(str(error), "bad")
-        return [rows, hidden, hidden, said, hidden, *[gr.skip()] * 3]
-    session.found = found.report
-    names = list(found.report.models) if found.report is not None else []
-    return [
-        rows,
-        gr.update(visible=len(kinds) > 1, value=kind),
-        gr.update(visible=len(names) > 1, choices=names, value=found.base),
-        past_view.side_by_side_html(found),
-        gr.update(visible=bool(files)),
-        *([gr.update(value=file) for file in files] or [gr.skip()] * 3),
-    ]
-
-
-def build() -> HistoryPage:
-    """Lay the page out inside the open Blocks."""
-    with gr.Column(elem_id="step-history", elem_classes="step") as column:
-        gr.HTML(
-            markup.step_head(words.HISTORY_HEADING, words.HISTORY_LEAD), apply_default_css=False
-        )
+    def _lay_out(self) -> None:
+        lead = "What was merged and checked before. Choose two or more to see them side by side."
+        html(step_head("History", lead))
         # Pressed by the head's button and by links, see page.js.
-        opening = gr.Button(words.HISTORY, visible="hidden", elem_id="to-history")
-        rows = gr.HTML("", elem_id="history-list", apply_default_css=False)
-        chosen = gr.Textbox(visible=False)
+        self._open = gr.Button("History", visible="hidden", elem_id="to-history")
+        self.rows = html(elem_id="history-list")
+        self._chosen = gr.Textbox(visible=False)
         with gr.Row(elem_classes="past-form"):
-            side = gr.Button(
-                words.HISTORY_COMPARE, variant="primary", elem_id="history-compare", scale=0
+            self._compare = gr.Button(
+                "Compare", variant="primary", elem_id="history-compare", scale=0
             )
-            kind = gr.Radio(
-                [(words.KIND_DEMO, past.DEMO), (words.KIND_SUITES, "general")],
-                value=past.DEMO,
-                label=words.KIND_LABEL,
+            self.kind = gr.Radio(
+                [("The example's skills", work.DEMO), ("General suites", "general")],
+                value=work.DEMO,
+                label="What to ask",
                 visible=False,
                 elem_id="history-kind",
             )
-            reference = gr.Dropdown(
+            self.reference = gr.Dropdown(
                 [],
-                label=words.HISTORY_REFERENCE,
+                label="Compared with",
                 visible=False,
                 filterable=False,
                 elem_id="history-reference",
             )
-        result = gr.HTML("", elem_id="history-result", apply_default_css=False)
-        with gr.Row(elem_classes="actions", visible=False) as actions:
-            in_check = gr.Button(words.HISTORY_OPEN, elem_id="history-open")
-            as_csv = gr.DownloadButton(words.EXPORT_CSV, elem_id="history-csv")
-            as_json = gr.DownloadButton(words.EXPORT_JSON, elem_id="history-json")
-            as_html = gr.DownloadButton(words.EXPORT_HTML, elem_id="history-html")
-        target = gr.Textbox(visible=False)
-    return HistoryPage(
-        column,
-        opening,
-        rows,
-        chosen,
-        kind,
-        reference,
-        side,
-        result,
-        actions,
-        in_check,
-        as_json,
-        as_csv,
-        as_html,
-        target,
-    )
+        self.result = html(elem_id="history-result")
+        with gr.Row(elem_classes="actions", visible=False) as self.actions:
+            self._in_check = gr.Button("Read the answers in Check", elem_id="history-open")
+            self._files = [
+                gr.DownloadButton(f"Download {ending[1:].upper()}", elem_id=f"history-{ending[1:]}")
+                for ending in work.FORMATS
+            ]
+        self._target = gr.Textbox(visible=False)
 
+    def _wire(self) -> None:
+        self._open.click(
+            self._list,
+            None,
+            self.rows,
+            js="() => { window.RAM.go('history'); return []; }",
+            **QUIET,
+        )
+        gr.on(
+            [self._compare.click, self.kind.input, self.reference.input],
+            self._side_by_side,
+            [self._chosen, self.kind, self.reference],
+            [self.rows, self.kind, self.reference, self.result, self.actions, *self._files],
+            js=_CHOSEN,
+            **QUIET,
+        )
+        self._in_check.click(
+            self._open_in_check,
+            None,
+            [*self.shared.checked.components, self._target],
+            queue=False,
+            **QUIET,
+        ).then(fn=None, inputs=self._target, js="(step) => { window.RAM.open(step); }")
 
-def wire(page: HistoryPage, step: CheckStep, workspace: Workspace, quiet: dict[str, Any]) -> None:
-    """Connect the page. step: where a past check is opened."""
+    def _list(self, request: gr.Request) -> str:
+        return self.list_rows(self.shared.session(request))
 
-    def list_past(request: gr.Request) -> str:
-        return list_rows(workspace.session(request.session_hash), workspace)
+    def list_rows(self, session: Session, chosen: Sequence[str] = ()) -> str:
+        """Return what was merged and checked as HTML, rows of the chosen ids ticked."""
+        try:
+            models = work.past_models(session, self.shared.workspace)
+        except RamStudioError as error:
+            return callout(str(error), "bad")
+        return view.list_html(models, self.shared.settings.is_private, chosen)
 
-    page.open.click(
-        list_past, None, page.rows, js="() => { window.RAM.go('history'); return []; }", **quiet
-    )
+    def _side_by_side(
+        self, chosen: str, kind: str, reference: str | None, request: gr.Request
+    ) -> Updates:
+        return self.side_by_side(chosen, kind, reference, self.shared.session(request))
 
-    def compare_past(
-        chosen: str, kind: str, reference: str | None, request: gr.Request
-    ) -> list[Any]:
-        session = workspace.session(request.session_hash)
-        return compare(chosen, kind, reference, session, workspace)
+    def side_by_side(
+        self, chosen: str, kind: str, reference: str | None, session: Session
+    ) -> Updates:
+        """Return updates that show rows side by side; chosen: their ids, joined by commas."""
+        workspace = self.shared.workspace
+        session.found = None
+        ids = [part for part in (chosen or "").split(",") if part]
+        hidden = gr.update(visible=False)
+        # The page may draw the list anew: its ticks are part of it.
+        rows = {self.rows: self.list_rows(session, ids)}
+        nothing = {**rows, self.kind: hidden, self.reference: hidden, self.actions: hidden}
+        if not ids:
+            said = callout("Nothing is chosen. Tick one or more rows.", "warn")
+            return {**nothing, self.result: said}
+        try:
+            found = work.side_by_side(ids, kind, reference, session, workspace)
+            kinds = work.kinds_of(found.models)
+            if found.report is None and kinds and kind not in kinds:
+                kind = kinds[0]
+                found = work.side_by_side(ids, kind, reference, session, workspace)
+            files = work.export(found, session) if found.report is not None else []
+        except RamStudioError as error:
+            return {**nothing, self.result: callout(str(error), "bad")}
+        session.found = found.report
+        names = list(found.report.models) if found.report is not None else []
+        return {
+            **rows,
+            self.kind: gr.update(visible=len(kinds) > 1, value=kind),
+            self.reference: gr.update(visible=len(names) > 1, choices=names, value=found.base),
+            self.result: view.side_by_side_html(found),
+            self.actions: gr.update(visible=bool(files)),
+            **{box: gr.update(value=file) for box, file in zip(self._files, files, strict=False)},
+        }
 
-    gr.on(
-        [page.compare.click, page.kind.input, page.reference.input],
-        compare_past,
-        [page.chosen, page.kind, page.reference],
-        page.outputs,
-        js=_CHOSEN,
-        **quiet,
-    )
-
-    def open_in_check(request: gr.Request) -> list[Any]:
-        session = workspace.session(request.session_hash)
+    def _open_in_check(self, request: gr.Request) -> Updates:
+        session = self.shared.session(request)
         if session.found is None:
-            return [*[gr.skip()] * len(check.show_report(None, session)), ""]
+            return {self._target: ""}
         session.report = session.found
-        return [*check.show_report(session.report, session), "check"]
-
-    page.in_check.click(
-        open_in_check,
-        None,
-        [step.scores, *step.browser.shown, page.target],
-        queue=False,
-        **quiet,
-    ).then(fn=None, inputs=page.target, js="(step) => { window.RAM.open(step); }")
+        return {**self.shared.checked.updates(session), self._target: "check"}

@@ -15,7 +15,7 @@ from ram_studio.algorithm import naming
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app import wording
-from ram_studio.app.experiment.comparing import CHOICES
+from ram_studio.app.experiment.work import CHOICES
 from ram_studio.app.merge.controls import tuned_by
 from ram_studio.app.numbers import DTYPE_NAMES, count_text, epsilon_text
 from ram_studio.app.session import Loaded
@@ -37,9 +37,9 @@ SEARCH_LIMIT = 1 << 25
 EVERYWHERE = ""
 """The layer or module choice that leaves nothing out."""
 
-_NAMED = {method for method, _ in CHOICES.values()}
+_NAMED = {choice.method for choice in CHOICES.values()}
 _METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    **CHOICES,
+    **{label: (choice.method, choice.settings) for label, choice in CHOICES.items()},
     **{n: (n, {}) for n, m in METHODS.items() if not m.is_experiment and n not in _NAMED},
 }
 """Method and settings of its own, by label; the RAM rules take Tune's settings."""
@@ -187,7 +187,7 @@ def panel_data(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> 
 
 
 def _name(label: str) -> str:
-    return wording.METHOD_NAMES.get(label) or wording.COMPARE_CHOICES.get(label, label)
+    return wording.METHOD_NAMES.get(label) or CHOICES[label].title
 
 
 def _settings(method: str, own: Mapping[str, Any], form: ScopeForm) -> dict[str, Any]:

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ram_studio.app import markup, wording
-from ram_studio.app.check import wording as check_wording
 from ram_studio.app.check.answers import open_answers
-from ram_studio.app.check.progress_grid import Cell, Scoring, progress_html
-from ram_studio.app.jobs import Job, Report
+from ram_studio.app.check.progress_grid import Cell, Scoring
+from ram_studio.app.jobs import Report
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Workspace
@@ -64,6 +62,11 @@ def candidates(session: Session) -> dict[str, Candidate]:
     return found
 
 
+def agents_of(session: Session) -> list[str]:
+    """Return the loaded agents' names."""
+    return list(session.loaded.agents) if session.loaded else []
+
+
 def offered_lengths(settings: Settings) -> tuple[int, ...]:
     """Return the prompt lengths that the memory suite can be asked for here."""
     return _SPACE_LENGTHS if settings.is_space else LENGTHS
@@ -89,7 +92,7 @@ def make_plan(
     """
     chosen = tuple(name for name in KNOWN if name in suites)
     if not chosen:
-        raise SettingsError(check_wording.NO_SUITE_CHOSEN)
+        raise SettingsError("No suite is chosen. Tick at least one.")
     whole = {}
     for name in chosen:
         if name == HEALTH:
@@ -104,7 +107,7 @@ def make_plan(
     allowed = offered_lengths(settings)
     wanted = tuple(length for length in allowed if length in lengths)
     if "memory" in chosen and not wanted:
-        raise SettingsError(check_wording.NO_LENGTH_CHOSEN)
+        raise SettingsError("Suite memory needs a prompt length. Tick at least one.")
     return Plan(chosen, whole, wanted or allowed[:1])
 
 
@@ -197,43 +200,15 @@ def open_model(path: str, name: str, cancel: CancelToken) -> Any:
     return open_checkpoint(path, name=name, cancel=cancel)
 
 
-def run_evaluation(
-    names: Sequence[str], plan: Plan, session: Session, workspace: Workspace
-) -> Iterator[tuple[str, EvalReport | None]]:
-    """Evaluate; yield (status HTML, the report or None) as it goes."""
-    every = candidates(session)
-    if not every:
-        yield markup.callout(wording.NEED_LOAD, "warn"), None
-        return
-    chosen = {name: model for name, model in every.items() if name in set(names)}
+def choose(names: Sequence[str], session: Session) -> dict[str, Candidate]:
+    """Return the ticked models of the session by name.
+
+    Raises: SettingsError when none of them is there.
+    """
+    chosen = {n: model for n, model in candidates(session).items() if n in set(names)}
     if not chosen:
-        yield markup.callout(wording.NO_MODEL_CHOSEN, "warn"), None
-        return
-    if session.is_busy:
-        yield markup.callout(wording.BUSY, "warn"), None
-        return
-    job = Job(lambda report, cancel: score_models(chosen, plan, session, workspace, report, cancel))
-    session.job = job
-    last: Scoring | None = None
-    yield progress_html(None), None
-    for last in job.updates():
-        yield progress_html(last), None
-    report, error = job.outcome()
-    if report is None:
-        is_asked = job.cancel.is_cancelled
-        text = check_wording.STOPPED_KEPT if is_asked else check_wording.TIME_OVER
-        kept = text.format(count=last.done if last else 0)
-        yield markup.failure(error, kept), None
-        return
-    session.report = report
-    yield (_finished_html(last) if last else ""), report
-
-
-def _finished_html(last: Scoring) -> str:
-    text = check_wording.FINISHED.format(asked=last.done - last.reused)
-    if last.reused:
-        text += " " + check_wording.REUSED.format(reused=last.reused)
-    return markup.callout(text, "good")
+        raise SettingsError("No model is chosen. Tick at least one.")
+    return chosen
 
 
 def without_folders(text: str, folders: Mapping[str, str], session: Session) -> str:
@@ -249,16 +224,3 @@ def specialist(report: EvalReport, domain: str, agents: Sequence[str]) -> str | 
     if not present:
         return None
     return max(present, key=lambda a: report.models[a].domains[domain].score)
-
-
-__all__ = [
-    "BASE",
-    "SUITE",
-    "Candidate",
-    "Plan",
-    "candidates",
-    "make_plan",
-    "run_evaluation",
-    "score_models",
-    "specialist",
-]

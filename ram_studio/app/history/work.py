@@ -41,6 +41,11 @@ class PastModel:
         """Return the newest run of a suite."""
         return next((run for run in self.runs if run.suite == suite), None)
 
+    def score_of(self, suite: str) -> DomainScore:
+        """Return the score over all questions of a suite that it was asked."""
+        run = self.run_of(suite)
+        return DomainScore(run.answered, run.correct) if run else DomainScore(0, 0)
+
     @property
     def suites(self) -> tuple[str, ...]:
         """Suites that it was asked, without health."""
@@ -219,8 +224,3 @@ def _recipes(found: SideBySide) -> dict[str, Any]:
         for model in found.models
         if model.merge is not None
     }
-
-
-def suite_score(run: StoredRun) -> DomainScore:
-    """Return a run's score over all its questions."""
-    return DomainScore(run.answered, run.correct)

@@ -1,0 +1,187 @@
+"""What an evaluation showed: scores against the base as a heat table, paired tests, health."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ram_studio.app.check.work import BASE, specialist
+from ram_studio.app.templates import render
+from ram_studio.evals import RETENTION_DOMAIN, Comparison, EvalReport, compare_all
+from ram_studio.evals.report.breakdown import breakdown
+
+# Differences of so many points and more get the full tint.
+_FULL_POINTS = 30.0
+_MEASURES = {
+    "perplexity": "Perplexity",
+    "bits_per_byte": "Bits per byte",
+    "kl_to_base": "KL to the base (nats/token)",
+    "nonfinite_logits": "Logits not finite",
+    "ended": "Answers that end",
+    "repetition": "Repetition",
+    "tokens_per_second": "Tokens/s",
+    "text_tokens": "Tokens of text",
+}
+
+
+def comparisons_of(report: EvalReport, agents: Sequence[str], base: str = BASE) -> list[Comparison]:
+    """Return all paired comparisons of a report: with the base, the best agents, other merges."""
+    experts = {domain: specialist(report, domain, agents) for domain in report.items}
+    return list(
+        compare_all(
+            report,
+            base=base if base in report.models else None,
+            specialists={d: name for d, name in experts.items() if name is not None},
+        )
+    )
+
+
+def report_html(report: EvalReport, agents: Sequence[str]) -> str:
+    """Return the whole result: statements, heat table, categories, all pairs, health."""
+    pairs = comparisons_of(report, agents)
+    parts = breakdown(report)
+    health = {n: r.health for n, r in report.models.items() if r.health is not None}
+    measured = next(iter(health.values()), {})
+    return render(
+        "check/report.html.j2",
+        statements=_statements(report, agents, pairs),
+        heat=heat_table(report, agents, pairs) if report.items else None,
+        silent=_silent(report, parts),
+        models=list(parts),
+        kinds=_kinds(parts),
+        pairs=pairs,
+        health=health,
+        measures={key: label for key, label in _MEASURES.items() if key in measured},
+        number=_number,
+    )
+
+
+def heat_table(
+    report: EvalReport, agents: Sequence[str], pairs: Sequence[Comparison], base: str = BASE
+) -> dict[str, Any]:
+    """Return the model-by-domain table as the template's ``heat`` takes it."""
+    domains = list(report.items)
+    kept = RETENTION_DOMAIN if report.suite == "demo" else None
+    skills = [d for d in domains if d != kept]
+    against = {(c.a, c.domain): c for c in pairs if c.against == "base" and c.b == base}
+    scores = {d: [m.domains[d].score for m in report.models.values()] for d in skills}
+    # Where all are equal, none is the best.
+    best = {d: max(values) for d, values in scores.items() if len(set(values)) > 1}
+    has_average = len(skills) > 1
+    rows = []
+    for name, result in report.models.items():
+        cells = [
+            _cell(report, name, d, against.get((name, d)), best.get(d), base)
+            for d in (*skills, *((kept,) if kept else ()))
+        ]
+        if has_average:
+            average = "–" if math.isnan(result.average) else f"{100 * result.average:.1f} %"
+            cells.insert(len(skills), {"score": None, "average": average})
+        rows.append((name, cells))
+    sizes = [len(items) for items in report.items.values()]
+    low, high = min(sizes), max(sizes)
+    return {
+        "heads": [
+            *(d.capitalize() for d in skills),
+            *(["Average"] if has_average else []),
+            *([f"{kept.capitalize()} (kept?)"] if kept else []),
+        ],
+        "rows": rows,
+        "agents": list(agents),
+        "base": base,
+        "whom": "the base" if base == BASE else base,
+        "n": f"{low} questions per column"
+        if low == high
+        else f"{low} to {high} questions per column",
+        "made": len(pairs),
+        "is_compared": bool(against),
+        "has_base": base in report.models,
+    }
+
+
+def _cell(
+    report: EvalReport,
+    name: str,
+    domain: str,
+    pair: Comparison | None,
+    best: float | None,
+    base: str,
+) -> dict[str, Any]:
+    score = report.models[name].domains[domain]
+    cell = {"score": score, "is_best": best is not None and score.score == best}
+    if pair is None:
+        return {**cell, "tone": "", "side": "", "hint": "", "delta": ""}
+    points = 100 * (score.score - report.models[base].domains[domain].score)
+    tone = pair.outcome if pair.outcome in ("better", "worse") else ""
+    sign = {"better": "▲", "worse": "▼"}.get(tone, "~")
+    strength = min(1.0, abs(points) / _FULL_POINTS)
+    return {
+        **cell,
+        "tone": tone,
+        "side": "up" if points > 0 else "down" if points < 0 else "",
+        # Within noise there is a breath of colour only.
+        "share": 18 + 62 * strength if tone else 22 * strength,
+        "hint": pair.sentence(),
+        "delta": f"{sign} {points:+.1f}",
+    }
+
+
+def _statements(
+    report: EvalReport, agents: Sequence[str], pairs: Sequence[Comparison]
+) -> dict[str, list[dict[str, Any]]] | None:
+    """Return, for each merge, what it gained or lost against each skill's own specialist.
+
+    Where no agent was evaluated, against the base. None without a merge.
+    """
+    merges = [name for name in report.models if name != BASE and name not in agents]
+    if not merges:
+        return None
+    against = "specialist" if any(c.against == "specialist" for c in pairs) else "base"
+    kept = RETENTION_DOMAIN if report.suite == "demo" else None
+    said: dict[str, list[dict[str, Any]]] = {name: [] for name in merges}
+    for pair in pairs:
+        if pair.a in merges and pair.against == against and pair.domain != kept:
+            mine, theirs = (report.models[n].domains[pair.domain].score for n in (pair.a, pair.b))
+            is_same = pair.counts.wins == pair.counts.losses == 0
+            line = {"pair": pair, "mine": mine, "theirs": theirs, "is_same": is_same}
+            said[pair.a].append(line)
+    return {name: lines for name, lines in said.items() if lines}
+
+
+def _silent(report: EvalReport, parts: dict[str, Any]) -> list[str]:
+    """Return sentences on questions that got no reply or did not fit."""
+    said = [
+        f"{name}: {part['unanswered']} questions got no reply and count as wrong; evaluate again "
+        "to ask them."
+        for name, part in parts.items()
+        if part["unanswered"]
+    ]
+    for name, row in report.models.items():
+        answers = [answer for own in row.answers.values() for answer in own]
+        n = sum(answer.note.startswith("too long") for answer in answers)
+        if n:
+            said.append(
+                f"{name}: {n} of {len(answers)} questions do not fit its context with their "
+                "answers; they were not asked and count as wrong."
+            )
+    return said
+
+
+def _kinds(parts: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Return right answers of every model by kind of question, where a domain has several."""
+    first = next(iter(parts.values()))["categories"]
+    return [
+        (f"{d}: {kind}", [part["categories"][d][kind] for part in parts.values()])
+        for d, kinds in first.items()
+        if len(kinds) > 1
+        for kind in kinds
+    ]
+
+
+def _number(key: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    if key in ("ended", "repetition"):
+        return f"{100 * value:.0f} %"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,187 @@
+"""Experiments in Check: methods compared side by side, and the search for a good setting.
+
+Both merge in memory, ask every merge the same questions and write no model folder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gradio as gr
+from markupsafe import Markup
+
+from ram_studio.app.boxes import html
+from ram_studio.app.experiment import view, work
+from ram_studio.app.experiment.sweep_panel import SweepPanel
+from ram_studio.app.experiment.table import method_grid, result_table
+from ram_studio.app.experiment.time_score import time_score_file
+from ram_studio.app.jobs import (
+    QUIET,
+    JobControls,
+    Report,
+    Updates,
+    Work,
+    connect,
+    stop_button,
+    watch,
+)
+from ram_studio.app.session import Comparison, Session
+from ram_studio.app.shared import Shared
+from ram_studio.app.templates import callout, failure, progress
+from ram_studio.engine.events import CancelToken
+from ram_studio.errors import RamStudioError
+from ram_studio.evals.experiment.method_table import MethodTable
+from ram_studio.evals.experiment.presets import EXPERIMENTS
+
+_OWN = "My choice of methods"
+_OWN_NOTE = "RAM rows use your ε, r and α from Tune; the others their defaults."
+
+
+def build(shared: Shared) -> None:
+    """Lay both panels out inside the open Blocks and connect them."""
+    ComparePanel(shared)
+    SweepPanel(shared)
+
+
+def keep(table: MethodTable, title: str, session: Session) -> Comparison:
+    """Write a comparison's CSV, report and figure into the session's folder; return it.
+
+    Raises: OutputError when they cannot be written.
+    """
+    described = table.to_dict()
+    stem = f"comparison-{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}"
+    files = {
+        f"{stem}.csv": table.to_frame().to_csv(index=False),
+        f"{stem}.html": view.report_html(described, title),
+        f"{stem}.svg": time_score_file(described),
+    }
+    return Comparison(title, described, *work.save(session, files))
+
+
+class ComparePanel:
+    """Compare methods, laid out and wired."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        with gr.Accordion("Compare methods side by side", open=False, elem_id="compare-methods"):
+            html(
+                '<p class="lead">Each method merges the same agents in memory and answers the same '
+                "prompts; no model folder is written. The table says where a difference is no more "
+                "than chance.</p>"
+            )
+            self._lay_out_form()
+            self._lay_out_result()
+        form = {self.preset, self.methods, self.limit, *shared.tuning.all}
+        connect(self.controls, shared.workspace, self._run, form, self._shown)
+        self.preset.input(
+            self._show_about, self.preset, [self.methods, self.about], queue=False, **QUIET
+        )
+        shared.loaded.listen(self._shown, self._show)
+
+    def _lay_out_form(self) -> None:
+        with gr.Row(elem_classes="check-form"):
+            self.preset = gr.Dropdown(
+                [(_OWN, ""), *((EXPERIMENTS[name].title, name) for name in work.PRESETS)],
+                value="",
+                label="What to compare",
+                filterable=False,
+                min_width=220,
+                elem_id="compare-preset",
+            )
+            self.limit = gr.Slider(
+                10,
+                300,
+                value=100,
+                step=10,
+                label="Prompts per skill",
+                buttons=[],
+                min_width=220,
+                elem_id="compare-limit",
+            )
+        self.methods = gr.CheckboxGroup(
+            [(choice.title, name) for name, choice in work.CHOICES.items()],
+            value=list(work.USUAL),
+            label="Methods",
+            elem_id="compare-choice",
+        )
+        self.about = html(_OWN_NOTE, elem_id="compare-about", elem_classes="fine")
+        with gr.Row(elem_classes="actions"):
+            start = gr.Button("Compare", variant="primary", elem_id="compare")
+            stop = stop_button("stop-compare")
+        status = html(elem_id="compare-status")
+        self.controls = JobControls(start, stop, status)
+
+    def _lay_out_result(self) -> None:
+        with gr.Column(visible=False, elem_id="comparison", elem_classes="compared") as self.result:
+            self.summary = html()
+            self.table = result_table("compare-table")
+            self.details = html()
+            with gr.Row(elem_classes="actions"):
+                self.files = [
+                    gr.DownloadButton("Download CSV", elem_id="compare-csv"),
+                    gr.DownloadButton("Download report (HTML)", elem_id="compare-report"),
+                    gr.DownloadButton("Download figure (SVG)", elem_id="compare-figure"),
+                ]
+
+    @property
+    def _shown(self) -> list[Any]:
+        return [self.result, self.summary, self.table, self.details, *self.files]
+
+    def _show(self, session: Session) -> Updates:
+        found = session.comparison
+        if found is None:
+            return {self.result: gr.update(visible=False)}
+        paths = (found.csv, found.html, found.svg)
+        return {
+            self.result: gr.update(visible=True),
+            self.summary: view.summary_html(found.table),
+            self.table: gr.update(value=method_grid(found.table).value(), visible=True),
+            self.details: view.details_html(found.table),
+            **{box: gr.update(value=str(p)) for box, p in zip(self.files, paths, strict=True)},
+        }
+
+    def _show_about(self, preset: str) -> Updates:
+        text = EXPERIMENTS[preset].description if preset else _OWN_NOTE
+        return {self.methods: gr.update(visible=not preset), self.about: text}
+
+    def _run(self, data: dict[Any, Any], request: gr.Request) -> Iterator[Updates]:
+        yield from self.run(data, self.shared.session(request))
+
+    def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
+        """Compare as the form says, yielding updates as it goes."""
+        preset = data[self.preset] or ""
+        title = EXPERIMENTS[preset].title if preset else _OWN
+
+        def prepare() -> Work[Comparison]:
+            tuned = self.shared.tuning.read(data).values
+            rows = work.rows_for(session.loaded, preset, data[self.methods] or (), tuned)
+            limit, workspace = int(data[self.limit]), self.shared.workspace
+
+            def compare(report: Report, cancel: CancelToken) -> Comparison:
+                table = work.compare(rows, limit, session, workspace, report, cancel)
+                return keep(table, title, session)
+
+            return compare
+
+        def tell(event: tuple[str, int, int] | None) -> Updates:
+            return {self.controls.status: progress_html(event)}
+
+        def finish(found: Comparison) -> Updates:
+            session.comparison = found
+            said = callout(work.STOPPED) if found.table["ending"] == "stopped" else ""
+            return {self.controls.status: said, **self._show(session)}
+
+        def explain(error: RamStudioError, job: Any) -> str:
+            return failure(error, str(error))
+
+        yield from watch(session, self.controls, prepare, tell, finish, explain=explain)
+
+
+def progress_html(event: tuple[str, int, int] | None) -> Markup:
+    """Return the progress bar of a comparison: row, rows done, rows in all."""
+    if event is None or not event[0]:
+        return progress(None, "Preparing the models")
+    row, done, total = event
+    return progress(done / total, row, f"row {done + 1} of {total}")

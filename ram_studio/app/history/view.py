@@ -1,0 +1,123 @@
+"""Past merges and checks as HTML: the list to choose from, and chosen ones side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from markupsafe import Markup
+
+from ram_studio.algorithm.methods import METHODS
+from ram_studio.algorithm.scaling import RULES
+from ram_studio.app.check.view import heat_table
+from ram_studio.app.history.work import PastModel, SideBySide
+from ram_studio.app.merge.controls import TUNED
+from ram_studio.app.numbers import duration_text, epsilon_text, factor_text
+from ram_studio.app.templates import render
+from ram_studio.app.wording import SETTING_SIGNS
+from ram_studio.checkpoints.record.merge_log import PastMerge
+
+_PUBLIC = "Only your own, and only until this visit expires."
+_PRIVATE = (
+    "Answers are kept in your user folder; ram-studio history on the command line shows the same."
+)
+
+
+def list_html(
+    models: Sequence[PastModel], is_private: bool, chosen: Collection[str] = ()
+) -> Markup:
+    """Return the list, a box in each row; those of the chosen ids are ticked."""
+    return render(
+        "history/list.html.j2",
+        models=models,
+        chosen=chosen,
+        scope=_PRIVATE if is_private else _PUBLIC,
+        time=_time,
+        settings=settings_text,
+        link=_tune_query,
+    )
+
+
+def side_by_side_html(found: SideBySide) -> Markup:
+    """Return settings and scores of chosen models."""
+    merges = [model.merge for model in found.models if model.merge is not None]
+    heat = None
+    if found.report is not None and found.base is not None:
+        plain = [n for n in found.report.models if n not in (found.base, *(m.name for m in merges))]
+        heat = heat_table(found.report, plain, found.comparisons, found.base)
+    return render(
+        "history/side_by_side.html.j2",
+        found=found,
+        merges=[merge.name for merge in merges],
+        settings=_settings(merges),
+        heat=heat,
+    )
+
+
+def _time(when: str) -> str:
+    return when[:16].replace("T", " ")
+
+
+def settings_text(merge: PastMerge) -> str:
+    """Return a merge's method and settings in one line."""
+    settings = merge.settings
+    method = METHODS.get(merge.method)
+    fields = method.settings.model_fields if method else {}
+    parts = [merge.method]
+    for name in _ordered(settings):
+        text = _value(merge, name)
+        usual = fields[name].default if name in fields else None
+        # Tune's three are always told; the others where somebody chose them.
+        if text is not None and (name in TUNED or settings[name] != usual):
+            parts.append(f"{_label(name)} {text}")
+    return " · ".join(parts)
+
+
+def _label(name: str) -> str:
+    return SETTING_SIGNS.get(name, name.replace("_", " "))
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    """Return settings with Tune's three first."""
+    own = list(names)
+    return [*(n for n in TUNED if n in own), *(n for n in own if n not in TUNED)]
+
+
+def _tune_query(merge: PastMerge | None) -> str:
+    """Return a link's query that opens Tune with a merge's settings; empty for other methods."""
+    if merge is None or merge.method not in RULES:
+        return ""
+    query = {"step": "tune"}
+    if merge.example is not None:
+        query["example"] = merge.example
+    for name in ("epsilon", "r", "alpha"):
+        value = merge.settings.get(name)
+        if isinstance(value, (int, float)):
+            query[name] = repr(value)
+    return urlencode({**query, "rule": merge.method})
+
+
+def _settings(merges: Sequence[PastMerge]) -> list[tuple[str, list[Any]]]:
+    """Return the settings of merges, a row (label, a value for each merge) for each."""
+    rows: list[tuple[str, list[Any]]] = [("method", [m.method for m in merges])]
+    for name in _ordered(dict.fromkeys(name for merge in merges for name in merge.settings)):
+        values = [_value(merge, name) or "–" for merge in merges]
+        if set(values) != {"–"}:
+            rows.append((_label(name), values))
+    for key, usual in (("dtype", "as the base"), ("rounding", "nearest"), ("seed", "0")):
+        rows.append((key, [str(merge.recipe.get(key) or usual) for merge in merges]))
+    for agent in dict.fromkeys(name for merge in merges for name in merge.agents):
+        stored = [merge.agents.get(agent, {}).get("effective_lambda") for merge in merges]
+        rows.append((f"λ stored: {agent}", [factor_text(value) for value in stored]))
+    rows.append(("made", [_time(m.when) for m in merges]))
+    rows.append(("merged in", [duration_text(m.seconds) for m in merges]))
+    return rows
+
+
+def _value(merge: PastMerge, name: str) -> str | None:
+    """Return a setting as text; None for one that is left out or has no short form."""
+    value = merge.settings.get(name)
+    if value is None or isinstance(value, (dict, list)):
+        return None
+    return epsilon_text(value) if name == "epsilon" else str(value)

@@ -1,0 +1,50 @@
+"""A panel of the page without the page: what it is built in, and what it shares."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import gradio as gr
+import pytest
+
+from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.app.shared import Shared, Tuning
+from ram_studio.app.workspace import Workspace
+
+Panel = TypeVar("Panel")
+TUNE = (DEFAULT_INDEX, 0.1, 2.0, "ram+")
+
+
+def built(make: Callable[[Shared], Panel], workspace: Workspace) -> Panel:
+    """Return ``make(shared)`` laid out and wired, with Tune's settings to share."""
+    loops: list[asyncio.AbstractEventLoop] = []
+    new_loop = asyncio.new_event_loop
+
+    def kept_loop() -> asyncio.AbstractEventLoop:
+        loops.append(new_loop())
+        return loops[-1]
+
+    # Gradio makes some loops for its locks and never closes them.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio, "new_event_loop", kept_loop)
+        with gr.Blocks():
+            tuning = Tuning(
+                gr.Slider(0, len(LADDER) - 1, step=1),
+                gr.Slider(0, 5),
+                gr.Slider(0, 10),
+                gr.Radio(["ram", "ram+", "ram+s", "ram+m"]),
+            )
+            shared = Shared(workspace, {}, tuning=tuning)
+            panel = make(shared)
+            shared.connect()
+    asyncio.set_event_loop(None)
+    for loop in loops:
+        loop.close()
+    return panel
+
+
+def tuned(shared: Shared, values: tuple[float, ...] = TUNE) -> dict[Any, Any]:
+    """Return Tune's values keyed by component, as a handler reads them."""
+    return dict(zip(shared.tuning.all, (*values, *TUNE[len(values) :]), strict=True))
