@@ -7,13 +7,12 @@ from pathlib import Path
 
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
-from ram_studio.checkpoints.read.content_hash import hash_file
+from ram_studio.checkpoints.read.content_hash import blake3_of, hash_file
 from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
 from ram_studio.checkpoints.record.passport import PASSPORT_FILE, Passport, SourceRecord
-from ram_studio.checkpoints.write.writer import shard_digest
 from ram_studio.engine.events import Meter
 from ram_studio.engine.passes.driver import RunOptions
-from ram_studio.errors import CheckpointError, VerificationError
+from ram_studio.errors import VerificationError
 
 EDITABLE = ("README.md",)
 """Files people change before they publish a merge: a change is told and is no failure."""
@@ -41,7 +40,7 @@ def check_files(folder: Path, passport: Passport) -> list[str]:
                 f"{printable(path)} has {path.stat().st_size} bytes, the passport says "
                 f"{record.nbytes}"
             )
-        elif _digest(path) != record.blake3:
+        elif blake3_of(path) != record.blake3:
             found = f"{printable(path)} differs from its digest in the passport"
         else:
             continue
@@ -66,15 +65,6 @@ def check_files(folder: Path, passport: Passport) -> list[str]:
             "merge again."
         )
     return notes
-
-
-def _digest(path: Path) -> str:
-    try:
-        return shard_digest(path)
-    except OSError as error:
-        raise CheckpointError(
-            f"{printable(path)} cannot be read: {error.strerror}; check the disk."
-        ) from error
 
 
 def check_sources(passport: Passport, report: CompatibilityReport, run: RunOptions) -> int:

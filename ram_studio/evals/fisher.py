@@ -226,7 +226,7 @@ def with_fisher_files(
         fingerprint = open_checkpoint(source, name=name).fingerprint
         wanted = (FORMAT, fingerprint, str(recipe.seed), prompts_digest(prompts))
         if path.is_file():
-            _, found = read_header(path, agent=name)
+            found = read_header(path, agent=name).metadata
             keys = ("format", "fingerprint", "seed", "prompts")
             if tuple(found.get(key) for key in keys) == wanted:
                 continue

@@ -18,7 +18,6 @@ from safetensors.torch import save, save_file
 from ram_studio.checkpoints.read.header import (
     MAX_HEADER_BYTES,
     TensorInfo,
-    load_header,
     parse_header,
     read_header,
 )
@@ -48,8 +47,9 @@ def test_tensors_lie_where_the_header_says(tmp_path: Path) -> None:
     }
     path = tmp_path / "model.safetensors"
     save_file(tensors, path, {"format": "pt", "note": "é"})
-    found, metadata = read_header(path)
-    assert metadata == {"format": "pt", "note": "é"}
+    header = read_header(path)
+    found = header.tensors
+    assert header.metadata == {"format": "pt", "note": "é"}
     assert found.keys() == tensors.keys()
     content = path.read_bytes()
     for name, tensor in tensors.items():
@@ -82,7 +82,7 @@ def test_every_dtype_the_library_writes_is_read(tmp_path: Path) -> None:
     }
     path = tmp_path / "model.safetensors"
     save_file({name: torch.zeros(3).to(dtype) for name, dtype in dtypes.items()}, path)
-    assert {name: info.dtype for name, info in read_header(path)[0].items()} == {
+    assert {name: info.dtype for name, info in read_header(path).tensors.items()} == {
         name: name for name in dtypes
     }
 
@@ -90,7 +90,7 @@ def test_every_dtype_the_library_writes_is_read(tmp_path: Path) -> None:
 def test_a_file_without_tensors_is_legal(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(raw_safetensors(b"{}  "))
-    assert read_header(path) == ({}, {})
+    assert (read_header(path).tensors, read_header(path).metadata) == ({}, {})
 
 
 def test_a_header_as_large_as_that_of_a_7b_model_parses_in_milliseconds(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_one_wrong_byte_in_a_real_header_never_crashes(
 
 def _read_or_refuse(path: Path) -> None:
     try:
-        header = load_header(path, agent="coder")
+        header = read_header(path, agent="coder")
     except CheckpointError:
         refuse(path)
         return

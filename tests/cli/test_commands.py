@@ -341,8 +341,8 @@ def test_verify_names_the_shard_with_one_flipped_bit(cli, example, tmp_path):
 
 
 def test_verify_finds_a_merge_that_its_sources_do_not_give(cli, example, tmp_path):
+    from ram_studio.checkpoints.read.content_hash import blake3_of
     from ram_studio.checkpoints.record.passport import PASSPORT_FILE, seal_of
-    from ram_studio.checkpoints.write.writer import shard_digest
 
     out = tmp_path / "m"
     assert cli("merge", *example, "--out", out, "--json")[0] == 0
@@ -352,7 +352,7 @@ def test_verify_finds_a_merge_that_its_sources_do_not_give(cli, example, tmp_pat
     _save_bits(out, tensors)
     passport = json.loads((out / PASSPORT_FILE).read_text())
     record = passport["shards"][shard.name]
-    record["blake3"], record["nbytes"] = shard_digest(shard), shard.stat().st_size
+    record["blake3"], record["nbytes"] = blake3_of(shard), shard.stat().st_size
     (out / PASSPORT_FILE).write_text(json.dumps(passport))
     code, _, err = cli("verify", out)
     assert code == 1

@@ -172,15 +172,15 @@ def test_libraries_and_licences_are_in_the_passport(zoo, tmp_path):
 
 
 def test_a_shard_and_passport_changed_together_are_found_from_the_sources(zoo, tmp_path):
-    from ram_studio.checkpoints.write.writer import shard_digest
+    from ram_studio.checkpoints.read.content_hash import blake3_of
 
     out = merge(zoo.recipe(), tmp_path / "out").out
     shard = out / "model.safetensors"
-    info = read_header(shard)[0]["model.layers.0.w"]
+    info = read_header(shard).tensors["model.layers.0.w"]
     passport = (out / "ram_studio.json").read_text()
-    old = shard_digest(shard)
+    old = blake3_of(shard)
     flip(shard, info.offset + 1000)
-    reseal(out, passport.replace(old, shard_digest(shard)))
+    reseal(out, passport.replace(old, blake3_of(shard)))
     verify(out)
     with pytest.raises(VerificationError, match=r"`model.layers.0.w`.*byte 1000 "):
         verify(out, with_sources=True, full=True)

@@ -101,7 +101,7 @@ def damage(folder: Path, agent: str, change) -> None:
     tensors = load_file(path)
     from ram_studio.checkpoints.read.header import read_header
 
-    _, metadata = read_header(path)
+    metadata = read_header(path).metadata
     change(tensors, metadata)
     save_file(tensors, path, metadata)
 

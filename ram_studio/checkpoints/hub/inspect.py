@@ -209,13 +209,9 @@ def download(
     if cancel is not None:
         cancel.raise_if_cancelled()
     with _talking_to(repository, revision, name):
-        try:
-            listing = _list_files(repository, revision, token)
-        except (HTTPError, OfflineModeIsEnabled) as error:
-            folder = _cached_instead(error, repository, revision, name)
-            if folder is None:
-                raise
-            return folder, folder.name
+        listing = _listing_or_cache(repository, revision, token, name)
+        if isinstance(listing, Path):
+            return listing, listing.name
         shards, _ = _find_hub_shards(listing, name, token)
         files = shards + _sidecar_names(listing)
         missing = _missing_bytes(listing, files)
@@ -225,16 +221,26 @@ def download(
         return folder, folder.name
 
 
-def _cached_instead(
-    error: Exception, repository: str, revision: str | None, name: str
-) -> Path | None:
-    """Return a snapshot to use although the Hub could not be asked, or None.
+def _listing_or_cache(
+    repository: str, revision: str | None, token: str | None, name: str
+) -> _Listing | Path:
+    """Return the repository's files; or the snapshot to use although the Hub could not be asked.
 
     Only where the Hub did not answer or is down: a refusal counts even if files are in the cache.
     """
-    response = getattr(error, "response", None)
-    if response is not None and response.status_code < 500:
-        return None
+    try:
+        return _list_files(repository, revision, token)
+    except (HTTPError, OfflineModeIsEnabled) as error:
+        response = getattr(error, "response", None)
+        if response is not None and response.status_code < 500:
+            raise
+        folder = _cached_snapshot(repository, revision, name)
+        if folder is None:
+            raise
+        return folder
+
+
+def _cached_snapshot(repository: str, revision: str | None, name: str) -> Path | None:
     folder: str | None
     try:
         folder = huggingface_hub.snapshot_download(
@@ -296,13 +302,9 @@ def inspect_source(
     source = str(source)
     repository, revision = _split(source, name)
     with _talking_to(repository, revision, name):
-        try:
-            listing = _list_files(repository, revision, token)
-        except (HTTPError, OfflineModeIsEnabled) as error:
-            folder = _cached_instead(error, repository, revision, name)
-            if folder is None:
-                raise
-            return open_folder(folder, name=name, source=source, revision=folder.name)
+        listing = _listing_or_cache(repository, revision, token, name)
+        if isinstance(listing, Path):
+            return open_folder(listing, name=name, source=source, revision=listing.name)
         shards, weight_map = _find_hub_shards(listing, name, token)
         folder = _fetch(listing, _sidecar_names(listing), token)
         if all((folder / shard).exists() for shard in shards):

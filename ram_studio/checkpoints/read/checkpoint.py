@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
-from ram_studio.checkpoints.read.header import Header, TensorInfo, load_header
+from ram_studio.checkpoints.read.header import Header, TensorInfo, read_header
 from ram_studio.checkpoints.read.json_files import MAX_CONFIG_BYTES, read_json_object
 from ram_studio.checkpoints.read.links import check_link
 from ram_studio.checkpoints.read.shard_files import find_shards
@@ -147,7 +147,7 @@ def open_folder(
         )
     shard_names, weight_map = find_shards(_file_names(folder, at), folder, name=name)
     paths = [check_link(folder / shard, at, suffix=".safetensors") for shard in shard_names]
-    headers = [load_header(path, agent=name) for path in paths]
+    headers = [read_header(path, agent=name) for path in paths]
     return assemble(
         headers, folder, name=name, source=source, revision=revision, weight_map=weight_map
     )

@@ -21,6 +21,10 @@ from ram_studio.errors import CheckpointError
 PIECE_BYTES = 1 << 20
 """So much is read and hashed at a time: it stays in a core's cache in between."""
 
+ALL_CORES = blake3.blake3.AUTO
+_SHARED_PIECE_BYTES = 4 << 20
+"""Enough for several cores at a time."""
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 CONTENT_HASH = r"^(sha256|blake3):[0-9a-f]{64}$"
 # Everything beside the weights that shapes an answer.
@@ -69,25 +73,30 @@ def blob_of(path: Path) -> Path | None:
     return target if is_cache else None
 
 
-def make_hasher(algorithm: str) -> Hasher:
-    """Return an empty hasher: "sha256" or "blake3" (on one thread)."""
-    return hashlib.sha256() if algorithm == "sha256" else blake3.blake3()
+def make_hasher(algorithm: str, *, threads: int = 1) -> Hasher:
+    """Return an empty hasher: "sha256", or "blake3" on so many threads."""
+    return hashlib.sha256() if algorithm == "sha256" else blake3.blake3(max_threads=threads)
 
 
 def hash_file(
-    path: Path, algorithm: str = "blake3", *, on_piece: Callable[[int], None] = lambda count: None
+    path: Path,
+    algorithm: str = "blake3",
+    *,
+    threads: int = 1,
+    on_piece: Callable[[int], None] = lambda count: None,
 ) -> str:
-    """Return a file's content hash; reads it in pieces of 1 MiB.
+    """Return a file's content hash; reads it in pieces, as a map's pages would count as memory.
 
     Args:
         path: the file.
         algorithm: "sha256" or "blake3".
+        threads: for "blake3"; ALL_CORES takes one for each core.
         on_piece: called with each piece's bytes; what it raises ends the reading.
 
     Raises: CheckpointError when it cannot be read.
     """
-    hasher = make_hasher(algorithm)
-    buffer = memoryview(bytearray(PIECE_BYTES))
+    hasher = make_hasher(algorithm, threads=threads)
+    buffer = memoryview(bytearray(PIECE_BYTES if threads == 1 else _SHARED_PIECE_BYTES))
     try:
         with open(path, "rb", buffering=0) as file:
             while count := file.readinto(buffer):
@@ -99,6 +108,14 @@ def hash_file(
             "fetch the file again."
         ) from error
     return f"{algorithm}:{hasher.hexdigest()}"
+
+
+def blake3_of(path: Path) -> str:
+    """Return a file's BLAKE3 as 64 hex digits, hashed by all cores.
+
+    Raises: CheckpointError when it cannot be read.
+    """
+    return hash_file(path, threads=ALL_CORES).removeprefix("blake3:")
 
 
 def model_fingerprint(folder: Path, weights: str) -> str:

@@ -30,30 +30,15 @@ MAX_RANK = 64
 MAX_LISTS = 200_000
 MAX_COMMAS = 1_000_000
 
-DTYPE_BITS = {
-    "BOOL": 8,
-    "F4": 4,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "U8": 8,
-    "I8": 8,
-    "F8_E5M2": 8,
-    "F8_E4M3": 8,
-    "F8_E8M0": 8,
-    "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8,
-    "I16": 16,
-    "U16": 16,
-    "F16": 16,
-    "BF16": 16,
-    "I32": 32,
-    "U32": 32,
-    "F32": 32,
-    "I64": 64,
-    "U64": 64,
-    "F64": 64,
-    "C64": 64,
+_BY_BITS = {
+    4: "F4",
+    6: "F6_E2M3 F6_E3M2",
+    8: "BOOL U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ",
+    16: "I16 U16 F16 BF16",
+    32: "I32 U32 F32",
+    64: "I64 U64 F64 C64",
 }
+DTYPE_BITS = {name: bits for bits, names in _BY_BITS.items() for name in names.split()}
 
 MERGED_DTYPES = ("BF16", "F16", "F32")
 COPIED_DTYPES = ("BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64")
@@ -109,10 +94,8 @@ def element_count(shape: tuple[int, ...]) -> int:
     return count
 
 
-def read_header(
-    path: str | Path, *, agent: str | None = None
-) -> tuple[dict[str, TensorInfo], dict[str, str]]:
-    """Return the tensors of a safetensors file, in file order, and its metadata.
+def read_header(path: str | Path, *, agent: str | None = None) -> Header:
+    """Return the header of a safetensors file.
 
     Args:
         path: the shard.
@@ -121,12 +104,6 @@ def read_header(
     Raises: CheckpointError when the file is missing, is not safetensors, is truncated or holds
     anything the format forbids. The message names the agent, the file and the tensor.
     """
-    header = load_header(path, agent=agent)
-    return header.tensors, header.metadata
-
-
-def load_header(path: str | Path, *, agent: str | None = None) -> Header:
-    """Return a shard's whole `Header`; see `read_header` for arguments and errors."""
     path = Path(path)
     at = f"{who(agent)}{printable(path)}"
     try:
@@ -136,26 +113,17 @@ def load_header(path: str | Path, *, agent: str | None = None) -> Header:
             raise CheckpointError(
                 f"{at} is not a regular file; give a folder that holds safetensors files."
             )
-        with open(path, "rb", buffering=0) as file:
-            length = header_length(_read_exactly(file, LENGTH_BYTES), status.st_size, at)
-            raw = _read_exactly(file, min(length, 1))
+        with open(path, "rb") as file:
+            length = header_length(file.read(LENGTH_BYTES), status.st_size, at)
+            raw = file.read(min(length, 1))
             if raw == b"{":  # else refused below, without reading up to 100 MB of something else
-                raw += _read_exactly(file, length - 1)
+                raw += file.read(length - 1)
     except OSError as error:
         raise CheckpointError(
             f"{at} cannot be read: {error.strerror or error}; check that the file exists and that "
             "you may read it."
         ) from error
     return parse_header(raw, file_size=status.st_size, path=path, agent=agent)
-
-
-def _read_exactly(file: Any, count: int) -> bytes:
-    """Read `count` bytes, fewer only at the end of the file (raw reads may come in pieces)."""
-    pieces = []
-    while count > 0 and (piece := file.read(count)):
-        pieces.append(piece)
-        count -= len(piece)
-    return b"".join(pieces)
 
 
 def header_length(prefix: bytes, file_size: int, at: str) -> int:

@@ -29,25 +29,19 @@ def same_bytes(
         return True
     at = (a, agents[0])
     try:
-        with open(a.path, "rb", buffering=0) as left, open(b.path, "rb", buffering=0) as right:
+        with open(a.path, "rb") as left, open(b.path, "rb") as right:
             left.seek(a.offset)
             right.seek(b.offset)
-            rest = a.nbytes
-            while rest:
+            for begin in range(0, a.nbytes, BLOCK_BYTES):
+                count = min(BLOCK_BYTES, a.nbytes - begin)
                 blocks = []
-                for file, tensor, agent in ((left, a, agents[0]), (right, b, agents[1])):
-                    at = (tensor, agent)
-                    block = bytearray(min(BLOCK_BYTES, rest))
-                    view, filled = memoryview(block), 0
-                    while filled < len(block):
-                        count = file.readinto(view[filled:])
-                        if not count:
-                            raise OSError("the file ends before the tensor does")
-                        filled += count
-                    blocks.append(block)
+                for file, side in ((left, (a, agents[0])), (right, (b, agents[1]))):
+                    at = side
+                    blocks.append(file.read(count))
+                    if len(blocks[-1]) < count:
+                        raise OSError("the file ends before the tensor does")
                 if blocks[0] != blocks[1]:
                     return False
-                rest -= len(blocks[0])
     except OSError as error:
         tensor, agent = at
         raise CheckpointError(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from ram_studio.algorithm.meters.rounding_meter import loses_rescaling
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.checkpoints.read.describe import plural, printable
@@ -212,18 +213,15 @@ def _settings(passport: Passport) -> list[tuple[str, object]]:
 
 def _with_lost_rescaling(passport: Passport) -> list[str]:
     """Return the agents of which rounding to nearest kept only part of the rescaling."""
-
-    def is_lost(asked: float | None, kept: float | None) -> bool:
-        if asked in (None, 1) or kept is None:
-            return False
-        return abs(kept - asked) > 0.1 * abs(asked - 1)
-
-    if passport.rounding != "nearest":
-        return []
+    factors = {
+        name: (agent.scaling_factor, agent.effective_scaling_factor)
+        for name, agent in passport.agents.items()
+        if passport.rounding == "nearest"
+    }
     return [
         name
-        for name, agent in passport.agents.items()
-        if is_lost(agent.scaling_factor, agent.effective_scaling_factor)
+        for name, (asked, kept) in factors.items()
+        if asked is not None and kept is not None and loses_rescaling(asked, kept)
     ]
 
 

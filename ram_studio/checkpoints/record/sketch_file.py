@@ -121,44 +121,40 @@ def load_sketch(path: str | Path) -> Sketch:
 
 def _build(header: dict, arrays: dict[str, np.ndarray]) -> Sketch:
     numel = arrays["numel"]
-    n_agents = len(header["agents"])
-    if arrays["magnitudes"].shape != (n_agents, BIN_COUNT):
-        raise ValueError("magnitudes")
-    if len(header["tensors"]) != len(numel):
-        raise ValueError("tensors")
+    tensors, n_agents = len(header["tensors"]), len(header["agents"])
+    _require("tensors", tensors == len(numel))
+    _require("magnitudes", arrays["magnitudes"].shape == (n_agents, BIN_COUNT))
 
     def counts(prefix: str) -> OverlapCounts:
-        shape = (len(numel), len(LADDER))
-        if f"{prefix}.patterns" in arrays:
-            patterns = arrays[f"{prefix}.patterns"]
-            if patterns.shape != (*shape, 1 << n_agents):
-                raise ValueError(prefix)
-            if (patterns < 0).any() or (patterns.sum(-1) != numel[:, None]).any():
-                raise ValueError(prefix)
+        shape = (tensors, len(LADDER))
+        if (patterns := arrays.get(f"{prefix}.patterns")) is not None:
+            _require(prefix, patterns.shape == (*shape, 1 << n_agents), (patterns >= 0).all())
+            _require(prefix, (patterns.sum(-1) == numel[:, None]).all())
             return OverlapCounts.from_patterns(numel, patterns)
         shared = arrays[f"{prefix}.shared"]
-        if shared.shape != (*shape, n_agents, n_agents):
-            raise ValueError(prefix)
-        if (shared < 0).any() or (shared.sum(-1) > numel[:, None, None]).any():
-            raise ValueError(prefix)
+        _require(prefix, shared.shape == (*shape, n_agents, n_agents), (shared >= 0).all())
+        _require(prefix, (shared.sum(-1) <= numel[:, None, None]).all())
         return OverlapCounts(numel, None, shared)
 
     is_mixed = any(name.startswith("rounded.") for name in arrays)
     return Sketch(
         agents=tuple(header["agents"]),
-        tensors=tuple(
-            TensorEntry(name, int(n)) for name, n in zip(header["tensors"], numel, strict=True)
-        ),
+        tensors=tuple(map(TensorEntry, header["tensors"], map(int, numel))),
         counts=counts("counts"),
         magnitudes=arrays["magnitudes"],
         fingerprints=header["fingerprints"],
         sources=header["sources"],
         dtypes=header["dtypes"],
         rounded=counts("rounded") if is_mixed else None,
-        relations=_build_relations(arrays, len(numel), n_agents),
+        relations=_build_relations(arrays, tensors, n_agents),
         steps=_build_steps(arrays, header.get("layers", []), n_agents),
         warnings=tuple(header["warnings"]),
     )
+
+
+def _require(name: str, *claims: object) -> None:
+    if not all(claims):
+        raise ValueError(name)
 
 
 def _relation_arrays(found: Relations) -> dict[str, np.ndarray]:
@@ -186,8 +182,7 @@ def _build_relations(
 
     def array(name: str, *shape: int) -> np.ndarray:
         found = arrays[f"relations.{name}"]
-        if found.shape != (n_tensors, *shape) or not np.isfinite(found).all():
-            raise ValueError(name)
+        _require(name, found.shape == (n_tensors, *shape), np.isfinite(found).all())
         return found
 
     def optional(name: str, *shape: int) -> np.ndarray | None:
@@ -199,8 +194,7 @@ def _build_relations(
         magnitude = magnitude_of_sets(by_set, n_agents)
     else:
         magnitude = array("magnitude", points, n_agents, 2)
-    if (magnitude < 0).any():
-        raise ValueError("magnitude")
+    _require("magnitude", (magnitude >= 0).all())
     return Relations(
         magnitude=magnitude,
         by_set=by_set,
@@ -247,12 +241,10 @@ def _build_steps(
         found[name] = found[name].astype(np.int64)
     for name in _COUNTED:
         counts = arrays[f"steps.{name}_count"]
-        if counts.ndim != 1 or (counts < 0).any():
-            raise ValueError(name)
+        _require(name, counts.ndim == 1, (counts >= 0).all())
         found[name] = np.column_stack([found[name], counts])
     for name, shape in _STEP_SHAPES.items():
-        if found[name].shape[1:] != shape:
-            raise ValueError(name)
+        _require(name, found[name].shape[1:] == shape)
     limits = {
         "exact": (n_agents, len(DTYPES), len(LADDER) + 1, EXPONENTS, HALF_STEPS + 1),
         "loose": (n_agents, 2, EXPONENTS),
@@ -261,9 +253,7 @@ def _build_steps(
     }
     for name, bound in limits.items():
         rows = found[name][:, : len(bound)]
-        if (rows < 0).any() or (rows >= np.array(bound)).any():
-            raise ValueError(name)
+        _require(name, ((rows >= 0) & (rows < np.array(bound))).all())
     for name, sums in (("loose", "loose_sums"), ("layer_loose", "layer_sums")):
-        if len(found[name]) != len(found[sums]) or not np.isfinite(found[sums]).all():
-            raise ValueError(name)
+        _require(name, len(found[name]) == len(found[sums]), np.isfinite(found[sums]).all())
     return StepCounts(n_agents=n_agents, layers=tuple(layers), **found)

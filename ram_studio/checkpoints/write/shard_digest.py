@@ -1,4 +1,4 @@
-"""Digests of shards: of a finished file, and of one that is still being written.
+"""The digest of a shard that is still being written.
 
 A shard's pieces are mostly written in file order. Hashing each as soon as all before it are there
 finds it in the cache, and leaves nothing to read back at the end.
@@ -8,24 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import blake3
 
 _PIECE_BYTES = 4 << 20
-
-
-def shard_digest(path: Path) -> str:
-    """Return a file's BLAKE3 as 64 hex digits, hashed by all cores in bounded memory.
-
-    Pieces are read into one buffer: the pages of a memory map would count as this process's memory.
-    """
-    hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)
-    buffer = memoryview(bytearray(_PIECE_BYTES))
-    with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            hasher.update(buffer[:count])
-    return hasher.hexdigest()
 
 
 class FollowingDigest:
@@ -70,7 +56,8 @@ class FollowingDigest:
             with self._lock:
                 self._end, self._is_busy = end, False
 
-    def hexdigest(self) -> str | None:
-        """Return the digest as 64 hex digits; None while some piece is missing."""
+    def hexdigest(self) -> str:
+        """Return the digest as 64 hex digits; call it when every piece was taken note of."""
         with self._lock:
-            return self._hasher.hexdigest() if self._end == self._size else None
+            assert self._end == self._size, "some piece of the file is missing"
+            return self._hasher.hexdigest()

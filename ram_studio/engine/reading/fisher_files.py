@@ -102,7 +102,8 @@ def _open(
             f'Agent "{agent.name}" has no Fisher file: expected {printable(path)}. Estimate it '
             "with `ram-studio fisher`."
         )
-    stored, metadata = read_header(path, agent=agent.name)
+    header = read_header(path, agent=agent.name)
+    stored, metadata = header.tensors, header.metadata
     if metadata.get("format") != FORMAT:
         raise CheckpointError(
             f"{printable(path)} is no Fisher file: its format is "
