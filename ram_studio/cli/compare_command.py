@@ -1,18 +1,17 @@
-"""``ram-studio compare`` and ``ram-studio fisher``."""
+"""``ram-studio compare``."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.evaluate_command import Store, stopped
+from ram_studio.cli.evaluate_command import Fresh, NoStore, Store, open_store, stopped
+from ram_studio.cli.progress import status_line
 from ram_studio.cli.tables import print_table, write_csv
-from ram_studio.errors import OutputError
 
 
 def compare(
@@ -47,28 +46,17 @@ def compare(
     sketch: Annotated[Path | None, typer.Option(help="Sketch of the same files.")] = None,
     device: options.Device = "auto",
     store: Store = None,
-    no_store: Annotated[
-        bool, typer.Option("--no-store", help="Keep no answers; a stopped comparison is lost.")
-    ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Ask again what is stored.")] = False,
+    no_store: NoStore = False,
+    fresh: Fresh = False,
     csv: Annotated[Path | None, typer.Option(help="Also write the table as CSV.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Score methods side by side on the same agents, without writing a checkpoint."""
     from ram_studio.checkpoints.record.sketch_file import load_sketch
     from ram_studio.evals.experiment.run import compare_methods
-    from ram_studio.evals.store.answers import AnswerStore
 
     rows = _rows(base, agent, row, experiment, dtype, rounding, seed)
-    is_terminal = sys.stderr.isatty() and not as_json
-
-    def on_progress(label: str, done: int, total: int) -> None:
-        if is_terminal:
-            text = f"{done}/{total} {label}" if label else ""
-            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-    answers = None if no_store else AnswerStore(store)
-    try:
+    with open_store(store, no_store) as answers, status_line(quiet=as_json) as tell:
         table = compare_methods(
             rows,
             reference=reference,
@@ -79,11 +67,8 @@ def compare(
             sketch=None if sketch is None else load_sketch(sketch),
             store=answers,
             fresh=fresh,
-            on_progress=on_progress,
+            on_progress=lambda label, done, total: tell(f"{done}/{total} {label}"),
         )
-    finally:
-        if answers is not None:
-            answers.close()
     if csv is not None:
         write_csv(table.to_frame(), csv)
     described = table.to_dict()
@@ -92,7 +77,7 @@ def compare(
     else:
         _print(described)
     if table.is_stopped:
-        raise stopped(answers)
+        raise stopped(no_store)
 
 
 def _rows(
@@ -160,41 +145,3 @@ def _print(described: dict[str, Any]) -> None:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
-
-
-def fisher(
-    agent: options.Agents = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the Fisher files.")] = None,
-    examples: Annotated[int, typer.Option(help="Prompts per agent.")] = 64,
-    prompts: Annotated[
-        Path | None, typer.Option(help="Text file, one prompt a line [default: built in].")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the sampled answers.")] = 0,
-    device: options.Device = "auto",
-) -> None:
-    """Estimate the Fisher information that `merge --method fisher --set files=DIR` weighs by."""
-    from ram_studio.engine.reading.fisher_files import fisher_path
-    from ram_studio.evals.fisher import estimate_fisher
-
-    agents = options.parse_agents(agent)
-    if out is None:
-        raise typer.BadParameter("no folder was given", param_hint="--out")
-    chosen = None
-    if prompts is not None:
-        try:
-            lines = prompts.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise OutputError(f"{prompts} cannot be read: {error}.") from error
-        chosen = [line for line in lines if line.strip()][:examples]
-    for name, source in agents.items():
-        path = estimate_fisher(
-            source,
-            fisher_path(out, name),
-            name=name,
-            prompts=chosen,
-            examples=examples,
-            seed=seed,
-            device=device,
-        )
-        print(f"{name}: {path}")
-    print(f"Next: ram-studio merge ... --method fisher --set files={out}")

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ram_studio.cli import options
+from ram_studio.cli.progress import status_line
 from ram_studio.cli.tables import print_table
 from ram_studio.errors import Stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-    from ram_studio.evals import Comparison, EvalReport
+    from ram_studio.evals import AnswerStore, Comparison, EvalReport
 
 Store = Annotated[
     str | None,
     typer.Option(help="Where answers are kept; in the user's data folder when left out."),
 ]
+NoStore = Annotated[
+    bool, typer.Option("--no-store", help="Keep no answers; what is stopped is lost.")
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Ask again what is stored.")]
+Lengths = Annotated[
+    str, typer.Option(help="Prompt lengths of the memory suite in tokens, such as 1k,4k.")
+]
+Chat = Annotated[str, typer.Option(help="Chat template: auto, template or none.")]
+Code = Annotated[str, typer.Option(help="Run code that models write, sealed off: auto, on or off.")]
+BatchSize = Annotated[int, typer.Option(help="Prompts decoded together.")]
 Export = Annotated[
     list[str] | None,
     typer.Option(metavar="FILE", help="Also write a .json, .csv or .html file; repeatable."),
@@ -46,14 +57,10 @@ def evaluate(
     limit: Annotated[
         int | None, typer.Option(help="Questions per suite (demo: 300 per domain).")
     ] = None,
-    lengths: Annotated[
-        str, typer.Option(help="Prompt lengths of the memory suite in tokens, such as 1k,4k.")
-    ] = "1k,4k",
+    lengths: Lengths = "1k,4k",
     seed: Annotated[int, typer.Option(help="Chooses the generated questions.")] = 2026,
-    chat: Annotated[str, typer.Option(help="Chat template: auto, template or none.")] = "auto",
-    code: Annotated[
-        str, typer.Option(help="Run code that models write, sealed off: auto, on or off.")
-    ] = "auto",
+    chat: Chat = "auto",
+    code: Code = "auto",
     base: BaseRow = None,
     specialists: Specialists = None,
     endpoint: Annotated[
@@ -75,27 +82,18 @@ def evaluate(
         Path | None, typer.Option(metavar="DIR", help="Task files of your own for lm-eval.")
     ] = None,
     device: options.Device = "auto",
-    batch_size: Annotated[int, typer.Option(help="Prompts decoded together.")] = 128,
+    batch_size: BatchSize = 128,
     store: Store = None,
-    no_store: Annotated[
-        bool, typer.Option("--no-store", help="Keep no answers; a stopped run is lost.")
-    ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Ask again what is stored.")] = False,
+    no_store: NoStore = False,
+    fresh: Fresh = False,
     export: Export = None,
-    print_commands: Annotated[
-        bool,
-        typer.Option("--print-commands", help="Print commands of full benchmarks; run nothing."),
-    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Score models side by side on the same prompts, with 95 % intervals."""
-    from ram_studio.evals import AnswerStore, Endpoint, compare_all
+    from ram_studio.evals import Endpoint, compare_all
     from ram_studio.evals import evaluate as ask
     from ram_studio.evals.lm_eval import evaluate_with_harness
 
-    if print_commands:
-        _print_commands(name_models(models), as_json)
-        return
     if endpoint is None:
         sources: dict[str, Any] = dict(name_models(models))
     else:
@@ -105,17 +103,14 @@ def evaluate(
     # Before hours are spent: what is only needed at the end must be right, too.
     chosen = parse_specialists(specialists, sources)
     check_exports(export)
-    is_terminal = sys.stderr.isatty() and not as_json
-
-    def on_progress(model: str, domain: str, done: int, total: int) -> None:
-        if is_terminal:
-            print(f"\r\033[K{model}: {domain} {done}/{total}", end="", file=sys.stderr)
-
     template = options.choice(chat, ("auto", "template", "none"), "--chat")
     may_run = options.choice(code, ("auto", "on", "off"), "--code")
     sizes = parse_lengths(lengths)
-    answers = None if no_store else AnswerStore(store)
-    try:
+    with open_store(store, no_store) as answers, status_line(quiet=as_json) as tell:
+
+        def on_progress(model: str, domain: str, done: int, total: int) -> None:
+            tell(f"{model}: {domain} {done}/{total}")
+
         if tasks is not None:
             report = evaluate_with_harness(
                 sources,
@@ -145,11 +140,6 @@ def evaluate(
                 fresh=fresh,
                 on_progress=on_progress,
             )
-    finally:
-        if answers is not None:
-            answers.close()
-        if is_terminal:
-            print("\r\033[K", end="", file=sys.stderr)
     comparisons = compare_all(report, base=base, specialists=chosen) if base or chosen else ()
     show(report, comparisons, export, as_json)
 
@@ -244,17 +234,6 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _print_commands(models: dict[str, str], as_json: bool) -> None:
-    from ram_studio.evals.full_benchmarks import benchmark_commands
-
-    commands = benchmark_commands(models)
-    if as_json:
-        print(json.dumps([vars(command) for command in commands]))
-        return
-    for command in commands:
-        print(f"# {command.model}: {command.purpose}\n{command.command}\n")
-
-
 def _check_engine(
     engine: str, tasks: str | None, include_path: Path | None, endpoint: str | None
 ) -> None:
@@ -306,9 +285,21 @@ def check_exports(files: list[str] | None) -> None:
             )
 
 
-def stopped(store: object | None) -> Stopped:
-    """Return the error of an experiment that was stopped; store: where its answers went, if any."""
-    kept = "no store was kept" if store is None else "finished answers are stored"
+@contextlib.contextmanager
+def open_store(path: str | None, no_store: bool) -> Iterator[AnswerStore | None]:
+    """Yield the store of answers, None when none is to be kept."""
+    from ram_studio.evals import AnswerStore
+
+    if no_store:
+        yield None
+        return
+    with AnswerStore(path) as answers:
+        yield answers
+
+
+def stopped(no_store: bool) -> Stopped:
+    """Return the error of an experiment that was stopped, whether or not its answers were kept."""
+    kept = "no store was kept" if no_store else "finished answers are stored"
     return Stopped(f"Stopped as asked; {kept}. Run the same again to go on.")
 
 

@@ -14,6 +14,7 @@ from ram_studio.cli import (
     app_command,
     compare_command,
     evaluate_command,
+    fisher_command,
     history_command,
     sweep_command,
 )
@@ -43,7 +44,7 @@ commands.command("evaluate")(evaluate_command.evaluate)
 commands.command("recipe")(recipe.recipe)
 commands.command("history")(history_command.history)
 commands.command("compare")(compare_command.compare)
-commands.command("fisher")(compare_command.fisher)
+commands.command("fisher")(fisher_command.fisher)
 commands.command("sweep")(sweep_command.sweep)
 
 

@@ -50,3 +50,15 @@ def progress_bars(quiet: bool = False) -> Iterator[tuple[Callable | None, Callab
 
     with bars:
         yield on_progress, on_download
+
+
+@contextlib.contextmanager
+def status_line(quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a text in place of the one before; silent without a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    try:
+        yield lambda text: print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+    finally:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.evaluate_command import Store, parse_lengths, stopped
+from ram_studio.cli.evaluate_command import (
+    BatchSize,
+    Chat,
+    Code,
+    Fresh,
+    Lengths,
+    NoStore,
+    Store,
+    open_store,
+    parse_lengths,
+    stopped,
+)
 from ram_studio.cli.tables import print_table, write_csv
 from ram_studio.errors import Stopped
 
@@ -67,21 +78,15 @@ def sweep(
         typer.Option("--early-stop/--no-early-stop", help="Drop clearly losing settings early."),
     ] = True,
     seed: Annotated[int, typer.Option(help="Chooses the questions and steers the search.")] = 2026,
-    lengths: Annotated[
-        str, typer.Option(help="Prompt lengths of the memory suite in tokens, such as 1k,4k.")
-    ] = "1k,4k",
-    chat: Annotated[str, typer.Option(help="Chat template: auto, template or none.")] = "auto",
-    code: Annotated[
-        str, typer.Option(help="Run code that models write, sealed off: auto, on or off.")
-    ] = "auto",
+    lengths: Lengths = "1k,4k",
+    chat: Chat = "auto",
+    code: Code = "auto",
     sketch: Annotated[Path | None, typer.Option(help="Sketch of the same files.")] = None,
     device: options.Device = "auto",
-    batch_size: Annotated[int, typer.Option(help="Prompts decoded together.")] = 128,
+    batch_size: BatchSize = 128,
     store: Store = None,
-    no_store: Annotated[
-        bool, typer.Option("--no-store", help="Keep no answers; a stopped sweep is lost.")
-    ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Ask again what is stored.")] = False,
+    no_store: NoStore = False,
+    fresh: Fresh = False,
     csv: Annotated[Path | None, typer.Option(help="Also write the table as CSV.")] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -90,7 +95,6 @@ def sweep(
     from ram_studio.evals.experiment.plan import SweepPlan
     from ram_studio.evals.experiment.runner import Runner
     from ram_studio.evals.experiment.space import parse_axes
-    from ram_studio.evals.store.answers import AnswerStore
 
     if model is not None and base is not None:
         raise typer.BadParameter("the base is given twice", param_hint="--base")
@@ -112,31 +116,29 @@ def sweep(
         chat=options.choice(chat, ("auto", "template", "none"), "--chat"),
         code=options.choice(code, ("auto", "on", "off"), "--code"),
     )
-    answers = None if no_store else AnswerStore(store)
-    try:
-        with _live(plan, quiet=as_json) as (show, on_progress):
-            running = Runner(
-                plan,
-                device=device,
-                batch_size=batch_size,
-                sketch=None if sketch is None else load_sketch(sketch),
-                store=answers,
-                fresh=fresh,
-                on_progress=on_progress,
-            )
-            try:
-                for state in running.run():
-                    show(state)
-                state = running.state
-            except Stopped:
-                # It came between two answers; what was finished is in the state as well.
-                state = dataclasses.replace(running.state, ending="stopped")
-    finally:
-        if answers is not None:
-            answers.close()
+    with (
+        open_store(store, no_store) as answers,
+        _live(plan, quiet=as_json) as (show, on_progress),
+    ):
+        running = Runner(
+            plan,
+            device=device,
+            batch_size=batch_size,
+            sketch=None if sketch is None else load_sketch(sketch),
+            store=answers,
+            fresh=fresh,
+            on_progress=on_progress,
+        )
+        try:
+            for state in running.run():
+                show(state)
+            state = running.state
+        except Stopped:
+            # It came between two answers; what was finished is in the state as well.
+            state = dataclasses.replace(running.state, ending="stopped")
     _report(state, csv, as_json)
     if state.ending == "stopped":
-        raise stopped(answers)
+        raise stopped(no_store)
 
 
 def _recipe(base: str | None, agent: list[str] | None, method: str, pairs: list[str] | None) -> Any:

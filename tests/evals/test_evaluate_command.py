@@ -1,7 +1,6 @@
 """`ram-studio evaluate` and `history` with suites, endpoints, stores and exports."""
 
 import json
-import shlex
 
 import pytest
 import typer
@@ -92,28 +91,6 @@ def test_health_is_shown_for_folders(run):
     assert code == 0, error
     assert "perplexity" in out
     assert "kl_to_base" in out
-
-
-def test_commands_of_full_benchmarks_are_printed_and_nothing_is_run(run, tmp_path):
-    folder = tmp_path / "my model"
-    code, out, _ = run("evaluate", f"mine={folder}", "--print-commands")
-    assert code == 0
-    assert f"vllm serve '{folder}' --served-model-name mine" in out
-    assert f"--model_args 'pretrained={folder},dtype=auto'" in out
-    assert "bfcl generate" in out
-    assert "--endpoint http://127.0.0.1:8000/v1" in out
-    assert f"python eval.py --pretrained_model '{folder}' --dataset CodeContests" in out
-    assert "python ruler_general.py --split niah_multikey_1" in out
-    assert "--engine lm-eval --tasks gsm8k,ifeval" in out
-    printed = json.loads(run("evaluate", f"mine={folder}", "--print-commands", "--json")[1])
-    assert len(printed) == 9
-    # Every command is one that a shell takes apart as it is meant.
-    for row in printed:
-        if str(folder) in row["command"]:
-            assert any(str(folder) in word for word in shlex.split(row["command"]))
-    assert "--apply_chat_template" in out
-    assert "--apply_chat_template" not in run("evaluate", BASE, "--print-commands")[1]
-    assert not (tmp_path / "home").exists()
 
 
 @pytest.mark.parametrize(
