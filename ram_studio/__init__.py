@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ram_studio.errors import RamStudioError as RamStudioError
     from ram_studio.evals.experiment.run import sweep as sweep
     from ram_studio.evals.run import evaluate as evaluate
+    from ram_studio.evals.store.history import history as history
     from ram_studio.resources import asset_path as asset_path
 
 _HOME_OF = {
@@ -68,6 +69,7 @@ _HOME_OF = {
     "verify": "engine.verify",
     "RamStudioError": "errors",
     "evaluate": "evals.run",
+    "history": "evals.store.history",
     "sweep": "evals.experiment.run",
     "asset_path": "resources",
 }

@@ -37,6 +37,7 @@ def history(
     """List past evaluations, or show and export some of them side by side."""
     from ram_studio.evals import AnswerStore, compare_all
     from ram_studio.evals.store.history import find_runs, stored_report
+    from ram_studio.evals.store.history import history as past
 
     check_exports(export)
     with AnswerStore(store) as answers:
@@ -52,15 +53,21 @@ def history(
     if as_json:
         print(json.dumps([asdict(run) for run in listed]))
         return
-    rows = [
-        (
-            str(run.id),
-            run.created[:16].replace("T", " "),
-            run.model,
-            f"{run.suite} v{run.suite_version}",
-            f"{run.correct}/{run.answered}",
-            run.fingerprint[:8],
+    from pandas import notna
+
+    rows = []
+    for row in past(store).to_dict("records"):
+        is_run = bool(notna(row["run"]))
+        rows.append(
+            (
+                str(row["run"]) if is_run else "-",
+                str(row["when"])[:16].replace("T", " "),
+                str(row["model"]),
+                f"{row['suite']} v{row['suite_version']}" if is_run else "(merged)",
+                f"{row['correct']}/{row['n']}" if is_run else "-",
+                str(row["method"]) if notna(row["method"]) else "-",
+                str(row["fingerprint"])[:8],
+            )
         )
-        for run in listed
-    ]
-    print_table(("run", "begun (UTC)", "model", "suite", "right", "fingerprint"), rows)
+    columns = ("run", "begun (UTC)", "model", "suite", "right", "merged by", "fingerprint")
+    print_table(columns, rows)

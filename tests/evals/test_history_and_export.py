@@ -1,20 +1,23 @@
 """Reports out of the store, and files: nothing a model writes gets out of its place."""
 
 import csv
+import dataclasses
 import io
 import json
 from html.parser import HTMLParser
 
 import pytest
 
+import ram_studio as rs
+from ram_studio.checkpoints.record.merge_log import MERGE_LOG_FILE, PastMerge
 from ram_studio.errors import EvaluationError, OutputError
 from ram_studio.evals import AnswerStore, compare_all, evaluate
 from ram_studio.evals.question import Question
 from ram_studio.evals.report.breakdown import categories, unanswered
 from ram_studio.evals.report.export import as_csv, as_html, as_json, export_report
 from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
+from ram_studio.evals.store.answers import RunKey
 from ram_studio.evals.store.history import find_runs, stored_report
-from ram_studio.resources import asset_path
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> & \" ' =1+1 \x00\ud800"
 
@@ -86,28 +89,63 @@ def test_unknown_formats_and_places_are_refused(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
+def store(tmp_path_factory, base_engine, coding_engine):
     with AnswerStore(tmp_path_factory.mktemp("history") / "s") as answers:
-        for name, limit in (("base", 6), ("coding", 4)):
-            path = asset_path("example", name)
-            evaluate({name: path}, "demo", limit=limit, store=answers, device="cpu")
-        evaluate({"base": asset_path("example", "base")}, "health", store=answers, device="cpu")
+        evaluate({"base": base_engine}, "demo", limit=6, store=answers)
+        evaluate({"coding": coding_engine}, "demo", limit=4, store=answers)
+        evaluate({"base": base_engine}, "health", store=answers)
         yield answers
 
 
-def test_stored_runs_become_a_report_of_their_common_questions(store):
+def test_the_past_is_one_table_of_runs_and_merges(store, tmp_path):
+    frame = rs.history(store.path)
+    assert sorted(zip(frame["model"], frame["suite"], strict=True)) == [
+        ("base", "demo"),
+        ("base", "health"),
+        ("coding", "demo"),
+    ]
+    demo = frame.query("model == 'coding' and suite == 'demo'").iloc[0]
+    assert (demo["n"], demo["score"]) == (16, demo["correct"] / 16)
+    assert demo["low95"] < demo["score"] < demo["high95"]
+    assert frame["method"].isna().all()
+    past = PastMerge(
+        id="1",
+        when="2026-01-01T00:00:00+00:00",
+        name="merged",
+        title="",
+        example=None,
+        folder="/gone",
+        fingerprint="f" * 32,
+        method="ram+",
+        recipe={"method": "ram+", "settings": {"r": 0.1}},
+        agents={"a": {"lambda": 1.1}},
+    )
+    other = dataclasses.replace(past, id="2", name="never asked", fingerprint="e" * 32)
+    lines = [json.dumps(dataclasses.asdict(merge)) for merge in (past, other)]
+    (tmp_path / MERGE_LOG_FILE).write_text("\n".join(lines))
+    with AnswerStore(tmp_path / "s") as answers:
+        answers.open_run(RunKey("f" * 32, "math", 1, {}), model="of that folder")
+        made = {"recipe": {"method": "ties", "settings": {"density": 0.2}}, "agents": {}}
+        answers.open_run(RunKey("d" * 32, "math", 1, {}), model="in memory", merge=made)
+    rows = rs.history(tmp_path / "s").set_index("model")
+    assert dict(rows["method"]) == {
+        "in memory": "ties",
+        "of that folder": "ram+",
+        "never asked": "ram+",
+    }
+    assert rows.loc["of that folder", "settings"] == {"r": 0.1}
+    assert rows.loc["of that folder", "agents"] == {"a": {"lambda": 1.1}}
+    assert list(rows["run"].isna()) == [False, False, True]
+
+
+def test_stored_runs_become_a_report_of_their_common_questions(store, base_engine, coding_engine):
     runs = [run for run in store.runs() if run.suite == "demo"]
     report = stored_report(store, sorted(runs, key=lambda run: run.model))
     assert list(report.models) == ["base", "coding"]
     assert {domain: len(items) for domain, items in report.items.items()} == dict.fromkeys(
         ("code", "follow", "memory", "tool"), 4
     )
-    fresh = evaluate(
-        {name: asset_path("example", name) for name in ("base", "coding")},
-        "demo",
-        limit=4,
-        device="cpu",
-    )
+    fresh = evaluate({"base": base_engine, "coding": coding_engine}, "demo", limit=4)
     for name, row in fresh.models.items():
         assert report.models[name].domains == dict(sorted(row.domains.items()))
         assert report.models[name].average == row.average
@@ -122,23 +160,21 @@ def test_runs_are_found_by_number(store):
         find_runs(store, [99])
 
 
-def test_runs_that_cannot_be_compared_are_refused(store, tmp_path):
+def test_runs_that_cannot_be_compared_are_refused(store, tmp_path, base_engine, coding_engine):
     health = [run for run in store.runs() if run.suite == "health"]
     with pytest.raises(EvaluationError, match="No stored run with questions"):
         stored_report(store, health)
     with AnswerStore(tmp_path / "s") as other:
-        for name, seed in (("base", 1), ("coding", 2)):
-            path = asset_path("example", name)
-            evaluate({name: path}, "demo", limit=1, seed=seed, store=other, device="cpu")
+        evaluate({"base": base_engine}, "demo", limit=1, seed=1, store=other)
+        evaluate({"coding": coding_engine}, "demo", limit=1, seed=2, store=other)
         with pytest.raises(EvaluationError, match="no question in common"):
             stored_report(other, other.runs())
 
 
-def test_two_models_of_one_name_are_told_apart(tmp_path):
+def test_two_models_of_one_name_are_told_apart(tmp_path, base_engine, coding_engine):
     with AnswerStore(tmp_path / "s") as store:
-        for name in ("base", "coding"):
-            path = asset_path("example", name)
-            evaluate({"merged": path}, "demo", limit=1, store=store, device="cpu")
+        for engine in (base_engine, coding_engine):
+            evaluate({"merged": engine}, "demo", limit=1, store=store)
         report = stored_report(store, store.runs())
     assert len(report.models) == 2
     assert all(name.startswith("merged (") for name in report.models)

@@ -11,7 +11,7 @@ def categories(report: EvalReport, model: str, domain: str) -> dict[str, DomainS
     counts: dict[str, list[bool]] = {}
     answers = report.models[model].answers[domain]
     for item, answer in zip(report.items[domain], answers, strict=True):
-        counts.setdefault(getattr(item, "category", domain), []).append(answer.is_correct)
+        counts.setdefault(item.category, []).append(answer.is_correct)
     return {name: DomainScore(len(marks), sum(marks)) for name, marks in counts.items()}
 
 

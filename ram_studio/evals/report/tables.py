@@ -129,6 +129,11 @@ class ModelResult:
         return result if self.health is None else {**result, "health": dict(self.health)}
 
 
+def skills_of(suites: Sequence[str], domains: Iterable[str]) -> tuple[str, ...]:
+    """Return the domains that a model's average is the mean of: of demo, the skills alone."""
+    return SKILL_DOMAINS if tuple(suites) == ("demo",) else tuple(domains)
+
+
 def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
 

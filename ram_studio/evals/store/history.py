@@ -1,14 +1,98 @@
-"""Past evaluations out of the store: a report again, to compare and to export."""
+"""Past evaluations and merges: as one table, and runs out of the store as a report again."""
 
-from collections.abc import Sequence
+from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ram_studio.checkpoints.record.merge_log import past_merges
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question
-from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
+from ram_studio.evals.report.tables import (
+    Answer,
+    DomainScore,
+    EvalReport,
+    ModelResult,
+    skills_of,
+)
 from ram_studio.evals.store.answers import AnswerStore, StoredAnswer, StoredRun
-from ram_studio.evals.suites.demo.tasks import SKILL_DOMAINS
+from ram_studio.evals.suites import HEALTH
 
-HEALTH = "health"
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_COLUMNS = (
+    *("run", "when", "model", "suite", "suite_version", "n", "correct", "score", "low95", "high95"),
+    *("seconds", "method", "settings", "agents", "fingerprint", "path"),
+)
+
+
+def history(store: str | Path | None = None) -> DataFrame:
+    """Return what was evaluated and merged before, the newest first, one row per run.
+
+    A merge that was never asked anything has a row without a run. method, settings and agents (by
+    name rho, lambda and effective_lambda) are those of the merge, empty for other models.
+
+    Args:
+        store: the file of answers, whose folder has the list of merges; default as for
+            `AnswerStore`.
+
+    Raises: EvaluationError, OutputError when they cannot be read.
+
+    Example:
+        >>> history().query("suite == 'demo'")[["model", "method", "score"]]  # doctest: +SKIP
+    """
+    from pandas import DataFrame
+
+    with AnswerStore(store) as answers:
+        runs, merges = answers.runs(), past_merges(answers.path.parent)
+    logged = {m.fingerprint: (m.recipe, m.agents) for m in merges}
+    rows = []
+    for run in runs:
+        made = run.merge or {}
+        recipe, agents = made.get("recipe", {}), made.get("agents", {})
+        if not made and run.fingerprint in logged:
+            recipe, agents = logged[run.fingerprint]
+        rows.append(
+            {
+                "run": run.id,
+                "when": run.created,
+                "model": run.model,
+                "suite": run.suite,
+                "suite_version": run.suite_version,
+                "n": run.answered,
+                "correct": run.correct,
+                **DomainScore(run.answered, run.correct).interval(),
+                "seconds": run.seconds,
+                **_made(recipe, agents),
+                "fingerprint": run.fingerprint,
+                "path": run.path,
+            }
+        )
+    asked = {run.fingerprint for run in runs}
+    rows += [
+        {
+            "when": merge.when,
+            "model": merge.name,
+            **_made(merge.recipe, merge.agents),
+            "fingerprint": merge.fingerprint,
+            "path": merge.folder,
+        }
+        for merge in merges
+        if merge.fingerprint not in asked
+    ]
+    whole = dict.fromkeys(("run", "suite_version", "n", "correct"), "Int64")
+    frame = DataFrame(rows, columns=list(_COLUMNS)).astype(whole)
+    return frame.sort_values("when", ascending=False, kind="stable", ignore_index=True)
+
+
+def _made(recipe: Mapping[str, Any], agents: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "method": recipe.get("method"),
+        "settings": recipe.get("settings"),
+        "agents": dict(agents) or None,
+    }
 
 
 def find_runs(store: AnswerStore, ids: Sequence[int]) -> list[StoredRun]:
@@ -49,7 +133,7 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
         rows[names[run.fingerprint]].setdefault(
             run.suite, {(a.item, a.question): a for a in store.answers(run.id) if a.reply.is_final}
         )
-    items: dict[str, list[Question]] = {}
+    asked: dict[str, list[Question]] = {}
     answers: dict[str, dict[str, list[Answer]]] = {name: {} for name in rows}
     for suite in suites:
         missing = [name for name, held in rows.items() if suite not in held]
@@ -62,23 +146,21 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
             for name, held in rows.items():
                 row = held[suite][key]
                 answers[name].setdefault(row.domain, []).append(_answer(row))
-            items.setdefault(row.domain, []).append(
+            asked.setdefault(suite, []).append(
                 Question(row.item, row.domain, row.category, row.asked, row.gold, None, 0)
             )
     paths = {names[run.fingerprint]: run.path for run in runs}
-    skills = SKILL_DOMAINS if suites == ["demo"] else tuple(items)
     models = {
         name: ModelResult(
             name,
             paths[name],
             {domain: tuple(parts) for domain, parts in held.items()},
             sum(answer.seconds or 0.0 for parts in held.values() for answer in parts),
-            skills,
+            skills_of(suites, held),
         )
         for name, held in answers.items()
     }
-    asked = {domain: tuple(questions) for domain, questions in items.items()}
-    return EvalReport(",".join(suites), 0, max(map(len, asked.values())), asked, models)
+    return EvalReport.of(suites, 0, asked, models)
 
 
 def _names(runs: Sequence[StoredRun]) -> dict[str, str]:
