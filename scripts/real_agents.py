@@ -28,7 +28,7 @@ TUNING_STEPS, BATCH = 6, 6
 
 def train_numbers(base: Path, out: Path) -> None:
     """Policy gradient towards answers that are the right number and nothing else."""
-    from ram_studio.evals.answering.decode import decode, ending_ids, padding_id
+    from ram_studio.evals.answering.decode import Sampling, decode, ending_ids, padding_id
 
     model, tokenizer = _load(base, torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
@@ -45,9 +45,7 @@ def train_numbers(base: Path, out: Path) -> None:
             pad_id=pad,
             end_ids=ends,
             max_new_tokens=NEW_TOKENS,
-            samples=ANSWERS,
-            temperature=1.0,
-            generator=dice,
+            sampling=Sampling(ANSWERS, generator=dice),
         )
         rewards = torch.tensor(
             [

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ram_studio.demo.tokenizer import EOS_ID, PAD_ID
-from ram_studio.evals.answering.decode import decode, generate
+from ram_studio.evals.answering.decode import Sampling, decode, generate
 from ram_studio.evals.suites.demo import tool
 from ram_studio.evals.suites.demo.tasks import Item, draw_item, make_items, score
 
@@ -109,9 +109,7 @@ def reinforce(
             pad_id=PAD_ID,
             end_ids=frozenset({EOS_ID}),
             max_new_tokens=MAX_ANSWER_TOKENS,
-            samples=settings.group,
-            temperature=1.0,
-            generator=generator,
+            sampling=Sampling(settings.group, generator=generator),
         )
         texts = [tokenizer.decode(answer, skip_special_tokens=True) for answer in answers]
         rewards = torch.tensor(

@@ -23,10 +23,9 @@ from ram_studio.checkpoints.read.header import read_header
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
 from ram_studio.errors import CheckpointError, EvaluationError, Stopped
-from ram_studio.evals.answering.decode import decode, load_model
+from ram_studio.evals.answering.decode import Sampling, decode, ending_ids, load_model
 from ram_studio.evals.suites.demo.tasks import DOMAINS, make_items
 
-DEFAULT_EXAMPLES = 64
 MAX_NEW_TOKENS = 48
 _BATCH = 64
 
@@ -48,10 +47,9 @@ def training_prompts(examples: int, seed: int) -> tuple[str, ...]:
 def estimate_fisher(
     source: str | Path,
     out: Path,
+    prompts: Sequence[str],
     *,
     name: str = "model",
-    prompts: Sequence[str] | None = None,
-    examples: int = DEFAULT_EXAMPLES,
     seed: int = 0,
     device: str = "auto",
     on_progress: Progress | None = None,
@@ -61,15 +59,15 @@ def estimate_fisher(
 
     Args:
         source: model folder or Hub id; name: for messages.
-        prompts: at least one; default `training_prompts(examples, seed)`.
-        seed: of the sampled answers (and of the default prompts).
+        prompts: at least one, e.g. `training_prompts(64, seed)`.
+        seed: of the sampled answers.
         on_progress: called with (name, done, total) after each prompt.
         should_stop: polled before each prompt.
 
     Raises:
         EvaluationError: no prompt, or a model that does not load; CheckpointError; Stopped.
     """
-    chosen = training_prompts(examples, seed) if prompts is None else tuple(prompts)
+    chosen = tuple(prompts)
     if not chosen:
         raise EvaluationError("No prompt to estimate Fisher information on; give at least one.")
     checkpoint = open_checkpoint(source, name=name)
@@ -98,8 +96,6 @@ def _sample(
     import torch
 
     encoded = [tokenizer.encode(prompt) for prompt in prompts]
-    ends = getattr(model.generation_config, "eos_token_id", None)
-    ends = [*(ends if isinstance(ends, list) else [ends]), tokenizer.eos_token_id]
     pairs = []
     for start in range(0, len(encoded), _BATCH):
         batch = encoded[start : start + _BATCH]
@@ -108,10 +104,9 @@ def _sample(
             model,
             batch,
             pad_id=0,  # masked: any token will do
-            end_ids=frozenset(int(token) for token in ends if token is not None),
+            end_ids=ending_ids(model, tokenizer),
             max_new_tokens=MAX_NEW_TOKENS,
-            temperature=1.0,
-            generator=generator,
+            sampling=Sampling(generator=generator),
             should_stop=should_stop,
         )
         pairs += zip(batch, rows, strict=True)
@@ -233,8 +228,8 @@ def with_fisher_files(
         estimate_fisher(
             source,
             path,
+            prompts,
             name=name,
-            prompts=prompts,
             seed=recipe.seed,
             device=device,
             on_progress=on_progress,

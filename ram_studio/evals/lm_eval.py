@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,18 +37,31 @@ Progress = Callable[[str, str, int, int], None]
 Row = tuple[Question, Reply, Verdict]
 
 
+@dataclass(frozen=True)
+class HarnessPlan:
+    """What the harness is asked to run.
+
+    tasks: names of tasks or groups, as a sequence or one text with commas. limit: most items per
+    task, its first ones. chat: "auto", "template" or "none", see `LocalEngine`. include_path:
+    folder with task files (YAML) of one's own.
+    """
+
+    tasks: str | Sequence[str]
+    limit: int | None = None
+    chat: ChatMode = "auto"
+    device: str = "auto"
+    include_path: str | Path | None = None
+
+
 def evaluate_with_harness(
     models: Mapping[str, str | Path],
     tasks: str | Sequence[str],
     *,
-    limit: int | None = None,
-    chat: ChatMode = "auto",
-    device: str = "auto",
-    include_path: str | Path | None = None,
     store: AnswerStore | None = None,
     fresh: bool = False,
     on_progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
+    **settings: Any,
 ) -> EvalReport:
     """Run lm-eval's tasks on every model in turn and return all answers with its verdicts.
 
@@ -57,10 +71,7 @@ def evaluate_with_harness(
 
     Args:
         models: name -> local folder.
-        tasks: names of tasks or groups, as a sequence or one text with commas.
-        limit: most items per task, its first ones.
-        chat: "auto", "template" or "none", see `LocalEngine`.
-        include_path: folder with task files (YAML) of one's own.
+        tasks, settings: fields of `HarnessPlan`.
         on_progress: called with (model, task, done, total) as tasks begin and end.
         should_stop: polled between tasks.
 
@@ -69,6 +80,7 @@ def evaluate_with_harness(
             and wrong, one that fails (such as data that cannot be downloaded).
         Stopped: `should_stop` returned True; finished tasks are kept.
     """
+    plan = HarnessPlan(tasks, **settings)
     if find_spec("lm_eval") is None:
         raise EvaluationError(
             "lm-eval is not installed, and the engine 'lm-eval' needs it. Install it with: "
@@ -76,40 +88,45 @@ def evaluate_with_harness(
         )
     if not models:
         raise EvaluationError("No model to evaluate was given. Name at least one model folder.")
-    if limit is not None and limit < 1:
-        raise EvaluationError(f"The limit is {limit} items per task. Choose 1 or more.")
+    if plan.limit is not None and plan.limit < 1:
+        raise EvaluationError(f"The limit is {plan.limit} items per task. Choose 1 or more.")
     names = _names(tasks)
     with contextlib.redirect_stdout(sys.stderr):
-        manager = _manager(names, include_path)
+        manager = _manager(names, plan.include_path)
     items: dict[str, tuple[Question, ...]] | None = None
     results: dict[str, ModelResult] = {}
     for model, folder in models.items():
         start = time.perf_counter()
-        runner = _Runner(model, LocalEngine(folder, device=device, chat=chat), manager, limit)
-        answers: dict[str, tuple[Answer, ...]] = {}
-        questions: dict[str, tuple[Question, ...]] = {}
-        skills: list[str] = []
+        engine = LocalEngine(folder, device=plan.device, chat=plan.chat)
+        runner = _Runner(model, engine, manager, plan.limit)
+        rows: list[Row] = []
         try:
             for task in names:
                 if should_stop and should_stop():
                     raise Stopped("The evaluation was stopped; finished tasks were kept.")
                 if on_progress:
                     on_progress(model, task, 0, 1)
-                rows = _stored(runner, task, include_path, store, fresh)
-                skills += _first_filters(rows)
-                for domain in dict.fromkeys(question.domain for question, _, _ in rows):
-                    own = [row for row in rows if row[0].domain == domain]
-                    questions[domain] = tuple(question for question, _, _ in own)
-                    answers[domain] = tuple(_answer(reply, verdict) for _, reply, verdict in own)
+                rows += _stored(runner, task, plan.include_path, store, fresh)
                 if on_progress:
                     on_progress(model, task, 1, 1)
         finally:
             runner.close()
-        items = _same_items(items, questions, model)
-        seconds = time.perf_counter() - start
-        results[model] = ModelResult(model, str(folder), answers, seconds, tuple(skills))
-    n = max((len(questions) for questions in (items or {}).values()), default=0)
-    return EvalReport("lm-eval:" + ",".join(names), 0, n, items or {}, results)
+        answers: dict[str, list[Answer]] = {}
+        questions: dict[str, list[Question]] = {}
+        for question, reply, verdict in rows:
+            questions.setdefault(question.domain, []).append(question)
+            answers.setdefault(question.domain, []).append(_answer(reply, verdict))
+        asked = {domain: tuple(own) for domain, own in questions.items()}
+        items = _same_items(items, asked, model)
+        results[model] = ModelResult(
+            model,
+            str(folder),
+            {domain: tuple(own) for domain, own in answers.items()},
+            time.perf_counter() - start,
+            tuple(_first_filters(rows)),
+        )
+    report = EvalReport.of(names, 0, items or {}, results)
+    return replace(report, suite=f"lm-eval:{report.suite}")
 
 
 def _names(tasks: str | Sequence[str]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE, LocalEngine
 from ram_studio.evals.answering.vllm_engine import VllmEngine
 from ram_studio.evals.asking import Progress, ShouldStop, SuiteRun
 from ram_studio.evals.question import Question
-from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
+from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult, skills_of
 from ram_studio.evals.sandbox import CodeSwitch, check_code_allowed
 from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.evals.suites import (
@@ -27,7 +27,6 @@ from ram_studio.evals.suites import (
     SuiteSettings,
     suite_names,
 )
-from ram_studio.evals.suites.demo.tasks import SKILL_DOMAINS
 from ram_studio.evals.suites.health.run import HealthRun
 
 DEFAULT_SEED = 2026
@@ -150,7 +149,7 @@ def evaluate(
         fresh: forget stored answers to these questions and ask anew.
         on_progress: called with (model, domain, done, total); the first call for a model and domain
             tells how many answers were stored already.
-        on_tokens: called while a local model answers, see `generation.decode`.
+        on_tokens: called while a local model answers, see `decode.decode`.
         should_stop: polled before each batch and token.
 
     Raises:
@@ -205,11 +204,6 @@ def evaluate(
     return EvalReport.of(
         plan.names, plan.seed, asked or {}, {name: results[name] for name in models}
     )
-
-
-def skills_of(suites: Sequence[str], domains: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the domains that a model's average is the mean of."""
-    return SKILL_DOMAINS if tuple(suites) == ("demo",) else tuple(domains)
 
 
 def open_engine(

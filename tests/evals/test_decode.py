@@ -7,7 +7,7 @@ import pytest
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import DOMAINS, compare, evaluate, make_items
-from ram_studio.evals.answering.decode import decode, generate, resolve_device
+from ram_studio.evals.answering.decode import Sampling, decode, generate, resolve_device
 
 BASE = Path(__file__).parents[2] / "assets" / "example" / "base"
 
@@ -52,9 +52,10 @@ def test_an_open_engine_stays_open_and_scores_as_its_folder(report, base_engine)
 
 def test_batch_size_does_not_change_answers(loaded):
     prompts = [item.prompt for domain in DOMAINS for item in make_items(domain, 6, 4)]
-    together = generate(*loaded, prompts, batch_size=64)
-    assert generate(*loaded, prompts, batch_size=1) == together
-    assert generate(*loaded, prompts, batch_size=5) == together
+    together = generate(*loaded, prompts)
+    for size in (1, 5):
+        parts = [prompts[i : i + size] for i in range(0, len(prompts), size)]
+        assert [text for part in parts for text in generate(*loaded, part)] == together
 
 
 def test_own_decoding_equals_transformers_greedy_decoding(loaded):
@@ -77,8 +78,14 @@ def test_own_decoding_equals_transformers_greedy_decoding(loaded):
 
 
 def test_no_new_tokens_give_an_empty_row_per_sample(loaded):
+    sampling = Sampling(3)
     rows = decode(
-        loaded[0], [[5], [6, 7]], pad_id=1, end_ids=frozenset(), max_new_tokens=0, samples=3
+        loaded[0],
+        [[5], [6, 7]],
+        pad_id=1,
+        end_ids=frozenset(),
+        max_new_tokens=0,
+        sampling=sampling,
     )
     assert rows == [[]] * 6
 
@@ -109,9 +116,7 @@ def test_sampling_is_seeded_and_groups_rows_by_prompt(loaded):
             pad_id=1,
             end_ids=frozenset({0}),
             max_new_tokens=12,
-            samples=4,
-            temperature=1.0,
-            generator=torch.Generator().manual_seed(seed),
+            sampling=Sampling(4, generator=torch.Generator().manual_seed(seed)),
         )
 
     assert len(sample(0)) == 12

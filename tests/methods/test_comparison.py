@@ -222,7 +222,7 @@ def test_a_stopped_comparison_keeps_its_answers_and_a_repeat_goes_on(tmp_path, m
         assert part.is_stopped
         assert list(part.report.models) == ["base", "coding", "tool", "ram+"]
         assert list(part.unfinished) == ["ram at r 0", "ram"]
-        assert "ram has no score: the comparison was stopped" in part.statements()[-1]
+        assert "No score for ram at r 0, ram: the comparison was stopped" in part.statements()[-1]
         assert part.to_dict()["ending"] == "stopped"
         assert asked() == 64
         full = compare_methods(rows, limit=4, store=store)
@@ -269,40 +269,33 @@ def test_a_row_that_cannot_be_merged_is_left_out_with_its_reason(monkeypatch) ->
 def test_the_command_prints_the_table_and_writes_csv(tmp_path) -> None:
     from typer.testing import CliRunner
 
-    from ram_studio.cli import compare_command
-
-    app = commands.__class__()
-    app.command("compare")(compare_command.compare)
-    app.command("fisher")(compare_command.fisher)
     agents = [f"--agent={name}={EXAMPLE / name}" for name in ("coding", "tool")]
     arguments = ["compare", f"--base={EXAMPLE / 'base'}", *agents, "--row", "ram+", "--limit", "4"]
     arguments += ["--row", "ties:density=0.5,scope=tensor", "--csv", str(tmp_path / "t.csv")]
-    done = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
+    arguments += ["--store", str(tmp_path / "answers")]
+    done = CliRunner().invoke(commands, [*arguments, "--json"], catch_exceptions=False)
     described = json.loads(done.stdout)
     assert [row["row"] for row in described["rows"]][-2:] == [
         "ram+",
         "ties (density 0.5, scope tensor)",
     ]
     assert (tmp_path / "t.csv").read_text().startswith("row,kind,method,settings,code,")
-    shown = CliRunner().invoke(app, [*arguments, "--no-sources"], catch_exceptions=False)
+    shown = CliRunner().invoke(commands, [*arguments, "--no-sources"], catch_exceptions=False)
     assert "vs reference" in shown.stdout
     assert "within noise of ram+" in shown.stdout
     with pytest.raises(SettingsError, match="density is '2'"):
-        CliRunner().invoke(app, [*arguments, "--row", "ties:density=2"], catch_exceptions=False)
+        CliRunner().invoke(
+            commands, [*arguments, "--row", "ties:density=2"], catch_exceptions=False
+        )
 
 
 def test_the_fisher_command_makes_what_merge_takes(tmp_path) -> None:
     from typer.testing import CliRunner
 
-    from ram_studio.cli import compare_command
-
-    app = commands.__class__()
-    app.command("compare")(compare_command.compare)
-    app.command("fisher")(compare_command.fisher)
     (tmp_path / "prompts.txt").write_text("say hi .\n\nsay fig and kiwi .\n")
     arguments = ["fisher", f"--agent=coding={EXAMPLE / 'coding'}", "--out", str(tmp_path / "f")]
     arguments += ["--prompts", str(tmp_path / "prompts.txt")]
-    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    done = CliRunner().invoke(commands, arguments, catch_exceptions=False)
     assert done.exit_code == 0
     recipe = example_recipe("coding", method="fisher", settings={"files": str(tmp_path / "f")})
     merge(recipe, tmp_path / "out")

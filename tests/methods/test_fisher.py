@@ -144,8 +144,8 @@ def test_the_estimate_is_the_mean_squared_gradient(tmp_path) -> None:
     source = asset_path("example") / "coding"
     prompts = fisher.training_prompts(3, seed=5)
     assert len(set(prompts)) == 3
-    out = fisher.estimate_fisher(source, tmp_path / "f.safetensors", prompts=prompts, seed=5)
-    again = fisher.estimate_fisher(source, tmp_path / "g.safetensors", prompts=prompts, seed=5)
+    out = fisher.estimate_fisher(source, tmp_path / "f.safetensors", prompts, seed=5)
+    again = fisher.estimate_fisher(source, tmp_path / "g.safetensors", prompts, seed=5)
     found = load_file(out)
     model, tokenizer = load_model(source, "cpu")
     totals = {name: torch.zeros_like(p) for name, p in model.named_parameters()}

@@ -6,7 +6,7 @@ Knows nothing about tasks or scores. Only safetensors weights are opened and no 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ram_studio.errors import EvaluationError, Stopped
 
@@ -153,43 +153,30 @@ def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
     return model.to(target).eval(), tokenizer
 
 
-def generate(
-    model: Any,
-    tokenizer: Any,
-    prompts: Sequence[str],
-    *,
-    max_new_tokens: int = 48,
-    batch_size: int = 128,
-    should_stop: Callable[[], bool] | None = None,
-    on_batch: Callable[[int], None] | None = None,
-) -> list[str]:
-    """Return the greedy continuation of every prompt, in order and without special tokens.
+class Sampling(NamedTuple):
+    """How answers are drawn from softmax(logits / temperature) instead of taking the likeliest.
 
-    Prompts are batched by length, left-padded and decoded with a KV cache; a batch ends when every
-    row has produced an end token. `should_stop` is polled before each batch and each token;
-    `on_batch` gets the number of prompts finished so far.
-
-    Raises:
-        Stopped: `should_stop` returned True.
+    samples: rows per prompt; the prompt is computed once and its KV cache copied. generator: torch
+    generator on the model's device.
     """
-    encoded = [tokenizer.encode(prompt) for prompt in prompts]
-    order = sorted(range(len(encoded)), key=lambda index: len(encoded[index]))
-    texts = [""] * len(encoded)
-    for start in range(0, len(order), batch_size):
-        chosen = order[start : start + batch_size]
-        rows = decode(
-            model,
-            [encoded[index] for index in chosen],
-            pad_id=padding_id(tokenizer),
-            end_ids=ending_ids(model, tokenizer),
-            max_new_tokens=max_new_tokens,
-            should_stop=should_stop,
-        )
-        for index, row in zip(chosen, rows, strict=True):
-            texts[index] = tokenizer.decode(row, skip_special_tokens=True)
-        if on_batch:
-            on_batch(min(start + batch_size, len(order)))
-    return texts
+
+    samples: int = 1
+    temperature: float = 1.0
+    generator: Any = None
+
+
+def generate(
+    model: Any, tokenizer: Any, prompts: Sequence[str], *, max_new_tokens: int = 48
+) -> list[str]:
+    """Return the greedy continuation of every prompt, in order and without special tokens."""
+    rows = decode(
+        model,
+        [tokenizer.encode(prompt) for prompt in prompts],
+        pad_id=padding_id(tokenizer),
+        end_ids=ending_ids(model, tokenizer),
+        max_new_tokens=max_new_tokens,
+    )
+    return [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
 
 
 def decode(
@@ -199,51 +186,69 @@ def decode(
     pad_id: int,
     end_ids: frozenset[int],
     max_new_tokens: int,
-    samples: int = 1,
-    temperature: float = 0.0,
-    generator: Any = None,
+    sampling: Sampling | None = None,
     should_stop: Callable[[], bool] | None = None,
     on_tokens: OnTokens | None = None,
 ) -> list[list[int]]:
-    """Return new token ids, `samples` adjacent rows per prompt, with the end token when reached.
+    """Return new token ids, with the end token when reached; adjacent rows are of one prompt.
+
+    Prompts are left-padded and decoded together with a KV cache; on a CPU as many at a time as fit
+    `CPU_TOKENS`, unless they are sampled.
 
     Args:
         model: a transformers causal language model in eval mode.
         prompts: token ids, none empty.
-        samples: rows per prompt; the prompt is computed once and its KV cache copied.
-        temperature: 0 takes the most likely token; above 0 samples from softmax(logits /
-            temperature).
-        generator: torch generator for sampling, on the model's device.
-        on_tokens: called after every step with {row: its new token} of the rows still going on.
+        sampling: None takes the most likely tokens, one row per prompt.
+        should_stop: polled before each token. on_tokens: called after every step with {row: its new
+            token} of the rows still going on.
+
+    Raises: Stopped.
     """
+    together = max(1, CPU_TOKENS // (max(map(len, prompts), default=1) + max_new_tokens))
+    if model.device.type != "cpu" or sampling is not None:
+        together = max(1, len(prompts))
+    result: list[list[int]] = []
+    for start in range(0, len(prompts), together):
+        result += _decode_together(
+            model,
+            _left_padded(prompts[start : start + together], pad_id, model.device),
+            _Ends(pad_id, end_ids, max_new_tokens),
+            sampling,
+            should_stop,
+            on_tokens and _shifted(on_tokens, start),
+        )
+    return result
+
+
+class _Ends(NamedTuple):
+    pad_id: int
+    end_ids: frozenset[int]
+    max_new_tokens: int
+
+
+def _decode_together(
+    model: Any,
+    padded: tuple[Any, Any],
+    ends: _Ends,
+    sampling: Sampling | None,
+    should_stop: Callable[[], bool] | None,
+    on_tokens: OnTokens | None,
+) -> list[list[int]]:
+    """Return new token ids of these rows (ids, mask), see `decode`."""
     import torch
 
     from ram_studio.evals.answering.growing_cache import make_cache
 
     device = model.device
-    together = max(1, CPU_TOKENS // (max(map(len, prompts), default=1) + max_new_tokens))
-    if device.type == "cpu" and temperature == 0 and len(prompts) > together:
-        result = []
-        for start in range(0, len(prompts), together):
-            result += decode(
-                model,
-                prompts[start : start + together],
-                pad_id=pad_id,
-                end_ids=end_ids,
-                max_new_tokens=max_new_tokens,
-                samples=samples,
-                should_stop=should_stop,
-                on_tokens=on_tokens and _shifted(on_tokens, start * samples),
-            )
-        return result
-    ids, mask = _left_padded(prompts, pad_id, device)
-    rows: list[list[int]] = [[] for _ in range(len(prompts) * samples)]
+    ids, mask = padded
+    count, samples = len(ids), 1 if sampling is None else sampling.samples
+    rows: list[list[int]] = [[] for _ in range(count * samples)]
     # Which row of the answer each row of the batch is, None once it has ended.
     members: list[int | None] = list(range(len(rows)))
     with torch.inference_mode(), fitting_threads(model):
         cache, is_plain = make_cache(model)
-        piece = max(1, PREFILL_TOKENS // len(prompts)) if is_plain else ids.shape[1]
-        for step in range(max_new_tokens):
+        piece = max(1, PREFILL_TOKENS // count) if is_plain else ids.shape[1]
+        for step in range(ends.max_new_tokens):
             for start in range(0, ids.shape[1], piece):
                 if should_stop and should_stop():
                     raise Stopped(
@@ -255,14 +260,14 @@ def decode(
             if step == 0 and samples > 1:
                 cache.batch_repeat_interleave(samples)
                 logits, mask = (value.repeat_interleave(samples, 0) for value in (logits, mask))
-            tokens = _pick(logits, temperature, generator).tolist()
+            tokens = _pick(logits, sampling).tolist()
             running = [row for row in members if row is not None]
             for place, row in enumerate(members):
                 if row is None:
-                    tokens[place] = pad_id
+                    tokens[place] = ends.pad_id
                     continue
                 rows[row].append(tokens[place])
-                if tokens[place] in end_ids:
+                if tokens[place] in ends.end_ids:
                     members[place] = None
             if on_tokens:
                 on_tokens({row: rows[row][-1] for row in running})
@@ -271,7 +276,7 @@ def decode(
                 break
             # Ended rows are dropped once they are half of the batch. Not while sampling: what a
             # row draws would depend on the others.
-            if is_plain and temperature == 0 and 2 * len(kept) <= len(members):
+            if is_plain and sampling is None and 2 * len(kept) <= len(members):
                 index = torch.tensor(kept, device=device)
                 cache.batch_select_indices(index)
                 mask = mask[index]
@@ -296,13 +301,14 @@ def _next_logits(model: Any, ids: Any, mask: Any, cache: Any) -> Any:
     return output.logits[:, -1].float()
 
 
-def _pick(logits: Any, temperature: float, generator: Any) -> Any:
-    """Return token ids "rows": the most likely ones, or sampled above temperature 0."""
-    if temperature == 0:
+def _pick(logits: Any, sampling: Sampling | None) -> Any:
+    """Return token ids "rows": the most likely ones, or sampled."""
+    if sampling is None:
         return logits.argmax(-1)
     import torch
 
-    return torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)[:, 0]
+    weights = (logits / sampling.temperature).softmax(-1)
+    return torch.multinomial(weights, 1, generator=sampling.generator)[:, 0]
 
 
 def _shifted(on_tokens: OnTokens, first: int) -> OnTokens:

@@ -109,7 +109,9 @@ class MethodTable:
                 f"prompts {counts.wins} gained, {counts.losses} lost "
                 f"(adjusted p {versus.p_adjusted:.2g})."
             )
-        said += [f"{label} has no score: {why}" for label, why in self.unfinished.items()]
+        for why in dict.fromkeys(self.unfinished.values()):
+            labels = ", ".join(label for label, own in self.unfinished.items() if own == why)
+            said.append(f"No score for {labels}: {why}")
         return tuple(said)
 
     def to_dict(self) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import EvaluationError, SettingsError
 from ram_studio.evals.answering.engine import ChatMode
 from ram_studio.evals.experiment.items import Items, all_items, draw_items
-from ram_studio.evals.experiment.presets import with_method
-from ram_studio.evals.experiment.space import Axis, Candidate, Space
+from ram_studio.evals.experiment.space import Axis, Candidate, Space, with_method
 from ram_studio.evals.run import DEFAULT_SEED
 from ram_studio.evals.sandbox import CodeSwitch, check_code_allowed
 from ram_studio.evals.suites import ALL_SUITES, DEFAULT_LENGTHS, SuiteSettings, suite_names

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any
 
 from ram_studio.algorithm.methods import METHODS, make_settings
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import SettingsError
+from ram_studio.evals.experiment.space import Space, parse_axes, setting_label, with_method
 
 TENTHS = tuple(n / 10 for n in range(1, 11))
 
@@ -30,15 +31,6 @@ class Experiment:
     title: str
     description: str
     build: Callable[[Recipe], dict[str, Recipe]]
-
-
-def with_method(recipe: Recipe, method: str, settings: Mapping[str, Any]) -> Recipe:
-    """Return the recipe with another method and settings.
-
-    Raises: SettingsError for settings that the method refuses.
-    """
-    make_settings(method, settings)
-    return recipe.model_copy(update={"method": method, "settings": dict(settings)})
 
 
 def full_settings(recipe: Recipe) -> dict[str, Any]:
@@ -61,10 +53,7 @@ def label_of(method: str, settings: Mapping[str, Any]) -> str:
     """Return a row's label: the method, and its settings where they differ from the defaults."""
     defaults = METHODS[method].settings().model_dump()
     changed = {k: v for k, v in settings.items() if v is not None and defaults.get(k) != v}
-    shown = ", ".join(
-        f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in changed.items()
-    )
-    return f"{method} ({shown})" if shown else method
+    return setting_label(method, changed)
 
 
 def rows_of(recipe: Recipe, rows: list[tuple[str, dict[str, Any]]]) -> dict[str, Recipe]:
@@ -128,16 +117,10 @@ def _grid(method: str, **values: tuple[Any, ...]) -> Callable[[Recipe], dict[str
     """Return the builder of every combination of a method's settings."""
 
     def build(recipe: Recipe) -> dict[str, Recipe]:
-        rows = [
-            (method, dict(zip(values, chosen, strict=True))) for chosen in product(*values.values())
-        ]
+        plain = with_method(recipe, method, {})
+        found = Space(plain, parse_axes(values)).grid()
         # Every value is shown, also a default: the rows differ in nothing else.
-        return {
-            f"{m} ({', '.join(f'{k} {v:g}' for k, v in chosen.items())})": with_method(
-                recipe, m, chosen
-            )
-            for m, chosen in rows
-        }
+        return {c.label: c.recipe for c in found if c.recipe is not None}
 
     return build
 

@@ -14,8 +14,7 @@ from ram_studio.evals.experiment.presets import full_settings
 from ram_studio.evals.experiment.runner import Runner
 from ram_studio.evals.experiment.space import parse_axes
 from ram_studio.evals.experiment.table import SweepState
-from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
-from ram_studio.evals.run import skills_of
+from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult, skills_of
 
 
 def sweep(
@@ -126,7 +125,7 @@ def _method_table(plan: ComparePlan, running: Runner) -> MethodTable:
                 recipe, full_settings(recipe), known.numbers, known.merge.get("seconds")
             )
     unfinished = {
-        entry.label: entry.note or "the comparison was stopped; run the same again to go on"
+        entry.label: entry.note or "the comparison was stopped; run the same again to go on."
         for entry in running.entries
         if entry not in finished
     }

@@ -17,11 +17,19 @@ from ram_studio.algorithm.ladder import LADDER, snap
 from ram_studio.algorithm.methods import METHODS, get_method, make_settings
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import SettingsError
-from ram_studio.evals.experiment.presets import with_method
 
 METHOD_AXES = ("method", "rule")
 MAX_VALUES = 1000
 _HOW = "Write NAME=low:high:count (add :log for even ratios) or NAME=value,value"
+
+
+def with_method(recipe: Recipe, method: str, settings: Mapping[str, Any]) -> Recipe:
+    """Return the recipe with another method and settings.
+
+    Raises: SettingsError for settings that the method refuses.
+    """
+    make_settings(method, settings)
+    return recipe.model_copy(update={"method": method, "settings": dict(settings)})
 
 
 @dataclass(frozen=True)
@@ -206,7 +214,7 @@ class Space:
             if key in fields and (method == self.recipe.method or value != usual[key])
         }
         recipe = with_method(self.recipe, method, {**kept, **values})
-        return Candidate(label_of(method, values), {"method": method, **values}, recipe)
+        return Candidate(setting_label(method, values), {"method": method, **values}, recipe)
 
     def start(self) -> Candidate:
         """Return the recipe as it stands: what everything found is compared with."""
@@ -214,7 +222,7 @@ class Space:
         is_varied = self.recipe.method in self.methods
         axes = self.axes_of(self.recipe.method) if is_varied else ()
         values = {axis.name: getattr(settings, axis.name) for axis in axes}
-        label = label_of(self.recipe.method, values)
+        label = setting_label(self.recipe.method, values)
         return Candidate(label, {"method": self.recipe.method, **values}, self.recipe)
 
     def grid(self) -> list[Candidate]:
@@ -237,7 +245,7 @@ class Space:
         return found
 
 
-def label_of(method: str, values: Mapping[str, Any]) -> str:
+def setting_label(method: str, values: Mapping[str, Any]) -> str:
     """Return "ram+ (r 0.1, epsilon 1e-05)": the method and what is varied."""
     shown = ", ".join(f"{name} {shown_value(value)}" for name, value in values.items())
     return f"{method} ({shown})" if shown else method
