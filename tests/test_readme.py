@@ -14,6 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 import ram_studio
+from ram_studio.checkpoints.record.passport import Passport
+from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.cli.main import commands
 from ram_studio.resources import asset_path
 
@@ -30,8 +32,11 @@ def _blocks(page: str, language: str) -> list[str]:
 
 
 def _cli_lines() -> list[str]:
-    lines = "".join(_blocks("docs/usage.md", "sh") + _blocks("README.md", "sh")).splitlines()
-    return [line.split("#")[0].strip() for line in lines if line.startswith("ram-studio")]
+    (block,) = _blocks("docs/usage.md", "sh")
+    lines = [line.split("#")[0].strip() for line in block.splitlines()]
+    for line in "".join(_blocks("README.md", "sh")).splitlines():
+        assert line in lines or not line.startswith("ram-studio")
+    return lines
 
 
 def test_every_command_line_runs_in_order(tmp_path):
@@ -41,8 +46,7 @@ def test_every_command_line_runs_in_order(tmp_path):
         "MEMORIZER": asset_path("example", "memory"),
     }
     lines = _cli_lines()
-    assert len(lines) == 11
-    lines[-1] += "-again"  # the README's merge, to another folder
+    assert len(lines) == 10
     for line in lines:
         words = [
             re.sub(r"(^|=)(BASE|CODER|MEMORIZER)$", lambda m: f"{m[1]}{places[m[2]]}", word)
@@ -163,6 +167,12 @@ def test_every_key_of_json_output_is_described(tmp_path, monkeypatch):
             for keys in (record, *agents.values()):
                 missing = {key for key in keys if not re.search(rf"\b{key}\b", section)}
                 assert not missing, (command[0], missing)
+
+
+@pytest.mark.parametrize("record", [Recipe, Passport])
+def test_every_field_of_recipes_and_passports_is_described(record):
+    page = _text("docs/formats.md")
+    assert not {name for name in record.model_fields if f"`{name}`" not in page}
 
 
 def _section_about(command: str) -> str:
