@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import gradio as gr
@@ -51,6 +51,19 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise SettingsError(f"{name} is {str(value)[:80]!r}; it must be a number.") from None
+
+
+def _between(name: str, value: Any, low: float, high: float) -> float:
+    number = _number(name, value)
+    if not low <= number <= high:
+        raise SettingsError(f"{name} is {value}; it must be from {low} to {high}.")
+    return number
+
+
+def _check_names(kind: str, names: Iterable[str], known: Collection[str]) -> None:
+    unknown = next((name for name in names if name not in known), None)
+    if unknown is not None:
+        raise SettingsError(f"There is no {kind} {unknown[:80]!r}; there are {', '.join(known)}.")
 
 
 async def _finish(work: Work[Result], session: Session) -> Result:
@@ -132,10 +145,10 @@ class Endpoints:
             return load_work.analyze(sources, options, self._settings, report, cancel)
 
         found = await _finish(work, session)
-        session.load(found.loaded(sources, options, "+".join(sources.agents)))
+        session.load(found.loaded("+".join(sources.agents)))
         sketch = found.sketch
         return {
-            "analysis": session.loaded.title,
+            "analysis": session.models.title,
             "agents": list(sketch.agents),
             "ladder": list(LADDER),
             "preview": sketch.preview(),
@@ -239,16 +252,11 @@ class Endpoints:
         """
         session = self._session(request)
         self._loaded(analysis, session)
-        if not 1 <= _number("limit", limit) <= _MOST_PROMPTS:
-            raise SettingsError(f"limit is {limit}; it must be from 1 to {_MOST_PROMPTS}.")
+        limit = int(_between("limit", limit, 1, _MOST_PROMPTS))
         plan = self._plan(suites, limit, lengths)
         every = check.candidates(session)
         wanted = [str(m) for m in models] if models else list(every)
-        unknown = [m for m in wanted if m not in every]
-        if unknown:
-            raise SettingsError(
-                f"There is no model {unknown[0][:80]!r}; there are {', '.join(every)}."
-            )
+        _check_names("model", wanted, every)
 
         def work(report: Report, cancel: CancelToken) -> Any:
             chosen = {name: every[name] for name in wanted}
@@ -264,11 +272,7 @@ class Endpoints:
 
     def _plan(self, suites: list | None, limit: float, lengths: list | None) -> check.Plan:
         names = [check.SUITE] if suites is None else [str(name) for name in suites]
-        for name in names:
-            if name not in check.KNOWN:
-                raise SettingsError(
-                    f"There is no suite {name[:80]!r}; there are {', '.join(check.KNOWN)}."
-                )
+        _check_names("suite", names, check.KNOWN)
         most = self._settings.max_suite_items
         limits = {n: int(limit if n == check.SUITE else min(limit, most)) for n in names}
         return check.make_plan(names, limits, lengths or [check.LENGTHS[0]], self._settings)
@@ -301,18 +305,13 @@ class Endpoints:
         """
         session = self._session(request)
         loaded = self._loaded(analysis, session)
-        if not 1 <= _number("limit", limit) <= _MOST_PROMPTS:
-            raise SettingsError(f"limit is {limit}; it must be from 1 to {_MOST_PROMPTS}.")
-        if preset and preset not in experiment.PRESETS:
-            raise SettingsError(
-                f"There is no preset {str(preset)[:80]!r}; there are "
-                f"{', '.join(experiment.PRESETS)}."
-            )
+        limit = int(_between("limit", limit, 1, _MOST_PROMPTS))
+        _check_names("preset", [str(preset)] if preset else [], experiment.PRESETS)
         chosen = experiment.USUAL if rows is None else [str(row) for row in rows]
         recipes = experiment.rows_for(loaded, preset, chosen, settings or {})
 
         def work(report: Report, cancel: CancelToken) -> Any:
-            return experiment.compare(recipes, int(limit), session, self._workspace, report, cancel)
+            return experiment.compare(recipes, limit, session, self._workspace, report, cancel)
 
         return (await _finish(work, session)).to_dict()
 
@@ -347,21 +346,17 @@ class Endpoints:
         """
         session = self._session(request)
         loaded = self._loaded(analysis, session)
-        if not 1 <= _number("items", items) <= experiment.MAX_ITEMS:
-            raise SettingsError(f"items is {items}; it must be from 1 to {experiment.MAX_ITEMS}.")
-        if not 1 <= _number("trials", trials) <= experiment.MAX_SETTINGS:
-            raise SettingsError(
-                f"trials is {trials}; it must be from 1 to {experiment.MAX_SETTINGS}."
-            )
+        items = int(_between("items", items, 1, experiment.MAX_ITEMS))
+        trials = int(_between("trials", trials, 1, experiment.MAX_SETTINGS))
         plan = experiment.plan_over(
             loaded,
             over if over is not None else experiment.USUAL_SWEEP,
             settings or {},
             suites=[check.SUITE] if suites is None else [str(name) for name in suites],
-            items=int(items),
+            items=items,
             minutes=min(_number("minutes", minutes), experiment.MAX_MINUTES),
             search=search,
-            trials=int(trials),
+            trials=trials,
         )
 
         def work(report: Report, cancel: CancelToken) -> Any:

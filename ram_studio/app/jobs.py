@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import gradio as gr
 
@@ -89,7 +89,7 @@ class Job(Generic[Result]):
         """Whether the work has ended, one way or another."""
         return self._done.is_set()
 
-    def updates(self, poll_seconds: float = POLL_SECONDS) -> Iterator[Any]:
+    def updates(self, poll_seconds: float = POLL_SECONDS) -> Generator[Any, None, None]:
         """Start the work and yield each new progress event until it has ended.
 
         Closing the iterator early stops the work and waits for it, so that it cannot go on unseen.
@@ -186,15 +186,15 @@ def watch(
         for event in events:
             yield tell(event)
     idle = {controls.start: gr.update(interactive=True), controls.stop: gr.update(visible=False)}
-    result, error = job.outcome()
-    if error is None:
-        try:
-            yield {**idle, controls.status: "", **finish(result)}
-        except RamStudioError as failed:
-            yield {**idle, controls.status: templates.callout(str(failed), "bad")}
-    else:
-        said = explain(error, job) if explain else templates.failure(error, STOPPED)
+    result, problem = job.outcome()
+    if problem is not None:
+        said = explain(problem, job) if explain else templates.failure(problem, STOPPED)
         yield {**idle, controls.status: said}
+        return
+    try:
+        yield {**idle, controls.status: "", **finish(cast(Result, result))}
+    except RamStudioError as error:
+        yield {**idle, controls.status: templates.callout(str(error), "bad")}
 
 
 def connect(

@@ -43,21 +43,19 @@ SHAPE_PATHS = (
     "M6 .6 11.6 4.7 9.5 11.2h-7L.4 4.7Z",
     "M3.1 1h5.8l2.9 5-2.9 5H3.1L.2 6Z",
 )
-"""Outlines of SHAPES in a 12 by 12 box, for the page."""
+"""The marker of each agent in the page: outlines in a 12 by 12 box."""
 
-SHAPES = ("circle", "square", "triangle", "diamond", "cross", "star", "pentagon", "hexagon")
-"""Marker of each agent, in the page (drawn by nodes.js) and in the figures."""
-
-PLOTLY_SYMBOLS = {
-    "circle": "circle",
-    "square": "square",
-    "triangle": "triangle-up",
-    "diamond": "diamond",
-    "cross": "x",
-    "star": "star",
-    "pentagon": "pentagon",
-    "hexagon": "hexagon",
-}
+PLOTLY_SYMBOLS = (
+    "circle",
+    "square",
+    "triangle-up",
+    "diamond",
+    "x",
+    "star",
+    "pentagon",
+    "hexagon",
+)
+"""The same markers in figures."""
 
 OVERLAP = (
     "#2f74d0",
@@ -107,7 +105,7 @@ def agent_color(index: int) -> str:
 
 def agent_symbol(index: int) -> str:
     """Return the plotly marker symbol of agent ``index``."""
-    return PLOTLY_SYMBOLS[SHAPES[index % len(SHAPES)]]
+    return PLOTLY_SYMBOLS[index % len(PLOTLY_SYMBOLS)]
 
 
 def overlap_color(others: int) -> str:
@@ -127,6 +125,25 @@ def css_variables() -> str:
     return "\n".join((block(":root", 0, AGENTS_LIGHT), block(".dark", 1, AGENTS_DARK)))
 
 
+_THEME = {
+    "page": "body_background_fill",
+    "panel": "background_fill_primary block_background_fill input_background_fill "
+    "button_secondary_background_fill",
+    "sunken": "background_fill_secondary button_secondary_background_fill_hover "
+    "checkbox_label_background_fill_selected",
+    "ink": "body_text_color block_title_text_color button_secondary_text_color",
+    "muted": "body_text_color_subdued block_label_text_color block_info_text_color "
+    "input_placeholder_color",
+    "line": "border_color_primary block_border_color input_border_color table_border_color "
+    "button_secondary_border_color",
+    "accent": "slider_color button_primary_background_fill button_primary_background_fill_hover "
+    "button_primary_border_color checkbox_background_color_selected "
+    "checkbox_border_color_selected link_text_color",
+    "accent-ink": "button_primary_text_color",
+}
+"""Where Gradio's theme uses which colour."""
+
+
 def build_theme() -> gr.themes.Base:
     """Return the theme; colours are CSS variables, so light and dark need no second copy."""
     theme = gr.themes.Default(
@@ -137,35 +154,7 @@ def build_theme() -> gr.themes.Base:
         radius_size=gr.themes.sizes.radius_md,
     )
     both = {
-        "body_background_fill": "var(--ram-page)",
-        "background_fill_primary": "var(--ram-panel)",
-        "background_fill_secondary": "var(--ram-sunken)",
-        "block_background_fill": "var(--ram-panel)",
-        "body_text_color": "var(--ram-ink)",
-        "body_text_color_subdued": "var(--ram-muted)",
-        "border_color_primary": "var(--ram-line)",
-        "block_border_color": "var(--ram-line)",
-        "block_label_text_color": "var(--ram-muted)",
-        "block_title_text_color": "var(--ram-ink)",
-        "block_info_text_color": "var(--ram-muted)",
-        "input_background_fill": "var(--ram-panel)",
-        "input_border_color": "var(--ram-line)",
-        "input_placeholder_color": "var(--ram-muted)",
-        "slider_color": "var(--ram-accent)",
-        "button_primary_background_fill": "var(--ram-accent)",
-        "button_primary_background_fill_hover": "var(--ram-accent)",
-        "button_primary_text_color": "var(--ram-accent-ink)",
-        "button_primary_border_color": "var(--ram-accent)",
-        "button_secondary_background_fill": "var(--ram-panel)",
-        "button_secondary_background_fill_hover": "var(--ram-sunken)",
-        "button_secondary_text_color": "var(--ram-ink)",
-        "button_secondary_border_color": "var(--ram-line)",
-        "checkbox_background_color_selected": "var(--ram-accent)",
-        "checkbox_border_color_selected": "var(--ram-accent)",
-        "checkbox_label_background_fill": "transparent",
-        "checkbox_label_background_fill_selected": "var(--ram-sunken)",
-        "table_border_color": "var(--ram-line)",
-        "link_text_color": "var(--ram-accent)",
+        name: f"var(--ram-{color})" for color, names in _THEME.items() for name in names.split()
     }
     values = {**both, **{f"{name}_dark": value for name, value in both.items()}}
     known = {name: value for name, value in values.items() if hasattr(theme, name)}
@@ -173,5 +162,7 @@ def build_theme() -> gr.themes.Base:
         button_border_width="1px",
         button_large_text_weight="600",
         block_shadow="none",
+        checkbox_label_background_fill="transparent",
+        checkbox_label_background_fill_dark="transparent",
         **known,
     )

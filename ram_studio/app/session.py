@@ -120,6 +120,12 @@ class Session:
         """Whether a job of this session is still running."""
         return self.job is not None and not self.job.is_done
 
+    @property
+    def models(self) -> Loaded:
+        """What is loaded, for those who know that something is."""
+        assert self.loaded is not None, "checked by whoever begins"
+        return self.loaded
+
     def load(self, loaded: Loaded) -> None:
         """Make these checkpoints the current ones; merges and scores of others are dropped."""
         if self.loaded is not None and self.loaded.identity != loaded.identity:

@@ -104,8 +104,8 @@ class Shared:
     loaded: Change = field(default_factory=Change)
     merged: Change = field(default_factory=Change)
     checked: Change = field(default_factory=Change)
-    tuning: Tuning | None = None
-    seed: gr.Number | None = None
+    tuning: Tuning = field(init=False)
+    seed: gr.Number = field(init=False)
     _later: list[Callable[[], None]] = field(default_factory=list)
 
     @property

@@ -27,7 +27,7 @@ _ENVIRONMENT = Environment(
     lstrip_blocks=True,
 )
 _ENVIRONMENT.globals["shape_paths"] = SHAPE_PATHS
-for _name in ("epsilon", "size", "duration", "count", "percent", "ratio", "factor"):
+for _name in ("epsilon", "size", "duration", "count", "percent", "ratio", "factor", "dtypes"):
     _ENVIRONMENT.filters[_name] = getattr(numbers, f"{_name}_text")
 _UI: Any = _ENVIRONMENT.get_template("shared.html.j2").module
 _ENVIRONMENT.globals["ui"] = _UI

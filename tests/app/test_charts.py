@@ -45,7 +45,7 @@ def test_every_figure_draws_at_the_ends_of_the_ladder(n_agents: int, narrow: boo
     sketch = make_sketch(n_agents)
     for name, figure in FIGURES.items():
         for point in (0, DEFAULT_INDEX, len(charts.LADDER) - 1):
-            drawn = figure(sketch, point, narrow)
+            drawn = figure.draw(sketch, point, narrow)
             if drawn is None:
                 assert (name, n_agents) == ("patterns", 7)
                 continue

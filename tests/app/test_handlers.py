@@ -31,7 +31,7 @@ from ram_studio.app.tune.deep_link import read_link
 from ram_studio.app.tune.profile import build_profile
 from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
-from ram_studio.errors import RamStudioError, SettingsError, Stopped
+from ram_studio.errors import RamStudioError, SettingsError
 
 LOCAL = Settings()
 SPACE = Settings(is_space=True)
@@ -131,6 +131,8 @@ def test_model_folders_are_found_three_levels_deep(tmp_path: Path) -> None:
     (deep / "model.safetensors").touch()
     (deep / "d" / "e").mkdir(parents=True)
     (deep / "d" / "e" / "model.safetensors").touch()
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "model.safetensors").touch()
     assert find_models(tmp_path) == [str(deep)]
     assert find_models(None) == []
 
@@ -157,40 +159,6 @@ def test_a_job_hands_over_its_error() -> None:
     job = Job(work)
     assert list(job.updates(0.005)) == []
     with pytest.raises(SettingsError, match="no"):
-        job.result()
-
-
-def test_a_bug_in_a_job_is_logged_and_becomes_a_sentence(caplog) -> None:
-    def work(report, cancel):
-        raise ZeroDivisionError("secret place")
-
-    job = Job(work)
-    assert list(job.updates(0.005)) == []
-    result, error = job.outcome()
-    assert result is None
-    assert "ZeroDivisionError" in str(error)
-    assert "secret" not in str(error)
-    assert "secret place" in caplog.text
-
-
-def test_leaving_the_updates_stops_the_work() -> None:
-    ended = threading.Event()
-
-    def work(report, cancel):
-        try:
-            while True:
-                report(object())
-                cancel.raise_if_cancelled()
-                time.sleep(0.005)
-        finally:
-            ended.set()
-
-    job = Job(work)
-    updates = job.updates(0.005)
-    next(updates)
-    updates.close()
-    assert ended.is_set()
-    with pytest.raises(Stopped):
         job.result()
 
 

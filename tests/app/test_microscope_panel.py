@@ -23,7 +23,7 @@ PANEL = ScopePanel(*(field.name for field in fields(ScopePanel)))
 """Names instead of components: updates are keyed by whatever stands there."""
 
 
-def show(tensor: str | None = MATRIX, *, jumps: bool = False, **changes: object) -> dict:
+def show(tensor: str = MATRIX, *, jumps: bool = False, **changes: object) -> dict:
     form = ScopeForm(**{"point": DEFAULT_INDEX, "r": 0.1, "alpha": 2.0, "rule": "ram+", **changes})
     form = replace(form, tensor=tensor)
     return microscope_panel.show(PANEL, load_example("1"), form, jumps=jumps)
@@ -79,7 +79,7 @@ def test_every_formula_comes_to_its_result(rounding: str) -> None:
 
 
 def test_it_begins_where_something_is_to_be_seen() -> None:
-    shown = show(None)
+    shown = show("")
     assert (shown["layer"]["value"], shown["module"]["value"]) == ("", "")
     assert shown["tensor"]["value"] in shown["tensor"]["choices"]
     data = shown["view"]

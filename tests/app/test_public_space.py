@@ -43,7 +43,13 @@ def test_answers_name_no_folder(client) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["gradio_api/file=/etc/passwd", "gradio_api/file=app.log", "monitoring/summary"],
+    [
+        "gradio_api/file=/etc/passwd",
+        "gradio_api/file=app.log",
+        "monitoring/summary",
+        "ram/presets.json",
+        "ram/..%2f..%2fapp.py",
+    ],
 )
 def test_files_and_statistics_of_the_machine_are_not_served(space_url: str, path: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as caught:

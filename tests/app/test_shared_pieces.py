@@ -107,11 +107,13 @@ def _fail(error: Exception) -> Callable:
     ],
 )
 def test_what_went_wrong_is_said_and_the_panel_is_ready_again(
-    session: Session, controls: JobControls, prepare: Callable, said: str
+    session: Session, controls: JobControls, caplog: Any, prepare: Callable, said: str
 ) -> None:
     *_, last = run(session, controls, prepare)
     assert said in last[controls.status]
+    # A bug's own words are for the log.
     assert "secret" not in last[controls.status]
+    assert ("secret" in caplog.text) == ("ZeroDivision" in said)
     assert last.get(controls.start, {"interactive": True})["interactive"]
 
 
@@ -144,6 +146,8 @@ def test_leaving_the_page_stops_the_work(session: Session, controls: JobControls
     next(watched)
     watched.close()
     assert session.job.is_done
+    with pytest.raises(Stopped):
+        session.job.result()
 
 
 # ---------------------------------------------------------------------------- changes and settings

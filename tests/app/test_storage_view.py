@@ -33,8 +33,8 @@ def words(html: str) -> str:
 def cells(html: str, model: str) -> list[str]:
     """Return the cells of a model's row in the table of what is stored."""
     table = html[html.index("stored-table") :]
-    row = next(r for r in re.findall(r"<tr>.*?</tr>", table) if words(r).split()[0] == model)
-    return [words(c).strip() for c in re.findall(r"<t[dh].*?</t[dh]>", row)]
+    row = next(r for r in re.findall(r"<tr>.*?</tr>", table, re.S) if words(r).split()[0] == model)
+    return [words(c).strip() for c in re.findall(r"<t[dh].*?</t[dh]>", row, re.S)]
 
 
 @pytest.fixture(scope="module")

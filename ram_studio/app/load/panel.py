@@ -279,15 +279,15 @@ def _wire_own(panel: Panel, shared: Shared) -> None:
 
     def analyze(data: dict[Any, Any], request: gr.Request) -> Iterator[Updates]:
         session = shared.session(request)
-        chosen: list[Any] = []
 
         def prepare() -> Work[work.Analysis]:
-            chosen[:] = panel.read(data, shared)
-            return lambda report, cancel: work.analyze(*chosen, shared.settings, report, cancel)
+            sources, options = panel.read(data, shared)
+            return lambda report, cancel: work.analyze(
+                sources, options, shared.settings, report, cancel
+            )
 
         def finish(analysis: work.Analysis) -> Updates:
-            sources, options = chosen
-            session.load(analysis.loaded(sources, options, ", ".join(sources.agents)))
+            session.load(analysis.loaded(", ".join(analysis.sources.agents)))
             fit = fit_html(analysis.fit, analysis.sketch, is_space=shared.settings.is_space)
             return {status: fit, target: "look", **shared.loaded.updates(session)}
 

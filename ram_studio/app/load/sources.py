@@ -51,24 +51,14 @@ def find_models(folder: Path | None) -> list[str]:
     """Return the folders with safetensors files under ``folder``, up to three levels down."""
     if folder is None:
         return []
-    found: list[str] = []
-
-    def visit(here: Path, depth: int) -> None:
-        if len(found) >= _MOST_FOLDERS:
-            return
-        try:
-            entries = sorted(here.iterdir())
-        except OSError:
-            return
-        if any(e.suffix == ".safetensors" for e in entries):
-            found.append(str(here))
-        if depth < _DEPTH:
-            for entry in entries:
-                if entry.is_dir() and not entry.name.startswith("."):
-                    visit(entry, depth + 1)
-
-    visit(folder, 0)
-    return found
+    depths = ("*/" * depth for depth in range(_DEPTH + 1))
+    files = (file for depth in depths for file in folder.glob(f"{depth}*.safetensors"))
+    seen = {
+        str(file.parent)
+        for file in files
+        if not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    }
+    return sorted(seen)[:_MOST_FOLDERS]
 
 
 def name_from(source: str) -> str:

@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app import templates
-from ram_studio.app.look.storage_view import dtypes_text, storage_html
-from ram_studio.app.numbers import count_text, duration_text, size_text
+from ram_studio.app.look.storage_view import storage_html
+from ram_studio.app.numbers import duration_text, size_text
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.fit.storage_report import storage_report
 from ram_studio.checkpoints.read.checkpoint import DownloadProgress
@@ -73,35 +73,15 @@ def fit_html(fit: CompatibilityReport, sketch: Sketch | None = None, *, is_space
 
     sketch: of the same checkpoints, once they were analyzed.
     """
-    models = []
-    for checkpoint in (fit.base, *fit.agents):
-        source = checkpoint.source if not is_space or "/" in checkpoint.source else "–"
-        dtypes = dtypes_text(fit.dtypes[checkpoint.name])
-        models.append((checkpoint, source, dtypes))
+    models = (fit.base, *fit.agents)
     return templates.render(
         "load/fit.html.j2",
-        said=" ".join(["They fit together.", *_facts(fit)]),
+        fit=fit,
+        kinds=[tensor.kind for tensor in fit.tensors],
+        tied=[tensor.name for tensor in fit.tensors if tensor.tied_to is not None],
+        missing=sum(model.nbytes for model in models if not model.is_local),
+        free=shutil.disk_usage(fit.base.folder if fit.base.folder.exists() else "/").free,
         stored=storage_html(storage_report(fit, sketch)),
+        sources=[m.source if not is_space or "/" in m.source else "–" for m in models],
         models=models,
     )
-
-
-def _facts(fit: CompatibilityReport) -> list[str]:
-    """Return what is to be known before a pass, a sentence each."""
-    kinds = [tensor.kind for tensor in fit.tensors]
-    weights = count_text(fit.counted_elements)
-    facts = [f"{weights} weights in {kinds.count('merge')} tensors will be merged."]
-    if "copy" in kinds:
-        facts.append(f"{kinds.count('copy')} integer tensor(s) are copied from the base.")
-    tied = [t.name for t in fit.tensors if t.tied_to is not None]
-    if tied:
-        facts.append(f"{', '.join(tied)} is tied to the embedding and counted once.")
-    missing = sum(c.nbytes for c in (fit.base, *fit.agents) if not c.is_local)
-    if missing:
-        facts.append(f"{size_text(missing)} are to be downloaded first.")
-    free = shutil.disk_usage(fit.base.folder if fit.base.folder.exists() else "/").free
-    facts.append(
-        f"A merge in the base's format needs {size_text(fit.base.nbytes)} of disk; "
-        f"{size_text(free)} are free."
-    )
-    return facts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app.jobs import Report
@@ -22,21 +22,22 @@ BASE = "base"
 
 
 class Analysis(NamedTuple):
-    """What an analysis found, how the checkpoints fit, and the bytes it read a second."""
+    """What was analyzed and found, how the checkpoints fit, and the bytes read a second."""
 
+    sources: Sources
+    options: Mapping[str, Any]
     sketch: Sketch
     fit: CompatibilityReport
     read_rate: float | None
 
-    def loaded(self, sources: Sources, options: Mapping[str, str], title: str) -> Loaded:
+    def loaded(self, title: str) -> Loaded:
         """Return what a session keeps of it."""
-        return Loaded(
-            title, None, sources.base, sources.agents, self.sketch, options, self.read_rate
-        )
+        base, agents = self.sources
+        return Loaded(title, None, base, agents, self.sketch, self.options, self.read_rate)
 
 
 def inspect(
-    sources: Sources, options: Mapping[str, str], settings: Settings
+    sources: Sources, options: Mapping[str, Any], settings: Settings
 ) -> CompatibilityReport:
     """Return whether the checkpoints fit, from their headers alone: nothing large is downloaded.
 
@@ -65,7 +66,7 @@ def inspect(
 
 def analyze(
     sources: Sources,
-    options: Mapping[str, str],
+    options: Mapping[str, Any],
     settings: Settings,
     report: Report,
     cancel: CancelToken,
@@ -95,4 +96,4 @@ def analyze(
         report(event)
 
     sketch = analyze_report(fit, on_progress=tell, cancel=cancel)
-    return Analysis(sketch, fit, last[0].rate if last else None)
+    return Analysis(sources, options, sketch, fit, last[0].rate if last else None)

@@ -6,12 +6,16 @@ every new figure loses its hover state and costs the browser some tenths of a se
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import gradio as gr
+import plotly.graph_objects as go
 from markupsafe import Markup
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app import templates
 from ram_studio.app.boxes import html, next_button
 from ram_studio.app.jobs import NEED_LOAD, QUIET, Updates
@@ -25,50 +29,54 @@ from ram_studio.app.shared import Shared, ladder_point
 NARROW = 700
 """Page width in CSS pixels below which figures are drawn for a phone."""
 
-FIGURES = {
-    "density": density,
-    "composition": composition,
-    "patterns": patterns,
-    "magnitude": magnitude,
-    "layer_density": layer_density,
-    "layer_overlap": layer_overlap,
-    "heatmap": heatmap,
-}
-"""In the order of the step, two in a row; each takes the sketch, the ladder point, and whether the
-page is narrow (a phone)."""
 
-_SAID = {
-    "density": (
+class Figure(NamedTuple):
+    """A figure of the step. draw: from sketch, ladder point, and whether the page is narrow."""
+
+    draw: Callable[[Sketch, int, bool], go.Figure | None]
+    title: str
+    note: str
+
+
+FIGURES = {
+    "density": Figure(
+        density,
         "How much each agent changed",
         "Share of all weights that moved. RL often moves very few, and how few differs by agent.",
     ),
-    "composition": (
+    "composition": Figure(
+        composition,
         "Alone or together",
         "Of the weights an agent changed: the share it changed alone, and with others. RAM keeps "
         "the first in full and averages the rest.",
     ),
-    "patterns": (
-        "Who meets whom",
-        "Weights changed by exactly these agents and no others.",
+    "patterns": Figure(
+        patterns, "Who meets whom", "Weights changed by exactly these agents and no others."
     ),
-    "magnitude": (
+    "magnitude": Figure(
+        magnitude,
         "How far weights moved",
         "Weights by size of their change. What lies left of the ε line counts as unchanged.",
     ),
-    "layer_density": (
+    "layer_density": Figure(
+        layer_density,
         "Where in the model: density by layer",
         "Share of each layer's weights that each agent changed.",
     ),
-    "layer_overlap": (
+    "layer_overlap": Figure(
+        layer_overlap,
         "Where they meet: overlap by layer",
         "Of each layer's changed weights, how many agents changed them.",
     ),
-    "heatmap": (
+    "heatmap": Figure(
+        heatmap,
         "Layer by module",
         "Share of weights changed in each kind of module; brighter means more. One scale for all "
         "agents.",
     ),
 }
+"""In the order of the step, two in a row."""
+
 _NO_PATTERNS = "With more than six agents the single patterns are not counted."
 
 
@@ -98,7 +106,7 @@ def draw(panel: Panel, loaded: Loaded, point: int, drawn: str | None, is_narrow:
     wanted = f"{loaded.identity}|{point}|{is_narrow}"
     if wanted == drawn:
         return gr.skip()
-    figures = {name: figure(loaded.sketch, point, is_narrow) for name, figure in FIGURES.items()}
+    figures = {n: figure.draw(loaded.sketch, point, is_narrow) for n, figure in FIGURES.items()}
     heading = head_html(loaded, point)
     if None in figures.values():
         heading += templates.callout(_NO_PATTERNS)
@@ -107,7 +115,7 @@ def draw(panel: Panel, loaded: Loaded, point: int, drawn: str | None, is_narrow:
 
 
 def _plot(name: str) -> gr.Plot:
-    title, note = _SAID[name]
+    _, title, note = FIGURES[name]
     with gr.Column(elem_classes=["box", "chart"], min_width=300):
         html(f"<h3>{title}</h3><p>{note}</p>", elem_classes="chart-head")
         return gr.Plot(show_label=False, container=False, elem_id=f"chart-{name}")
@@ -138,7 +146,8 @@ def _wire(panel: Panel, shared: Shared) -> None:
         loaded = shared.session(request).loaded
         if loaded is None:
             return gr.skip()
-        return draw(panel, loaded, ladder_point(point), drawn, bool(pixels) and pixels < NARROW)
+        is_narrow = 0 < (pixels or 0) < NARROW
+        return draw(panel, loaded, ladder_point(point), drawn, is_narrow)
 
     shared.steps["look"].click(
         draw_figures,

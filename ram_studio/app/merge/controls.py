@@ -12,6 +12,7 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.algorithm.methods import METHODS
+from ram_studio.app.boxes import choice
 from ram_studio.app.jobs import Updates
 
 _LABELS = {
@@ -84,7 +85,7 @@ class Control:
         if "enum" in limits:
             names = _CHOICES.get(self.name, {})
             choices = [(names.get(value, str(value)), value) for value in limits["enum"]]
-            return gr.Dropdown(choices, value=default, filterable=False, **common)
+            return choice(common.pop("label"), choices, default, **common)
         low, high = self.limits
         return gr.Number(
             default,

@@ -9,9 +9,10 @@ from typing import Any
 
 import gradio as gr
 
+from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import RULES
-from ram_studio.app import templates, wording
-from ram_studio.app.boxes import dtype_box, html, next_button, rounding_box
+from ram_studio.app import templates
+from ram_studio.app.boxes import choice, dtype_box, html, next_button, rounding_box
 from ram_studio.app.jobs import QUIET, JobControls, Updates, Work, connect, stop_button, watch
 from ram_studio.app.load.view import progress_html
 from ram_studio.app.merge import controls, recipes, view
@@ -112,13 +113,8 @@ def build(shared: Shared) -> Panel:
 
 def _build_form() -> dict[str, Any]:
     form: dict[str, Any] = {}
-    form["method"] = gr.Dropdown(
-        [(wording.METHOD_NAMES.get(name, name), name) for name in controls.OFFERED],
-        value=DEFAULT_METHOD,
-        label="Method",
-        filterable=False,
-        elem_id="method",
-    )
+    titles = [(METHODS[name].title, name) for name in controls.OFFERED]
+    form["method"] = choice("Method", titles, DEFAULT_METHOD, elem_id="method")
     # The page writes the sliders' values into it.
     form["from_tune"] = html(
         '<p class="from-tune"><span class="muted">From Tune:</span> <b data-live="settings"></b> '
@@ -129,14 +125,7 @@ def _build_form() -> dict[str, Any]:
         form["own"] = controls.build_controls(DEFAULT_METHOD)
     with gr.Row():
         form["dtype"] = dtype_box("dtype", {"float32": " (twice the size)"}, min_width=140)
-        form["device"] = gr.Dropdown(
-            _devices(),
-            value="auto",
-            label="Device",
-            filterable=False,
-            min_width=140,
-            elem_id="device",
-        )
+        form["device"] = choice("Device", _devices(), "auto", min_width=140, elem_id="device")
     with gr.Row():
         form["rounding"] = rounding_box("rounding", scale=3)
         form["seed"] = gr.Number(
@@ -241,14 +230,14 @@ def _wire_upload(panel: Panel, shared: Shared) -> Any:
             "Hub ids it names are not opened.",
             *taken.notes,
         ]
-        sliders = {tuning.epsilon: taken.point, tuning.r: taken.r, tuning.alpha: taken.alpha}
-        sliders[tuning.rule] = recipe.method if recipe.method in RULES else None
+        rule = recipe.method if recipe.method in RULES else None
+        sliders = zip(tuning.all, (taken.point, taken.r, taken.alpha, rule), strict=True)
         return {
             panel.upload_status: templates.callout(
                 " ".join(said), "note" if taken.notes else "good"
             ),
             panel.method: recipe.method,
-            **{component: value for component, value in sliders.items() if value is not None},
+            **{component: value for component, value in sliders if value is not None},
             **controls.fill_controls(recipe.method, recipe.settings, panel.own),
             panel.dtype: recipe.dtype or "",
             panel.rounding: recipe.rounding,
@@ -267,7 +256,7 @@ def _wire_merge(panel: Panel, shared: Shared) -> None:
 
         def prepare() -> Work[Merged]:
             form = panel.read(data, shared)
-            recipe = form.recipe(session.loaded)
+            recipe = form.recipe(session.models)
             return merge_work(recipe, session, shared.settings, name=form.name, device=form.device)
 
         def explain(error: RamStudioError, job: Any) -> str:

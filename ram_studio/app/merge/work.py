@@ -53,8 +53,14 @@ class MergeForm:
 
         Raises: SettingsError that names the field.
         """
-        more = {"dtype": self.dtype, "rounding": self.rounding, "seed": self.seed or 0}
-        return recipe_from(loaded, self.method, self.settings(), **more)
+        return recipe_from(
+            loaded,
+            self.method,
+            self.settings(),
+            dtype=self.dtype,
+            rounding=self.rounding,
+            seed=self.seed or 0,
+        )
 
 
 def merge_work(
@@ -66,8 +72,7 @@ def merge_work(
 
     name: of the merge; the method's when empty, with a number when it is taken.
     """
-    loaded = session.loaded
-    assert loaded is not None, "callers have models"
+    loaded = session.models
     name = session.free_name(name.strip()[:_LONGEST_NAME] or recipe.method)
     out = output_folder(session, name)
 

@@ -62,7 +62,7 @@ class ScopeForm:
     rule: str
     layer: str = EVERYWHERE
     module: str = EVERYWHERE
-    tensor: str | None = None
+    tensor: str = ""
     start: int = 0
     target: str = SHARED
     layout: str = "run"
@@ -154,7 +154,7 @@ def panel_data(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> 
         spans = scope.window_of(tensor, row, column, ROWS, COLUMNS)
     else:
         spans = scope.run_of(tensor, start, COUNT)
-    output = {"dtype": form.dtype, "rounding": form.rounding, "seed": form.seed}
+    output: dict[str, Any] = {"dtype": form.dtype, "rounding": form.rounding, "seed": form.seed}
     recipes = {
         label: scope.recipe_for(report, method, _settings(method, own, form), **output)
         for label in _LABELS
@@ -237,6 +237,9 @@ def _change(tau: float) -> str:
 
 
 def _method(label: str, seen: Seen, base: np.ndarray, form: ScopeForm) -> dict[str, Any]:
+    assert seen.exact is not None, "hidden ones are told apart"
+    assert seen.stored is not None
+    assert seen.dtype is not None
     asked = (seen.exact - base) / seen.step
     kept = (seen.stored - base.astype(np.float64)) / seen.step
     digits = 9 if seen.dtype == "F32" else 6

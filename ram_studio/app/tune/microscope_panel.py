@@ -12,7 +12,7 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.app import templates
-from ram_studio.app.boxes import dtype_box, html, rounding_box
+from ram_studio.app.boxes import dtype_box, html, rounding_box, slider
 from ram_studio.app.jobs import NEED_LOAD, QUIET, Updates
 from ram_studio.app.load.opened import open_loaded
 from ram_studio.app.numbers import count_text
@@ -76,16 +76,8 @@ def build(shared: Shared) -> ScopePanel:
             module = _picker("Module", "scope-module", _ANYWHERE, min_width=120, scale=2)
             tensor = _picker("Tensor", "scope-tensor", [], min_width=240, scale=5)
         with gr.Row(elem_classes="scope-pickers"):
-            start = gr.Slider(
-                0,
-                1,
-                value=0,
-                step=1,
-                label="First weight shown",
-                buttons=[],
-                min_width=240,
-                scale=4,
-                elem_id="scope-start",
+            start = slider(
+                "First weight shown", (0, 1), 0, 1, min_width=240, scale=4, elem_id="scope-start"
             )
             target = _picker(
                 "Jump to the next", "scope-target", [], filterable=False, min_width=220, scale=4
@@ -133,7 +125,7 @@ def _wire(panel: ScopePanel, shared: Shared) -> None:
             tuned.rule,
             layer=data[panel.layer],
             module=data[panel.module],
-            tensor=data[panel.tensor],
+            tensor=data[panel.tensor] or "",
             start=int(data[panel.start] or 0),
             target=data[panel.target] or "",
             layout=data[panel.layout],

@@ -13,7 +13,7 @@ import gradio as gr
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app import templates
-from ram_studio.app.boxes import html, next_button
+from ram_studio.app.boxes import html, next_button, slider
 from ram_studio.app.load.examples import profile_of
 from ram_studio.app.shared import Shared, Tuning
 from ram_studio.app.tune import microscope_panel
@@ -67,41 +67,17 @@ def build(shared: Shared) -> Panel:
     )
     reset.click(fn=None, outputs=settings, js=f"() => {_DEFAULTS!r}")
     link.click(fn=None, js="() => { window.RAM.copyLink(); }")
-    shared.loaded.listen([live], lambda session: {live: profile_of(session.loaded)})
+    shared.loaded.listen([live], lambda session: {live: profile_of(session.models)})
     return Panel(live, scope)
 
 
 def _build_settings() -> Tuning:
     with gr.Column(elem_classes="box"):
         html(f"<div class='eps-read'><span>{_EPSILON}</span><b data-live='epsilon'></b></div>")
-        epsilon = gr.Slider(
-            0,
-            len(LADDER) - 1,
-            value=DEFAULT_INDEX,
-            step=1,
-            label=_EPSILON,
-            show_label=False,
-            buttons=[],
-            elem_id="epsilon",
-        )
-        r = gr.Slider(
-            0,
-            R_MAX,
-            value=scaling.DEFAULT_R,
-            step=0.01,
-            label="r · how much to rescale",
-            buttons=[],
-            elem_id="r",
-        )
-        alpha = gr.Slider(
-            0,
-            ALPHA_MAX,
-            value=scaling.DEFAULT_ALPHA,
-            step=0.05,
-            label="α · cap on ρ",
-            buttons=[],
-            elem_id="alpha",
-        )
+        points = (0, len(LADDER) - 1)
+        epsilon = slider(_EPSILON, points, DEFAULT_INDEX, 1, show_label=False, elem_id="epsilon")
+        r = slider("r · how much to rescale", (0, R_MAX), scaling.DEFAULT_R, 0.01, elem_id="r")
+        alpha = slider("α · cap on ρ", (0, ALPHA_MAX), scaling.DEFAULT_ALPHA, 0.05, elem_id="alpha")
         rule = gr.Radio(
             [(_RULES.get(rule, rule), rule) for rule in scaling.RULES],
             value=scaling.DEFAULT_RULE,
