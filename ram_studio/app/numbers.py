@@ -1,4 +1,4 @@
-"""How numbers read in the app; assets/numbers.js words them the same in the browser."""
+"""How numbers and settings read in the app; assets/numbers.js words numbers the same."""
 
 from __future__ import annotations
 
@@ -70,3 +70,8 @@ def dtypes_text(dtypes: Mapping[str, int]) -> str:
     """Return dtypes with their elements by name, the most frequent first."""
     most = sorted(dtypes, key=lambda code: -dtypes[code])
     return " + ".join(DTYPE_NAMES.get(code, code) for code in most) or "–"
+
+
+def setting_text(name: str) -> str:
+    """Return a setting's name as people write it: ε, α, drop rate."""
+    return {"epsilon": "ε", "alpha": "α"}.get(name, name.replace("_", " "))

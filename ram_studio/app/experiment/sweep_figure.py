@@ -10,9 +10,8 @@ import plotly.graph_objects as go
 
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.look.figure import finish
-from ram_studio.app.numbers import epsilon_text
+from ram_studio.app.numbers import epsilon_text, setting_text
 from ram_studio.app.palette import FIGURE_INK, agent_color, agent_symbol
-from ram_studio.app.wording import SETTING_SIGNS
 from ram_studio.evals.experiment.table import SweepRow, SweepState
 from ram_studio.evals.report.tables import DomainScore
 
@@ -37,7 +36,7 @@ def axis_label(name: str) -> str:
     """Return an axis's name for people."""
     if name == BY_SETTING:
         return "Setting"
-    return SETTING_SIGNS.get(name, name.replace("_", " "))
+    return setting_text(name)
 
 
 def sweep_figure(state: SweepState, axis: str) -> go.Figure:

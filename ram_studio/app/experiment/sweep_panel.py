@@ -24,12 +24,11 @@ from ram_studio.app.jobs import (
     stop_button,
     watch,
 )
-from ram_studio.app.numbers import epsilon_text
+from ram_studio.app.numbers import epsilon_text, setting_text
 from ram_studio.app.session import Session
 from ram_studio.app.shared import Shared
 from ram_studio.app.templates import callout, progress, render
 from ram_studio.app.tune.deep_link import ALPHA_MAX, R_MAX
-from ram_studio.app.wording import SETTING_SIGNS
 from ram_studio.evals.experiment.table import SweepState
 from ram_studio.evals.suites import ALL_SUITES
 
@@ -283,7 +282,7 @@ def _range_line(name: str) -> list[Any]:
         varied = gr.Checkbox(is_varied, label=label, min_width=210, elem_id=f"sweep-{name}")
         ends = []
         for end, value in (("from", low), ("to", high)):
-            options = {"label": f"{SETTING_SIGNS.get(name, name)} {end}", "min_width": 120}
+            options = {"label": f"{setting_text(name)} {end}", "min_width": 120}
             if name == "epsilon":
                 ends.append(gr.Dropdown(_THRESHOLDS, value=LADDER[snap(value)], **options))
             else:

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 
-from ram_studio.app.numbers import epsilon_text
-from ram_studio.app.wording import SETTING_SIGNS
+from ram_studio.app.numbers import epsilon_text, setting_text
 from ram_studio.evals import RETENTION_DOMAIN
 from ram_studio.evals.experiment.table import SweepRow, SweepState
 
@@ -84,7 +83,7 @@ def settings_text(row: Mapping[str, Any]) -> str:
             text = epsilon_text(value)
         else:
             text = f"{value:g}" if isinstance(value, (int, float)) else str(value)
-        shown.append(f"{SETTING_SIGNS.get(name, name.replace('_', ' '))} {text}")
+        shown.append(f"{setting_text(name)} {text}")
     return " · ".join(shown)
 
 

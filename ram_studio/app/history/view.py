@@ -13,9 +13,8 @@ from ram_studio.algorithm.scaling import RULES
 from ram_studio.app.check.view import heat_table
 from ram_studio.app.history.work import PastModel, SideBySide
 from ram_studio.app.merge.controls import TUNED
-from ram_studio.app.numbers import duration_text, epsilon_text, factor_text
+from ram_studio.app.numbers import duration_text, epsilon_text, factor_text, setting_text
 from ram_studio.app.templates import render
-from ram_studio.app.wording import SETTING_SIGNS
 from ram_studio.checkpoints.record.merge_log import PastMerge
 
 _PUBLIC = "Only your own, and only until this visit expires."
@@ -75,7 +74,7 @@ def settings_text(merge: PastMerge) -> str:
 
 
 def _label(name: str) -> str:
-    return SETTING_SIGNS.get(name, name.replace("_", " "))
+    return setting_text(name)
 
 
 def _ordered(names: Iterable[str]) -> list[str]:

@@ -14,7 +14,6 @@ import numpy as np
 from ram_studio.algorithm import naming
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app import wording
 from ram_studio.app.experiment.work import CHOICES
 from ram_studio.app.merge.controls import tuned_by
 from ram_studio.app.numbers import DTYPE_NAMES, count_text, epsilon_text
@@ -187,7 +186,7 @@ def panel_data(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> 
 
 
 def _name(label: str) -> str:
-    return wording.METHOD_NAMES.get(label) or CHOICES[label].title
+    return METHODS[label].title if label in METHODS else CHOICES[label].title
 
 
 def _settings(method: str, own: Mapping[str, Any], form: ScopeForm) -> dict[str, Any]:
