@@ -36,7 +36,8 @@ def built(make: Callable[[Shared], Panel], workspace: Workspace) -> Panel:
                 gr.Slider(0, 10),
                 gr.Radio(["ram", "ram+", "ram+s", "ram+m"]),
             )
-            shared = Shared(workspace, {}, tuning=tuning)
+            shared = Shared(workspace, {})
+            shared.tuning = tuning
             panel = make(shared)
             shared.connect()
     asyncio.set_event_loop(None)
