@@ -31,60 +31,47 @@ def test_an_agent_with_the_files_of_the_base_is_named(tmp_path: Path) -> None:
     assert "same files as the base" in warning
 
 
-def test_a_base_without_a_config_is_reported(tmp_path: Path) -> None:
-    base = make(tmp_path, "base", small_tensors(0), config=None)
-    [warning] = warnings_of(base, make(tmp_path, "a", small_tensors(1)))
-    assert "no config.json" in warning
+YARN = {"type": "yarn", "factor": 2.0}
+ROPE = QWEN_CONFIG | {"rope_theta": 1e4, "eos_token_id": 7}
+CODE = QWEN_CONFIG | {"auto_map": {"AutoModel": "modeling.Model"}}
+DIFFERS = 'Agent "a": its config differs'
 
 
-def test_custom_code_is_reported(tmp_path: Path) -> None:
-    config = QWEN_CONFIG | {"auto_map": {"AutoModel": "modeling.Model"}}
-    base = make(tmp_path, "base", small_tensors(0), config=config)
-    [warning] = warnings_of(base, make(tmp_path, "a", small_tensors(1)))
-    assert "auto_map" in warning
+def parameters(**values: Any) -> dict[str, Any]:
+    """Return a config in the words of transformers 5."""
+    return QWEN_CONFIG | {"rope_parameters": {"rope_theta": 1e6, **values}}
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("ours", "theirs", "words"),
     [
-        ({"num_attention_heads": 4}, "num_attention_heads is 4, in the base 2"),
-        ({"architectures": ["LlamaForCausalLM"]}, "LlamaForCausalLM"),
-        ({"rope_theta": 1e6}, "rope_theta is 1000000.0, in the base 10000.0"),
-        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_scaling is set in the agent"),
-        ({"eos_token_id": 5}, "eos_token_id is 5, in the base 7"),
+        (None, QWEN_CONFIG, ["no config.json"]),
+        (CODE, QWEN_CONFIG, ["auto_map"]),
+        (ROPE, ROPE | {"num_attention_heads": 4}, [DIFFERS, "heads is 4, in the base 2"]),
+        (ROPE, ROPE | {"architectures": ["LlamaForCausalLM"]}, [DIFFERS, "LlamaForCausalLM"]),
+        (ROPE, ROPE | {"rope_theta": 1e6}, [DIFFERS, "theta is 1000000.0, in the base 10000.0"]),
+        (ROPE, ROPE | {"rope_scaling": YARN}, [DIFFERS, "rope_scaling is set in the agent"]),
+        (ROPE, ROPE | {"eos_token_id": 5}, [DIFFERS, "eos_token_id is 5, in the base 7"]),
+        # The same in the words of two versions of transformers.
+        (QWEN_CONFIG | {"rope_theta": 1e6, "rope_scaling": None}, parameters(), []),
+        (QWEN_CONFIG | {"rope_theta": 1e6}, parameters(rope_type="default"), []),
+        (
+            QWEN_CONFIG | {"rope_theta": 1e6, "rope_scaling": YARN},
+            parameters(rope_type="yarn", factor=2.0),
+            [],
+        ),
+        # What only one of them spells out may be the other's default.
+        (QWEN_CONFIG, QWEN_CONFIG | {"head_dim": 2, "use_cache": False}, []),
     ],
 )
-def test_config_settings_that_change_the_model_are_reported(
-    tmp_path: Path, changes: dict[str, Any], words: str
+def test_configs_that_compute_something_else_are_reported(
+    tmp_path: Path, ours: dict[str, Any] | None, theirs: dict[str, Any], words: list[str]
 ) -> None:
-    config = QWEN_CONFIG | {"rope_theta": 10000.0, "eos_token_id": 7}
-    base = make(tmp_path, "base", small_tensors(0), config=config)
-    agent = make(tmp_path, "coder", small_tensors(1), config=config | changes)
-    [warning] = warnings_of(base, agent)
-    assert warning.startswith('Agent "coder": its config differs')
-    assert words in warning
-
-
-def test_the_same_rope_in_the_words_of_two_transformers_versions_is_no_difference(
-    tmp_path: Path,
-) -> None:
-    old = QWEN_CONFIG | {"rope_theta": 1e6, "rope_scaling": None}
-    new = QWEN_CONFIG | {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}
-    base = make(tmp_path, "base", small_tensors(0), config=old)
-    assert warnings_of(base, make(tmp_path, "a", small_tensors(1), config=new)) == []
-    yarn_old = old | {"rope_scaling": {"type": "yarn", "factor": 2.0}}
-    yarn_new = QWEN_CONFIG | {
-        "rope_parameters": {"rope_theta": 1e6, "rope_type": "yarn", "factor": 2.0}
-    }
-    base = make(tmp_path, "base2", small_tensors(0), config=yarn_old)
-    base = Checkpoint(**{**vars(base), "name": "base"})
-    assert warnings_of(base, make(tmp_path, "b", small_tensors(1), config=yarn_new)) == []
-
-
-def test_settings_that_only_one_config_spells_out_are_no_difference(tmp_path: Path) -> None:
-    base = make(tmp_path, "base", small_tensors(0))
-    config = QWEN_CONFIG | {"head_dim": 2, "use_cache": False, "transformers_version": "4.1"}
-    assert warnings_of(base, make(tmp_path, "a", small_tensors(1), config=config)) == []
+    base = make(tmp_path, "base", small_tensors(0), config=ours)
+    warnings = warnings_of(base, make(tmp_path, "a", small_tensors(1), config=theirs))
+    assert len(warnings) == bool(words)
+    for text in words:
+        assert text in warnings[0]
 
 
 TOKENIZER = {

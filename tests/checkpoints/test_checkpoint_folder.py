@@ -175,8 +175,7 @@ def test_a_pickle_is_refused_with_advice_and_never_opened(tmp_path: Path, file_n
     assert not (tmp_path / "exploded").exists()
 
 
-def test_a_folder_without_weights_a_file_and_nothing_at_all_are_refused(tmp_path: Path) -> None:
-    refuse(tmp_path, "no safetensors file")
+def test_a_file_and_nothing_at_all_are_refused(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "m", small_tensors())
     refuse(tmp_path / "m" / "model.safetensors", "is not a folder", "give the folder it lies in")
     refuse(tmp_path / "nowhere", "neither a folder here nor a Hub id")
@@ -197,26 +196,25 @@ def test_a_folder_that_may_not_be_entered_is_named(
     refuse("owner/name", "owner/name cannot be read: Permission denied")
 
 
-def test_a_lora_adapter_is_refused_with_advice(tmp_path: Path) -> None:
-    save_file({"lora_A": torch.ones(2)}, tmp_path / "adapter_model.safetensors")
-    refuse(tmp_path, "LoRA adapter", "merge_and_unload")
-
-
-def test_one_name_in_two_files_without_an_index_is_refused(tmp_path: Path) -> None:
-    save_file({"w": torch.ones(2)}, tmp_path / "a.safetensors")
-    save_file({"w": torch.ones(2)}, tmp_path / "b.safetensors")
-    refuse(tmp_path, "`w`", "a.safetensors", "b.safetensors")
-
-
-def test_shards_of_two_sets_without_an_index_are_refused(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, small_tensors(), shards=2, index=False)
-    write_checkpoint(tmp_path, small_tensors(), shards=3, index=False)
-    refuse(tmp_path, "different sets")
-
-
-def test_a_file_with_no_tensor_is_refused(tmp_path: Path) -> None:
-    save_file({}, tmp_path / "model.safetensors")
-    refuse(tmp_path, "no tensor at all")
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"adapter_model": ["lora_A"]}, ["LoRA adapter", "merge_and_unload"]),
+        ({"a": ["w"], "b": ["w"]}, ["`w`", "a.safetensors", "b.safetensors"]),
+        (
+            {f"model-{i:05d}-of-{n:05d}": [f"w{n}{i}"] for n in (2, 3) for i in range(1, n + 1)},
+            ["different sets"],
+        ),
+        ({"model": []}, ["no tensor at all"]),
+        ({}, ["no safetensors file"]),
+    ],
+)
+def test_files_that_are_no_model_are_refused(
+    tmp_path: Path, files: dict[str, list[str]], words: list[str]
+) -> None:
+    for stem, names in files.items():
+        save_file({name: torch.ones(2) for name in names}, tmp_path / f"{stem}.safetensors")
+    refuse(tmp_path, *words)
 
 
 def test_a_config_that_is_not_a_json_object_is_refused(tmp_path: Path) -> None:
@@ -254,59 +252,48 @@ def test_a_folder_here_wins_over_a_hub_id(tmp_path: Path, monkeypatch: pytest.Mo
     assert open_checkpoint("owner/name@main", name="base").is_local
 
 
-class TestFingerprint:
-    def test_it_is_the_same_for_the_same_files_anywhere(self, tmp_path: Path) -> None:
-        one = open_checkpoint(write_checkpoint(tmp_path / "a", small_tensors()), name="base")
-        two = open_checkpoint(write_checkpoint(tmp_path / "b", small_tensors()), name="x")
-        assert one.fingerprint == two.fingerprint
-        assert len(one.fingerprint) == 64
+def fingerprint(folder: Path, tensors: dict[str, torch.Tensor], shards: int = 1) -> str:
+    return open_checkpoint(write_checkpoint(folder, tensors, shards=shards), name="x").fingerprint
 
-    def test_any_byte_changes_it_up_to_16_mib(self, tmp_path: Path) -> None:
-        folder = write_checkpoint(tmp_path, small_tensors())
-        before = open_checkpoint(folder, name="base").fingerprint
-        path = folder / "model.safetensors"
-        content = bytearray(path.read_bytes())
-        content[-1] ^= 1
-        path.write_bytes(content)
-        assert open_checkpoint(folder, name="base").fingerprint != before
 
-    def test_a_renamed_tensor_or_shard_changes_it(self, tmp_path: Path) -> None:
-        tensors = small_tensors()
-        prints = {
-            open_checkpoint(write_checkpoint(tmp_path / "a", tensors), name="base").fingerprint,
-            open_checkpoint(
-                write_checkpoint(tmp_path / "b", {f"x.{k}": v for k, v in tensors.items()}),
-                name="base",
-            ).fingerprint,
-            open_checkpoint(
-                write_checkpoint(tmp_path / "c", tensors, shards=2), name="base"
-            ).fingerprint,
-        }
-        (tmp_path / "a" / "model.safetensors").rename(tmp_path / "a" / "weights.safetensors")
-        prints.add(open_checkpoint(tmp_path / "a", name="base").fingerprint)
-        assert len(prints) == 4
+def test_a_fingerprint_is_that_of_the_files_anywhere_and_of_every_byte(tmp_path: Path) -> None:
+    tensors = small_tensors()
+    prints = [
+        fingerprint(tmp_path / "a", tensors),
+        fingerprint(tmp_path / "b", {f"x.{k}": v for k, v in tensors.items()}),
+        fingerprint(tmp_path / "c", tensors, shards=2),
+    ]
+    assert fingerprint(tmp_path / "d", tensors) == prints[0]
+    path = tmp_path / "a" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    prints.append(open_checkpoint(tmp_path / "a", name="base").fingerprint)
+    path.rename(tmp_path / "a" / "weights.safetensors")
+    prints.append(open_checkpoint(tmp_path / "a", name="base").fingerprint)
+    assert {len(p) for p in prints} == {64}
+    assert len(set(prints)) == 5
 
-    def test_of_a_large_checkpoint_pages_spread_evenly_are_read(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        # 8 pages over 2 shards of 64 KiB: each page covers one sixteenth of what lies around it.
-        monkeypatch.setattr(checkpoint_module, "WHOLE_FINGERPRINT_BYTES", 1000)
-        monkeypatch.setattr(checkpoint_module, "FINGERPRINT_PAGES", 8)
-        data = np.zeros(2**15, dtype=np.float16)
 
-        def fingerprint(**changed: int) -> str:
-            tensors = {name: torch.from_numpy(data.copy()) for name in ("a", "b")}
-            for name, index in changed.items():
-                tensors[name][index] = 1
-            return open_checkpoint(
-                write_checkpoint(tmp_path, tensors, shards=2), name="base"
-            ).fingerprint
+def test_of_a_large_checkpoint_pages_spread_evenly_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 8 pages over 2 shards of 64 KiB: each page covers one sixteenth of what lies around it.
+    monkeypatch.setattr(checkpoint_module, "WHOLE_FINGERPRINT_BYTES", 1000)
+    monkeypatch.setattr(checkpoint_module, "FINGERPRINT_PAGES", 8)
+    data = np.zeros(2**15, dtype=np.float16)
 
-        same = fingerprint()
-        assert fingerprint(a=0) != same
-        assert fingerprint(b=2**15 - 1) != same
-        page_elements = checkpoint_module.PAGE_BYTES // 2
-        step = (2 * 2**16 - checkpoint_module.PAGE_BYTES) // 7
-        assert fingerprint(b=(4 * step - 2**16) // 2 + 5) != same
-        # Between two pages nothing is read: the docstring says so.
-        assert fingerprint(a=page_elements + 10) == same
+    def after(**changed: int) -> str:
+        tensors = {name: torch.from_numpy(data.copy()) for name in ("a", "b")}
+        for name, index in changed.items():
+            tensors[name][index] = 1
+        return fingerprint(tmp_path, tensors, shards=2)
+
+    same = after()
+    assert after(a=0) != same
+    assert after(b=2**15 - 1) != same
+    page_elements = checkpoint_module.PAGE_BYTES // 2
+    step = (2 * 2**16 - checkpoint_module.PAGE_BYTES) // 7
+    assert after(b=(4 * step - 2**16) // 2 + 5) != same
+    # Between two pages nothing is read: the docstring says so.
+    assert after(a=page_elements + 10) == same

@@ -89,77 +89,64 @@ def test_shape_mismatches_are_all_listed_with_both_shapes(tmp_path: Path, base: 
         assert any(f"`{name}`" in note for note in error.__notes__)
 
 
-def test_shapes_with_the_same_number_of_elements_still_differ(
-    tmp_path: Path, base: Checkpoint
+def changed(seed: int, changes: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
+    """Return the small model with other tensors; None takes one away."""
+    tensors = {**small_tensors(seed), **changes}
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+def ones(*shape: int) -> torch.Tensor:
+    return torch.ones(shape, dtype=torch.bfloat16)
+
+
+def with_rows(rows: int) -> dict[str, torch.Tensor]:
+    return {"lm_head.weight": ones(rows, 4), "model.embed_tokens.weight": ones(rows, 4)}
+
+
+NORM, STEPS = "model.norm.weight", torch.arange(3_000_000)
+OTHER_STEPS = torch.cat([STEPS[:-1], torch.tensor([0])])
+F64, F8 = (small_tensors()[NORM].to(d) for d in (torch.float64, torch.float8_e4m3fn))
+
+
+@pytest.mark.parametrize(
+    ("of_base", "of_agent", "policy", "words"),
+    [
+        ({}, {NORM: ones(2, 8)}, {}, ["(2, 8), the base has (4, 4)"]),
+        ({}, with_rows(7), {}, ["has shape (7, 4), the base has (10, 4)", "rows: common"]),
+        ({}, with_rows(12), {}, ["`lm_head.weight` (model.safetensors) has shape (12, 4)"]),
+        ({}, with_rows(12) | {NORM: ones(5, 4)}, {"rows": "common"}, [f"`{NORM}`", "!lm_head"]),
+        ({}, {NORM: None}, {}, [f"tensor `{NORM}` is missing from /", "missing: keep-base"]),
+        (
+            {},
+            {"value_head.weight": ones(3)},
+            {},
+            ["`value_head.weight` (model.safetensors) is not in the base", "extra: ignore"],
+        ),
+        # Named like an attention mask, but of one dimension: a trained bias.
+        ({}, {"blocks.0.attn.bias": ones(4)}, {}, ["`blocks.0.attn.bias`"]),
+        (
+            {"steps": STEPS},
+            {"steps": OTHER_STEPS},
+            {},
+            ["tensor `steps` (model.safetensors) of dtype I64 has other values"],
+        ),
+        ({"steps": STEPS}, {"steps": STEPS.int()}, {}, ["has dtype I32, the base has I64"]),
+        ({"steps": STEPS}, {"steps": STEPS.float()}, {}, ["has dtype F32, the base has I64"]),
+        ({NORM: F64}, {}, {}, [f"Base: tensor `{NORM}`", "has dtype F64", "to bfloat16 first"]),
+        ({NORM: F8}, {}, {}, ["has dtype F8_E4M3", "to bfloat16 first"]),
+        ({}, {NORM: F64}, {}, [f"tensor `{NORM}` (model.safetensors) has dtype F64"]),
+        ({}, {NORM: F8}, {}, [f"tensor `{NORM}` (model.safetensors) has dtype F8_E4M3"]),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_what_helps(
+    tmp_path: Path, of_base: dict, of_agent: dict, policy: dict, words: list[str]
 ) -> None:
-    tensors = small_tensors(1)
-    tensors["model.norm.weight"] = torch.ones(2, 8, dtype=torch.bfloat16)
-    assert "(2, 8), the base has (4, 4)" in str(refuse(base, make(tmp_path, "a", tensors)))
-
-
-def _with_rows(rows: int, seed: int = 1) -> dict[str, torch.Tensor]:
-    tensors = small_tensors(seed)
-    for name in ("lm_head.weight", "model.embed_tokens.weight"):
-        tensors[name] = torch.ones(rows, 4, dtype=torch.bfloat16)
-    return tensors
-
-
-@pytest.mark.parametrize("rows", [7, 12])
-def test_padded_vocabularies_are_refused_with_the_option_that_helps(
-    tmp_path: Path, base: Checkpoint, rows: int
-) -> None:
-    message = str(refuse(base, make(tmp_path, "coder", _with_rows(rows))))
-    assert f"`lm_head.weight` (model.safetensors) has shape ({rows}, 4)" in message
-    assert "the base has (10, 4)" in message
-    assert "rows: common" in message
-
-
-@pytest.mark.parametrize(("rows", "common"), [(7, 28), (12, 40)])
-def test_rows_common_merges_the_rows_both_have(
-    tmp_path: Path, base: Checkpoint, rows: int, common: int
-) -> None:
-    other = make(tmp_path, "other", small_tensors(2))
-    agent = make(tmp_path, "coder", _with_rows(rows))
-    report = check_compatibility(base, [other, agent], rows="common")
-    by_name = {t.name: t for t in report.tensors}
-    assert by_name["lm_head.weight"].common_numel == (40, common)
-    assert by_name["lm_head.weight"].shape == (10, 4)
-    assert by_name["model.norm.weight"].common_numel == (16, 16)
-    assert any('Agent "coder"' in w and f"{rows} of 10" in w for w in report.warnings)
-
-
-def test_rows_common_covers_vocabularies_only(tmp_path: Path, base: Checkpoint) -> None:
-    tensors = _with_rows(12)
-    tensors["model.norm.weight"] = torch.ones(5, 4, dtype=torch.bfloat16)
-    message = str(refuse(base, make(tmp_path, "a", tensors), rows="common"))
-    assert "`model.norm.weight`" in message
-    assert "lm_head" not in message
-
-
-def test_a_missing_tensor_is_an_error_or_kept_from_the_base(
-    tmp_path: Path, base: Checkpoint
-) -> None:
-    tensors = small_tensors(1)
-    del tensors["model.norm.weight"]
-    agent = make(tmp_path, "coder", tensors)
-    message = str(refuse(base, agent))
-    assert message.startswith('Agent "coder": tensor `model.norm.weight` is missing from ')
-    assert str(agent.folder) in message
-    assert "missing: keep-base" in message
-    report = check_compatibility(base, [agent], missing="keep-base")
-    norm = next(t for t in report.tensors if t.name == "model.norm.weight")
-    assert norm.agents == (norm.base,)
-    assert any("`model.norm.weight`" in w and '"coder"' in w for w in report.warnings)
-
-
-def test_an_extra_tensor_is_an_error_or_left_out(tmp_path: Path, base: Checkpoint) -> None:
-    agent = make(tmp_path, "coder", small_tensors(1) | {"value_head.weight": torch.ones(3)})
-    message = str(refuse(base, agent))
-    assert "`value_head.weight` (model.safetensors) is not in the base" in message
-    assert "extra: ignore" in message
-    report = check_compatibility(base, [agent], extra="ignore")
-    assert "value_head.weight" not in {t.name for t in report.tensors}
-    assert any("`value_head.weight`" in w and "left out" in w for w in report.warnings)
+    base = make(tmp_path, "base", changed(0, of_base))
+    message = str(refuse(base, make(tmp_path, "coder", changed(1, of_agent)), **policy))
+    whose = "Base: " if NORM in of_base else 'Agent "coder": '
+    assert message.removeprefix("2 tensors do not fit: ").startswith(f"{whose}tensor `")
+    for text in words:
+        assert (text.removeprefix("!") in message) == (not text.startswith("!"))
 
 
 BUFFERS = {
@@ -168,74 +155,50 @@ BUFFERS = {
     "transformer.h.0.attn.masked_bias": torch.tensor(-1e4),
     "gpt_neox.layers.0.attention.bias": torch.ones(1, 1, 4, 4, dtype=torch.uint8),
 }
-
-
-@pytest.mark.parametrize("name", list(BUFFERS))
-def test_known_buffers_may_be_extra_or_missing(tmp_path: Path, base: Checkpoint, name: str) -> None:
-    with_buffer = small_tensors(1) | {name: BUFFERS[name]}
-    assert check_compatibility(base, [make(tmp_path, "a", with_buffer)]).warnings == ()
-    other_base = open_checkpoint(write_checkpoint(tmp_path / "b2", with_buffer), name="base")
-    report = check_compatibility(other_base, [make(tmp_path, "b", small_tensors(2))])
-    buffer = next(t for t in report.tensors if t.name == name)
-    assert buffer.agents == (buffer.base,)
-
-
-def test_a_trained_bias_named_like_a_mask_is_no_buffer(tmp_path: Path, base: Checkpoint) -> None:
-    agent = make(tmp_path, "a", small_tensors(1) | {"blocks.0.attn.bias": torch.ones(4)})
-    assert "`blocks.0.attn.bias`" in str(refuse(base, agent))
-
-
-def test_integer_and_boolean_tensors_are_copied_when_equal(tmp_path: Path) -> None:
-    extra = {"steps": torch.arange(5), "mask": torch.tensor([True, False])}
-    base = make(tmp_path, "base", small_tensors(0) | extra)
-    report = check_compatibility(base, [make(tmp_path, "a", small_tensors(1) | extra)])
-    kinds = {t.name: t.kind for t in report.tensors}
-    assert kinds["steps"] == kinds["mask"] == "copy"
-    assert kinds["model.norm.weight"] == "merge"
-    assert report.counted_elements == sum(t.numel() for t in small_tensors().values())
-    assert report.to_dict()["copied_tensors"] == ["steps", "mask"]
-
-
-def test_an_agent_with_other_integers_is_an_error(tmp_path: Path) -> None:
-    base = make(tmp_path, "base", small_tensors(0) | {"steps": torch.arange(3_000_000)})
-    changed = torch.arange(3_000_000)
-    changed[-1] += 1
-    agent = make(tmp_path, "coder", small_tensors(1) | {"steps": changed})
-    message = str(refuse(base, agent))
-    assert 'Agent "coder": tensor `steps` (model.safetensors) of dtype I64 has other' in message
-    as_int32 = make(tmp_path, "b", small_tensors(1) | {"steps": changed.int()})
-    assert "has dtype I32, the base has I64" in str(refuse(base, as_int32))
-    as_float = make(tmp_path, "c", small_tensors(1) | {"steps": changed.float()})
-    assert "has dtype F32, the base has I64" in str(refuse(base, as_float))
+FIT = small_tensors()
 
 
 @pytest.mark.parametrize(
-    ("dtype", "shown"), [(torch.float64, "F64"), (torch.float8_e4m3fn, "F8_E4M3")]
+    ("of_base", "of_agent", "policy", "warnings"),
+    [
+        ({}, with_rows(7), {"rows": "common"}, ["7 of 10"]),
+        ({}, with_rows(12), {"rows": "common"}, ["12 of 10"]),
+        ({}, {NORM: None}, {"missing": "keep-base"}, [f"kept as in the base: `{NORM}`"]),
+        ({}, {"v.weight": ones(3)}, {"extra": "ignore"}, ["left out: `v.weight`"]),
+        *(({}, {name: buffer}, {}, []) for name, buffer in BUFFERS.items()),
+        *(({name: buffer}, {}, {}, []) for name, buffer in BUFFERS.items()),
+        ({"steps": STEPS}, {"steps": STEPS}, {}, []),
+        ({"empty": ones(0, 4), "scalar": ones()}, {"empty": ones(0, 4), "scalar": ones()}, {}, []),
+        ({}, {n: t.float() for n, t in FIT.items()}, {}, ["6 of 6 tensors are stored in F32"]),
+    ],
 )
-def test_floats_that_are_not_merged_are_named(
-    tmp_path: Path, dtype: torch.dtype, shown: str
+def test_what_fits_is_merged_as_asked_and_told(
+    tmp_path: Path, of_base: dict, of_agent: dict, policy: dict, warnings: list[str]
 ) -> None:
-    odd = small_tensors(0)
-    odd["model.norm.weight"] = odd["model.norm.weight"].to(dtype)
-    plain = make(tmp_path, "plain", small_tensors(1))
-    message = str(refuse(make(tmp_path, "base", odd), plain))
-    assert f"Base: tensor `model.norm.weight` (model.safetensors) has dtype {shown}" in message
-    assert "to bfloat16 first" in message
-    base = open_checkpoint(write_checkpoint(tmp_path / "b2", small_tensors()), name="base")
-    message = str(refuse(base, make(tmp_path, "coder", odd)))
-    assert f'Agent "coder": tensor `model.norm.weight` (model.safetensors) has dtype {shown}' in (
-        message
-    )
-
-
-def test_agents_may_have_another_float_dtype_and_it_is_reported(
-    tmp_path: Path, base: Checkpoint
-) -> None:
-    agent = make(tmp_path, "coder", small_tensors(1, torch.float32))
-    report = check_compatibility(base, [agent])
-    assert report.dtypes["coder"] == {"F32": 148}
-    assert all(t.dtype == "BF16" for t in report.tensors)
-    assert any("6 of 6 tensors are stored in F32" in w for w in report.warnings)
+    base = make(tmp_path, "base", changed(0, of_base))
+    other = make(tmp_path, "other", changed(2, of_base))
+    coder = make(tmp_path, "coder", changed(1, of_agent))
+    report = check_compatibility(base, [other, coder], **policy)
+    assert len(report.warnings) == len(warnings)
+    for told, words in zip(report.warnings, warnings, strict=True):
+        assert told.startswith('Agent "coder": ')
+        assert words in told
+    assert [t.name for t in report.tensors] == list(base.tensors)
+    for tensor in report.tensors:
+        assert (tensor.dtype, tensor.shape) == (tensor.base.dtype, tensor.base.shape)
+        # Where the agent has none the base stands in; beyond its rows too.
+        assert tensor.agents[1] == coder.tensors.get(tensor.name, tensor.base)
+        assert tensor.common_numel == (tensor.numel, min(tensor.numel, tensor.agents[1].numel))
+        is_copied = tensor.dtype in ("I64", "BOOL", "U8")
+        assert tensor.kind == ("copy" if is_copied else "merge")
+    copied = [t.name for t in report.tensors if t.kind == "copy"]
+    assert report.to_dict()["copied_tensors"] == copied
+    counted = sum(t.numel for t in report.tensors if t.kind == "merge")
+    assert report.counted_elements == counted
+    assert report.dtypes["coder"] == {
+        dtype: sum(t.numel for t in coder.tensors.values() if t.dtype == dtype)
+        for dtype in dict.fromkeys(t.dtype for t in coder.tensors.values())
+    }
 
 
 def test_a_quantized_checkpoint_is_refused(tmp_path: Path, base: Checkpoint) -> None:
@@ -246,22 +209,11 @@ def test_a_quantized_checkpoint_is_refused(tmp_path: Path, base: Checkpoint) -> 
 
 
 def test_problems_of_all_agents_come_in_one_message(tmp_path: Path, base: Checkpoint) -> None:
-    lacking = small_tensors(1)
-    del lacking["model.norm.weight"]
     error = refuse(
         base,
-        make(tmp_path, "a", lacking),
-        make(tmp_path, "b", small_tensors(2) | {"more": torch.ones(1)}),
+        make(tmp_path, "a", changed(1, {NORM: None})),
+        make(tmp_path, "b", changed(2, {"more": ones(1)})),
     )
     assert len(error.__notes__) == 2
     assert "missing: keep-base" in str(error)
     assert "extra: ignore" in str(error)
-
-
-def test_empty_and_scalar_tensors_are_merged_like_others(tmp_path: Path) -> None:
-    odd = {"empty": torch.zeros(0, 4), "scalar": torch.tensor(1.5)}
-    base = make(tmp_path, "base", small_tensors(0) | odd)
-    report = check_compatibility(base, [make(tmp_path, "a", small_tensors(1) | odd)])
-    shapes = {t.name: (t.shape, t.numel, t.common_numel) for t in report.tensors}
-    assert shapes["empty"] == ((0, 4), 0, (0,))
-    assert shapes["scalar"] == ((), 1, (1,))

@@ -14,6 +14,7 @@ from ram_studio.errors import CompatibilityError
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 TIED = QWEN_CONFIG | {"tie_word_embeddings": True}
+UNTIED = QWEN_CONFIG
 SILENT = {key: value for key, value in QWEN_CONFIG.items() if key != "tie_word_embeddings"}
 
 
@@ -35,52 +36,55 @@ def pair(report: CompatibilityReport, name: str) -> tuple[tuple[str, ...], bool,
     return tuple(info.name for info in tensor.agents), tensor.is_counted, tensor.tied_to
 
 
-@pytest.mark.parametrize("config", [TIED, SILENT])
-@pytest.mark.parametrize("stores", ["one", "same", "head"])
-def test_a_base_with_one_matrix_takes_it_from_any_tied_agent(
-    tmp_path: Path, stores: str, config: dict
+# Where the merged matrices come from: of the embedding, and of the head where there is one.
+ONCE, TWICE = (
+    (("one", (EMBEDDING,)), ("same", (EMBEDDING,)), ("head", (HEAD,))),
+    (
+        ("one", (EMBEDDING, EMBEDDING)),
+        ("same", (EMBEDDING, HEAD)),
+        ("head", (HEAD, HEAD)),
+    ),
+)
+NESTED = SILENT | {"text_config": {"tie_word_embeddings": True}}
+
+
+@pytest.mark.parametrize(
+    ("base", "agent", "sources", "warning"),
+    [
+        *((("one", c), (stores, c), taken, "") for c in (TIED, SILENT) for stores, taken in ONCE),
+        *((("same", c), (stores, c), taken, "") for c in (TIED, SILENT) for stores, taken in TWICE),
+        (("head", TIED), ("one", TIED), (None, EMBEDDING), ""),
+        (("two", UNTIED), ("two", UNTIED), (EMBEDDING, HEAD), ""),
+        # An agent whose config ties lends its embedding to an untied base.
+        (("two", UNTIED), ("one", TIED), (EMBEDDING, EMBEDDING), "tie_word_embeddings is True"),
+        (("two", UNTIED), ("one", NESTED), (EMBEDDING, EMBEDDING), ""),
+        # The base's config ties what is stored apart.
+        (("two", TIED), ("two", TIED), (EMBEDDING, HEAD), "merged as two matrices"),
+        # An equal start without a tie may be trained apart.
+        (("same", UNTIED), ("two", UNTIED), (EMBEDDING, HEAD), 'not in "a"'),
+    ],
+)
+def test_the_matrix_is_taken_from_where_the_agent_keeps_it(
+    tmp_path: Path, base: tuple, agent: tuple, sources: tuple, warning: str
 ) -> None:
-    base = make(tmp_path, "base", model(0, "one"), config=config)
-    agent = make(tmp_path, "a", model(1, stores), config=config)
-    report = check_compatibility(base, [agent])
-    assert HEAD not in {t.name for t in report.tensors}
-    source = HEAD if stores == "head" else EMBEDDING
-    assert pair(report, EMBEDDING) == ((source,), True, None)
-    assert report.counted_elements == 108
-    assert report.warnings == ()
-
-
-@pytest.mark.parametrize("config", [TIED, SILENT])
-@pytest.mark.parametrize("stores", ["one", "same", "head"])
-def test_a_base_that_stores_it_twice_counts_it_once(
-    tmp_path: Path, stores: str, config: dict
-) -> None:
-    base = make(tmp_path, "base", model(0, "same"), config=config)
-    agent = make(tmp_path, "a", model(1, stores), config=config)
-    report = check_compatibility(base, [agent])
-    sources = {
-        "one": (EMBEDDING, EMBEDDING),
-        "same": (EMBEDDING, HEAD),
-        "head": (HEAD, HEAD),
-    }[stores]
-    assert pair(report, EMBEDDING) == ((sources[0],), True, None)
-    assert pair(report, HEAD) == ((sources[1],), False, EMBEDDING)
-    assert report.counted_elements == 108
-    assert report.to_dict()["tied"] == {HEAD: EMBEDDING}
-
-
-def test_a_base_that_stores_only_the_head_takes_the_agents_embedding(tmp_path: Path) -> None:
-    base = make(tmp_path, "base", model(0, "head"), config=TIED)
-    agent = make(tmp_path, "a", model(1, "one"), config=TIED)
-    report = check_compatibility(base, [agent])
-    assert pair(report, HEAD) == ((EMBEDDING,), True, None)
-
-
-def test_untied_heads_are_two_tensors(tmp_path: Path) -> None:
-    base = make(tmp_path, "base", model(0, "two"))
-    report = check_compatibility(base, [make(tmp_path, "a", model(1, "two"))])
-    assert pair(report, HEAD) == ((HEAD,), True, None)
-    assert report.counted_elements == 148
+    stored, config = base
+    report = check_compatibility(
+        make(tmp_path, "base", model(0, stored), config=config),
+        [make(tmp_path, "a", model(1, agent[0]), config=agent[1])],
+    )
+    names = {t.name for t in report.tensors}
+    is_once = stored == "same" and not warning
+    for name, source in zip((EMBEDDING, HEAD), sources, strict=False):
+        if source is None:
+            assert name not in names
+        elif name == HEAD and is_once:
+            assert pair(report, HEAD) == ((source,), False, EMBEDDING)
+        else:
+            assert pair(report, name) == ((source,), True, None)
+    assert (HEAD in names) == (stored != "one")
+    assert report.counted_elements == (148 if stored == "two" or warning else 108)
+    assert report.to_dict()["tied"] == ({HEAD: EMBEDDING} if is_once else {})
+    assert any(warning in w for w in report.warnings) if warning else True
 
 
 def test_an_untied_base_and_an_agent_without_a_head_is_an_error(tmp_path: Path) -> None:
@@ -89,16 +93,6 @@ def test_an_untied_base_and_an_agent_without_a_head_is_an_error(tmp_path: Path) 
         agent = make(tmp_path, "a", model(1, "one"), config=config)
         with pytest.raises(CompatibilityError, match=r"`lm_head\.weight` is missing"):
             check_compatibility(base, [agent])
-
-
-def test_an_agent_whose_config_ties_lends_its_embedding_to_an_untied_base(
-    tmp_path: Path,
-) -> None:
-    base = make(tmp_path, "base", model(0, "two"))
-    agent = make(tmp_path, "a", model(1, "one"), config=TIED)
-    report = check_compatibility(base, [agent])
-    assert pair(report, HEAD) == ((EMBEDDING,), True, None)
-    assert any("tie_word_embeddings is True" in w for w in report.warnings)
 
 
 @pytest.mark.parametrize("base_stores", ["one", "same"])
@@ -114,22 +108,6 @@ def test_a_head_trained_apart_from_a_tied_base_is_an_error_or_left_out(
     if base_stores == "same":
         assert pair(report, HEAD) == ((EMBEDDING,), False, EMBEDDING)
     assert any("left out, as asked" in w for w in report.warnings)
-
-
-def test_an_equal_start_without_a_tie_may_be_trained_apart(tmp_path: Path) -> None:
-    base = make(tmp_path, "base", model(0, "same"), config=QWEN_CONFIG)
-    agents = [make(tmp_path, "a", model(1, "two")), make(tmp_path, "b", model(2, "same"))]
-    report = check_compatibility(base, agents)
-    assert pair(report, HEAD) == ((HEAD, HEAD), True, None)
-    assert report.counted_elements == 148
-    assert any('not in "a"' in w for w in report.warnings)
-
-
-def test_a_config_that_ties_what_is_stored_apart_is_reported(tmp_path: Path) -> None:
-    base = make(tmp_path, "base", model(0, "two"), config=TIED)
-    report = check_compatibility(base, [make(tmp_path, "a", model(1, "two"), config=TIED)])
-    assert pair(report, HEAD) == ((HEAD,), True, None)
-    assert any("merged as two matrices" in w for w in report.warnings)
 
 
 def test_heads_that_differ_in_the_last_byte_only_are_found(tmp_path: Path) -> None:
@@ -169,10 +147,3 @@ def test_the_text_embedding_of_a_model_with_several_is_found_by_shape(tmp_path: 
     agent = make(tmp_path, "a", extra | model(1, "one"), config=TIED)
     report = check_compatibility(base, [agent])
     assert pair(report, HEAD) == ((EMBEDDING,), False, EMBEDDING)
-
-
-def test_a_nested_text_config_can_tie(tmp_path: Path) -> None:
-    config = SILENT | {"text_config": {"tie_word_embeddings": True}}
-    base = make(tmp_path, "base", model(0, "two"), config=QWEN_CONFIG)
-    agent = make(tmp_path, "a", model(1, "one"), config=config)
-    assert pair(check_compatibility(base, [agent]), HEAD)[0] == (EMBEDDING,)

@@ -206,80 +206,77 @@ def test_parents_that_do_not_exist_are_made(tmp_path: Path) -> None:
     assert nothing_left(tmp_path / "new" / "deep", "out")
 
 
-class TestRefusals:
-    def test_an_existing_output_is_refused_and_left_alone(self, tmp_path: Path) -> None:
-        out = tmp_path / "out"
-        write_checkpoint(out, small_tensors())
-        before = files_of(out)
-        with pytest.raises(OutputError, match="exists and is not empty"), self._enter(out):
-            pass
-        assert files_of(out) == before
-        assert nothing_left(tmp_path, "out")
+def test_an_existing_output_is_refused_and_left_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_checkpoint(out, small_tensors())
+    before = files_of(out)
+    with pytest.raises(OutputError, match="not empty"), CheckpointWriter(out, SPECS):
+        pass
+    assert files_of(out) == before
+    assert nothing_left(tmp_path, "out")
 
-    def test_an_empty_folder_is_used(self, tmp_path: Path) -> None:
-        (tmp_path / "out").mkdir()
-        with self._enter(tmp_path / "out") as target:
-            write_all(target)
-            target.finish()
-        assert open_checkpoint(tmp_path / "out", name="base")
 
-    def test_a_file_and_a_link_are_refused(self, tmp_path: Path) -> None:
-        (tmp_path / "file").write_text("x")
-        (tmp_path / "folder").mkdir()
-        (tmp_path / "link").symlink_to(tmp_path / "folder")
-        (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-        for name in ("file", "link", "dangling"):
-            with pytest.raises(OutputError, match="not a folder"), self._enter(tmp_path / name):
-                pass
-        with pytest.raises(OutputError), self._enter(tmp_path / "file" / "out"):
-            pass
+def test_an_empty_folder_is_used(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with CheckpointWriter(tmp_path / "out", SPECS) as target:
+        write_all(target)
+        target.finish()
+    assert open_checkpoint(tmp_path / "out", name="base")
 
-    def test_a_mount_point_is_refused(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (tmp_path / "out").mkdir()
-        monkeypatch.setattr(output_folder.os.path, "ismount", lambda path: True)
-        with pytest.raises(OutputError, match="choose a new folder inside it"):
-            check_output(tmp_path / "out", needed_bytes=1)
 
-    def test_an_output_inside_a_source_is_refused(self, tmp_path: Path) -> None:
-        source = write_checkpoint(tmp_path / "source", small_tensors())
-        (tmp_path / "link").symlink_to(source)
-        for out in (source / "merged", tmp_path / "link" / "merged" / "deep"):
-            with pytest.raises(OutputError, match="lies inside"):
-                check_output(out, needed_bytes=1, sources=[source])
-        assert check_output(tmp_path / "beside", needed_bytes=1, sources=[source])
-
-    def test_a_folder_that_is_not_writable_is_refused(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (tmp_path / "ro").mkdir(mode=0o555)
+@pytest.mark.parametrize(
+    ("out", "words", "answers"),
+    [
+        ("file", "not a folder", {}),
+        ("link", "not a folder", {}),
+        ("dangling", "not a folder", {}),
+        ("file/out", "file is not writable|cannot be used", {}),
+        ("empty", "choose a new folder inside it", {"path.ismount": True}),
+        ("source/merged", "lies inside", {}),
+        ("linked/merged/deep", "lies inside", {}),
         # Root may write anywhere: the answer of the system is given for it.
-        monkeypatch.setattr(output_folder.os, "access", lambda path, mode: False)
-        with pytest.raises(OutputError, match="ro is not writable"):
-            check_output(tmp_path / "ro" / "out", needed_bytes=1)
+        ("empty/out", "empty is not writable", {"access": False}),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, words: str, answers: dict
+) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    source = write_checkpoint(tmp_path / "source", small_tensors())
+    (tmp_path / "linked").symlink_to(source)
+    before = sorted(os.listdir(tmp_path))
+    for call, answer in answers.items():
+        monkeypatch.setattr(f"os.{call}", lambda *given, answer=answer: answer)
+    with (
+        pytest.raises(OutputError, match=words),
+        CheckpointWriter(tmp_path / out, SPECS, sources=[source]),
+    ):
+        pass
+    monkeypatch.undo()
+    assert nothing_left(tmp_path, *before)
+    assert check_output(tmp_path / "beside", needed_bytes=1, sources=[source])
 
-    def test_a_disk_too_small_is_refused_before_any_work_with_both_numbers(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        usage = namedtuple("usage", "total used free")
-        monkeypatch.setattr(output_folder.shutil, "disk_usage", lambda path: usage(10**9, 0, 4_000))
-        target = CheckpointWriter(tmp_path / "out", SPECS, sidecar_bytes=7_000_000)
-        needed = target.nbytes + 7_000_000
-        with pytest.raises(OutputError) as caught, target:
-            pass
-        message = str(caught.value)
-        assert f"{needed} and 4000 bytes" in message
-        assert "4.00 kB free" in message
-        assert str(tmp_path / "out") in message
-        assert nothing_left(tmp_path)
 
-    def test_a_shard_size_below_one_byte_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(SettingsError):
-            CheckpointWriter(tmp_path / "out", SPECS, max_shard_bytes=0)
+def test_a_disk_too_small_is_refused_before_any_work_with_both_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(output_folder.shutil, "disk_usage", lambda path: usage(10**9, 0, 4_000))
+    target = CheckpointWriter(tmp_path / "out", SPECS, sidecar_bytes=7_000_000)
+    with pytest.raises(OutputError) as caught, target:
+        pass
+    needed = target.nbytes + 7_000_000
+    for words in (f"{needed} and 4000 bytes", "4.00 kB free", str(tmp_path / "out")):
+        assert words in str(caught.value)
+    assert nothing_left(tmp_path)
 
-    def _enter(self, out: Path) -> CheckpointWriter:
-        return CheckpointWriter(out, SPECS)
+
+def test_a_shard_size_below_one_byte_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError):
+        CheckpointWriter(tmp_path / "out", SPECS, max_shard_bytes=0)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
