@@ -125,22 +125,24 @@ def test_a_revision_is_a_branch_a_tag_or_a_commit(
         assert opened.fingerprint == open_checkpoint(newer, name="base").fingerprint
 
 
-def test_a_revision_that_does_not_exist_is_named(hub: LoopbackHub, source: Path) -> None:
-    hub.add(MODEL, source)
-    refuse(f"{MODEL}@v9", "has no revision `v9`", f"{hub.address}/{MODEL}/tree/main")
-
-
-def test_a_gated_repository_comes_with_advice(hub: LoopbackHub, source: Path) -> None:
-    hub.add(MODEL, source, is_gated=True)
-    refuse(MODEL, "is gated", f"accept its licence on {hub.address}/{MODEL}", "`hf auth login`")
-
-
-def test_a_repository_that_does_not_exist_or_is_private_says_so(
-    hub: LoopbackHub, source: Path
+@pytest.mark.parametrize(
+    ("asked", "how", "words"),
+    [
+        (f"{MODEL}@v9", {}, ["has no revision `v9`", "{hub}/owner/model/tree/main"]),
+        (
+            MODEL,
+            {"is_gated": True},
+            ["is gated", "licence on {hub}/owner/model", "auth login`"],
+        ),
+        (MODEL, {"is_private": True}, ["is not on {hub}, or is private", "`hf auth login`"]),
+        ("owner/typo", {}, ["is not on {hub}, or is private", "check the spelling"]),
+    ],
+)
+def test_what_the_hub_refuses_comes_with_advice(
+    hub: LoopbackHub, source: Path, asked: str, how: dict[str, bool], words: list[str]
 ) -> None:
-    refuse("owner/typo", f"is not on {hub.address}", "private", "check the spelling")
-    hub.add("owner/secret", source, is_private=True)
-    refuse("owner/secret", "`hf auth login`")
+    hub.add(MODEL, source, **how)
+    refuse(asked, *(text.format(hub=hub.address) for text in words))
 
 
 def test_a_token_is_sent_and_neither_shown_nor_stored(

@@ -8,11 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import yaml
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as load_torch
+from safetensors.torch import save_file as save_torch
 
+from ram_studio import __version__
 from ram_studio.algorithm.ladder import LADDER
+from ram_studio.checkpoints.read.content_hash import blake3_of
 from ram_studio.checkpoints.record.merge_log import past_merges
+from ram_studio.checkpoints.record.passport import PASSPORT_FILE, seal_of
+from ram_studio.checkpoints.record.sketch_file import load_sketch
 from ram_studio.evals.answering import LocalEngine
 from ram_studio.resources import asset_path
 
@@ -21,23 +29,11 @@ SKETCH = "sketch.safetensors"
 
 
 def test_version_and_help(cli):
-    from ram_studio import __version__
-
     assert cli("--version") == (0, f"ram-studio {__version__}\n", "")
     code, out, _ = cli("--help")
     assert code == 0
-    for command in (
-        "app",
-        "analyze",
-        "preview",
-        "inspect",
-        "merge",
-        "verify",
-        "evaluate",
-        "history",
-        "compare",
-        "fisher",
-    ):
+    every = "app analyze preview inspect microscope merge verify recipe evaluate history"
+    for command in (*every.split(), "compare", "sweep", "fisher"):
         assert f"\n  {command} " in out
 
 
@@ -60,26 +56,10 @@ def test_preview_prints_the_contract(cli):
     counted = {"epsilon", "rule", "r", "alpha", "agents", "patterns"}
     assert set(result) == counted | {"relations", "rounding"}
     assert list(result["agents"]) == ["coding", "tool", "memory"]
-    assert set(result["agents"]["tool"]) == {
-        "total",
-        "active",
-        "unique",
-        "shared",
-        "overlap",
-        "density",
-        "rho",
-        "rho_m",
-        "lambda",
-    }
-    assert set(result["patterns"]) == {
-        "coding",
-        "tool",
-        "memory",
-        "coding+tool",
-        "coding+memory",
-        "tool+memory",
-        "coding+tool+memory",
-    }
+    numbers = "total active unique shared overlap density rho rho_m lambda"
+    assert set(result["agents"]["tool"]) == set(numbers.split())
+    pairs = "coding+tool coding+memory tool+memory coding+tool+memory"
+    assert set(result["patterns"]) == {*AGENTS, *pairs.split()}
     tool = result["agents"]["tool"]
     assert tool["lambda"] == 1 + 0.1 * tool["rho"] / (1 + tool["rho"])
     assert sum(tool["overlap"]) == tool["active"] == tool["unique"] + tool["shared"]
@@ -114,15 +94,8 @@ def test_merge_prints_the_contract_and_verify_matches(cli, example, tmp_path):
     code, out, err = cli("merge", *example, "--out", out_folder, "--json")
     assert (code, err) == (0, "")
     result = json.loads(out)
-    assert set(result) == {
-        "out",
-        "method",
-        "agents",
-        "bytes_read",
-        "bytes_written",
-        "seconds",
-        "peak_rss_bytes",
-    }
+    told = "out method agents bytes_read bytes_written seconds peak_rss_bytes"
+    assert set(result) == set(told.split())
     assert set(result["agents"]["tool"]) == {"rho", "lambda", "effective_lambda"}
     assert result["method"] == "ram+"
     code, out, _ = cli("verify", out_folder, "--full", "--json")
@@ -152,8 +125,6 @@ def test_merge_with_a_sketch_equals_merge_without(cli, example, tmp_path):
 
 
 def test_passport_recipe_reproduces_the_merge_bit_for_bit(cli, example, tmp_path):
-    import yaml
-
     first, second = tmp_path / "first", tmp_path / "second"
     options = ("--rounding", "stochastic", "--seed", "7", "--r", "0.2")
     assert cli("merge", *example, "--out", first, *options, "--json")[0] == 0
@@ -247,8 +218,6 @@ def test_an_existing_output_is_refused_and_left_alone(cli, example, tmp_path):
 
 @pytest.mark.parametrize("preset", ["paper", "authors-script", "mergekit"])
 def test_presets_give_the_dialects_that_the_sketch_shows(cli, example, tmp_path, preset):
-    from ram_studio.checkpoints.record.sketch_file import load_sketch
-
     code, out, _ = cli("merge", *example, "--preset", preset, "--out", tmp_path / preset, "--json")
     assert code == 0
     shown = {d.name: d.factors for d in load_sketch(asset_path("example", SKETCH)).dialects()}
@@ -256,74 +225,48 @@ def test_presets_give_the_dialects_that_the_sketch_shows(cli, example, tmp_path,
     assert merged == pytest.approx(shown[preset], rel=1e-12)
 
 
-def _copy_agent(tmp_path: Path) -> Path:
-    target = tmp_path / "agent"
-    shutil.copytree(asset_path("example", "tool"), target)
-    return target
+UP = "model.layers.1.mlp.up_proj.weight"
 
 
-def _break_nan(folder: Path) -> str:
-    tensors = _load_bits(folder)
-    tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = 0x7FC0
-    _save_bits(folder, tensors)
-    return "tensor `model.layers.1.mlp.up_proj.weight` has 1 NaN or Inf element, the first at"
-
-
-def _break_truncated(folder: Path) -> str:
+def with_tensors(folder: Path, change) -> None:
+    """Change the tensors of a folder's only shard."""
     path = folder / "model.safetensors"
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) - 1000])
-    return "model.safetensors"
+    tensors = load_torch(path)
+    change(tensors)
+    save_torch(tensors, path, metadata={"format": "pt"})
 
 
-def _break_pickle(folder: Path) -> str:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    return "pickle"
+def nan(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[UP][3, 5] = float("nan")
 
 
-def _load_bits(folder: Path) -> dict[str, np.ndarray]:
-    import torch
-    from safetensors.torch import load_file as load_torch
-
-    return {
-        k: v.view(torch.int16).numpy().view(np.uint16).copy()
-        for k, v in load_torch(folder / "model.safetensors").items()
-    }
+def shorter(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[UP] = tensors[UP][:-1].contiguous()
 
 
-def _save_bits(folder: Path, tensors: dict[str, np.ndarray]) -> None:
-    import torch
-    from safetensors.torch import save_file as save_torch
-
-    save_torch(
-        {
-            k: torch.from_numpy(np.ascontiguousarray(v).view(np.int16)).view(torch.bfloat16)
-            for k, v in tensors.items()
-        },
-        folder / "model.safetensors",
-        metadata={"format": "pt"},
-    )
-
-
-def _break_shape(folder: Path) -> str:
-    tensors = _load_bits(folder)
-    name = "model.layers.0.mlp.up_proj.weight"
-    tensors[name] = tensors[name][:-1]
-    _save_bits(folder, tensors)
-    return name
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1000])
 
 
 @pytest.mark.parametrize(
-    "damage", [_break_nan, _break_truncated, _break_pickle, _break_shape], ids=lambda f: f.__name__
+    ("damage", "words"),
+    [
+        (lambda agent: with_tensors(agent, nan), f"tensor `{UP}` has 1 NaN or Inf element, the"),
+        (lambda agent: with_tensors(agent, shorter), UP),
+        (lambda agent: truncated(agent / "model.safetensors"), "model.safetensors"),
+        (lambda agent: (agent / "model.safetensors").rename(agent / "model.bin"), "pickle"),
+    ],
+    ids=["nan", "shape", "truncated", "pickle"],
 )
-def test_a_broken_agent_is_named_and_nothing_is_written(cli, example, tmp_path, damage):
-    agent = _copy_agent(tmp_path)
-    text = damage(agent)
+def test_a_broken_agent_is_named_and_nothing_is_written(cli, example, tmp_path, damage, words):
+    agent = tmp_path / "agent"
+    shutil.copytree(asset_path("example", "tool"), agent)
+    damage(agent)
     options = [f"tool={agent}" if x.startswith("tool=") else x for x in example]
     code, out, err = cli("merge", *options, "--out", tmp_path / "m")
     assert (code, out) == (1, "")
     assert 'Agent "tool"' in err
-    assert text in err
+    assert words in err
     assert err.count("\n") == 1
     assert [p.name for p in tmp_path.iterdir()] == ["agent"]
 
@@ -341,15 +284,10 @@ def test_verify_names_the_shard_with_one_flipped_bit(cli, example, tmp_path):
 
 
 def test_verify_finds_a_merge_that_its_sources_do_not_give(cli, example, tmp_path):
-    from ram_studio.checkpoints.read.content_hash import blake3_of
-    from ram_studio.checkpoints.record.passport import PASSPORT_FILE, seal_of
-
     out = tmp_path / "m"
     assert cli("merge", *example, "--out", out, "--json")[0] == 0
     shard = out / "model.safetensors"
-    tensors = _load_bits(out)
-    tensors["model.norm.weight"][0] ^= 1
-    _save_bits(out, tensors)
+    with_tensors(out, lambda tensors: tensors["model.norm.weight"].view(torch.int16)[0].add_(1))
     passport = json.loads((out / PASSPORT_FILE).read_text())
     record = passport["shards"][shard.name]
     record["blake3"], record["nbytes"] = blake3_of(shard), shard.stat().st_size

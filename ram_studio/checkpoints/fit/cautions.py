@@ -129,7 +129,9 @@ def _comparable(config: dict[str, Any]) -> dict[str, Any]:
         # "type" is the older spelling of "rope_type"; "default" means none at all.
         scaling = {"rope_type" if k == "type" else k: v for k, v in scaling.items()}
         scaling.pop("rope_theta", None)
-        merged["rope_scaling"] = None if scaling.get("rope_type", "default") == "default" else scaling
+        merged["rope_scaling"] = (
+            None if scaling.get("rope_type", "default") == "default" else scaling
+        )
     return {key: merged[key] for key in CONFIG_KEYS if merged.get(key) is not None}
 
 
