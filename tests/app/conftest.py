@@ -71,6 +71,28 @@ def running_app(folder: Path, **more: str) -> Iterator[str]:
             process.wait()
 
 
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """One's own machine, with a user folder of its own."""
+    from ram_studio.app.settings import Settings
+    from ram_studio.app.workspace import Workspace
+
+    monkeypatch.setenv("RAM_STUDIO_HOME", str(tmp_path / "home"))
+    made = Workspace(Settings(work_dir=tmp_path / "work"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def session(workspace: object) -> object:
+    """A visitor who uses the example."""
+    from ram_studio.app.load.examples import load_example
+
+    visitor = workspace.session("tab")  # type: ignore[attr-defined]
+    visitor.load(load_example("1"))
+    return visitor
+
+
 @pytest.fixture(scope="session")
 def app_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the app on one's own machine; it leaves no session folder behind."""

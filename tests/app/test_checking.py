@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from app_parts import built
+from typer.testing import CliRunner
 
 from ram_studio.app.check import browse, chatting, view
 from ram_studio.app.check import work as scoring
@@ -23,6 +25,7 @@ from ram_studio.app.merge.work import MergeForm, merge_work
 from ram_studio.app.session import Said, Session
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Workspace
+from ram_studio.cli.main import commands as cli
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import EvaluationError, SettingsError, Stopped
 from ram_studio.evals import Answer, EvalReport, ModelResult, Question
@@ -34,15 +37,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "evals"))
 from chat_model import make_chat_model
 
 DEMO = scoring.Plan(("demo",), {"demo": 12})
-
-
-@pytest.fixture
-def workspace(tmp_path: Path, monkeypatch):
-    """One's own machine, with a user folder of its own."""
-    monkeypatch.setenv("RAM_STUDIO_HOME", str(tmp_path / "home"))
-    made = Workspace(Settings(work_dir=tmp_path / "work"))
-    yield made
-    made.close()
 
 
 def visitor(workspace: Workspace, name: str = "tab") -> Session:
@@ -80,9 +74,8 @@ def texts(report: EvalReport, model: str) -> dict[str, list[str]]:
 
 
 def test_a_stopped_check_goes_on_where_it_was_and_equals_an_uninterrupted_one(
-    workspace, tmp_path, monkeypatch
+    session, workspace, tmp_path, monkeypatch
 ) -> None:
-    session = visitor(workspace)
     stopped, at = evaluate(session, workspace, "base", "coding", stop_at=1)
     assert stopped is None
     assert 0 < at.done < at.total
@@ -155,8 +148,7 @@ def test_a_public_space_stops_when_the_time_is_over_and_keeps_the_answers(tmp_pa
     workspace.close()
 
 
-def test_general_suites_and_health_run_for_models_with_room(workspace, tmp_path) -> None:
-    session = visitor(workspace)
+def test_general_suites_and_health_run_for_models_with_room(session, workspace, tmp_path) -> None:
     every = scoring.candidates(session)
     folder = make_chat_model(tmp_path / "chat", context=2048)
     chosen = {"base": every["base"]._replace(path=str(folder), is_shipped=False)}
@@ -284,8 +276,7 @@ def test_a_chat_tells_how_each_answer_ended(tmp_path) -> None:
     assert ask(broken, "hello", uses_template=False).state == "done"
 
 
-def test_a_model_that_fails_leaves_the_others_their_turn(workspace, tmp_path) -> None:
-    session = visitor(workspace)
+def test_a_model_that_fails_leaves_the_others_their_turn(session, workspace, tmp_path) -> None:
     broken = make_chat_model(tmp_path / "broken", template="{{ raise_exception('no') }}")
     every = scoring.candidates(session)
     models = {"bad": every["base"]._replace(path=str(broken)), "coding": every["coding"]}
@@ -316,8 +307,7 @@ def test_what_is_plainly_wrong_with_an_answer_is_said(text, finish, ids, said) -
 # ---------------------------------------------------------------------------- History
 
 
-def test_history_puts_merges_side_by_side_and_takes_them_home(workspace) -> None:
-    session = visitor(workspace)
+def test_history_puts_merges_side_by_side_and_takes_them_home(session, workspace) -> None:
     merge(session, workspace, "ram+")
     merge(session, workspace, "task-arithmetic", name="<sum>")
     evaluate(session, workspace, "base", "ram+", "<sum>")
@@ -354,8 +344,29 @@ def test_history_puts_merges_side_by_side_and_takes_them_home(workspace) -> None
     assert sorted(updates[panel.reference]["choices"]) == ["<sum>", "base", "ram+"]
 
 
-def test_only_common_questions_are_compared_and_the_rest_is_named(workspace) -> None:
-    session = visitor(workspace)
+def test_what_the_command_line_merged_and_checked_stands_in_history(
+    session, workspace, tmp_path
+) -> None:
+    base, agents = session.loaded.base, session.loaded.agents
+    recipe = {"base": base, "agents": dict(agents), "method": "ram+", "settings": {"r": 0.3}}
+    (tmp_path / "r.yaml").write_text(yaml.safe_dump(recipe))
+    out = tmp_path / "cli-merge"
+    for command in (
+        ["merge", str(tmp_path / "r.yaml"), "--out", str(out)],
+        ["evaluate", str(out), base, "--suite", "demo", "--limit", "2"],
+    ):
+        result = CliRunner().invoke(cli, command)
+        assert result.exit_code == 0, result.output
+    models = {model.name: model for model in past.past_models(session, workspace)}
+    merged = models.pop("cli-merge")
+    assert merged.merge.settings["r"] == 0.3
+    assert merged.suites == ("demo",)
+    (checked,) = models.values()
+    found = past.side_by_side([merged.id, checked.id], "demo", None, session, workspace)
+    assert {len(items) for items in found.report.items.values()} == {2}
+
+
+def test_only_common_questions_are_compared_and_the_rest_is_named(session, workspace) -> None:
     merge(session, workspace, "ram")
     evaluate(session, workspace, "base")
     evaluate(session, workspace, "coding", plan=scoring.Plan(("demo",), {"demo": 5}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -15,26 +14,12 @@ from ram_studio.app.experiment import panel, table, time_score, view, work
 from ram_studio.app.history.work import past_models
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.session import Session
-from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Workspace
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError
 from ram_studio.evals.experiment.presets import EXPERIMENTS
 
 TUNED = {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}
-
-
-@pytest.fixture
-def workspace(tmp_path: Path, monkeypatch) -> Workspace:
-    monkeypatch.setenv("RAM_STUDIO_HOME", str(tmp_path / "home"))
-    return Workspace(Settings(work_dir=tmp_path / "work"))
-
-
-@pytest.fixture
-def session(workspace: Workspace) -> Session:
-    session = workspace.session("t")
-    session.load(load_example("1"))
-    return session
 
 
 def _row(name: str, kind: str, score: float, outcome: str | None = None) -> dict:

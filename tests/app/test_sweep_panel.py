@@ -11,8 +11,9 @@ from app_parts import built, tuned
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app.experiment import sweep_figure, table, work
 from ram_studio.app.experiment.sweep_panel import SweepPanel, found_html
+from ram_studio.app.history.view import side_by_side_html
+from ram_studio.app.history.work import past_models, side_by_side
 from ram_studio.app.load.examples import load_example
-from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Workspace
 from ram_studio.evals.experiment.race import Loss
@@ -51,13 +52,6 @@ def values(panel: SweepPanel, **changes) -> dict:
 
 def plan(panel: SweepPanel, **changes):
     return work.plan_of(panel.read(values(panel, **changes)), load_example("1"))
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Session:
-    session = Workspace(Settings(work_dir=tmp_path / "work")).session("t")
-    session.load(load_example("1"))
-    return session
 
 
 @pytest.fixture
@@ -206,7 +200,7 @@ def test_a_setting_goes_to_tune_and_other_methods_say_where_to_go(state, session
     assert use("unknown")[-1] == ""
 
 
-def test_a_sweep_runs_draws_and_ends_with_a_table_to_take_home(session, panel):
+def test_a_sweep_runs_draws_and_ends_with_a_table_to_take_home(session, workspace, panel):
     data = values(panel, methods=["ram+"], r=(True, 0, 0.4, 2)) | {panel.axis: "r"}
     *_, last = panel.run(data, session)
     assert last[panel.controls.start]["interactive"]
@@ -222,6 +216,16 @@ def test_a_sweep_runs_draws_and_ends_with_a_table_to_take_home(session, panel):
     lines = path.read_text(encoding="utf-8").splitlines()
     assert len(lines) == 1 + len(session.sweep.rows)
     assert path.is_relative_to(session.folder)
+
+    # Its merges stand in History, to be put side by side on the skills that a sweep asks.
+    models = past_models(session, workspace)
+    assert {model.name for model in models} == {"ram+ (r 0.4)", "ram+ (r 0.2)", "ram+ (r 0)"}
+    assert all(model.merge for model in models)
+    found = side_by_side([model.id for model in models], "demo", None, session, workspace)
+    assert "follow" not in found.report.items
+    html = side_by_side_html(found)
+    assert html.count("ram+ (r 0.4)") >= 2
+    assert "▲" in html or "~" in html
 
 
 def test_stopping_keeps_what_is_finished(session, panel):

@@ -26,11 +26,6 @@ def memory_folder(session: Session, settings: Settings) -> Path:
     return user_folder() if settings.is_private else session.folder
 
 
-def store_path(session: Session, settings: Settings) -> Path:
-    """Return the file of this visitor's answers."""
-    return memory_folder(session, settings) / "answers.sqlite3"
-
-
 def open_answers(
     session: Session, workspace: Workspace, shipped: Collection[str] = ()
 ) -> AnswerStore:
@@ -40,7 +35,7 @@ def open_answers(
 
     Raises: EvaluationError when the file is damaged or cannot be used.
     """
-    path = store_path(session, workspace.settings)
+    path = memory_folder(session, workspace.settings) / "answers.sqlite3"
     if workspace.settings.is_private:
         return AnswerStore(path)
     return SharingStore(path, workspace.root / "shared" / "answers.sqlite3", shipped)

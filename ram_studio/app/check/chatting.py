@@ -7,13 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ram_studio.app.check.work import (
-    Candidate,
-    choose,
-    open_model,
-    time_limit,
-    without_folders,
-)
+from ram_studio.app.check.work import Candidate, choose, open_model, time_limit, without_folders
 from ram_studio.app.jobs import Report, Work
 from ram_studio.app.session import Chat, Said, Session
 from ram_studio.app.templates import Tone

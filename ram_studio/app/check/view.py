@@ -62,7 +62,8 @@ def heat_table(
 ) -> dict[str, Any]:
     """Return the model-by-domain table as the template's ``heat`` takes it."""
     domains = list(report.items)
-    kept = RETENTION_DOMAIN if report.suite == "demo" else None
+    # A sweep asks the skills alone.
+    kept = RETENTION_DOMAIN if report.suite == "demo" and RETENTION_DOMAIN in domains else None
     skills = [d for d in domains if d != kept]
     against = {(c.a, c.domain): c for c in pairs if c.against == "base" and c.b == base}
     scores = {d: [m.domains[d].score for m in report.models.values()] for d in skills}

@@ -15,15 +15,7 @@ from ram_studio.app.boxes import html
 from ram_studio.app.experiment import work
 from ram_studio.app.experiment.sweep_figure import axes_of, axis_label, sweep_figure
 from ram_studio.app.experiment.table import ordered, result_table, sweep_grid
-from ram_studio.app.jobs import (
-    QUIET,
-    JobControls,
-    Updates,
-    Work,
-    connect,
-    stop_button,
-    watch,
-)
+from ram_studio.app.jobs import QUIET, JobControls, Updates, Work, connect, stop_button, watch
 from ram_studio.app.numbers import epsilon_text, setting_text
 from ram_studio.app.session import Session
 from ram_studio.app.shared import Shared

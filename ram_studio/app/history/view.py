@@ -69,12 +69,8 @@ def settings_text(merge: PastMerge) -> str:
         usual = fields[name].default if name in fields else None
         # Tune's three are always told; the others where somebody chose them.
         if text is not None and (name in TUNED or settings[name] != usual):
-            parts.append(f"{_label(name)} {text}")
+            parts.append(f"{setting_text(name)} {text}")
     return " · ".join(parts)
-
-
-def _label(name: str) -> str:
-    return setting_text(name)
 
 
 def _ordered(names: Iterable[str]) -> list[str]:
@@ -103,7 +99,7 @@ def _settings(merges: Sequence[PastMerge]) -> list[tuple[str, list[Any]]]:
     for name in _ordered(dict.fromkeys(name for merge in merges for name in merge.settings)):
         values = [_value(merge, name) or "–" for merge in merges]
         if set(values) != {"–"}:
-            rows.append((_label(name), values))
+            rows.append((setting_text(name), values))
     for key, usual in (("dtype", "as the base"), ("rounding", "nearest"), ("seed", "0")):
         rows.append((key, [str(merge.recipe.get(key) or usual) for merge in merges]))
     for agent in dict.fromkeys(name for merge in merges for name in merge.agents):

@@ -196,21 +196,17 @@ def export(found: SideBySide, session: Session) -> list[str]:
     # No place of this machine goes home with a file.
     models = {n: dataclasses.replace(m, path=None) for n, m in found.report.models.items()}
     report = dataclasses.replace(found.report, models=models)
-    folder = session.folder / "downloads"
-    files = []
+    content = as_dict(report, found.comparisons) | {"merges": _recipes(found)}
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for ending in FORMATS:
-            path = folder / f"history{ending}"
-            if ending == ".json":
-                content = as_dict(report, found.comparisons) | {"merges": _recipes(found)}
+        files = [session.download(f"history{ending}") for ending in FORMATS]
+        for path in files:
+            if path.suffix == ".json":
                 path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n")
             else:
                 export_report(report, path, found.comparisons)
-            files.append(str(path))
     except OSError as error:
         raise OutputError(f"The files could not be written: {error.strerror or error}.") from error
-    return files
+    return [str(path) for path in files]
 
 
 def _recipes(found: SideBySide) -> dict[str, Any]:
