@@ -17,6 +17,8 @@ from ram_studio.resources import asset_path
 ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
+_ENTRY = re.search(r"Figure\(alone, [^`]*\)", GUIDE)[0]
+
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
@@ -39,9 +41,8 @@ def copy(tmp_path_factory):
     _insert(root, methods, "        REGION,\n", "        LARGEST,")
     _insert(root, suites, "_GENERAL = ", "from ram_studio.evals.suites import backwards")
     _replace(root, suites, "_GENERAL = (", "_GENERAL = (backwards, ")
-    _insert(root, look, "FIGURES = {", "from ram_studio.app.look.alone_chart import alone")
-    _replace(root, look, "FIGURES = {", 'FIGURES = {"alone": alone,')
-    _replace(root, look, "_SAID = {", '_SAID = {"alone": ("Alone", "Weights changed alone."),')
+    _insert(root, look, "class Figure", "from ram_studio.app.look.alone_chart import alone")
+    _replace(root, look, "FIGURES = {", f'FIGURES = {{"alone": {_ENTRY},')
     return root
 
 
@@ -97,5 +98,5 @@ def test_a_suite_of_one_file_is_asked_and_stored(copy):
 def test_a_chart_of_one_file_is_drawn(copy):
     code = "import ram_studio as rs; from ram_studio.app.look.panel import FIGURES\n"
     code += "sketch = rs.load_sketch(rs.asset_path('example', 'sketch.safetensors'))\n"
-    code += "print(len(FIGURES['alone'](sketch, 20, False).data[0].y))"
+    code += "print(len(FIGURES['alone'].draw(sketch, 20, False).data[0].y))"
     assert _run(copy, "-c", code).strip() == "3"
