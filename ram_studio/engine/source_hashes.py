@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
@@ -32,16 +33,20 @@ class _File:
     A model has hundreds of shards, and a process may not hold all of them open twice.
     """
 
-    def __init__(self, path: Path, name: str, starts_at: float, ends_at: float) -> None:
+    def __init__(
+        self, path: Path, name: str, span: tuple[float, float], algorithm: str = "blake3"
+    ) -> None:
+        """Args: span: where it lies in its checkpoint's bytes, as fractions."""
         self.path = path
         self.label = f"{who(name)}{printable(path)}"
-        self.starts_at, self.ends_at = starts_at, ends_at  # of the checkpoint's bytes, fractions
+        self.starts_at, self.ends_at = span
+        self.algorithm = algorithm
         self.state = _state(os.stat(path))
         self._handle: int | None = None
         self.size = self.state[0]
         self.done = 0
         self.is_busy = False  # a thread has it
-        self.hasher: Hasher = make_hasher("blake3")
+        self.hasher: Hasher = make_hasher(algorithm)
 
     @property
     def is_done(self) -> bool:
@@ -117,9 +122,19 @@ class SourceHasher:
     between, even between two passes, is an error.
     """
 
-    def __init__(self, report: CompatibilityReport, *, threads: int | None = None) -> None:
-        """Remember which checkpoints there are; no file is touched before the with-block."""
+    def __init__(
+        self,
+        report: CompatibilityReport,
+        *,
+        threads: int | None = None,
+        algorithms: Mapping[Path, str] | None = None,
+    ) -> None:
+        """Remember which checkpoints there are; no file is touched before the with-block.
+
+        algorithms: hash only these files, by "blake3" or "sha256", whatever is known of them.
+        """
         self._checkpoints = (report.base, *report.agents)
+        self._algorithms = algorithms
         self._order = {t.name: i for i, t in enumerate(report.tensors)}
         cores = os.cpu_count() or 1
         self._threads = threads or max(1, min(MAX_THREADS, cores // CORES_PER_THREAD))
@@ -173,14 +188,19 @@ class SourceHasher:
         start = 0
         for path in sorted(checkpoint.shards, key=lambda p: (first.get(p, len(self._order)), p)):
             size = path.stat().st_size
+            span = (start / total, (start + size) / total)
+            start += size
+            if path in self._files:
+                continue
+            if self._algorithms is not None:
+                if path in self._algorithms:
+                    algorithm = self._algorithms[path]
+                    self._files[path] = _File(path, checkpoint.name, span, algorithm)
+                continue
+            self._files[path] = _File(path, checkpoint.name, span)
             if known := known_hash(path):
                 self._known[path] = known
-            if path not in self._files:
-                ends = (start / total, (start + size) / total)
-                self._files[path] = _File(path, checkpoint.name, *ends)
-                if known:
-                    self._files[path].done = size
-            start += size
+                self._files[path].done = size
 
     def _close(self) -> None:
         for file in self._files.values():
@@ -237,7 +257,7 @@ class SourceHasher:
     def finish(
         self, on_progress: ProgressCallback | None = None, cancel: CancelToken | None = None
     ) -> dict[str, dict[str, str]]:
-        """Hash what is left and return checkpoint name -> file name -> content hash.
+        """Hash what is left; return checkpoint name -> file name -> content hash.
 
         Raises: SourceChangedError naming a file that is not what it was at the start;
         CheckpointError when one cannot be read; Stopped.
@@ -261,7 +281,10 @@ class SourceHasher:
         for file in self._files.values():
             file.check_unchanged()
         digests = {
-            path: self._known.get(path) or f"blake3:{file.hasher.hexdigest()}"
+            path: self._known.get(path) or f"{file.algorithm}:{file.hasher.hexdigest()}"
             for path, file in self._files.items()
         }
-        return {c.name: {path.name: digests[path] for path in c.shards} for c in self._checkpoints}
+        return {
+            c.name: {path.name: digests[path] for path in c.shards if path in digests}
+            for c in self._checkpoints
+        }

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
-from ram_studio.checkpoints.read.content_hash import blake3_of, hash_file
+from ram_studio.checkpoints.read.content_hash import blake3_of
 from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
 from ram_studio.checkpoints.record.passport import PASSPORT_FILE, Passport, SourceRecord
-from ram_studio.engine.events import Meter
 from ram_studio.engine.passes.driver import RunOptions
+from ram_studio.engine.source_hashes import SourceHasher
 from ram_studio.errors import VerificationError
 
 EDITABLE = ("README.md",)
@@ -75,7 +74,8 @@ def check_sources(passport: Passport, report: CompatibilityReport, run: RunOptio
     Raises: VerificationError that names each file that differs; CheckpointError; Stopped.
     """
     differences = []
-    jobs = []
+    expected: dict[tuple[str, str], str] = {}
+    algorithms = {}
     for source in (report.base, *report.agents):
         record = passport.sources[source.name]
         if record.files is None:
@@ -84,34 +84,22 @@ def check_sources(passport: Passport, report: CompatibilityReport, run: RunOptio
             continue
         wrong = _other_sizes(source, record)
         differences += wrong
-        if not wrong:
-            jobs += [(source, path, record.files[path.name].hash) for path in source.shards]
-    meter = Meter("hash", sum(path.stat().st_size for _, path, _ in jobs), len(jobs))
-
-    def check(number: int) -> str | None:
-        source, path, expected = jobs[number]
-
-        def tell(count: int) -> None:
-            meter.add(count, path.name, number)
-            run.cancel.raise_if_cancelled()
-
-        if hash_file(path, expected.partition(":")[0], on_piece=tell) == expected:
-            return None
-        return _other(source, f"{quoted(path.name)} has another content")
-
-    with ThreadPoolExecutor(run.threads, thread_name_prefix="hash") as pool:
-        futures = [pool.submit(check, number) for number in range(len(jobs))]
-        for future in futures:
-            found = future.result()
-            if run.on_progress:
-                run.on_progress(meter.read())
-            if found:
-                differences.append(found)
+        for path in source.shards if not wrong else ():
+            expected[source.name, path.name] = record.files[path.name].hash
+            algorithms[path] = record.files[path.name].hash.partition(":")[0]
+    with SourceHasher(report, threads=run.threads, algorithms=algorithms) as hasher:
+        found = hasher.finish(run.on_progress, run.cancel)
+    for source in (report.base, *report.agents):
+        differences += [
+            _other(source, f"{quoted(name)} has another content")
+            for name, digest in found[source.name].items()
+            if digest != expected[source.name, name]
+        ]
     if differences:
         raise VerificationError(
             f"{shown_list(differences)}. Give the sources that were merged (--base, --agent)."
         )
-    return len(jobs)
+    return len(expected)
 
 
 def _other_sizes(source: Checkpoint, record: SourceRecord) -> list[str]:

@@ -12,6 +12,7 @@ from engine_zoo import EMBEDDING, Zoo, make_zoo
 
 from ram_studio.checkpoints.read.header import read_header
 from ram_studio.checkpoints.record.passport import SourceRecord, seal_of
+from ram_studio.checkpoints.read.content_hash import blake3_of
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
 from ram_studio.engine.verify import place_of, verify
@@ -171,18 +172,32 @@ def test_libraries_and_licences_are_in_the_passport(zoo, tmp_path):
     assert "license: cc-by-nc-4.0" in (result.out / "README.md").read_text()
 
 
-def test_a_shard_and_passport_changed_together_are_found_from_the_sources(zoo, tmp_path):
-    from ram_studio.checkpoints.read.content_hash import blake3_of
-
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, r"of its data\.$"),
+        ({"ram_studio_version": "0.0.1"}, r"It was merged by version 0\.0\.1, this is"),
+        ({"arithmetic": "other"}, r"need not be damage.* computed in float\d\d, this version"),
+        ({"arithmetic": None}, r"need not be damage.* computed in an older arithmetic, this ver"),
+    ],
+)
+def test_bytes_that_the_sources_do_not_give_are_found_and_explained(zoo, tmp_path, change, said):
+    """Shard and passport changed together, by a forger or by another version's arithmetic."""
     out = merge(zoo.recipe(), tmp_path / "out").out
     shard = out / "model.safetensors"
     info = read_header(shard).tensors["model.layers.0.w"]
-    passport = (out / "ram_studio.json").read_text()
-    old = blake3_of(shard)
+    stored = json.loads((out / "ram_studio.json").read_text())
+    assert stored["arithmetic"] in ("float32", "float64")
     flip(shard, info.offset + 1000)
-    reseal(out, passport.replace(old, blake3_of(shard)))
+    stored["shards"][shard.name]["blake3"] = blake3_of(shard)
+    known = {**stored, **change}
+    if known["arithmetic"] == "other":
+        known["arithmetic"] = {"float32": "float64", "float64": "float32"}[stored["arithmetic"]]
+    elif known["arithmetic"] is None:
+        del known["arithmetic"]  # as older versions left it out
+    reseal(out, json.dumps(known))
     verify(out)
-    with pytest.raises(VerificationError, match=r"`model.layers.0.w`.*byte 1000 "):
+    with pytest.raises(VerificationError, match=r"`model.layers.0.w`.*byte 1000 .*" + said):
         verify(out, with_sources=True, full=True)
 
 
