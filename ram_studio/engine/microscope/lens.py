@@ -15,6 +15,7 @@ import numpy as np
 
 from ram_studio.algorithm import rounding
 from ram_studio.algorithm.kernels import cpu
+from ram_studio.algorithm.kernels.rules import Arithmetic, Drawing
 from ram_studio.algorithm.ladder import ladder_index
 from ram_studio.algorithm.methods import METHODS, Need, make_settings
 from ram_studio.algorithm.sketch import Sketch
@@ -110,6 +111,7 @@ class Lens:
         self.reason = _no_torch(self._plan)
         self._stored: list[np.ndarray] = []
         self._fisher: list[np.ndarray] = []
+        self._arithmetics: list[Arithmetic] = []
 
     def merge(self, piece: Block, base: np.ndarray, agents: tuple[np.ndarray, ...]) -> int:
         """Merge a piece; return the bytes read for it beyond those given."""
@@ -131,6 +133,7 @@ class Lens:
             self.reason = "There are NaN or Inf among these elements: no merge takes this tensor."
             return read
         self._stored.append(backend.stored(merged))
+        self._arithmetics += [self._plan.arithmetic_of(piece)] * piece.n
         return read
 
     def seen(self, index: np.ndarray, base: np.ndarray, agents: np.ndarray) -> Seen:
@@ -142,7 +145,7 @@ class Lens:
         row = self._plan.rows[self.tensor.name]
         bits = np.concatenate(self._stored)
         factors = getattr(self._plan.prepared, "factors", None)
-        worked = self._worked(row, index, base, agents)
+        worked = self._worked(index, base, agents)
         return Seen(
             method=self.recipe.method,
             settings=settings,
@@ -157,39 +160,40 @@ class Lens:
         )
 
     def _worked(
-        self, row: int, index: np.ndarray, base: np.ndarray, agents: np.ndarray
+        self, index: np.ndarray, base: np.ndarray, agents: np.ndarray
     ) -> tuple[Worked, ...]:
-        names, prepared = self._plan.facts.agents, self._plan.prepared
-        survives = _survivors(prepared, self.tensor, index)
+        plan = self._plan
+        block = Block(0, 0, self.tensor, 0, 0, self.tensor.agents)
+        prepared = plan.prepared if plan.method.rule is None else plan.rule(block)
+        survives = _survivors(getattr(prepared, "drawing", None), index)
         fisher = np.concatenate(self._fisher, axis=1) if self._fisher else None
         return tuple(
             worked_example(
                 self.recipe.method,
                 prepared,
                 ElementInput(
-                    names,
+                    plan.facts.agents,
                     float(base[i]),
                     tuple(agents[:, i].tolist()),
-                    row,
                     None if survives is None else tuple(survives[:, i].tolist()),
                     None if fisher is None else tuple(fisher[:, i].tolist()),
+                    self._arithmetics[i],
                 ),
             )
             for i in range(len(index))
         )
 
 
-def _survivors(prepared: Any, tensor: MergeTensor, index: np.ndarray) -> np.ndarray | None:
+def _survivors(drawing: Drawing | None, index: np.ndarray) -> np.ndarray | None:
     """Return which elements of which agent a random dropping keeps: bool (agents, n), or None."""
-    if not hasattr(prepared, "drop_rate"):
+    if drawing is None:
         return None
     rows = []
-    keys, cut = prepared.drawing(tensor.tied_to or tensor.name)
-    for key in keys:
+    for key in drawing.keys:
         words = np.empty(len(index), dtype=np.uint64)
         for i, element in enumerate(index.tolist()):
             cpu.random_words(key, element, words[i : i + 1])
-        rows.append((words >> np.uint64(11)) >= np.uint64(cut))
+        rows.append((words >> np.uint64(11)) >= np.uint64(drawing.cut))
     return np.stack(rows)
 
 

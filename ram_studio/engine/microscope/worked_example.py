@@ -1,44 +1,47 @@
 """One element's merge, worked out: each method's formula with the numbers of that element in it.
 
-Follows the methods' definitions in float64, in the order in which the kernels add, so that
-``value`` is what the kernels round. Knows nothing of files; the engine supplies what a method was
-prepared with.
+Follows ``kernels.rules`` (and the methods that are no weighted sums) number by number, in the order
+and the arithmetic in which the loops add, so that ``value`` is what they round. Knows nothing of
+files; the engine supplies what a method was prepared with.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from ram_studio.algorithm.kernels.rules import Arithmetic, Rule
 
 
 @dataclass(frozen=True)
 class ElementInput:
     """One element of a merge.
 
-    agents: names; base: its value; values: each agent's; row: of its tensor among Facts.tensors;
-    survives: per agent, whether dropping (DARE) keeps the element; fisher: per agent, its Fisher
-    information; epsilon: the threshold by which "changed" is said, for methods without their own.
+    agents: names; base: its value; values: each agent's; survives: per agent, whether dropping
+    (DARE) keeps the element; fisher: per agent, its Fisher information; arithmetic: of the merge.
     """
 
     agents: tuple[str, ...]
     base: float
     values: tuple[float, ...]
-    row: int
     survives: tuple[bool, ...] | None = None
     fisher: tuple[float, ...] | None = None
+    arithmetic: Arithmetic = "float64"
 
     @property
-    def taus(self) -> tuple[float, ...]:
-        """Each agent's change, exactly."""
-        return tuple(value - self.base for value in self.values)
+    def taus(self) -> tuple[Any, ...]:
+        """Each agent's change, in the merge's arithmetic."""
+        kind = np.dtype(self.arithmetic).type
+        return tuple(kind(value) - kind(self.base) for value in self.values)
 
-    def exceeds(self, agent: int, threshold: np.float32) -> bool:
+    def exceeds(self, agent: int, threshold: float) -> bool:
         """Say whether an agent's change is above a threshold, compared in float32 as in a pass."""
         tau = np.float32(self.values[agent]) - np.float32(self.base)
-        return bool(abs(tau) > threshold)
+        return bool(abs(tau) > np.float32(threshold))
 
 
 class Worked(NamedTuple):
@@ -61,9 +64,11 @@ def number(value: float, digits: int = 6) -> str:
 def worked_example(method: str, prepared: Any, element: ElementInput) -> Worked:
     """Return one element's merge by a method, worked out.
 
-    prepared: what the method's ``prepare`` returned. Raises: KeyError for a method that has no
-    formula for single elements (WUDI in linear layers is the engine's to leave out).
+    prepared: the tensor's Rule, or for a method without one what its ``prepare`` returned. Raises:
+    KeyError for a method that has neither a rule nor a formula for single elements.
     """
+    if isinstance(prepared, Rule):
+        return _by_rule(prepared, element)
     return _FORMULAS[method](prepared, element)
 
 
@@ -83,93 +88,55 @@ def _stays(element: ElementInput, note: str) -> Worked:
     return Worked(number(element.base), element.base, note, is_base=True)
 
 
-def _ram(rule: Any, element: ElementInput) -> Worked:
-    x, taus = element.base, element.taus
-    active = [t for t in range(len(taus)) if element.exceeds(t, rule.epsilon)]
-    if not active:
-        return _stays(element, "no change above epsilon: the base stays")
-    if len(active) == 1:
-        t = active[0]
-        factor = float(rule.factors[element.row, t])
-        value = element.values[t] if factor == 1.0 else x + factor * taus[t]
-        text = f"{number(x)} + {_factor_text(factor)}{_sum_text([taus[t]])}"
-        return Worked(text, value, f"only {element.agents[t]} changed it")
-    total = _total(taus[t] for t in active)
-    voters, note = active, f"mean of {len(active)} changes"
-    if rule.elect_sign:
-        voters = [t for t in active if taus[t] * total > 0]
-        note = f"mean of the {len(voters)} of {len(active)} changes that agree in sign"
-        if not voters:
-            return _stays(element, "the changes cancel: the base stays")
-        total = _total(taus[t] for t in voters)
-    text = f"{number(x)} + {_sum_text([taus[t] for t in voters])} ÷ {len(voters)}"
-    return Worked(text, x + total / len(voters), note)
-
-
-def _total(terms: Any) -> float:
-    """Add from left to right, as the kernels do (``sum`` compensates since Python 3.12)."""
-    total = 0.0
-    for term in terms:
-        total += term
-    return total
+def _total(terms: Sequence[Any]) -> Any:
+    """Add from left to right, as the loops do (``sum`` compensates since Python 3.12)."""
+    return reduce(lambda total, term: total + term, terms)
 
 
 def _lost(element: ElementInput, lost: Sequence[int], how: str) -> str:
     return f"{', '.join(element.agents[t] for t in lost)} {how}" if lost else ""
 
 
-def _scaled_sum(element: ElementInput, factor: float) -> Worked:
-    x, taus = element.base, element.taus
-    moved = [t for t, tau in enumerate(taus) if tau != 0]
-    kept = [t for t in moved if element.survives is None or element.survives[t]]
-    note = _lost(element, [t for t in moved if t not in kept], "dropped by chance")
-    total = _total(taus[t] for t in kept)
-    if not moved:
-        return _stays(element, "nobody changed it: the base stays")
-    if total == 0:
-        return _stays(element, note or "the changes cancel: the base stays")
-    text = f"{number(x)} + {_factor_text(factor)}{_sum_text([taus[t] for t in kept])}"
-    return Worked(text, x + factor * total, note)
-
-
-def _task_arithmetic(rule: Any, element: ElementInput) -> Worked:
-    return _scaled_sum(element, rule.scale)
-
-
-def _elected_mean(element: ElementInput, thresholds: np.ndarray, factor: float) -> Worked:
-    x, taus = element.base, element.taus
-    moved = [t for t, tau in enumerate(taus) if tau != 0]
-    if not moved:
-        return _stays(element, "nobody changed it: the base stays")
-    above = [t for t in moved if element.exceeds(t, thresholds[t])]
-    kept = [t for t in above if element.survives is None or element.survives[t]]
+def _by_rule(rule: Rule, element: ElementInput) -> Worked:
+    kind, taus = np.dtype(element.arithmetic).type, element.taus
+    changed = [t for t in range(len(taus)) if element.exceeds(t, rule.epsilon)]
+    if not changed:
+        above = "no change above epsilon" if rule.epsilon else "nobody changed it"
+        return _stays(element, f"{above}: the base stays")
+    limits = rule.thresholds or (rule.epsilon,) * len(taus)
+    large = [t for t in changed if element.exceeds(t, limits[t])]
+    kept = [t for t in large if element.survives is None or element.survives[t]]
     notes = [
-        _lost(element, [t for t in moved if t not in above], "trimmed as too small"),
-        _lost(element, [t for t in above if t not in kept], "dropped by chance"),
+        _lost(element, [t for t in changed if t not in large], "trimmed as too small"),
+        _lost(element, [t for t in large if t not in kept], "dropped by chance"),
     ]
-    total = _total(taus[t] for t in kept)
-    voters = [t for t in kept if taus[t] * total > 0]
-    if kept and not voters:
-        notes.append("the changes cancel: the base stays")
-    outvoted = [t for t in kept if t not in voters]
-    notes.append(_lost(element, outvoted if voters else [], "outvoted in sign"))
-    note = "; ".join(n for n in notes if n)
-    if not voters:
-        return _stays(element, note)
-    text = f"{number(x)} + {_factor_text(factor)}{_sum_text([taus[t] for t in voters])}"
-    if len(voters) > 1:
-        text += f" ÷ {len(voters)}"
-    return Worked(text, x + factor * (_total(taus[t] for t in voters) / len(voters)), note)
+    voters = kept
+    if rule.elect_sign and kept:
+        balance = _total([taus[t] for t in kept])
+        voters = [t for t in kept if taus[t] * balance > 0]
+    total = _total([kind(0), *(taus[t] for t in voters)])
+    count = len(voters)
+    weight = kind(rule.factors[kept[0]] if len(kept) == 1 else rule.shares[count])
+    if weight * total == 0:
+        notes.append("the changes cancel: the base stays" if kept else "")
+        return _stays(element, _joined(notes) or "the base stays")
+    is_mean = count > 1 and rule.shares[count] != rule.shares[1]
+    if len(changed) == 1:
+        notes.append(f"only {element.agents[changed[0]]} changed it")
+    elif count < len(kept):
+        notes.append(f"mean of the {count} of {len(kept)} changes that agree in sign")
+    elif count > 1:
+        notes.append(f"{'mean' if is_mean else 'sum'} of {count} changes")
+    factor = rule.shares[1] if is_mean else float(weight)
+    text = f"{number(element.base)} + {_factor_text(factor)}{_sum_text([taus[t] for t in voters])}"
+    value = kind(element.base) + weight * total
+    if len(kept) == 1 and weight == 1:
+        value = element.values[kept[0]]
+    return Worked(text + (f" ÷ {count}" if is_mean else ""), float(value), _joined(notes))
 
 
-def _ties(rule: Any, element: ElementInput) -> Worked:
-    return _elected_mean(element, rule.thresholds[element.row], rule.scale)
-
-
-def _dare(rule: Any, element: ElementInput) -> Worked:
-    if rule.thresholds is None:
-        return _scaled_sum(element, rule.factor)
-    return _elected_mean(element, rule.thresholds[element.row], rule.factor)
+def _joined(notes: Sequence[str]) -> str:
+    return "; ".join(note for note in notes if note)
 
 
 def _fisher(rule: Any, element: ElementInput) -> Worked:
@@ -177,9 +144,9 @@ def _fisher(rule: Any, element: ElementInput) -> Worked:
     x, taus = element.base, element.taus
     if not any(taus):
         return _stays(element, "nobody changed it: the base stays")
-    weight = _total(element.fisher)
+    weight = float(_total(element.fisher))
     if weight > 0:
-        mean = _total(f * tau for f, tau in zip(element.fisher, taus, strict=True)) / weight
+        mean = _total([f * tau for f, tau in zip(element.fisher, taus, strict=True)]) / weight
         terms = " + ".join(
             f"{number(f, 3)} × {_sum_text([tau])}"
             for f, tau in zip(element.fisher, taus, strict=True)
@@ -194,7 +161,8 @@ def _fisher(rule: Any, element: ElementInput) -> Worked:
 def _wudi(rule: Any, element: ElementInput) -> Worked:
     if rule.other_factor == 0:
         return _stays(element, "left as in the base")
-    return _scaled_sum(element, rule.other_factor)
+    factors = (rule.other_factor,) * (len(element.values) + 1)
+    return _by_rule(Rule(0.0, factors[1:], factors), element)
 
 
 def _region(probe: Any, element: ElementInput) -> Worked:
@@ -212,15 +180,8 @@ def _region(probe: Any, element: ElementInput) -> Worked:
 
 
 _FORMULAS: dict[str, Callable[[Any, ElementInput], Worked]] = {
-    "ram": _ram,
-    "ram+": _ram,
-    "ram+s": _ram,
-    "ram+m": _ram,
-    "task-arithmetic": _task_arithmetic,
-    "ties": _ties,
-    "dare-ta": _dare,
-    "dare-ties": _dare,
     "fisher": _fisher,
     "wudi": _wudi,
     "region": _region,
 }
+"""Of the methods that are no weighted sums of an element's changes."""
