@@ -24,6 +24,7 @@ import torch
 from measuring import machine_facts, table
 from zoo import DENSITIES, SIZES, Shape, agent_names, make_zoo
 
+from ram_studio.algorithm.ladder import ladder_grid
 from ram_studio.algorithm.methods import Facts, get_method, make_settings
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.checkpoints.read.header import TensorInfo
@@ -32,7 +33,6 @@ from ram_studio.engine.analyse import load
 from ram_studio.engine.merge import merge
 from ram_studio.engine.passes.counting import Counter, Tally
 from ram_studio.engine.passes.driver import RunOptions, run_pass
-from ram_studio.engine.passes.grid import ladder_grid
 from ram_studio.engine.passes.plan import Known, Plan
 from ram_studio.engine.passes.torch_backend import TorchBackend
 from ram_studio.engine.reading.blocks import Block

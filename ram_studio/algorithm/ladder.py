@@ -10,6 +10,7 @@ edge: ``bin = (bits(|tau|) - bits(1e-5) - 1) >> 16`` (arithmetic shift). Bin k t
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -116,3 +117,42 @@ def key_of(tau: np.ndarray) -> np.ndarray:
     bits = np.abs(np.asarray(tau, dtype=np.float32)).view(np.uint32).astype(np.int64)
     bins = ((bits - EDGE_BITS - 1) >> BIN_SHIFT) - LOWEST_BIN
     return np.where(bits == 0, -1, np.clip(bins, 0, BIN_COUNT - 1))
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The thresholds to count at: bin edges anchored at ``edge_bits``.
+
+    first_bins: first active bin at each point; interval_of_bin: which points a bin is above.
+    """
+
+    edge_bits: int
+    first_bins: np.ndarray
+    interval_of_bin: np.ndarray
+
+    @property
+    def epsilon(self) -> np.float32:
+        """The threshold at the anchor: of a single grid its only one."""
+        return np.uint32(self.edge_bits).view(np.float32)
+
+    @property
+    def points(self) -> int:
+        """Number of thresholds."""
+        return len(self.first_bins)
+
+
+def _grid(edge_bits: int, first_bins: np.ndarray) -> Thresholds:
+    bins = np.arange(BIN_COUNT)
+    interval = np.searchsorted(first_bins, bins, side="right")
+    return Thresholds(edge_bits, first_bins, interval.astype(np.int64))
+
+
+def ladder_grid() -> Thresholds:
+    """Return the grid of the whole epsilon ladder."""
+    return _grid(EDGE_BITS, LADDER_BINS)
+
+
+def single_grid(epsilon: float) -> Thresholds:
+    """Return the grid of one epsilon off the ladder: the bins are shifted to make it an edge."""
+    bits = int(float32_threshold(epsilon).view(np.uint32))
+    return _grid(bits, np.array([-LOWEST_BIN], dtype=np.int64))

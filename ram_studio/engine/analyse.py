@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Unpack
 
 from ram_studio.algorithm import rounding
+from ram_studio.algorithm.ladder import ladder_grid
 from ram_studio.algorithm.sketch import BASE, Sketch, TensorEntry
 from ram_studio.checkpoints.fit.compatibility import (
     CompatibilityReport,
@@ -21,7 +22,6 @@ from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.passes.counting import Counting, Tally, as_base, every_agent
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions, run_pass
-from ram_studio.engine.passes.grid import ladder_grid
 from ram_studio.engine.passes.relating import RelationTally
 
 
@@ -100,7 +100,7 @@ def sketch_of(report: CompatibilityReport, run: RunOptions, *, relations: bool =
 
     On other devices than the CPU counts are made there; everything else is collected on the CPU.
     """
-    counted = [t for t in report.tensors if t.kind == "merge" and t.is_counted]
+    counted = report.counted
     n_agents = len(report.agents)
     grid = ladder_grid()
     tally = Tally(len(counted), n_agents, grid)
@@ -111,14 +111,13 @@ def sketch_of(report: CompatibilityReport, run: RunOptions, *, relations: bool =
     run_pass(report, Counting("analyze", counted, tallies, related), run)
     numel = [t.numel for t in counted]
     counts, *rounded = (tally.counts(numel) for _, tally in tallies)
-    checkpoints = (report.base, *report.agents)
     sketch = Sketch(
         agents=tuple(agent.name for agent in report.agents),
         tensors=tuple(TensorEntry(t.name, t.numel) for t in counted),
         counts=counts,
         magnitudes=tally.magnitudes,
-        fingerprints={c.name: c.fingerprint for c in checkpoints},
-        sources={c.name: c.source for c in checkpoints},
+        fingerprints={c.name: c.fingerprint for c in report.checkpoints},
+        sources={c.name: c.source for c in report.checkpoints},
         dtypes={name: _one_dtype(dtypes) for name, dtypes in report.dtypes.items()},
         rounded=rounded[0] if rounded else None,
         relations=related and related.relations(counts),

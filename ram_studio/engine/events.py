@@ -101,3 +101,8 @@ class Meter:
                 self._total_bytes,
                 time.monotonic() - self._start,
             )
+
+    def tell(self, on_progress: ProgressCallback | None) -> None:
+        """Report the progress so far to whoever watches."""
+        if on_progress:
+            on_progress(self.read())

@@ -6,31 +6,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ram_studio.algorithm.ladder import ladder_index
+from ram_studio.algorithm.ladder import ladder_index, single_grid
 from ram_studio.algorithm.methods import Facts, Magnitudes, Need
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.sketch import Sketch, TensorEntry
-from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.engine.passes.counting import Counting, EpsilonTally, SizeTally, every_agent
 from ram_studio.engine.passes.driver import RunOptions, run_pass
-from ram_studio.engine.passes.grid import single_grid
 from ram_studio.engine.passes.plan import Counted, Known
 from ram_studio.engine.passes.relating import RelationTally
 from ram_studio.errors import SketchError
-
-
-def counted_of(report: CompatibilityReport) -> list[MergeTensor]:
-    """Return the tensors that enter counts: merged ones, a tied matrix once."""
-    return [t for t in report.tensors if t.kind == "merge" and t.is_counted]
 
 
 def check_sketch(sketch: Sketch, report: CompatibilityReport) -> None:
     """Raise SketchError unless a sketch is of these checkpoints, agents in this order."""
     names = tuple(agent.name for agent in report.agents)
     different = [
-        c.name
-        for c in (report.base, *report.agents)
-        if sketch.fingerprints.get(c.name) != c.fingerprint
+        c.name for c in report.checkpoints if sketch.fingerprints.get(c.name) != c.fingerprint
     ]
     if sketch.agents != names or different:
         raise SketchError(
@@ -62,11 +54,11 @@ def counts_at(
             sketch.known_relations().magnitude[:, point] if by_magnitude else None,
             is_from_sketch=True,
         )
-    tensors, n_agents = counted_of(report), len(report.agents)
-    tally = EpsilonTally(len(tensors), n_agents, epsilon)
+    tensors, n_agents, grid = report.counted, len(report.agents), single_grid(epsilon)
+    tally = EpsilonTally(len(tensors), n_agents, grid)
     related = None
     if by_magnitude:
-        related = RelationTally(tensors, n_agents, single_grid(epsilon), only_magnitudes=True)
+        related = RelationTally(tensors, n_agents, grid, only_magnitudes=True)
     read = run_pass(report, Counting("count", tensors, [(every_agent, tally)], related), run)
     counts = tally.counts([t.numel for t in tensors])
     magnitude = None if related is None else related.magnitude(counts)[:, 0]
@@ -80,7 +72,7 @@ def count_magnitudes(
 
     Raises: NonFiniteError, SourceChangedError, Stopped.
     """
-    tensors = counted_of(report)
+    tensors = report.counted
     tally = SizeTally(len(tensors), len(report.agents), per_tensor=per_tensor)
     read = run_pass(report, Counting("count", tensors, [(every_agent, tally)]), run)
     return tally.bins, read
@@ -100,8 +92,7 @@ def find_facts(
     """
     if sketch is not None:
         check_sketch(sketch, report)
-    counted = counted_of(report)
-    merged = [t for t in report.tensors if t.kind == "merge"]
+    counted, merged = report.counted, report.merged
     names = tuple(agent.name for agent in report.agents)
     row_of = {t.name: i for i, t in enumerate(counted)}
     rows = [row_of[t.tied_to or t.name] for t in merged]  # a head's is its embedding's
@@ -144,7 +135,7 @@ def _magnitudes(
     per_tensor: bool,
 ) -> tuple[Magnitudes, int]:
     """Return histograms per tensor, or of the whole model from a sketch where there is one."""
-    numel = np.array([t.numel for t in counted_of(report)], dtype=np.int64)
+    numel = np.array([t.numel for t in report.counted], dtype=np.int64)
     group_of = np.array(rows, dtype=np.int64)
     if not per_tensor:
         numel, group_of = numel.sum(keepdims=True), np.zeros_like(group_of)

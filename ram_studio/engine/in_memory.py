@@ -180,7 +180,7 @@ class InMemoryMerger:
         """Copy the first elements of stored tensors into the model, or compare them with it."""
         dtypes = {tensor.name: source.dtype for tensor, source, _ in sources}
         sink = (ModelComparison if compare else ModelSink)(self._targets, dtypes)
-        with Sources(self._report) as files:
+        with Sources(*self._report.checkpoints) as files:
             for tensor, source, numel in sources:
                 nbytes = source.nbytes // max(source.numel, 1) * numel
                 for start, piece in files.pieces(source, nbytes):

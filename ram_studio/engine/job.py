@@ -7,28 +7,27 @@ in memory when a merge is only looked at.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import NoReturn
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypedDict
 
 import numpy as np
 
 from ram_studio.algorithm import scaling
-from ram_studio.algorithm.kernels.cpu import pattern_dtype
 from ram_studio.algorithm.kernels.rules import Arithmetic, arithmetic
 from ram_studio.algorithm.meters import relations
 from ram_studio.algorithm.methods import Need, get_method, make_settings
+from ram_studio.algorithm.rounding import Rounding
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
-from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
 from ram_studio.checkpoints.write.sidecars import OUTPUT_DTYPES
-from ram_studio.engine.facts import counted_of, find_facts
+from ram_studio.engine.facts import find_facts
 from ram_studio.engine.passes.driver import RunOptions, run_pass
 from ram_studio.engine.passes.merging import MergeTally, Merging, Sink
 from ram_studio.engine.passes.plan import Plan
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.engine.reading.fisher_files import FisherFiles
-from ram_studio.engine.reading.residence import plan_residence
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import SketchError, SourceChangedError
 
@@ -52,6 +51,26 @@ class AgentResult:
     overlap: tuple[int, ...] = ()
 
 
+class OutputKeywords(TypedDict, total=False):
+    """How a merge is stored, as keyword arguments: dtype, rounding and seed as in a recipe."""
+
+    dtype: str | None
+    rounding: Rounding
+    seed: int
+
+
+def recipe_of(
+    report: CompatibilityReport, method: str, settings: Mapping[str, Any], **fields: Any
+) -> Recipe:
+    """Return the recipe of a merge of a report's checkpoints by one method.
+
+    fields: of the recipe, see OutputKeywords. Raises: SettingsError.
+    """
+    sources = {agent.name: agent.source for agent in report.agents}
+    asked = {"method": method, "settings": settings, **fields}
+    return make_recipe({"base": report.base.source, "agents": sources, **asked})
+
+
 class MergeJob:
     """One merge of an opened and checked set of checkpoints.
 
@@ -72,25 +91,20 @@ class MergeJob:
         self.settings = make_settings(recipe.method, recipe.settings)
         self.recipe = recipe.model_copy(update={"settings": self.settings.model_dump(mode="json")})
         self.needs = self.method.needs(self.settings)
-        pattern_dtype(len(report.agents))
-        self.merged = [t for t in report.tensors if t.kind == "merge"]
-        self.counted = counted_of(report)
+        self.merged = report.merged
         self.names = tuple(agent.name for agent in report.agents)
         self.bytes_read = 0
+        self.options = run or RunOptions()
         self.fisher: FisherFiles | None = None
         if Need.FISHER in self.needs:
             self.fisher = FisherFiles(report, self.settings.files, self.merged)
-        self.options = run or RunOptions()
-        counts = self.needs & {Need.RATIOS, Need.MAGNITUDES}
-        if self.options.residence is None and self.options.device != "cpu" and counts:
-            size = (self.options.device, self.options.threads, self.options.block_elements)
-            stays = plan_residence(report, self.counted, *size)
-            self.options = replace(self.options, residence=stays)
+        if self.options.device != "cpu" and self.needs & {Need.RATIOS, Need.MAGNITUDES}:
+            self.options = self.options.with_residence(report.counted)
 
     @property
     def elements(self) -> int:
         """Elements of all merged tensors, a tied matrix once."""
-        return sum(t.numel for t in self.counted)
+        return self.report.counted_elements
 
     def dtype_of(self, tensor: MergeTensor) -> str:
         """Return the dtype a tensor is written in."""
@@ -151,7 +165,7 @@ class MergeJob:
         return self.method.whole(self.settings, tensor.tied_to or tensor.name, tensor.shape)
 
     def _copy_integers(self, sink: Sink) -> None:
-        with Sources(self.report) as sources:
+        with Sources(*self.report.checkpoints) as sources:
             for tensor in self.report.tensors:
                 if tensor.kind == "copy":
                     for start, piece in sources.pieces(tensor.base, tensor.base.nbytes):
@@ -187,7 +201,7 @@ class MergeJob:
         factors = getattr(plan.prepared, "factors", None)
         if factors is None:
             return None
-        column = [float(factors[plan.rows[t.name], agent]) for t in self.counted]
+        column = [float(factors[plan.rows[t.name], agent]) for t in self.report.counted]
         if len(set(column)) <= 1 or plan.known.counted is None:
             return column[0] if column else 1.0
         weights = plan.known.counted.counts.shared[:, 0, agent, 0]

@@ -130,7 +130,7 @@ def merge(
     hasher = SourceHasher(report) if hash_sources else None
     watch = hasher.watch(options.on_progress) if hasher else options.on_progress
     job = MergeJob(report, recipe, replace(options, on_progress=watch))
-    checkpoints = {c.name: c for c in (report.base, *report.agents)}
+    checkpoints = {c.name: c for c in report.checkpoints}
     # Read before the work: what cannot be copied must not show after an hour.
     files = sidecar_files(report.base, dtype=recipe.dtype, tokenizer=checkpoints[recipe.tokenizer])
     writer = CheckpointWriter(

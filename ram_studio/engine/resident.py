@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ram_studio.algorithm.rounding import Rounding
 from ram_studio.checkpoints.fit.compatibility import (
     CompatibilityReport,
     ExtraPolicy,
@@ -22,13 +21,13 @@ from ram_studio.checkpoints.fit.compatibility import (
     RowsPolicy,
 )
 from ram_studio.checkpoints.read.describe import shown_bytes
-from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
+from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.analyse import load, sketch_of
 from ram_studio.engine.events import CancelToken, ProgressCallback
-from ram_studio.engine.job import AgentResult, MergeJob
+from ram_studio.engine.job import AgentResult, MergeJob, OutputKeywords, recipe_of
 from ram_studio.engine.loaded_model import ModelSink, check_fits, flat_tensors, torch_dtype
-from ram_studio.engine.passes.cpu_backend import Backend
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions, run_pass
+from ram_studio.engine.passes.plan import Backend
 from ram_studio.engine.reading.blocks import Block, blocks_of
 from ram_studio.engine.reading.devices import devices_of, free_bytes
 from ram_studio.engine.reading.residence import Residence
@@ -97,7 +96,7 @@ class ResidentMerge:
         self._run = replace(options, residence=residence)
         self.sketch: Sketch = sketch_of(self.report, self._run, relations=relations)
         # Heads that the base stores a second time are not counted, and so not loaded yet.
-        heads = [t for t in self.report.tensors if t.kind == "merge" and not t.is_counted]
+        heads = [t for t in self.report.merged if not t.is_counted]
         run_pass(self.report, Loading(heads), self._run)
 
     def merge(
@@ -105,17 +104,15 @@ class ResidentMerge:
         method: str = "ram+",
         settings: Mapping[str, Any] | None = None,
         *,
-        dtype: str | None = None,
-        rounding: Rounding = "nearest",
-        seed: int = 0,
         into: Any = None,
         on_progress: ProgressCallback | None = None,
         cancel: CancelToken | None = None,
+        **output: Unpack[OutputKeywords],
     ) -> ResidentResult:
         """Return the merge of all agents with these settings.
 
         Args:
-            method, settings, dtype, rounding, seed: as in a recipe.
+            method, settings, output (dtype, rounding, seed): as in a recipe.
             into: tensors by name, or a torch module, that receive the result: of the base's shapes,
                 contiguous, on any device, of the output's dtype or a wider one. Without it new
                 tensors are made on the device.
@@ -124,36 +121,20 @@ class ResidentMerge:
         since they were loaded; Stopped, with ``into`` half-filled.
         """
         start = time.monotonic()
-        output = {"dtype": dtype, "rounding": rounding, "seed": seed}
-        recipe = self._recipe(method, settings or {}, output)
-        options = replace(self._run, on_progress=on_progress, cancel=cancel)
-        job = MergeJob(self.report, recipe, options)
+        recipe = recipe_of(self.report, method, settings or {}, **output, **self._policies)
+        run = replace(self._run, on_progress=on_progress, cancel=cancel)
+        job = MergeJob(self.report, recipe, run)
         sink = _TensorSink(job, into)
         agents = job.run(job.plan(self.sketch), sink)
         return ResidentResult(recipe, sink.finish(), agents, time.monotonic() - start)
 
-    def _recipe(
-        self, method: str, settings: Mapping[str, Any], output: Mapping[str, Any]
-    ) -> Recipe:
-        return make_recipe(
-            {
-                "base": self.report.base.source,
-                "agents": {agent.name: agent.source for agent in self.report.agents},
-                "method": method,
-                "settings": settings,
-                **output,
-                **self._policies,
-            }
-        )
-
     def _reserve(self, device: str) -> Residence:
         """Return room for everything, a merged model beside it."""
-        tensors = [t for t in self.report.tensors if t.kind == "merge"]
         devices = devices_of(device)
         free = [free_bytes(name) // devices.count(name) for name in devices]
         merged = sum(t.base.nbytes for t in self.report.tensors)
         budgets = [max(0, int(_SPARE * n) - merged // len(devices)) for n in free]
-        residence = Residence(self.report, tensors, devices, budgets)
+        residence = Residence(self.report.merged, devices, budgets)
         if residence.left_out:
             needed = residence.nbytes + residence.left_out + merged
             where = "RAM" if device == "cpu" else device

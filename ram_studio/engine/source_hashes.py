@@ -133,7 +133,7 @@ class SourceHasher:
 
         algorithms: hash only these files, by "blake3" or "sha256", whatever is known of them.
         """
-        self._checkpoints = (report.base, *report.agents)
+        self._checkpoints = report.checkpoints
         self._algorithms = algorithms
         self._order = {t.name: i for i, t in enumerate(report.tensors)}
         cores = os.cpu_count() or 1
@@ -271,11 +271,11 @@ class SourceHasher:
             if cancel:
                 cancel.raise_if_cancelled()
             is_alive = any(worker.is_alive() for worker in self._workers)
-            if on_progress and is_alive:
+            if is_alive:
                 done = sum(f.done for f in self._files.values())
                 index = sum(f.is_done for f in self._files.values())
                 meter.add(done - meter.read().done_bytes, "", max(0, index - 1))
-                on_progress(meter.read())
+                meter.tell(on_progress)
         if self._error is not None:
             raise self._error
         for file in self._files.values():

@@ -14,15 +14,15 @@ from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import Checkpoint, split_hub_id
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_list, who
-from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.checkpoints.record.passport import Passport, SourceRecord, read_passport
 from ram_studio.engine.analyse import load
 from ram_studio.engine.events import CancelToken, ProgressCallback
 from ram_studio.engine.job import AgentResult, MergeJob
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.engine.reading.blocks import Block
+from ram_studio.engine.reading.sources import Sources
 from ram_studio.engine.verify_files import check_files, check_sources
-from ram_studio.errors import CheckpointError, VerificationError
+from ram_studio.errors import VerificationError
 
 SAMPLED_BLOCKS = 64
 
@@ -164,7 +164,8 @@ def _compare_with_sources(
     def keep(block: Block) -> bool:
         return block.index % every == 0
 
-    with _Comparison(checkpoint, passport, job.arithmetic) as comparison:
+    comparison = _Comparison(checkpoint, passport, job.arithmetic)
+    with comparison.files:
         found = job.run(plan, comparison, keep=None if every == 1 else keep)
     if every == 1:
         _check_numbers(passport, found)
@@ -206,16 +207,9 @@ class _Comparison:
         self._checkpoint = checkpoint
         self._passport = passport
         self._arithmetic = arithmetic
-        self._files: dict[Path, Any] = {}
         self._lock = threading.Lock()
+        self.files = Sources(checkpoint)
         self.compared_bytes = 0
-
-    def __enter__(self) -> _Comparison:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for file in self._files.values():
-            file.close()
 
     def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
         """Compare a piece of a tensor's data.
@@ -226,7 +220,8 @@ class _Comparison:
         tensor = self._checkpoint.tensors.get(name)
         if tensor is None:
             raise VerificationError(f"Tensor {quoted(name)} is missing from the merged checkpoint.")
-        stored = self._read(tensor, byte_offset, len(expected))
+        stored = bytearray(len(expected))
+        self.files.read_into(tensor, byte_offset, memoryview(stored))
         if stored != expected:
             first = next(i for i, (a, b) in enumerate(zip(stored, expected, strict=True)) if a != b)
             raise VerificationError(
@@ -249,16 +244,3 @@ class _Comparison:
             f"computed in {theirs}, this version ({__version__}) in {self._arithmetic}, and the "
             f"last digits of both differ. Verify it with version {version}, or merge again."
         )
-
-    def _read(self, tensor: TensorInfo, byte_offset: int, count: int) -> bytes:
-        with self._lock:
-            file = self._files.get(tensor.path)
-            if file is None:
-                file = self._files[tensor.path] = open(tensor.path, "rb")  # noqa: SIM115
-            file.seek(tensor.offset + byte_offset)
-            data = file.read(count)
-        if len(data) != count:
-            raise CheckpointError(
-                f"{printable(tensor.path)}: ends inside tensor {quoted(tensor.name)}; merge again."
-            )
-        return data

@@ -76,7 +76,7 @@ def check_sources(passport: Passport, report: CompatibilityReport, run: RunOptio
     differences = []
     expected: dict[tuple[str, str], str] = {}
     algorithms = {}
-    for source in (report.base, *report.agents):
+    for source in report.checkpoints:
         record = passport.sources[source.name]
         if record.files is None:
             if source.fingerprint != record.fingerprint:
@@ -89,7 +89,7 @@ def check_sources(passport: Passport, report: CompatibilityReport, run: RunOptio
             algorithms[path] = record.files[path.name].hash.partition(":")[0]
     with SourceHasher(report, threads=run.threads, algorithms=algorithms) as hasher:
         found = hasher.finish(run.on_progress, run.cancel)
-    for source in (report.base, *report.agents):
+    for source in report.checkpoints:
         differences += [
             _other(source, f"{quoted(name)} has another content")
             for name, digest in found[source.name].items()

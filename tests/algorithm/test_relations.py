@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ram_studio.algorithm import gather_kernels, relation_kernels
-from ram_studio.algorithm.ladder import LADDER
+from ram_studio.algorithm.ladder import LADDER, ladder_grid
 from ram_studio.algorithm.meters import relations, rounding_meter
 from ram_studio.algorithm.meters.relations import Relations, RowLayout
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.engine.passes.counting import HistogramCounter, Tally
 from ram_studio.engine.passes.cpu_backend import CpuBackend
-from ram_studio.engine.passes.grid import ladder_grid
 
 GRID = ladder_grid()
 POINTS = (0, 9, 22, 30, 45, len(LADDER) - 1)

@@ -169,7 +169,7 @@ def test_what_the_counting_pass_uploaded_is_not_read_again(big, tmp_path, device
     monkeypatch.setattr(
         Residence,
         "__init__",
-        lambda self, report, tensors, devices, _: original(self, report, tensors, devices, budget),
+        lambda self, tensors, devices, _: original(self, tensors, devices, budget),
     )
     some = merge(recipe, tmp_path / "some", device=device, block_elements=GROUP_ELEMENTS)
     assert some.bytes_read == nbytes + max(sizes)
@@ -272,11 +272,11 @@ def test_a_device_reads_what_the_cpu_reads(tmp_path, stored):
     write_folder(tmp_path / "short", {**COPIED, name: zoo.agents["agent0"][name][:500]})
     agents = {"short": tmp_path / "short", "agent1": zoo.agent_paths["agent1"]}
     report = load(zoo.base_path, agents, rows="common")
-    stays = Residence(report, report.tensors, ("cpu",), [1 << 30])
+    stays = Residence(report.tensors, ("cpu",), [1 << 30])
     small = list(blocks_of(report.tensors, GROUP_ELEMENTS))
     whole = list(blocks_of(report.tensors, GROUP_ELEMENTS, lambda tensor: True))
     assert (len(small), len(whole)) == (4, 1)
-    with Sources(report) as sources:
+    with Sources(*report.checkpoints) as sources:
         for blocks, place in itertools.product((small, whole), (None, stays, stays)):
             on_cpu = BlockReader(sources, GROUP_ELEMENTS)
             reader = DeviceReader(sources, ("cpu",), GROUP_ELEMENTS, place)
@@ -286,7 +286,7 @@ def test_a_device_reads_what_the_cpu_reads(tmp_path, stored):
                 for found, array in zip((base, *rows), (expected, *others), strict=True):
                     np.testing.assert_array_equal(found.float().numpy(), as_float32(array))
             if place is not None:
-                place.fill(blocks)
+                place.fill(blocks, sources)
 
 
 def test_threads_are_dealt_to_the_devices_and_blocks_that_stay_go_to_theirs(big, monkeypatch):
@@ -302,14 +302,14 @@ def test_threads_are_dealt_to_the_devices_and_blocks_that_stay_go_to_theirs(big,
     monkeypatch.setattr(DeviceReader, "_enter", lambda self, device: used.append(device))
     devices = ("gpu:0", "gpu:1")
     blocks = list(blocks_of(report.tensors, GROUP_ELEMENTS))
-    with Sources(report) as sources:
+    with Sources(*report.checkpoints) as sources:
         for number in range(4):
             reader = DeviceReader(sources, devices, GROUP_ELEMENTS, number=number)
             used.clear()
             for block in blocks:
                 reader.read(block)
             assert set(used) == {devices[number % 2]}
-        stays = Residence(report, report.tensors, ("cpu", "cpu"), [1 << 30] * 2)
+        stays = Residence(report.tensors, ("cpu", "cpu"), [1 << 30] * 2)
         reader = DeviceReader(sources, devices, GROUP_ELEMENTS, stays)
         used.clear()
         for block in blocks:
@@ -323,7 +323,7 @@ def test_threads_are_dealt_to_the_devices_and_blocks_that_stay_go_to_theirs(big,
 def test_threads_share_a_residence(big):
     """Each piece's memory is taken once, whoever comes first."""
     report = load(big.base_path, big.agent_paths)
-    stays = Residence(report, report.tensors, ("cpu",), [1 << 30])
+    stays = Residence(report.tensors, ("cpu",), [1 << 30])
     blocks = list(blocks_of(report.tensors, GROUP_ELEMENTS))
     found: list[int] = []
 

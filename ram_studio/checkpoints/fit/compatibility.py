@@ -96,14 +96,29 @@ class CompatibilityReport:
         return texts(self.findings)
 
     @property
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """The base, then the agents."""
+        return (self.base, *self.agents)
+
+    @property
+    def merged(self) -> list[MergeTensor]:
+        """The tensors of floating-point numbers, in the base's file order."""
+        return [t for t in self.tensors if t.kind == "merge"]
+
+    @property
+    def counted(self) -> list[MergeTensor]:
+        """Those that enter densities and rho: a tied matrix once."""
+        return [t for t in self.merged if t.is_counted]
+
+    @property
     def counted_elements(self) -> int:
-        """Elements that enter densities and rho: merged tensors, a tied matrix once."""
-        return sum(t.numel for t in self.tensors if t.kind == "merge" and t.is_counted)
+        """Elements of the counted tensors."""
+        return sum(t.numel for t in self.counted)
 
     @property
     def is_local(self) -> bool:
         """Whether all checkpoints are on this disk, so that a pass can start."""
-        return all(checkpoint.is_local for checkpoint in (self.base, *self.agents))
+        return all(checkpoint.is_local for checkpoint in self.checkpoints)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a summary for JSON: checkpoints, tensor and element counts, warnings."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE, Checkpoint
@@ -53,30 +52,26 @@ def sidecar_files(
     """
     if dtype is not None and dtype not in OUTPUT_DTYPES:
         raise SettingsError(f"dtype is {printable(dtype)!r}; expected {', '.join(OUTPUT_DTYPES)}.")
-    files = {}
-    config = base.folder / CONFIG_FILE
-    if config.exists():
-        at = who(base.name)
-        files[CONFIG_FILE] = _config_bytes(check_link(config, at), dtype, at=at)
     licences = sorted(p.name for p in base.folder.iterdir() if _LICENCE.fullmatch(p.name))
-    files |= _read_existing(base, (*MODEL_FILES, *licences))
-    files |= _read_existing(tokenizer or base, TOKENIZER_FILES)
+    wanted = [(base, name) for name in (CONFIG_FILE, *MODEL_FILES, *licences)]
+    wanted += [(tokenizer or base, name) for name in TOKENIZER_FILES]
+    files = {name: data for source, name in wanted if (data := _taken(source, name)) is not None}
+    if CONFIG_FILE in files:
+        files[CONFIG_FILE] = _with_dtype(files[CONFIG_FILE], dtype, base)
     return files
 
 
-def _read_existing(checkpoint: Checkpoint, names: tuple[str, ...]) -> dict[str, bytes]:
-    at = who(checkpoint.name)
-    return {
-        name: read_bounded(check_link(checkpoint.folder / name, at), at)
-        for name in names
-        if (checkpoint.folder / name).is_file()
-    }
+def _taken(checkpoint: Checkpoint, name: str) -> bytes | None:
+    """Return a file of a checkpoint's folder, None where there is none."""
+    path, at = checkpoint.folder / name, who(checkpoint.name)
+    if not (path.exists() if name == CONFIG_FILE else path.is_file()):
+        return None
+    return read_bounded(check_link(path, at), at)
 
 
-def _config_bytes(path: Path, dtype: str | None, *, at: str) -> bytes:
+def _with_dtype(data: bytes, dtype: str | None, base: Checkpoint) -> bytes:
     """Return config.json, its dtype entries changed to `dtype`; byte for byte when none changes."""
-    data = read_bounded(path, at)
-    config = parse_json_object(data, path, at)
+    config = parse_json_object(data, base.folder / CONFIG_FILE, who(base.name))
     if dtype is None or not _set_dtype(config, dtype):
         return data
     return (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()

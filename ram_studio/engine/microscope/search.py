@@ -71,7 +71,7 @@ def find_element(
     check_target(target, names)
     threshold = float32_threshold(epsilon)
     best = Found(-1)
-    with Sources(report) as sources:
+    with Sources(*report.checkpoints) as sources:
         reader = BlockReader(sources, SEARCH_ELEMENTS)
         seen = 0
         for block in _blocks(tensor, 0 if target == CONFLICT else start):

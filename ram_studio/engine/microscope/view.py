@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeT
 from ram_studio.checkpoints.read.describe import quoted, shown_list, shown_shape
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.analyse import load
+from ram_studio.engine.job import OutputKeywords, recipe_of
 from ram_studio.engine.microscope.lens import Lens, Seen
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.engine.reading.readers import BlockReader, as_float32
@@ -44,7 +45,7 @@ def find_tensor(report: CompatibilityReport, name: str) -> MergeTensor:
 
     Raises: SettingsError for an unknown name (it lists similar ones) or a tensor of integers.
     """
-    merged = {t.name: t for t in report.tensors if t.kind == "merge"}
+    merged = {t.name: t for t in report.merged}
     if name in merged:
         return merged[name]
     copied = [t for t in report.tensors if t.name == name]
@@ -183,10 +184,8 @@ def microscope(
     count: int = 16,
     methods: Sequence[str] | Mapping[str, Mapping[str, Any]] = METHOD_NAMES,
     epsilon: float = DEFAULT_EPSILON,
-    dtype: str | None = None,
-    rounding: str = "nearest",
-    seed: int = 0,
     sketch: Sketch | None = None,
+    **output: Unpack[OutputKeywords],
 ) -> View:
     """Return a run of elements of one tensor, and what every method would store there.
 
@@ -195,7 +194,7 @@ def microscope(
         start, count: the run of elements, by flat index.
         methods: names, or a mapping of names to settings of their own.
         epsilon: for every method that has one and is not given its own.
-        dtype, rounding, seed: as in a recipe.
+        output: dtype, rounding, seed, as in a recipe.
         sketch: of the same files; without it, methods that need counts of the whole model say so.
 
     Raises: SettingsError, CheckpointError, CompatibilityError, HubError, SketchError.
@@ -205,8 +204,7 @@ def microscope(
     if not isinstance(methods, Mapping):
         methods = {name: {} for name in methods}
     recipes = {
-        name: recipe_for(report, name, own, epsilon, dtype=dtype, rounding=rounding, seed=seed)
-        for name, own in methods.items()
+        name: recipe_for(report, name, own, epsilon, **output) for name, own in methods.items()
     }
     return look(report, found, run_of(found, start, count), recipes, epsilon, sketch)
 
@@ -216,29 +214,16 @@ def recipe_for(
     method: str,
     settings: Mapping[str, Any],
     epsilon: float = DEFAULT_EPSILON,
-    **output: Any,
+    **output: Unpack[OutputKeywords],
 ) -> Recipe:
     """Return the recipe of a merge of a report's checkpoints by one method.
 
-    epsilon: where the method has one and ``settings`` does not say; output: dtype, rounding, seed.
-
-    Raises: SettingsError.
+    epsilon: where the method has one and ``settings`` does not say. Raises: SettingsError.
     """
-    from ram_studio.checkpoints.record.recipe import make_recipe
-
     values = dict(settings)
     if "epsilon" in get_method(method).settings.model_fields:
         values.setdefault("epsilon", epsilon)
-    return make_recipe(
-        {
-            "base": report.base.source,
-            "agents": {agent.name: agent.source for agent in report.agents},
-            "method": method,
-            "settings": values,
-            **output,
-        },
-        where="The microscope",
-    )
+    return recipe_of(report, method, values, **output)
 
 
 def look(
@@ -268,7 +253,7 @@ def look(
     lenses = {label: Lens(report, tensor, recipe, sketch) for label, recipe in recipes.items()}
     ready = {label: lens for label, lens in lenses.items() if lens.reason is None}
     read = 0
-    with Sources(report) as sources:
+    with Sources(*report.checkpoints) as sources:
         reader = BlockReader(sources, size)
         done = 0
         for piece in pieces:

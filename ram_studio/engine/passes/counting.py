@@ -6,23 +6,33 @@ leaves; tables of different threads add up.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from ram_studio.algorithm import ladder, overlap
+from ram_studio.algorithm.kernels.cpu import SCRATCH
+from ram_studio.algorithm.ladder import Thresholds, ladder_grid
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS, OverlapCounts
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
-from ram_studio.engine.passes.cpu_backend import Backend, Histogram
-from ram_studio.engine.passes.grid import Grid, ladder_grid
+from ram_studio.engine.passes.plan import Backend, Histogram
 from ram_studio.engine.passes.relating import RelationCounter, RelationTally
 from ram_studio.engine.reading.blocks import Block, blocks_of
 
 FOLD_ELEMENTS = 1 << 30
 """Fold before a 32-bit counter can overflow, also inside one huge tensor."""
+
+
+ROWS: dict[Histogram, Callable[[int], tuple[int, ...]]] = {
+    "patterns": lambda n: (1 << n,) if n <= MAX_PATTERN_AGENTS else (n, n),
+    "chain": lambda n: (1 << n, n, ladder.BIN_COUNT),
+    "steps": lambda n: (n, n, ladder.BIN_COUNT),
+    "sizes": lambda n: (n, ladder.BIN_COUNT + SCRATCH),
+}
+"""Shape of a histogram, by the number of agents."""
 
 
 class Tally:
@@ -31,35 +41,27 @@ class Tally:
     magnitudes: int64 (agents, bins), the |tau| of each agent by bin of ``ladder``.
     """
 
-    def __init__(self, n_tensors: int, n_agents: int, grid: Grid) -> None:
+    def __init__(self, n_tensors: int, n_agents: int, grid: Thresholds) -> None:
         self.n_agents = n_agents
         self.grid = grid
         self.has_patterns = n_agents <= MAX_PATTERN_AGENTS
-        self.histograms: tuple[Histogram, ...] = ("chain",)
-        if not self.has_patterns:
-            self.histograms = ("steps", "sizes")
+        self.histograms: tuple[Histogram, ...] = (
+            ("chain",) if self.has_patterns else ("steps", "sizes")
+        )
         rows = 1 << n_agents if self.has_patterns else n_agents
         self._tables = np.zeros((n_tensors, rows, n_agents, grid.points + 1), dtype=np.int64)
         self.magnitudes = np.zeros((n_agents, ladder.BIN_COUNT), dtype=np.int64)
-        self._lock = threading.Lock()
-
-    def counter(self, backend: Backend) -> HistogramCounter:
-        """Return what counts blocks for it in one thread."""
-        return HistogramCounter(self, backend)
 
     def add(self, tensor: int, histogram: np.ndarray, sizes: np.ndarray | None = None) -> None:
-        """Add the histograms of a tensor's blocks, see ``kernels.cpu``."""
+        """Add the histograms of a tensor's blocks."""
         rows = histogram.reshape(-1, ladder.BIN_COUNT)
         used = np.flatnonzero(rows.any(axis=1))
         if sizes is None:
             used = used[used >= self.n_agents]  # the empty set's rows are scratch
             sizes = np.zeros_like(self.magnitudes)
             np.add.at(sizes, used % self.n_agents, rows[used])
-        folded = fold_bins(rows[used], self.grid)
-        with self._lock:
-            table = self._tables[tensor].reshape(len(rows), -1)
-            table[used] += folded
-            self.magnitudes += sizes[:, : ladder.BIN_COUNT]
+        self._tables[tensor].reshape(len(rows), -1)[used] += fold_bins(rows[used], self.grid)
+        self.magnitudes += sizes[:, : ladder.BIN_COUNT]
 
     def counts(self, numel: list[int]) -> OverlapCounts:
         """Return the counts per tensor at each threshold."""
@@ -90,106 +92,80 @@ class SizeTally:
     def __init__(self, n_tensors: int, n_agents: int, *, per_tensor: bool) -> None:
         self.n_agents = n_agents
         self._per_tensor = per_tensor
-        self.bins = np.zeros(
-            (n_tensors if per_tensor else 1, n_agents, ladder.BIN_COUNT), dtype=np.int64
-        )
-        self._lock = threading.Lock()
-
-    def counter(self, backend: Backend) -> HistogramCounter:
-        """Return what counts blocks for it in one thread."""
-        return HistogramCounter(self, backend)
+        groups = n_tensors if per_tensor else 1
+        self.bins = np.zeros((groups, n_agents, ladder.BIN_COUNT), dtype=np.int64)
 
     def add(self, tensor: int, sizes: np.ndarray) -> None:
         """Add the histogram of a tensor's blocks."""
-        with self._lock:
-            self.bins[tensor if self._per_tensor else 0] += sizes[:, : ladder.BIN_COUNT]
-
-
-class HistogramCounter:
-    """Fills histograms for a tally, one thread's worth, and hands them over tensor by tensor."""
-
-    def __init__(self, tally: Tally | SizeTally, backend: Backend) -> None:
-        self._tally = tally
-        self._backend = backend
-        self._held = 0
-        self._place: Any = None
-        self._histograms: list[Any] = []
-
-    def add(self, tensor: int, base: Any, agents: Any) -> bool:
-        """Count a block of a tensor; False when some task vector is not finite."""
-        place = (tensor, getattr(base, "device", None))
-        if place != self._place or self._held + len(base) > FOLD_ELEMENTS:
-            self.close()
-            self._place = place
-        kinds = self._tally.histograms
-        if not self._histograms:
-            n = self._tally.n_agents
-            self._histograms = [self._backend.new_histogram(kind, n, base) for kind in kinds]
-        self._held += len(base)
-        edge = self._tally.grid.edge_bits
-        return all(
-            self._backend.fill(kind, histogram, edge, base, agents)
-            for kind, histogram in zip(kinds, self._histograms, strict=True)
-        )
-
-    def close(self) -> None:
-        """Hand over what is held."""
-        if self._held:
-            counted = [self._backend.take(histogram) for histogram in self._histograms]
-            self._tally.add(self._place[0], *counted)
-            for histogram in self._histograms:
-                histogram[:] = 0
-        self._held = 0
+        self.bins[tensor if self._per_tensor else 0] += sizes[:, : ladder.BIN_COUNT]
 
 
 class EpsilonTally:
-    """The overlap patterns of all tensors at one epsilon: a float32 value, see ``ladder``."""
+    """The overlap patterns of all tensors at one epsilon, the grid's only one."""
 
-    def __init__(self, n_tensors: int, n_agents: int, epsilon: float) -> None:
-        self.epsilon = ladder.float32_threshold(epsilon)
-        self._has_patterns = n_agents <= MAX_PATTERN_AGENTS
-        each = (1 << n_agents,) if self._has_patterns else (n_agents, n_agents)
-        self._table = np.zeros((n_tensors, *each), dtype=np.int64)
-        self._lock = threading.Lock()
+    histograms: tuple[Histogram, ...] = ("patterns",)
 
-    def counter(self, backend: Backend) -> EpsilonCounter:
-        """Return what counts blocks for it in one thread."""
-        return EpsilonCounter(self, backend)
+    def __init__(self, n_tensors: int, n_agents: int, grid: Thresholds) -> None:
+        self.n_agents = n_agents
+        self.grid = grid
+        self._table = np.zeros((n_tensors, *ROWS["patterns"](n_agents)), dtype=np.int64)
 
     def add(self, tensor: int, counts: np.ndarray) -> None:
-        """Add the counts of a block of a tensor."""
-        with self._lock:
-            self._table[tensor] += counts
+        """Add the counts of a tensor's blocks."""
+        self._table[tensor] += counts
 
     def counts(self, numel: list[int]) -> OverlapCounts:
         """Return the counts per tensor."""
         totals = np.array(numel, dtype=np.int64)
-        if not self._has_patterns:
+        if self._table.ndim == 3:
             return OverlapCounts(totals, None, self._table[:, None])
         # Blocks that nobody changed were not counted.
         self._table[:, 0] += totals - self._table.sum(1)
         return OverlapCounts.from_patterns(totals, self._table[:, None])
 
 
-class EpsilonCounter:
-    """Counts at one epsilon."""
+class Counter:
+    """Fills histograms for a tally, one thread's worth, and hands them over tensor by tensor."""
 
-    def __init__(self, tally: EpsilonTally, backend: Backend) -> None:
+    def __init__(
+        self, tally: Tally | SizeTally | EpsilonTally, backend: Backend, lock: Lock | None = None
+    ) -> None:
+        """Args: lock: of the tally, where threads share it."""
         self._tally = tally
         self._backend = backend
+        self._lock = lock or Lock()
+        self._held = 0
+        self._place: Any = None
+        self._histograms: list[Any] = []
 
     def add(self, tensor: int, base: Any, agents: Any) -> bool:
         """Count a block of a tensor; False when some task vector is not finite."""
-        counts = self._backend.count(base, agents, self._tally.epsilon)
-        if counts is not None:
-            self._tally.add(tensor, counts)
-        return counts is not None
+        tally = self._tally
+        place = (tensor, getattr(base, "device", None))
+        if place != self._place or self._held + len(base) > FOLD_ELEMENTS:
+            self.close()
+            self._place = place
+        if not self._histograms:
+            shapes = [ROWS[kind](tally.n_agents) for kind in tally.histograms]
+            self._histograms = [self._backend.zeros(shape, base) for shape in shapes]
+        self._held += len(base)
+        return all(
+            self._backend.count(kind, histogram, tally.grid, base, agents)
+            for kind, histogram in zip(tally.histograms, self._histograms, strict=True)
+        )
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Hand over what is held."""
+        if self._held:
+            counted = [self._backend.take(histogram) for histogram in self._histograms]
+            with self._lock:
+                self._tally.add(self._place[0], *counted)
+            for histogram in self._histograms:
+                histogram[:] = 0
+        self._held = 0
 
 
-def fold_bins(histogram: np.ndarray, grid: Grid) -> np.ndarray:
+def fold_bins(histogram: np.ndarray, grid: Thresholds) -> np.ndarray:
     """Return a histogram (..., bins) summed over the intervals between thresholds (int64)."""
     folded = np.zeros((*histogram.shape[:-1], grid.points + 1), dtype=np.int64)
     for interval in np.unique(grid.interval_of_bin):
@@ -214,6 +190,7 @@ class Counting:
     tensors: Sequence[MergeTensor]
     tallies: Sequence[tuple[Choose, Tally | SizeTally | EpsilonTally]]
     related: RelationTally | None = None
+    lock: Lock = field(default_factory=Lock)
 
     def blocks(self, block_elements: int) -> list[Block]:
         """Return all blocks of the counted tensors."""
@@ -227,7 +204,9 @@ class Counting:
 class _CountingWorker:
     def __init__(self, work: Counting, backend: Backend) -> None:
         self._backend = backend
-        self._counters = [(choose, tally.counter(backend)) for choose, tally in work.tallies]
+        self._counters = [
+            (choose, Counter(tally, backend, work.lock)) for choose, tally in work.tallies
+        ]
         self._related = None if work.related is None else RelationCounter(work.related)
 
     def block(self, block: Block, base: Any, agents: Any) -> bool:

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
 
 import numpy as np
 
-from ram_studio.algorithm import ladder, rounding
+from ram_studio.algorithm import rounding
 from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.kernels.rules import Rule
+from ram_studio.algorithm.ladder import Thresholds
 from ram_studio.algorithm.rounding import STORAGE
-from ram_studio.engine.passes.plan import Merged, Plan, overflow_error
+from ram_studio.engine.passes.plan import Histogram, Merged, Plan, overflow_error
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
-
-Histogram = Literal["chain", "steps", "sizes"]
-"""What blocks are counted into, see ``kernels.cpu``: ``fill_chain`` up to six agents, else
-``fill_steps``; ``count_sizes``."""
-
-ROWS: dict[Histogram, Callable[[int], tuple[int, ...]]] = {
-    "chain": lambda n: (1 << n, n),
-    "steps": lambda n: (n, n),
-    "sizes": lambda n: (n,),
-}
-"""Shape of a histogram's rows of bins, by the number of agents."""
 
 Agents = tuple[np.ndarray, ...]
 
@@ -44,56 +33,47 @@ class CpuBackend:
         self._buffers: dict[tuple[str, np.dtype], np.ndarray] = {}
         self._known: tuple[str, Rule] | None = None
 
-    def new_histogram(self, kind: Histogram, n_agents: int, base: np.ndarray) -> np.ndarray:
-        """Return zeros for ``fill`` to count blocks like this one into."""
-        room = cpu.SCRATCH if kind == "sizes" else 0
-        return np.zeros((*ROWS[kind](n_agents), ladder.BIN_COUNT + room), dtype=np.int32)
+    def zeros(self, shape: tuple[int, ...], base: np.ndarray) -> np.ndarray:
+        """See Backend."""
+        return np.zeros(shape, dtype=np.int32)
 
-    def fill(
+    def count(
         self,
         kind: Histogram,
         histogram: np.ndarray,
-        edge_bits: int,
+        grid: Thresholds,
         base: np.ndarray,
         agents: Agents,
     ) -> bool:
-        """Add a block to a histogram; False when some task vector is not finite."""
+        """See Backend."""
         if cpu.is_copy(base, agents):
             return cpu.is_finite(base)
+        if kind == "patterns":
+            pattern = self._pattern(len(agents), len(base))
+            is_finite = cpu.find_patterns(base, agents, pattern, grid.epsilon)
+            histogram += cpu.count_patterns(pattern, len(agents))
+            return is_finite
         loop = {"chain": cpu.fill_chain, "steps": cpu.fill_steps, "sizes": cpu.count_sizes}[kind]
         table = histogram.reshape(-1) if kind == "chain" else histogram
-        return loop(base, agents, table, cpu.Grid(np.int32(edge_bits)))
+        return loop(base, agents, table, cpu.Grid(np.int32(grid.edge_bits)))
 
     def take(self, histogram: np.ndarray) -> np.ndarray:
-        """Return what was counted in the CPU's memory."""
+        """See Backend."""
         return histogram
 
-    def count(self, base: np.ndarray, agents: Agents, epsilon: np.float32) -> np.ndarray | None:
-        """Return the patterns of who changed elements by more than epsilon, counted.
-
-        See ``kernels.cpu.count_patterns``; all 0 where nobody changed any, None when some task
-        vector is not finite.
-        """
-        pattern = self._pattern(len(agents), len(base))
-        if cpu.is_copy(base, agents):
-            return cpu.count_patterns(pattern[:0], len(agents)) if cpu.is_finite(base) else None
-        if not cpu.find_patterns(base, agents, pattern, epsilon):
-            return None
-        return cpu.count_patterns(pattern, len(agents))
-
     def as_base(self, block: Block, agents: Agents) -> Agents:
-        """Return agents rounded to the base's dtype; what overflows there stays as it was."""
+        """See Backend."""
         return tuple(
             array if source.dtype == block.tensor.base.dtype else _through(array, block)
             for array, source in zip(agents, block.agents, strict=True)
         )
 
     def stored(self, merged: Merged) -> np.ndarray:
-        """Return the stored elements of a merged block as numpy holds them."""
+        """See Backend."""
         return merged.stored
 
     def on_host(self, base: np.ndarray, agents: Agents) -> tuple[np.ndarray, Agents]:
-        """Return a block as the CPU's loops take it."""
+        """See Backend."""
         return base, agents
 
     def merge(
@@ -104,12 +84,7 @@ class CpuBackend:
         agents: Agents,
         fisher: np.ndarray | None = None,
     ) -> Merged | None:
-        """Merge and measure a block; None when some task vector is not finite.
-
-        fisher: float32 (agents, n) for methods that need it. The result is overwritten by the next.
-
-        Raises: SettingsError for a merged element beyond the output dtype's range.
-        """
+        """See Backend; the result is overwritten by the next."""
         if not plan.is_fused:
             from ram_studio.engine.passes.torch_backend import TorchBackend
 
@@ -160,7 +135,3 @@ def _through(values: np.ndarray, block: Block) -> np.ndarray:
     dtype = block.tensor.base.dtype
     stored = rounding.decode(rounding.store(values.astype(np.float64), dtype), dtype)
     return np.where(np.isfinite(stored), stored, values)
-
-
-Backend = Any
-"""CpuBackend or ``torch_backend.TorchBackend``: the same methods on other arrays."""

@@ -8,16 +8,17 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypedDict
 
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
 from ram_studio.engine.passes.cpu_backend import CpuBackend
+from ram_studio.engine.passes.plan import Backend
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
 from ram_studio.engine.reading.devices import choose_device, devices_of, settled
 from ram_studio.engine.reading.readers import BlockReader
-from ram_studio.engine.reading.residence import Residence
+from ram_studio.engine.reading.residence import Residence, plan_residence
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import SettingsError
 
@@ -65,6 +66,13 @@ class RunOptions:
         object.__setattr__(self, "threads", thread_count(self.threads))
         object.__setattr__(self, "cancel", self.cancel or CancelToken())
 
+    def with_residence(self, tensors: Sequence[MergeTensor]) -> RunOptions:
+        """Return options by which these tensors, once read, stay on the device, where they fit."""
+        if self.residence is not None:
+            return self
+        size = (self.device, self.threads, self.block_elements)
+        return replace(self, residence=plan_residence(tensors, *size))
+
 
 def thread_count(threads: int | None) -> int:
     """Return how many threads to use: as asked, or one per core up to 16.
@@ -100,7 +108,7 @@ class Work(Protocol):
     def blocks(self, block_elements: int) -> Sequence[Block]:
         """Return the blocks to read, in order."""
 
-    def worker(self, backend: Any) -> Worker:
+    def worker(self, backend: Backend) -> Worker:
         """Return one thread's share; called once in each thread."""
 
 
@@ -113,20 +121,19 @@ def run_pass(report: CompatibilityReport, work: Work, run: RunOptions) -> int:
     Stopped when cancelled; KeyboardInterrupt passes through. All threads have ended in each case.
     """
     blocks = work.blocks(run.block_elements)
-    total = sum(block.nbytes for block in blocks)
-    found = 0 if run.residence is None else run.residence.bytes_found(blocks)
-    meter = Meter(work.stage, total, len(work.tensors))
     devices = devices_of(run.device)
-    with Sources(report) as sources, settled(devices), _one_torch_thread(run.device):
-        thread = _Thread(work, run, sources, meter, _Locked(blocks), devices)
-        _run_threads(thread, run, meter)
+    meter = Meter(work.stage, sum(block.nbytes for block in blocks), len(work.tensors))
+    read = meter.read().total_bytes
+    with Sources(*report.checkpoints) as sources, settled(devices), _one_torch_thread(run.device):
+        if run.residence is not None:
+            run.residence.check_unchanged(sources)
+            read -= run.residence.bytes_found(blocks)
+        _run_threads(_Thread(work, run, sources, meter, _Locked(blocks), devices))
         sources.check_unchanged()
-    if run.residence is not None:
-        run.residence.check_unchanged()
-        run.residence.fill(blocks)
-    if run.on_progress:
-        run.on_progress(meter.read())
-    return total - found
+        if run.residence is not None:
+            run.residence.fill(blocks, sources)
+    meter.tell(run.on_progress)
+    return read
 
 
 @dataclass(frozen=True)
@@ -146,7 +153,7 @@ class _Thread:
         check = self.run.cancel.raise_if_cancelled
         if self.run.device == "cpu":
             reader: Any = BlockReader(self.sources, *buffers)
-            backend: Any = CpuBackend(self.run.block_elements, check)
+            backend: Backend = CpuBackend(self.run.block_elements, check)
         else:
             from ram_studio.engine.passes.torch_backend import TorchBackend
             from ram_studio.engine.reading.staging import DeviceReader
@@ -163,7 +170,8 @@ class _Thread:
         worker.close()
 
 
-def _run_threads(thread: _Thread, run: RunOptions, meter: Meter) -> None:
+def _run_threads(thread: _Thread) -> None:
+    run = thread.run
     with ThreadPoolExecutor(run.threads, thread_name_prefix="block") as pool:
         futures = [pool.submit(thread, number) for number in range(run.threads)]
         try:
@@ -172,8 +180,7 @@ def _run_threads(thread: _Thread, run: RunOptions, meter: Meter) -> None:
                 done, pending = wait(pending, REPORT_SECONDS, return_when=FIRST_EXCEPTION)
                 if any(future.exception() for future in done):
                     break
-                if run.on_progress:
-                    run.on_progress(meter.read())
+                thread.meter.tell(run.on_progress)
         finally:
             thread.stop.set()
     run.cancel.raise_if_cancelled()

@@ -12,8 +12,7 @@ import numpy as np
 
 from ram_studio.algorithm.overlap import shared_of_patterns
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
-from ram_studio.engine.passes.cpu_backend import Backend
-from ram_studio.engine.passes.plan import Merged, Plan
+from ram_studio.engine.passes.plan import Backend, Merged, Plan
 from ram_studio.engine.reading.blocks import Block, blocks_of
 from ram_studio.engine.reading.fisher_files import FisherFiles
 

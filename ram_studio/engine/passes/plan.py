@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from ram_studio.algorithm import rounding
 from ram_studio.algorithm.kernels.rules import Arithmetic, Rule, arithmetic
+from ram_studio.algorithm.ladder import Thresholds
 from ram_studio.algorithm.methods import Facts, Method
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.errors import SettingsError
+
+Histogram = Literal["patterns", "chain", "steps", "sizes"]
+"""What blocks are counted into, see ``kernels.cpu``: ``count_patterns`` at one epsilon; at all of
+them ``fill_chain`` up to six agents, beyond ``fill_steps``; ``count_sizes``."""
 
 
 @dataclass(frozen=True)
@@ -114,3 +119,41 @@ def overflow_error(dtype: str, block: Block) -> SettingsError:
         f"Tensor `{block.tensor.name}`: a merged element lies beyond the range of the output "
         f"dtype ({dtype}). Choose float32 or bfloat16 for the output, or a smaller scale."
     )
+
+
+class Backend(Protocol):
+    """What counts and merges blocks: one thread's, on arrays of its own kind.
+
+    A block is as its reader gives it: base (n,) and agents, (agents, n) or a tuple of (n,).
+    """
+
+    def zeros(self, shape: tuple[int, ...], base: Any) -> Any:
+        """Return a histogram to count blocks like this one into."""
+
+    def count(
+        self, kind: Histogram, histogram: Any, grid: Thresholds, base: Any, agents: Any
+    ) -> bool:
+        """Add a block to a histogram; False when some task vector is not finite."""
+
+    def take(self, histogram: Any) -> np.ndarray:
+        """Return what was counted, in the CPU's memory."""
+
+    def merge(
+        self, plan: Plan, block: Block, base: Any, agents: Any, fisher: np.ndarray | None = None
+    ) -> Merged | None:
+        """Merge and measure a block; None when some task vector is not finite.
+
+        fisher: float32 (agents, n) for methods that need it. The result may be overwritten by the
+        next.
+
+        Raises: SettingsError for a merged element beyond the output dtype's range.
+        """
+
+    def stored(self, merged: Merged) -> np.ndarray:
+        """Return the stored elements of a merged block as numpy holds them."""
+
+    def as_base(self, block: Block, agents: Any) -> Any:
+        """Return agents rounded to the base's dtype; what overflows there stays as it was."""
+
+    def on_host(self, base: Any, agents: Any) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Return a block as the CPU's loops take it."""

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ram_studio.algorithm import ladder, naming
+from ram_studio.algorithm.ladder import Thresholds
 from ram_studio.algorithm.meters import relations, rounding_meter
 from ram_studio.algorithm.meters.relations import EXPONENTS, HALF_STEPS, Relations, RowLayout
 from ram_studio.algorithm.meters.rounding_meter import DTYPES, StepCounts
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
-from ram_studio.engine.passes.grid import Grid
 from ram_studio.engine.reading.blocks import GROUP_ELEMENTS, Block
 
 
@@ -40,7 +40,7 @@ class RelationTally:
         self,
         tensors: list[MergeTensor],
         n_agents: int,
-        grid: Grid,
+        grid: Thresholds,
         *,
         only_magnitudes: bool = False,
     ) -> None:

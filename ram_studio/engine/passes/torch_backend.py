@@ -11,12 +11,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from ram_studio.algorithm import ladder
 from ram_studio.algorithm.kernels import torch as kernels
 from ram_studio.algorithm.kernels.torch import TORCH_DTYPES
+from ram_studio.algorithm.ladder import Thresholds
 from ram_studio.algorithm.methods import BlockInput
-from ram_studio.engine.passes.cpu_backend import ROWS, Histogram
-from ram_studio.engine.passes.plan import Merged, Plan, overflow_error
+from ram_studio.engine.passes.plan import Histogram, Merged, Plan, overflow_error
 from ram_studio.engine.reading.blocks import Block
 
 
@@ -27,43 +26,39 @@ class TorchBackend:
         """Args: check: see ``methods.BlockInput``."""
         self._check = check
 
-    def new_histogram(self, kind: Histogram, n_agents: int, base: torch.Tensor) -> torch.Tensor:
-        """Return zeros for ``fill`` to count blocks like this one into."""
-        shape = (*ROWS[kind](n_agents), ladder.BIN_COUNT)
+    def zeros(self, shape: tuple[int, ...], base: torch.Tensor) -> torch.Tensor:
+        """See Backend."""
         return torch.zeros(shape, dtype=torch.int64, device=base.device)
 
-    def fill(
+    def count(
         self,
         kind: Histogram,
         histogram: torch.Tensor,
-        edge_bits: int,
+        grid: Thresholds,
         base: torch.Tensor,
         agents: torch.Tensor,
     ) -> bool:
-        """Add a block to a histogram; False when some task vector is not finite."""
+        """See Backend."""
         x, y = base.float(), agents.float()
-        count = {
-            "chain": kernels.chain_histogram,
-            "steps": kernels.step_histogram,
-            "sizes": kernels.count_sizes,
-        }[kind]
-        histogram += count(x, y, edge_bits)
+        if kind == "patterns":
+            pattern = kernels.find_patterns(x, y, float(grid.epsilon))
+            histogram += kernels.count_patterns(pattern, len(y))
+        else:
+            count = {
+                "chain": kernels.chain_histogram,
+                "steps": kernels.step_histogram,
+                "sizes": kernels.count_sizes,
+            }[kind]
+            found = count(x, y, grid.edge_bits)
+            histogram[..., : found.shape[-1]] += found
         return _is_finite(y - x)
 
     def take(self, histogram: torch.Tensor) -> np.ndarray:
-        """Return what was counted in the CPU's memory."""
-        return histogram.to("cpu", torch.int32).numpy()
-
-    def count(
-        self, base: torch.Tensor, agents: torch.Tensor, epsilon: np.float32
-    ) -> np.ndarray | None:
-        """Return how many elements have each pattern, see ``CpuBackend.count``."""
-        x, y = base.float(), agents.float()
-        counts = kernels.count_patterns(kernels.find_patterns(x, y, float(epsilon)), len(y))
-        return counts.cpu().numpy() if _is_finite(y - x) else None
+        """See Backend."""
+        return histogram.cpu().numpy()
 
     def as_base(self, block: Block, agents: torch.Tensor) -> torch.Tensor:
-        """Return agents rounded to the base's dtype; what overflows there stays as it was."""
+        """See Backend."""
         rounded = agents.to(TORCH_DTYPES[block.tensor.base.dtype]).to(agents.dtype)
         return torch.where(torch.isfinite(rounded), rounded, agents)
 
@@ -76,7 +71,7 @@ class TorchBackend:
     def on_host(
         self, base: torch.Tensor, agents: torch.Tensor
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Return a block as the CPU's loops take it."""
+        """See Backend."""
         rows = [
             self._numpy(row if row.dtype != torch.float16 else row.float())
             for row in (base, *agents)
@@ -84,7 +79,7 @@ class TorchBackend:
         return rows[0], tuple(rows[1:])
 
     def stored(self, merged: Merged) -> np.ndarray:
-        """Return the stored elements of a merged block as numpy holds them."""
+        """See Backend."""
         return self._numpy(merged.stored)
 
     def _numpy(self, row: torch.Tensor) -> np.ndarray:
@@ -100,7 +95,7 @@ class TorchBackend:
         agents: torch.Tensor,
         fisher: np.ndarray | None = None,
     ) -> Merged | None:
-        """Merge and measure a block, see ``CpuBackend.merge``; stored is a tensor there."""
+        """See Backend."""
         tensor = block.tensor
         dtype = plan.dtypes[tensor.name]
         x, y = base.float(), agents.float()

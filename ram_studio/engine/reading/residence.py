@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from ram_studio.algorithm import rounding
-from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.engine.reading.blocks import Block, blocks_of
 from ram_studio.engine.reading.devices import devices_of, free_bytes, settle
+from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import SourceChangedError
 
 _WHOLE = 1 << 40
@@ -84,15 +85,10 @@ class Residence:
     """
 
     def __init__(
-        self,
-        report: CompatibilityReport,
-        tensors: Sequence[MergeTensor],
-        devices: Sequence[str],
-        budgets: Sequence[int],
+        self, tensors: Sequence[MergeTensor], devices: Sequence[str], budgets: Sequence[int]
     ) -> None:
         """Choose what stays: in file order, on the device with most left of its budget (bytes)."""
         self.devices = tuple(devices)
-        self._report = report
         self._states: dict[Path, tuple[int, int]] = {}
         self._pieces: dict[str, list[_Piece]] = {}
         self._filled: set[str] = set()
@@ -134,33 +130,19 @@ class Residence:
                 return StoredRows(piece.device, rows, block.tensor.name in self._filled)
         return None
 
-    def fill(self, blocks: Iterable[Block]) -> None:
-        """Take note that these blocks were put here, from the files as they are now."""
+    def fill(self, blocks: Iterable[Block], sources: Sources) -> None:
+        """Take note that these blocks were put here, from the files as they were opened."""
         self._filled |= {block.tensor.name for block in blocks} & self._pieces.keys()
-        self._states = self._states or self._stat()
+        self._states = self._states or sources.states
 
-    def check_unchanged(self) -> None:
+    def check_unchanged(self, sources: Sources) -> None:
         """Raise SourceChangedError when a file was written to since it was loaded."""
-        for path, state in self._stat().items() if self._states else ():
-            if state != self._states[path]:
+        for path, state in self._states.items():
+            if sources.states[path] != state:
                 raise SourceChangedError(
                     f"{path} changed after it was loaded onto the device. Leave the files alone "
                     "during a run, and run again."
                 )
-
-    def _stat(self) -> dict[Path, tuple[int, int]]:
-        checkpoints = (self._report.base, *self._report.agents)
-        states = {}
-        for path in (shard for checkpoint in checkpoints for shard in checkpoint.shards):
-            try:
-                state = path.stat()
-            except OSError as error:
-                raise SourceChangedError(
-                    f"{path} is gone: {error.strerror}. Leave the files alone during a run, and "
-                    "run again."
-                ) from error
-            states[path] = (state.st_size, state.st_mtime_ns)
-        return states
 
     def bytes_found(self, blocks: Iterable[Block]) -> int:
         """Return how many bytes of these blocks need not be read."""
@@ -168,11 +150,7 @@ class Residence:
 
 
 def plan_residence(
-    report: CompatibilityReport,
-    tensors: Sequence[MergeTensor],
-    device: str,
-    threads: int,
-    block_elements: int,
+    tensors: Sequence[MergeTensor], device: str, threads: int, block_elements: int
 ) -> Residence:
     """Return what can stay on a chosen device beside what its threads need to work.
 
@@ -180,10 +158,10 @@ def plan_residence(
     beyond it are streamed in every pass.
     """
     devices = devices_of(device)
-    checkpoints = len(report.agents) + 1
+    checkpoints = max((len(tensor.agents) + 1 for tensor in tensors), default=1)
     work = block_elements * (8 * checkpoints + WORK_BYTES) * 2 + HISTOGRAM_BYTES
     budgets = [int(0.9 * free_bytes(name)) // devices.count(name) for name in devices]
-    return Residence(report, tensors, devices, [max(0, b - threads * work) for b in budgets])
+    return Residence(tensors, devices, [max(0, b - threads * work) for b in budgets])
 
 
 def empty_rows(dtypes: Sequence[str], n: int, device: str) -> Any:

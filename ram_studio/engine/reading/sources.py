@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ram_studio.algorithm import rounding
-from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import who
 from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
@@ -19,16 +19,19 @@ _PIECE_BYTES = 4 * BLOCK_ELEMENTS
 
 
 class Sources:
-    """The open shard files of a merge, watched for changes while they are read."""
+    """The open shard files of some checkpoints, watched for changes while they are read.
 
-    def __init__(self, report: CompatibilityReport) -> None:
-        self._checkpoints = (report.base, *report.agents)
+    states: size and time of change of each, as it was opened.
+    """
+
+    def __init__(self, *checkpoints: Checkpoint) -> None:
+        self._checkpoints = checkpoints
         self._who: dict[Path, str] = {}
         for checkpoint in self._checkpoints:
             for shard in checkpoint.shards:
                 self._who.setdefault(shard, checkpoint.name)
         self._handles: dict[Path, int] = {}
-        self._states: dict[Path, tuple[int, int]] = {}
+        self.states: dict[Path, tuple[int, int]] = {}
 
     def __enter__(self) -> Sources:
         try:
@@ -36,7 +39,7 @@ class Sources:
                 handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 self._handles[path] = handle
                 state = os.fstat(handle)
-                self._states[path] = (state.st_size, state.st_mtime_ns)
+                self.states[path] = (state.st_size, state.st_mtime_ns)
         except OSError as error:
             self.__exit__()
             raise CheckpointError(
@@ -87,7 +90,7 @@ class Sources:
         """Raise SourceChangedError when a file was written to since it was opened."""
         for path, handle in self._handles.items():
             state = os.fstat(handle)
-            if (state.st_size, state.st_mtime_ns) != self._states[path]:
+            if (state.st_size, state.st_mtime_ns) != self.states[path]:
                 raise SourceChangedError(
                     f"{self._label(path)} changed while it was read. Leave the files alone during "
                     "a run, and run again."
