@@ -18,7 +18,7 @@ from ram_studio.algorithm.ladder import LADDER, ladder_grid
 from ram_studio.algorithm.meters import relations, rounding_meter
 from ram_studio.algorithm.meters.relations import Relations, RowLayout
 from ram_studio.algorithm.overlap import OverlapCounts
-from ram_studio.engine.passes.counting import HistogramCounter, Tally
+from ram_studio.engine.passes.counting import Counter, Tally
 from ram_studio.engine.passes.cpu_backend import CpuBackend
 
 GRID = ladder_grid()
@@ -28,7 +28,7 @@ DTYPES = ("BF16", "F16", "F32")
 
 def count(block: ElementBlock) -> OverlapCounts:
     tally = Tally(1, len(block.agents), GRID)
-    counter = HistogramCounter(tally, CpuBackend())
+    counter = Counter(tally, CpuBackend())
     assert counter.add(0, block.base, block.agents)
     counter.close()
     return tally.counts([len(block.base)])

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from engine_zoo import EMBEDDING, Zoo, make_zoo
 
+from ram_studio.checkpoints.read.content_hash import blake3_of
 from ram_studio.checkpoints.read.header import read_header
 from ram_studio.checkpoints.record.passport import SourceRecord, seal_of
-from ram_studio.checkpoints.read.content_hash import blake3_of
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
 from ram_studio.engine.verify import place_of, verify

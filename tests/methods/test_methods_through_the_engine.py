@@ -14,7 +14,7 @@ from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
 from ram_studio.engine.analyse import analyze, load
-from ram_studio.engine.facts import count_magnitudes, counted_of
+from ram_studio.engine.facts import count_magnitudes
 from ram_studio.engine.merge import merge
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.engine.passes.plan import Plan
@@ -193,7 +193,7 @@ def test_magnitudes_are_counted_for_any_number_of_agents(n_agents, tmp_path) -> 
     names = tuple(f"agent{i}" for i in range(n_agents))
     base, agents = write_zoo(tmp_path / "zoo", 3, agents=names)
     report = load(base, agents)
-    counted = counted_of(report)
+    counted = report.counted
     x, ys = flat(base), [flat(folder) for folder in agents.values()]
     per_tensor = count_magnitudes(report, RunOptions(threads=2), per_tensor=True)[0]
     for row, tensor in zip(per_tensor, counted, strict=True):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -78,20 +77,13 @@ def make_hasher(algorithm: str, *, threads: int = 1) -> Hasher:
     return hashlib.sha256() if algorithm == "sha256" else blake3.blake3(max_threads=threads)
 
 
-def hash_file(
-    path: Path,
-    algorithm: str = "blake3",
-    *,
-    threads: int = 1,
-    on_piece: Callable[[int], None] = lambda count: None,
-) -> str:
+def hash_file(path: Path, algorithm: str = "blake3", *, threads: int = 1) -> str:
     """Return a file's content hash; reads it in pieces, as a map's pages would count as memory.
 
     Args:
         path: the file.
         algorithm: "sha256" or "blake3".
         threads: for "blake3"; ALL_CORES takes one for each core.
-        on_piece: called with each piece's bytes; what it raises ends the reading.
 
     Raises: CheckpointError when it cannot be read.
     """
@@ -101,7 +93,6 @@ def hash_file(
         with open(path, "rb", buffering=0) as file:
             while count := file.readinto(buffer):
                 hasher.update(buffer[:count])
-                on_piece(count)
     except OSError as error:
         raise CheckpointError(
             f"{printable(path)} cannot be read: {error.strerror or error}; check the disk, or "
