@@ -7,7 +7,7 @@ hash of (seed, tensor name, element index): the result does not depend on blocks
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ram_studio.algorithm.shapes import Bool, Float, UInt
 
 Rounding = Literal["nearest", "stochastic"]
 ROUNDINGS: tuple[Rounding, ...] = ("nearest", "stochastic")
-STORAGE = {
+STORAGE: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype(np.uint16),
     "F16": np.dtype(np.float16),
     "F32": np.dtype(np.float32),

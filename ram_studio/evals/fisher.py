@@ -96,7 +96,7 @@ def _sample(
     import torch
 
     encoded = [tokenizer.encode(prompt) for prompt in prompts]
-    pairs = []
+    pairs: list[tuple[list[int], list[int]]] = []
     for start in range(0, len(encoded), _BATCH):
         batch = encoded[start : start + _BATCH]
         generator = torch.Generator(model.device).manual_seed((seed + start) % 2**63)
@@ -211,10 +211,12 @@ def with_fisher_files(
     same model, prompts and seed are used again.
     """
     from ram_studio.algorithm.methods import make_settings
+    from ram_studio.algorithm.methods.fisher import FisherSettings
 
     if recipe.method != "fisher" or recipe.settings.get("files") is not None:
         return recipe
     settings = make_settings(recipe.method, recipe.settings)
+    assert isinstance(settings, FisherSettings), "the method's own"
     prompts = training_prompts(settings.examples, recipe.seed)
     for name, source in recipe.agents.items():
         path = fisher_path(folder, name)

@@ -161,7 +161,7 @@ def merge(
         keys, cut = rule.drawing
         _loop("draw")(keys, np.uint64(cut), np.uint64(start), kept)
     factors, shares = tuple(map(kind, rule.factors)), tuple(map(kind, rule.shares))
-    limits = np.float32(rule.epsilon)
+    limits: Any = np.float32(rule.epsilon)
     if rule.elect_sign:
         thresholds = rule.thresholds or (rule.epsilon,) * len(agents)
         limits = tuple(map(np.float32, (rule.epsilon, *thresholds)))

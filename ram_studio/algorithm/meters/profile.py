@@ -119,7 +119,7 @@ def _signs(found: Relations, where: Any) -> dict[str, Any]:
 
 def _short(values: np.ndarray | np.floating) -> Any:
     """Return an array as nested lists of numbers in six digits, None for NaN."""
-    if values.ndim:
+    if isinstance(values, np.ndarray) and values.ndim:
         return [_short(row) for row in values]
     number = float(values)
     if math.isnan(number):

@@ -19,6 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -135,7 +136,7 @@ class Relations:
         """Return the statistics summed over each list of group indices."""
         pick = [np.asarray(g, dtype=np.int64) for g in groups]
 
-        def total(values: np.ndarray | None) -> np.ndarray | None:
+        def total(values: np.ndarray | None) -> Any:
             return None if values is None else np.stack([values[g].sum(0) for g in pick])
 
         return Relations(**{name: total(values) for name, values in vars(self).items()})

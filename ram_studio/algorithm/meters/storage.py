@@ -134,22 +134,21 @@ def storage_verdicts(sketch: Sketch, point: int = DEFAULT_INDEX) -> dict[str, St
     rounded = None if sketch.rounded is None else sketch.grouped("model", sketch.rounded)
     found = {}
     for t, agent in enumerate(sketch.agents):
-        shares = [_share(sketch, counts, point, t) for counts in (sketch.model, rounded)]
-        judged = shares
-        if shares[0] is not None and shares[0].active == 0:
-            judged = [_share(sketch, counts, 0, t) for counts in (sketch.model, rounded)]
-        stored, as_base = shares
-        assert stored is not None, "a sketch has counts"
-        verdict, text = _judge(
-            agent, sketch.dtypes.get(agent, "?"), sketch.dtypes.get(BASE, "?"), *judged
-        )
-        found[agent] = StorageVerdict(verdict, text, stored, as_base)
+        shares = {
+            place: (
+                _share(sketch, sketch.model, place, t),
+                None if rounded is None else _share(sketch, rounded, place, t),
+            )
+            for place in (point, 0)
+        }
+        judged = shares[point if shares[point][0].active else 0]
+        dtypes = (sketch.dtypes.get(agent, "?"), sketch.dtypes.get(BASE, "?"))
+        verdict, text = _judge(agent, *dtypes, *judged)
+        found[agent] = StorageVerdict(verdict, text, *shares[point])
     return found
 
 
-def _share(sketch: Sketch, counts: OverlapCounts | None, point: int, agent: int) -> Share | None:
-    if counts is None:
-        return None
+def _share(sketch: Sketch, counts: OverlapCounts, point: int, agent: int) -> Share:
     shared = counts.shared[0, point, agent]
     return Share(sketch.total, int(shared.sum()), int(shared[0]))
 

@@ -97,6 +97,7 @@ def _prepare(settings: DareTaskArithmeticSettings | DareTiesSettings, facts: Fac
     scale = default_scale(settings.scale, facts)
     thresholds, expected = None, None
     if isinstance(settings, DareTiesSettings):
+        assert facts.magnitudes is not None, "its needs name them"
         thresholds = keep_thresholds(facts.magnitudes, settings.density / kept)
         expected = facts.magnitudes.bins.sum((0, 2))
     return Dropping(

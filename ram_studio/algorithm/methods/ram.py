@@ -19,6 +19,7 @@ isotropic assumption, as its second limitation; the weighting is our answer to i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -106,7 +107,7 @@ def _needs_magnitudes(settings: RamSettings) -> frozenset[str]:
     return counts | {Need.MAGNITUDE_RATIOS} if counts else counts
 
 
-def _prepare(rule: str):
+def _prepare(rule: str) -> Callable[[RamSettings, Facts], RegionRule]:
     def prepare(settings: RamSettings, facts: Facts) -> RegionRule:
         shape = (len(facts.tensors), len(facts.agents))
         factors = (

@@ -53,6 +53,7 @@ def elected_rule(thresholds: np.ndarray, factor: float) -> Rule:
 
 
 def _prepare(settings: TiesSettings, facts: Facts) -> ElectedMean:
+    assert facts.magnitudes is not None, "its needs name them"
     return ElectedMean(
         keep_thresholds(facts.magnitudes, settings.density),
         settings.scale,

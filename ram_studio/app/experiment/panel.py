@@ -156,7 +156,8 @@ class ComparePanel:
 
         def prepare() -> Work[Comparison]:
             tuned = self.shared.tuning.read(data).values
-            rows = work.rows_for(session.loaded, preset, data[self.methods] or (), tuned)
+            methods = data[self.methods] or ()
+            rows = work.rows_for(session.models, preset, methods, tuned)
             limit, workspace = int(data[self.limit]), self.shared.workspace
 
             def compare(report: Report, cancel: CancelToken) -> Comparison:

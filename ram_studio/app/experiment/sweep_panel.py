@@ -230,7 +230,8 @@ class SweepPanel:
         axis, drawn = data[self.axis], [0.0]
 
         def prepare() -> Work[SweepState]:
-            plan, workspace = work.plan_of(self.read(data), session.loaded), self.shared.workspace
+            plan = work.plan_of(self.read(data), session.models)
+            workspace = self.shared.workspace
             return lambda report, cancel: work.sweep(plan, session, workspace, report, cancel)
 
         def tell(state: SweepState | None) -> Updates:

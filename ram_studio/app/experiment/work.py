@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -141,7 +142,7 @@ def compare(
     """
     from ram_studio.evals.experiment.run import compare_methods
 
-    loaded = session.loaded
+    loaded = session.models
     shipped = [loaded.base, *loaded.agents.values()] if loaded.example else []
     with open_answers(session, workspace, shipped) as store:
         return compare_methods(
@@ -159,7 +160,8 @@ def compare(
 # ---------------------------------------------------------------------------- sweep
 
 
-class Range(NamedTuple):
+@dataclass(frozen=True)
+class Range:
     """One parameter's line of the form."""
 
     is_varied: bool
@@ -172,11 +174,11 @@ class Range(NamedTuple):
 
         Raises: SettingsError without two numbers.
         """
-        for value in (self.low, self.high):
-            if value is None or not math.isfinite(value):
-                raise SettingsError(f"The range of {name} needs two numbers, from and to.")
+        ends = [float(end) for end in (self.low, self.high) if end is not None]
+        if len(ends) < 2 or not all(map(math.isfinite, ends)):
+            raise SettingsError(f"The range of {name} needs two numbers, from and to.")
         log = ":log" if name == "epsilon" else ""
-        return f"{float(self.low)!r}:{float(self.high)!r}:{int(self.count)}{log}"  # type: ignore[arg-type]
+        return f"{ends[0]!r}:{ends[1]!r}:{int(self.count)}{log}"
 
 
 class Form(NamedTuple):
@@ -289,7 +291,7 @@ def sweep(
     with open_answers(session, workspace) as store:
         running = Runner(
             plan,
-            sketch=session.loaded.sketch,
+            sketch=session.models.sketch,
             store=store,
             should_stop=lambda: cancel.is_cancelled,
         )

@@ -13,6 +13,7 @@ from ram_studio.app.session import Session
 from ram_studio.app.shared import Shared
 from ram_studio.app.templates import callout, step_head
 from ram_studio.errors import RamStudioError
+from ram_studio.evals.report.export import FORMATS
 
 # The ticked rows are the browser's: it writes their ids into the first input.
 _CHOSEN = (
@@ -65,7 +66,7 @@ class HistoryPanel:
             self._in_check = gr.Button("Read the answers in Check", elem_id="history-open")
             self._files = [
                 gr.DownloadButton(f"Download {ending[1:].upper()}", elem_id=f"history-{ending[1:]}")
-                for ending in work.FORMATS
+                for ending in FORMATS
             ]
         self._target = gr.Textbox(visible=False)
 

@@ -92,8 +92,8 @@ def _joined(merges: Sequence[PastMerge], store: AnswerStore) -> list[PastModel]:
             by_print.setdefault(run.fingerprint, []).append(run)
     found = []
     for merge in merges:
-        runs = tuple(by_print.get(merge.fingerprint, ()))
-        found.append(PastModel(f"m{merge.id}", merge.name, merge.when, merge, runs))
+        own = tuple(by_print.get(merge.fingerprint, ()))
+        found.append(PastModel(f"m{merge.id}", merge.name, merge.when, merge, own))
     merged = {merge.fingerprint for merge in merges}
     for fingerprint, runs in by_print.items():
         if fingerprint not in merged:

@@ -16,6 +16,9 @@ LEAST_GROWTH = 64
 class GrowingLayer(DynamicLayer):
     """Keys and values "rows heads tokens size" as views of storage with room for more tokens."""
 
+    keys: torch.Tensor
+    values: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self._storage: tuple[torch.Tensor, torch.Tensor] | None = None

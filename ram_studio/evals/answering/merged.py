@@ -41,7 +41,7 @@ class MergedEngine(LocalEngine):
         return self._weights is not None and self._apply is None
 
     @property
-    def identity(self) -> Mapping[str, Any]:  # type: ignore[override]
+    def identity(self) -> Mapping[str, Any]:
         """As `LocalEngine`'s, with the fingerprint of the weights held."""
         if self._weights is None:
             raise EvaluationError("No merge is held yet; tell the engine which one to answer with.")

@@ -55,7 +55,7 @@ class VllmEngine(LocalEngine):
         self._llm: Any = None
 
     @property
-    def identity(self) -> Mapping[str, Any]:  # type: ignore[override]
+    def identity(self) -> Mapping[str, Any]:
         """As `LocalEngine`'s; vLLM's kernels differ, so its answers are kept apart."""
         return {**super().identity, "engine": "vllm", "dtype": "stored"}
 

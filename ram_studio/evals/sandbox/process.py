@@ -219,8 +219,8 @@ class SealedProcess:
             output, errors = ((self._place / name).read_bytes() for name in ("output", "errors"))
             is_full = max(len(output), len(errors)) >= most
             outcome = _outcome(self._process.returncode, timed_out, is_full)
-            texts = [text[:most].decode("utf-8", "replace") for text in (output, errors)]
-            self._result = ProgramResult(outcome, *texts, time.monotonic() - self._begin)
+            said, wrong = (text[:most].decode("utf-8", "replace") for text in (output, errors))
+            self._result = ProgramResult(outcome, said, wrong, time.monotonic() - self._begin)
         return self._result
 
     def _ends_in_time(self) -> bool:

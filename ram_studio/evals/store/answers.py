@@ -14,6 +14,7 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ __all__ = ["AnswerStore", "RunKey", "StoredAnswer", "StoredRun", "default_store_
 APPLICATION_ID = 0x52414D53
 SCHEMA_VERSION = 2
 BUSY_SECONDS = 30
+_ASKED = ("item", "question", "domain", "category", "asked", "gold")
+_RUN = tuple(field.name for field in fields(StoredRun))
 
 _SCHEMA = """
 CREATE TABLE runs (
@@ -284,7 +287,11 @@ class AnswerStore:
                 (run,),
             ).fetchall()
         return [
-            StoredAnswer(*row[:6], _reply(*row[6:12]), _verdict(row[12], row[9], row[13]))
+            StoredAnswer(
+                **dict(zip(_ASKED, row, strict=False)),
+                reply=_reply(*row[6:12]),
+                verdict=_verdict(row[12], row[9], row[13]),
+            )
             for row in rows
         ]
 
@@ -297,15 +304,11 @@ class AnswerStore:
                 " FROM runs LEFT JOIN answers ON run = id AND finish != 'failed'"
                 " GROUP BY id ORDER BY id DESC"
             ).fetchall()
-        return [
-            StoredRun(
-                *row[:6],
-                json.loads(row[6]),
-                *row[7:11],
-                merge=None if row[11] is None else json.loads(row[11]),
-            )
-            for row in rows
-        ]
+        found = [dict(zip(_RUN, row, strict=True)) for row in rows]
+        for run in found:
+            run["settings"] = json.loads(run["settings"])
+            run["merge"] = None if run["merge"] is None else json.loads(run["merge"])
+        return [StoredRun(**run) for run in found]
 
 
 def _reply(

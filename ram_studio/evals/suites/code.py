@@ -115,7 +115,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
     return _judge_tests(source, question.spec, code)
 
 
-def _judge_function(source: str, spec: dict, code: CodeSwitch) -> Verdict:  # type: ignore[type-arg]
+def _judge_function(source: str, spec: dict, code: CodeSwitch) -> Verdict:
     """Run the shipped tests here, on what the answer's function gives back."""
     # Asserts hold under `python -O` too.
     tests = compile(spec["tests"], "tests", "exec", dont_inherit=True, optimize=0)
@@ -155,7 +155,7 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
-def _judge_tests(source: str, spec: dict, code: CodeSwitch) -> Verdict:  # type: ignore[type-arg]
+def _judge_tests(source: str, spec: dict, code: CodeSwitch) -> Verdict:
     if spec["entry"] not in source or "assert" not in source:
         return Verdict(False, f"no assert that calls {spec['entry']}")
     if re.search(rf"\bdef\s+{re.escape(spec['entry'])}\b", source):

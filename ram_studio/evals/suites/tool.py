@@ -26,7 +26,7 @@ MAX_NEW_TOKENS = 320
 IRRELEVANCE = "irrelevance"
 
 _IGNORED = re.compile(r"[ ,./\-_*^]+")
-_TYPES: dict[str, tuple[type, ...]] = {
+_TYPES: dict[str, Any] = {
     "string": (str,),
     "integer": (int,),
     "number": (int, float),

@@ -32,7 +32,7 @@ def main(order: dict[str, Any]) -> None:
     held = seal(order)
     if order["must_seal"] and not (held["landlock"] and held["seccomp"]):
         sys.exit("sandbox: the kernel did not seal this process; nothing was run")
-    builtins.exit = builtins.quit = sys.exit
+    vars(builtins).update(exit=sys.exit, quit=sys.exit)
     sys.argv = ["program.py"]
     if mode == "program":
         _run("__main__", source)
@@ -72,8 +72,9 @@ def _remote(line: "_Line") -> Any:
         if "error" in reply:
             name, _, text = reply["error"].partition(": ")
             kind = getattr(builtins, name, None)
-            is_error = isinstance(kind, type) and issubclass(kind, Exception)
-            raise (kind if is_error else RuntimeError)(text)
+            if isinstance(kind, type) and issubclass(kind, Exception):
+                raise kind(text)
+            raise RuntimeError(text)
         copy_changes(arguments, decode(reply["after"]))
         return decode(reply["value"])
 
