@@ -9,6 +9,9 @@ VENV ?= .venv
 SIZE ?= 0.1b
 ROUNDS ?= 3
 
+# Processes that share the tests, a file at a time. One is enough to debug with.
+JOBS ?= 2
+
 # A plain assignment, so that an exported HOST (some shells and compilers set it) is ignored.
 HOST = $(or $(GRADIO_SERVER_NAME),127.0.0.1)
 PORT ?= $(or $(GRADIO_SERVER_PORT),7860)
@@ -37,6 +40,7 @@ help: ## list the tasks
 	@echo "                          GRADIO_SERVER_PORT work too (now: $(HOST):$(PORT))"
 	@echo "  APP_ARGS='...'          further options of ram-studio app, such as --models-dir DIR"
 	@echo "  PYTEST_ARGS='...'       options of pytest, such as '-k merge -x'"
+	@echo "  JOBS=1                  how many processes share the tests (now: $(JOBS))"
 	@echo "  REAL_MODEL=DIR          where make test-real keeps its model"
 	@echo "  SIZE=0.5b ROUNDS=5      model size (tiny, 0.1b, 0.5b, 1.5b) and rounds of make bench"
 	@echo "  MERGEKIT=PATH           an installed mergekit-yaml to run in turns with make bench"
@@ -51,7 +55,7 @@ app: $(VENV)/.app-stamp ## set up, then open the app on http://127.0.0.1:7860
 
 test: $(VENV)/.test-stamp $(VENV)/.browser-stamp ## set up with test tools and a browser, then run all tests
 	RAM_STUDIO_BROWSER="$${RAM_STUDIO_BROWSER:-$$(cat $(VENV)/.browser-stamp)}" \
-	  $(BIN)/python -m pytest $(PYTEST_ARGS)
+	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 test-real: $(VENV)/.real-stamp ## run a real 135 M model through everything (made once, 1.1 GB in the user's cache)
 	PYTHONPATH="$(REAL_PACKAGES)" $(BIN)/python scripts/real_model.py $(if $(REAL_MODEL),"$(REAL_MODEL)") > $(VENV)/.real-folder

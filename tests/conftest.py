@@ -1,4 +1,4 @@
-"""What every test gets: its own home, two threads, checked array shapes, no network.
+"""What every test gets: its own home, its share of threads, checked array shapes, no network.
 
 Libraries read their paths and switches when they are imported, so this file sets the environment
 while it is itself imported, before any test module. Child processes inherit all of it.
@@ -43,7 +43,8 @@ os.environ.update(
     GRADIO_TEMP_DIR=str(HOME / "gradio"),
     GRADIO_ANALYTICS_ENABLED="False",
     HF_HUB_DISABLE_TELEMETRY="1",
-    OMP_NUM_THREADS="2",
+    # torch's threads stand still when other processes hold the cores they wait for.
+    OMP_NUM_THREADS="1" if "PYTEST_XDIST_WORKER" in os.environ else "2",
     TOKENIZERS_PARALLELISM="false",
 )
 
