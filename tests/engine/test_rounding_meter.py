@@ -122,7 +122,7 @@ def test_one_place_in_bfloat16_keeps_nothing_of_a_fifth_and_stochastic_rounding_
         # All but the few updates towards zero off a power of two, where places are half as large.
         assert estimate(curve, 1.2).value == pytest.approx(1.0, abs=0.02)
         assert value == pytest.approx(estimate(curve, 1.2).value, abs=1e-6)
-        assert rounding_meter.loses_rescaling(1.2, value)
+        assert rounding_meter.lost_rescaling({"it": (1.2, value)})
     for t, value in enumerate(measured(zoo, 1.2, 0.0, "F32")):
         curve = sketch.steps.curve(t, 0, "F32")
         # A place of bfloat16 is 2**16 of float32's, and half of one of those may be lost.
@@ -214,6 +214,8 @@ def test_factors_that_no_rule_gives_are_refused(one_place, factor):
     ("asked", "stored", "lost"), [(1.2, 1.17, True), (1.2, 1.19, False), (1.0, 0.99, False)]
 )
 def test_advice_is_given_when_a_tenth_of_the_rescaling_is_lost(asked, stored, lost):
-    assert rounding_meter.loses_rescaling(asked, stored) is lost
-    text = rounding_meter.rounding_advice("bfloat16", {"coding": (asked, stored)} if lost else {})
-    assert text == "" or ("coding 1.170 instead of 1.200" in text and "bfloat16" in text)
+    factors = {"coding": (asked, stored), "unknown": (asked, None), "none": (None, stored)}
+    assert list(rounding_meter.lost_rescaling(factors)) == ["coding"] * lost
+    text = rounding_meter.rounding_advice("bfloat16", factors)
+    assert ("coding 1.170 instead of 1.200. " in text and "bfloat16" in text) is lost
+    assert bool(text) is lost

@@ -9,7 +9,6 @@ from typing import Any
 from ram_studio.algorithm.meters.rounding_meter import (
     DTYPES,
     estimate,
-    loses_rescaling,
     rounding_advice,
     stochastic_error,
 )
@@ -104,9 +103,5 @@ def rounding_warning(sketch: Sketch, previewed: Mapping[str, Any], dtype: str | 
     previewed: what ``rounding_preview`` returned.
     """
     words = dtype or DTYPE_WORDS.get(sketch.dtypes.get(BASE, ""), "bfloat16")
-    lost = {
-        name: (agent["stochastic"], agent["nearest"])
-        for name, agent in previewed[words].items()
-        if loses_rescaling(agent["stochastic"], agent["nearest"])
-    }
-    return rounding_advice(words, lost)
+    factors = {n: (a["stochastic"], a["nearest"]) for n, a in previewed[words].items()}
+    return rounding_advice(words, factors)

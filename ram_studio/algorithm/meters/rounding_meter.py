@@ -314,17 +314,28 @@ def stochastic_error(curve: Curve, factor: float) -> float:
     return math.sqrt(variance)
 
 
-def loses_rescaling(asked: float, stored: float) -> bool:
-    """Whether more than a tenth of the asked rescaling (lambda - 1) is not in what is stored."""
-    return asked > 1 and stored - 1 < (1 - LOST) * (asked - 1)
+Factors = Mapping[str, tuple[float | None, float | None]]
+"""By agent: lambda asked for, and as stored or expected. None where it is not known."""
 
 
-def rounding_advice(dtype: str | None, lost: Mapping[str, tuple[float, float]]) -> str:
+def lost_rescaling(factors: Factors) -> dict[str, tuple[float, float]]:
+    """Return the factors of which more than a tenth of the rescaling (lambda - 1) is not stored."""
+    return {
+        name: (asked, stored)
+        for name, (asked, stored) in factors.items()
+        if asked is not None
+        and stored is not None
+        and asked > 1
+        and stored - 1 < (1 - LOST) * (asked - 1)
+    }
+
+
+def rounding_advice(dtype: str | None, factors: Factors) -> str:
     """Return one sentence on agents whose rescaling rounding to nearest takes, "" for none.
 
-    dtype: output dtype in words, as the user knows it, None to leave it out; lost: (lambda asked,
-    stored or expected) by agent, those for which ``loses_rescaling`` holds.
+    dtype: output dtype in words, as the user knows it, None to leave it out.
     """
+    lost = lost_rescaling(factors)
     if not lost:
         return ""
     parts = [

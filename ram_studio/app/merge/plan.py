@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from ram_studio.algorithm.meters.rounding_meter import estimate, loses_rescaling, rounding_advice
+from ram_studio.algorithm.meters.rounding_meter import estimate, rounding_advice
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.app.merge.work import MergeForm
 from ram_studio.app.numbers import DTYPE_NAMES
@@ -77,12 +77,9 @@ def rounding_caution(loaded: Loaded, form: MergeForm, dtype: str) -> str:
         return _TRAP.format(dtype=dtype)
     agents = sketch.preview(form.point, form.method, form.r, form.alpha)["agents"]
     code = next(k for k, name in DTYPE_NAMES.items() if name == dtype)
-    lost = {}
+    factors = {}
     for t, (name, numbers) in enumerate(agents.items()):
         curve = sketch.steps.curve(t, form.point, code)
-        if curve is None:
-            continue
-        kept = estimate(curve, numbers["lambda"]).value
-        if loses_rescaling(numbers["lambda"], kept):
-            lost[name] = (numbers["lambda"], kept)
-    return rounding_advice(dtype, lost)
+        if curve is not None:
+            factors[name] = (numbers["lambda"], estimate(curve, numbers["lambda"]).value)
+    return rounding_advice(dtype, factors)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from ram_studio.algorithm.meters.rounding_meter import loses_rescaling, rounding_advice
+from ram_studio.algorithm.meters.rounding_meter import rounding_advice
 from ram_studio.app import templates
 from ram_studio.app.jobs import NEED_LOAD
 from ram_studio.app.merge.plan import RESCALING, plan_merge
@@ -43,19 +43,15 @@ def result_html(merged: Merged, settings: Settings, has_zip: bool = True) -> Mar
     has_zip: False lists links to its files. They are served from the session's folder, whose name
     only its visitor knows.
     """
-    lost = {
-        name: (numbers["lambda"], numbers["effective_lambda"])
-        for name, numbers in merged.result["agents"].items()
-        if None not in (numbers.get("lambda"), numbers.get("effective_lambda"))
-        and loses_rescaling(numbers["lambda"], numbers["effective_lambda"])
-    }
+    agents = merged.result["agents"]
+    factors = {n: (a.get("lambda"), a.get("effective_lambda")) for n, a in agents.items()}
     files = [] if has_zip else sorted(f for f in merged.folder.iterdir() if f.is_file())
     return templates.render(
         "merge/result.html.j2",
         merged=merged,
         result=merged.result,
         shows_lambda=merged.method in ("ram", *RESCALING),
-        advice=rounding_advice(None, lost) if lost else "",
+        advice=rounding_advice(None, factors),
         folder=None if settings.is_space else merged.folder,
         files=[(f.name, quote(str(f)), f.stat().st_size) for f in files],
     )

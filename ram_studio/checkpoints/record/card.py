@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ram_studio.algorithm.meters.rounding_meter import loses_rescaling
+from ram_studio.algorithm.meters.rounding_meter import lost_rescaling
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.checkpoints.read.describe import plural, printable
@@ -213,16 +213,12 @@ def _settings(passport: Passport) -> list[tuple[str, object]]:
 
 def _with_lost_rescaling(passport: Passport) -> list[str]:
     """Return the agents of which rounding to nearest kept only part of the rescaling."""
-    factors = {
-        name: (agent.scaling_factor, agent.effective_scaling_factor)
-        for name, agent in passport.agents.items()
-        if passport.rounding == "nearest"
-    }
-    return [
-        name
-        for name, (asked, kept) in factors.items()
-        if asked is not None and kept is not None and loses_rescaling(asked, kept)
-    ]
+    agents = passport.agents if passport.rounding == "nearest" else {}
+    return list(
+        lost_rescaling(
+            {n: (a.scaling_factor, a.effective_scaling_factor) for n, a in agents.items()}
+        )
+    )
 
 
 def _density(agent: AgentRecord) -> str:

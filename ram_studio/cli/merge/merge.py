@@ -50,6 +50,7 @@ def merge(
     as_json: options.Json = False,
 ) -> None:
     """Merge agents into one checkpoint, by a recipe or by options (options win over the recipe)."""
+    from ram_studio.algorithm.meters.rounding_meter import rounding_advice
     from ram_studio.checkpoints.record.merge_log import remember_merge
     from ram_studio.checkpoints.record.recipe import recipe_yaml
     from ram_studio.checkpoints.record.sketch_file import load_sketch
@@ -96,37 +97,22 @@ def merge(
         return
     for warning in result.passport.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    factors = {
+        name: (agent.scaling_factor, agent.effective_scaling_factor)
+        for name, agent in result.agents.items()
+    }
     print_table(
         ("agent", "rho", "lambda asked", "lambda stored"),
         [
-            (
-                name,
-                ratio(a.rho),
-                "-" if a.scaling_factor is None else ratio(a.scaling_factor),
-                "-" if a.effective_scaling_factor is None else ratio(a.effective_scaling_factor),
-            )
-            for name, a in result.agents.items()
+            (name, ratio(agent.rho), *("-" if f is None else ratio(f) for f in factors[name]))
+            for name, agent in result.agents.items()
         ],
         title=f"{result.method} in {result.seconds:.1f} s",
     )
-    _advise(result)
-    print(f"Written to {result.out}. Next: ram-studio verify {result.out}")
-
-
-def _advise(result: Any) -> None:
-    """Say in one sentence when rounding to nearest lost more than a tenth of the rescaling."""
-    from ram_studio.algorithm.meters.rounding_meter import loses_rescaling, rounding_advice
-
-    lost = {
-        name: (a.scaling_factor, a.effective_scaling_factor)
-        for name, a in result.agents.items()
-        if a.scaling_factor is not None
-        and a.effective_scaling_factor is not None
-        and loses_rescaling(a.scaling_factor, a.effective_scaling_factor)
-    }
-    if lost and result.passport.rounding == "nearest":
-        advice = rounding_advice(result.passport.dtype, lost)
+    advice = rounding_advice(result.passport.dtype, factors)
+    if advice and result.passport.rounding == "nearest":
         print(f"note: {advice} (--rounding stochastic, --dtype float32)")
+    print(f"Written to {result.out}. Next: ram-studio verify {result.out}")
 
 
 def _recipe(
