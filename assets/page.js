@@ -53,17 +53,43 @@ const tab = (key, value) => {
 };
 
 // 128 random bits that name this tab's work on the server, so that a reload finds it again.
-const tabKey = () => {
-  const known = tab("key");
-  if (known) return known;
+const tabKey = async () => {
+  ownKey = tab("key");
+  if (ownKey && !(await isTaken(ownKey))) return ownKey;
   const bytes = crypto.getRandomValues(new Uint8Array(16));
-  const key = Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
-  tab("key", key);
-  return key;
+  ownKey = Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
+  tab("key", ownKey);
+  return ownKey;
 };
 
-// After the first answer of the server: where to start. A link opens Tune, a reload the same step.
-const enter = () => {
+// A tab that was duplicated brings its twin's key along: each would drop the other's models. So a
+// tab asks whether another one has the key, and has it itself only once nobody said so.
+const ANSWER_MS = 150;
+const CHANNEL = "ram-tabs";
+let ownKey = null;
+
+const isTaken = (key) => new Promise((done) => {
+  if (!("BroadcastChannel" in window)) { done(false); return; }
+  const channel = new BroadcastChannel(CHANNEL);
+  const end = (taken) => { channel.close(); done(taken); };
+  channel.onmessage = ({ data }) => { if (data.has === key) end(true); };
+  channel.postMessage({ asks: key });
+  setTimeout(() => end(false), ANSWER_MS);
+});
+
+const answerTwins = () => {
+  if (!("BroadcastChannel" in window)) return;
+  const channel = new BroadcastChannel(CHANNEL);
+  channel.onmessage = ({ data }) => {
+    if (data.asks && data.asks === ownKey) channel.postMessage({ has: ownKey });
+  };
+};
+
+// After the first answer of the server: where to start. A link opens Tune, a reload the same step
+// with the job that still runs: `job` names the button that shows it again.
+const enter = (job) => {
+  answerTwins();
+  if (job) document.getElementById(job)?.click();
   go(document.body.dataset.step || "load");
   const [entry] = performance.getEntriesByType("navigation");
   const last = entry && entry.type === "reload" ? tab("step") : null;

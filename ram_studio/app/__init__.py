@@ -29,9 +29,19 @@ def _quiet() -> None:
 def build(settings: Settings | None = None) -> gr.Blocks:
     """Return the app, not yet launched."""
     _quiet()
+    settings = settings or Settings()
+    from ram_studio.app.workspace import Workspace
+
+    workspace = Workspace(settings)
+    # Read by Gradio when it is imported, and by each component: its cache goes with the sessions.
+    os.environ["GRADIO_TEMP_DIR"] = str(workspace.gradio_folder)
     from ram_studio.app.page import build_page
 
-    return build_page(settings or Settings())
+    if settings.is_public:
+        from ram_studio.app.public.visitor import forget_owner_token
+
+        forget_owner_token()
+    return build_page(workspace)
 
 
 def launch(settings: Settings | None = None, **options: Any) -> Any:
@@ -43,8 +53,14 @@ def launch(settings: Settings | None = None, **options: Any) -> Any:
     app = build(settings)
     from ram_studio.app.shell import launch_options
 
+    workspace = app.ram_workspace
     if threading.current_thread() is threading.main_thread():
-        # A container is stopped with SIGTERM: leave as after Ctrl-C, so that exit handlers run and
-        # the sessions' files go.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        # A container is stopped with SIGTERM: end the jobs, whose threads the interpreter would
+        # wait for, and leave as after Ctrl-C, so that exit handlers run and all files go.
+        def leave(*_: object) -> None:
+            workspace.close()
+            sys.exit(0)
+
+        signal.signal(signal.SIGTERM, leave)
+    workspace.open()
     return app.launch(**{**launch_options(app, settings), **options})

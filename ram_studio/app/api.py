@@ -16,7 +16,7 @@ import gradio as gr
 from ram_studio.algorithm.ladder import LADDER, snap
 from ram_studio.app.check import work as check
 from ram_studio.app.experiment import work as experiment
-from ram_studio.app.jobs import Job, Report, Result, Work
+from ram_studio.app.jobs import Report, Result, Work, begin, costing
 from ram_studio.app.load import work as load_work
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.sources import MAX_AGENTS, read_sources
@@ -29,7 +29,6 @@ from ram_studio.errors import RamStudioError, SettingsError
 
 EXAMPLES = {"example": "1", "dense": "dense"}
 _POLL_SECONDS = 0.1
-_LEAVE_SECONDS = 20.0
 _MOST_PROMPTS = 300
 
 
@@ -67,16 +66,8 @@ def _check_names(kind: str, names: Iterable[str], known: Collection[str]) -> Non
 
 
 async def _finish(work: Work[Result], session: Session) -> Result:
-    """Do the work and wait for it; a cancelled request stops it."""
-    # The queue lets one heavy call run at a time: this can only be a cancelled one on its way out.
-    for _ in range(int(_LEAVE_SECONDS / _POLL_SECONDS)):
-        if not session.is_busy:
-            break
-        await asyncio.sleep(_POLL_SECONDS)
-    if session.is_busy:
-        raise SettingsError("Another job of this client is running; wait for it or cancel it.")
-    session.job = job = Job(work)
-    job.start()
+    """Do the work when it is its turn and wait for it; a cancelled request stops it."""
+    job = begin(session, work)
     try:
         while not job.is_done:
             await asyncio.sleep(_POLL_SECONDS)
@@ -93,7 +84,7 @@ class Endpoints:
         self._settings = workspace.settings
 
     def _session(self, request: gr.Request) -> Session:
-        return self._workspace.session(f"api-{request.session_hash}")
+        return self._workspace.session_of(request, "api-")
 
     def _loaded(self, analysis: str, session: Session) -> Loaded:
         if analysis in EXAMPLES:
@@ -218,13 +209,13 @@ class Endpoints:
         """
         session = self._session(request)
         loaded = self._loaded(analysis, session)
-        if self._settings.is_space and "files" in (settings or {}):
+        if self._settings.is_public and "files" in (settings or {}):
             raise SettingsError("files names a folder, which this public app does not open.")
         recipe = recipe_from(
             loaded, method, settings or {}, dtype=dtype, rounding=rounding, seed=seed
         )
         merged = await _finish(merge_work(recipe, session, self._settings, device=device), session)
-        out = merged.folder.name if self._settings.is_space else str(merged.folder)
+        out = merged.folder.name if self._settings.is_public else str(merged.folder)
         return {"merge": merged.name, **merged.result, "out": out, "recipe": merged.recipe}
 
     async def evaluate(
@@ -262,11 +253,12 @@ class Endpoints:
             chosen = {name: every[name] for name in wanted}
             return check.score_models(chosen, plan, session, self._workspace, report, cancel)
 
-        report = (await _finish(work, session)).to_dict()
+        effort = check.effort_of({name: every[name] for name in wanted}, plan, session)
+        report = (await _finish(costing(work, effort), session)).to_dict()
         for numbers in report["models"].values():
             # gradio_client takes anything with a "path" for a file to download.
             path = numbers.pop("path", None)
-            if not self._settings.is_space:
+            if self._settings.is_private:
                 numbers["folder"] = path
         return report
 
@@ -313,7 +305,8 @@ class Endpoints:
         def work(report: Report, cancel: CancelToken) -> Any:
             return experiment.compare(recipes, limit, session, self._workspace, report, cancel)
 
-        return (await _finish(work, session)).to_dict()
+        effort = experiment.compare_effort(recipes, int(limit), session)
+        return (await _finish(costing(work, effort), session)).to_dict()
 
     async def sweep(
         self,
@@ -336,7 +329,7 @@ class Endpoints:
             settings: epsilon, r and alpha where they are not varied.
             suites: as for /evaluate, without health; the example's own when left out.
             items: questions per suite (the example's: per skill) to choose by, 1 to 100.
-            minutes: time for all, up to 30.
+            minutes: time for all, up to 30 (3 where strangers come).
             search: "grid" for every combination, or "optuna" to propose `trials` settings.
 
         Returns:
@@ -354,7 +347,7 @@ class Endpoints:
             settings or {},
             suites=[check.SUITE] if suites is None else [str(name) for name in suites],
             items=items,
-            minutes=min(_number("minutes", minutes), experiment.MAX_MINUTES),
+            minutes=min(_number("minutes", minutes), self._settings.max_sweep_minutes),
             search=search,
             trials=trials,
         )
@@ -362,7 +355,8 @@ class Endpoints:
         def work(report: Report, cancel: CancelToken) -> Any:
             return experiment.sweep(plan, session, self._workspace, report, cancel)
 
-        return (await _finish(work, session)).to_dict()
+        effort = experiment.sweep_effort(plan)
+        return (await _finish(costing(work, effort), session)).to_dict()
 
 
 def build(workspace: Workspace) -> None:
@@ -374,5 +368,5 @@ def build(workspace: Workspace) -> None:
             worded(getattr(endpoints, name)),
             api_name=name,
             concurrency_id="heavy",
-            concurrency_limit=1,
+            concurrency_limit=None,
         )

@@ -1,7 +1,9 @@
 """One long piece of work in a thread, watched from a generator and stopped from anywhere.
 
-The generator that Gradio runs only polls; the work itself asks its CancelToken between pieces. So
-Stop acts within one piece, and a closed page (which closes the generator) stops the work as well.
+The generator that Gradio runs only polls; the work itself asks its CancelToken between pieces, so
+Stop acts within one piece. A job first stands in the line of ``public.lanes``; who leaves the page
+leaves the line or ends the job some seconds later (``public.keeper``), and a page that was reloaded
+in between shows it again.
 
 A panel with a job has ``JobControls``, connects them with ``connect``, and its handler is one
 ``watch``: is anything loaded, is the session free, does the form hold; then start, progress, stop
@@ -14,13 +16,15 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import gradio as gr
 
 from ram_studio.app import templates
+from ram_studio.app.numbers import duration_text
+from ram_studio.app.public.lanes import Effort, Place, Turn
+from ram_studio.app.public.visitor import way_out, without_places
 from ram_studio.app.session import Session
 from ram_studio.app.workspace import Workspace
 from ram_studio.engine.events import CancelToken
@@ -39,25 +43,60 @@ POLL_SECONDS = 0.15
 QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 """Options of every event of the page."""
 
-HEAVY: dict[str, Any] = {**QUIET, "concurrency_id": "heavy", "concurrency_limit": 1}
-"""Options of events with a job: one at a time for all visitors."""
+LIGHT: dict[str, Any] = {**QUIET, "queue": False}
+"""Options of events that are answered at once: they stand in no line."""
+
+HEAVY: dict[str, Any] = {**QUIET, "concurrency_id": "heavy", "concurrency_limit": None}
+"""Options of events with a job, which stand in our own line (``public.lanes``), not Gradio's."""
 
 STOP = "Stop"
 STOPPED = "Stopped."
 BUSY = "Another job of this session is running. Stop it, or wait until it is done."
 NEED_LOAD = "Nothing is loaded yet. Go back to Load and use the example or your own models."
 _WAITING = "Waiting for its turn"
+_OUT_OF_TIME = "This took longer than a job of one visitor may here and was stopped."
+
+
+def costing(work: Work[Result], effort: Effort) -> Work[Result]:
+    """Return work with what it will cost, by which it is put in line."""
+    work.effort = effort  # type: ignore[attr-defined]
+    return work
+
+
+class Shown(NamedTuple):
+    """How a panel shows its job, so that a reloaded page can take up where it was."""
+
+    controls: JobControls
+    tell: Callable[[Any], Updates]
+    finish: Callable[[Any], Updates]
+    explain: Callable[[RamStudioError, Job[Any]], str] | None
 
 
 class Job(Generic[Result]):
-    """Work that runs in its own thread.
+    """Work that runs in its own thread, when it is its turn.
 
-    work: called with a function that takes progress events (kept: the latest) and a CancelToken.
+    Args:
+        work: called with a function that takes progress events (kept: the latest) and a
+            CancelToken.
+        turn: its place in the line; None to run at once.
+        hides_places: whether errors name no place of this machine.
+
+    Attributes:
+        clients: who waits for it (Gradio's session hashes). shown: how, in a page.
+        is_told: whether a page has shown how it ended. why: it was stopped, "" for the visitor.
     """
 
-    def __init__(self, work: Work[Result]) -> None:
+    def __init__(
+        self, work: Work[Result], turn: Turn | None = None, *, hides_places: bool = False
+    ) -> None:
         self.cancel = CancelToken()
+        self.clients: set[str] = set()
+        self.shown: Shown | None = None
+        self.is_told = False
+        self.why = ""
         self._work = work
+        self._turn = turn
+        self._hides_places = hides_places
         self._latest: Any = None
         self._done = threading.Event()
         self._result: Result | None = None
@@ -69,20 +108,43 @@ class Job(Generic[Result]):
 
     def _run(self) -> None:
         try:
+            if self._turn is not None:
+                self._turn.wait(self.cancel)
             self._result = self._work(self._report, self.cancel)
         # Handed to whoever asks for the result, on another thread.
         except BaseException as error:
             self._error = error
         finally:
+            if self._turn is not None:
+                is_whole = self._error is None and not self.cancel.is_cancelled
+                self._turn.leave(finished=is_whole)
             self._done.set()
 
     def start(self) -> None:
         """Start the work in its thread."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Ask the work to stop at its next opportunity; returns at once."""
+    def stop(self, why: str = "") -> None:
+        """Ask the work to stop at its next opportunity, or to leave the line; returns at once."""
+        if not self.cancel.is_cancelled:
+            self.why = why
         self.cancel.cancel()
+
+    @property
+    def entered(self) -> float:
+        """When it was put in line (time.monotonic)."""
+        return self._turn.asked if self._turn is not None else 0.0
+
+    @property
+    def began(self) -> float | None:
+        """When it began to run; None while it stands in line."""
+        return self._turn.began if self._turn is not None else self.entered
+
+    @property
+    def latest(self) -> Any:
+        """Its place in the line, then the latest progress event of the work."""
+        place = self._turn.place() if self._turn is not None else None
+        return self._latest if place is None else place
 
     @property
     def is_done(self) -> bool:
@@ -90,21 +152,30 @@ class Job(Generic[Result]):
         return self._done.is_set()
 
     def updates(self, poll_seconds: float = POLL_SECONDS) -> Generator[Any, None, None]:
-        """Start the work and yield each new progress event until it has ended.
+        """Start the work unless it was, and yield each new event (or Place) until it has ended.
 
-        Closing the iterator early stops the work and waits for it, so that it cannot go on unseen.
+        Closing the iterator early is ``left``.
         """
-        self.start()
-        seen = None
+        if self._thread.ident is None:
+            self.start()
+        seen: Any = None
         try:
             while not self._done.wait(poll_seconds):
-                if self._latest is not seen:
-                    seen = self._latest
+                latest = self.latest
+                if latest is not seen and not (isinstance(latest, Place) and latest == seen):
+                    seen = latest
                     yield seen
         finally:
-            if not self._done.is_set():
-                self.stop()
-                self._done.wait(10)
+            self.left()
+
+    def left(self) -> None:
+        """Note that one who waited for it has gone: it is stopped, unless a Keeper sees to that.
+
+        Waits for its end, so that it cannot go on unseen.
+        """
+        if not self._done.is_set() and not (self._turn and self._turn.lanes.is_kept):
+            self.stop()
+            self._done.wait(10)
 
     def outcome(self) -> tuple[Result | None, RamStudioError | None]:
         """Return (result, None), or (None, why there is none). Call after ``updates`` ended.
@@ -114,7 +185,11 @@ class Job(Generic[Result]):
         """
         if self._error is None:
             return self._result, None
+        if self.why == "time":
+            return None, RamStudioError(f"{_OUT_OF_TIME} {way_out()}")
         if isinstance(self._error, RamStudioError):
+            if self._hides_places:
+                return None, type(self._error)(without_places(str(self._error)))
             return None, self._error
         _LOG.error("A job failed unexpectedly.", exc_info=self._error)
         return None, RamStudioError(
@@ -123,10 +198,27 @@ class Job(Generic[Result]):
         )
 
     def result(self) -> Result:
-        """Return what the work returned, or raise what it raised. Call after ``updates`` ended."""
-        if self._error is not None:
-            raise self._error
-        return self._result  # type: ignore[return-value]
+        """Return what the work returned. Call after ``updates`` ended.
+
+        Raises: RamStudioError as ``outcome`` returns it; whatever else the work raised.
+        """
+        result, error = self.outcome()
+        if self._error is not None and error is not None:
+            raise error if isinstance(self._error, RamStudioError) else self._error
+        return cast("Result", result)
+
+
+def begin(session: Session, work: Work[Result]) -> Job[Result]:
+    """Return a session's new job, in line.
+
+    Raises: LineFullError when this visitor, or the line, has enough jobs.
+    """
+    turn = session.lanes.enter(getattr(work, "effort", Effort()), session.key, session.address)
+    job = Job(work, turn, hides_places=session.is_public)
+    turn.job = session.job = job
+    job.clients.add(session.client)
+    job.start()
+    return job
 
 
 @dataclass(frozen=True)
@@ -174,17 +266,25 @@ def watch(
         yield {controls.status: templates.callout(BUSY, "warn")}
         return
     try:
-        job = Job(prepare())
+        job = begin(session, prepare())
     except RamStudioError as error:
         yield {controls.status: templates.callout(str(error), "bad")}
         return
-    session.job = job
+    job.shown = Shown(controls, tell, finish, explain)
+    yield from _show(job, job.shown)
+
+
+def _show(job: Job[Any], shown: Shown) -> Iterator[Updates]:
+    controls, tell, finish, explain = shown
     # The buttons only when they change: one that is drawn anew under the pointer misses its click.
     buttons = {controls.start: gr.update(interactive=False), controls.stop: gr.update(visible=True)}
-    yield {**buttons, **tell(None)}
-    with closing(job.updates()) as events:
-        for event in events:
-            yield tell(event)
+    try:
+        yield {**buttons, **tell(None)}
+        for event in job.updates():
+            yield {controls.status: place_html(event)} if isinstance(event, Place) else tell(event)
+    finally:
+        job.left()
+    job.is_told = True
     idle = {controls.start: gr.update(interactive=True), controls.stop: gr.update(visible=False)}
     result, problem = job.outcome()
     if problem is not None:
@@ -192,9 +292,32 @@ def watch(
         yield {**idle, controls.status: said}
         return
     try:
-        yield {**idle, controls.status: "", **finish(cast(Result, result))}
+        yield {**idle, controls.status: "", **finish(result)}
     except RamStudioError as error:
         yield {**idle, controls.status: templates.callout(str(error), "bad")}
+
+
+def place_html(place: Place) -> str:
+    """Return where a job stands in the line, for its status."""
+    wait = f"about {duration_text(place.seconds)}" if place.seconds >= 1 else "a moment"
+    return templates.progress(None, f"Place {place.number} in line", f"starts in {wait}")
+
+
+def unfinished(session: Session) -> str:
+    """Return the element of the panel whose job a reloaded page has to show; "" for none.
+
+    The page counts as waiting for it from now on.
+    """
+    job = session.job
+    if not isinstance(job, Job) or job.shown is None or job.is_told:
+        return ""
+    job.clients.add(session.client)
+    return resume_id(job.shown.controls)
+
+
+def resume_id(controls: JobControls) -> str:
+    """Return the element that a page presses to show a panel's job again."""
+    return f"resume-{controls.start.elem_id}"
 
 
 def connect(
@@ -214,9 +337,21 @@ def connect(
         if job is not None:
             job.stop()
 
-    # Shown at once by the browser, until the job's first word: heavy work is done one at a time.
+    def resume(request: gr.Request) -> Iterator[Updates]:
+        session = workspace.session_of(request)
+        job = session.job
+        if isinstance(job, Job) and job.shown is not None and job.shown.controls is controls:
+            job.clients.add(session.client)
+            yield from _show(job, job.shown)
+        else:
+            yield {controls.status: ""}
+
+    # Shown at once by the browser, until the job's first word: it may have to stand in line.
     waiting = f"() => {json.dumps(templates.progress(None, _WAITING))}"
     controls.start.click(fn=None, js=waiting, outputs=controls.status)
     controls.stop.click(stop, None, None, queue=False, **QUIET)
     every = list(dict.fromkeys([*controls.all, *outputs]))
+    # Pressed by a reloaded page, see page.js.
+    again = gr.Button(visible="hidden", elem_id=resume_id(controls))
+    again.click(resume, None, every, **HEAVY)
     return controls.start.click(run, inputs, every, **HEAVY)

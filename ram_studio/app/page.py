@@ -15,7 +15,6 @@ from ram_studio.app.history import panel as history
 from ram_studio.app.load import panel as load
 from ram_studio.app.look import panel as look
 from ram_studio.app.merge import panel as merge
-from ram_studio.app.settings import Settings
 from ram_studio.app.shared import Shared
 from ram_studio.app.tune import panel as tune
 from ram_studio.app.workspace import Workspace
@@ -34,10 +33,9 @@ def _stepper() -> dict[str, gr.Button]:
     return steps
 
 
-def build_page(settings: Settings) -> gr.Blocks:
+def build_page(workspace: Workspace) -> gr.Blocks:
     """Return the app."""
-    workspace = Workspace(settings)
-    with gr.Blocks(title=shell.TITLE, analytics_enabled=False, delete_cache=(3600, 86400)) as app:
+    with gr.Blocks(title=shell.TITLE, analytics_enabled=False, delete_cache=(600, 3600)) as app:
         html(shell.head_html(), elem_id="ram-head")
         shared = Shared(workspace, _stepper())
         # Before the panels' events: their handlers' names would take the endpoints'.
@@ -46,6 +44,6 @@ def build_page(settings: Settings) -> gr.Blocks:
             panel.build(shared)
         html('<div id="ram-strip"></div>')
         shared.connect()
-    app.queue(max_size=40, default_concurrency_limit=8)
+    app.queue(max_size=200, default_concurrency_limit=8, api_open=False)
     app.ram_workspace = workspace
     return app

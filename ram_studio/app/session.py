@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ram_studio.algorithm.sketch import Sketch
+from ram_studio.app.public.lanes import Lanes
 from ram_studio.evals.experiment.table import SweepState
 from ram_studio.evals.report.tables import EvalReport
 
@@ -21,7 +22,7 @@ class Running(Protocol):
     def is_done(self) -> bool:
         """Whether it has ended, one way or another."""
 
-    def stop(self) -> None:
+    def stop(self, why: str = "") -> None:
         """Ask it to stop."""
 
 
@@ -41,6 +42,11 @@ class Loaded:
     sketch: Sketch
     options: Mapping[str, str] = field(default_factory=dict)
     read_rate: float | None = None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The base and the agents, each a folder or a Hub id."""
+        return (self.base, *self.agents.values())
 
     @property
     def identity(self) -> str:
@@ -100,7 +106,8 @@ class Chat:
 class Session:
     """One visitor's work. Changed by one handler at a time: heavy ones check ``job``.
 
-    report: what Check shows. found: what History compares.
+    report: what Check shows. found: what History compares. client, address: who called last.
+    lanes: where its heavy jobs run. is_public: others come here, who are told no place of it.
     """
 
     key: str
@@ -114,6 +121,10 @@ class Session:
     sweep: SweepState | None = None
     job: Running | None = None
     touched: float = field(default_factory=time.monotonic)
+    client: str = ""
+    address: str = ""
+    lanes: Lanes = field(default_factory=Lanes)
+    is_public: bool = False
 
     @property
     def is_busy(self) -> bool:
@@ -137,6 +148,10 @@ class Session:
             self.comparison = None
             self.sweep = None
         self.loaded = loaded
+
+    def forget_merge(self, name: str) -> None:
+        """Take a merge off the list; its folder is the caller's business."""
+        self.merges.pop(name, None)
 
     def free_name(self, wanted: str) -> str:
         """Return ``wanted``, with a number when a merge of that name exists already."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ram_studio.errors import SettingsError
@@ -14,6 +14,7 @@ DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 7860
 _SPACE_ITEMS = 24
 _SPACE_TOKENS = 160
+_PUBLIC_SWEEP_MINUTES = 3.0
 _OWN_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
@@ -32,10 +33,15 @@ class Settings:
     is_space: True on a public Space: Hub ids only, no local paths are taken or shown.
     work_dir: parent of the sessions' folders (merged checkpoints live there until they expire).
     max_download_bytes: most that one Hub checkpoint may weigh on a Space.
-    max_zip_bytes: merged folders up to this size are offered as one zip.
     idle_seconds: a session untouched for this long is removed with its files.
+    gone_seconds: so is, where strangers come, one whose page was closed for this long.
     max_suite_items: most questions of one general suite. max_check_seconds: longest evaluation on a
-        Space. max_chat_tokens: longest answer in the chat.
+        Space; it keeps its answers. max_chat_tokens: longest answer in the chat.
+    max_job_seconds: longest run of any job where strangers come. max_sweep_minutes: most that a
+        sweep can be given.
+    max_merges, max_session_bytes: merges that a visitor may keep; the oldest go first.
+    max_disk_bytes: of all visitors and caches together, where strangers come.
+    jobs_per_address: jobs that one address may have, half of them running; 0 is no limit.
     """
 
     host: str = DEFAULT_HOST
@@ -44,16 +50,27 @@ class Settings:
     is_space: bool = False
     work_dir: Path = field(default_factory=_default_work_dir)
     max_download_bytes: int = 12_000_000_000
-    max_zip_bytes: int = 1_000_000_000
     idle_seconds: float = 3 * 3600.0
     max_suite_items: int = 64
-    max_check_seconds: float = 900.0
+    max_check_seconds: float = 240.0
     max_chat_tokens: int = 512
+    max_job_seconds: float = 300.0
+    max_sweep_minutes: float = 30.0
+    gone_seconds: float = 600.0
+    max_merges: int = 8
+    max_session_bytes: int = 12_000_000_000
+    max_disk_bytes: int = 30_000_000_000
+    jobs_per_address: int = 2
 
     @property
     def is_private(self) -> bool:
         """Whether only this machine's user can come here; checks are then kept for good."""
         return not self.is_space and self.host in _OWN_HOSTS
+
+    @property
+    def is_public(self) -> bool:
+        """Whether others come here: a Space, a container, a laptop that serves a classroom."""
+        return not self.is_private
 
     @classmethod
     def from_environment(
@@ -65,6 +82,8 @@ class Settings:
         environ: Mapping[str, str] | None = None,
     ) -> Settings:
         """Return the settings from flags, then GRADIO_SERVER_NAME / _PORT and SPACE_ID.
+
+        RAM_STUDIO_JOBS_PER_ADDRESS is for a class that comes through one address.
 
         Raises: SettingsError for a port that is no port, or a models folder that is none.
         """
@@ -82,12 +101,23 @@ class Settings:
                 f"--models-dir is {folder}, which is no folder; give the folder that holds your "
                 "checkpoints."
             )
+        jobs = env.get("RAM_STUDIO_JOBS_PER_ADDRESS", "2")
+        if not jobs.isdecimal():
+            raise SettingsError(
+                f"RAM_STUDIO_JOBS_PER_ADDRESS is {jobs!r}; it must be a whole number, 0 for none."
+            )
         is_space = bool(env.get("SPACE_ID"))
-        return cls(
+        settings = cls(
             host=host or env.get("GRADIO_SERVER_NAME") or DEFAULT_HOST,
             port=number,
             models_dir=folder,
             is_space=is_space,
-            max_suite_items=_SPACE_ITEMS if is_space else 64,
-            max_chat_tokens=_SPACE_TOKENS if is_space else 512,
+            jobs_per_address=int(jobs),
         )
+        if is_space:
+            settings = replace(
+                settings, max_suite_items=_SPACE_ITEMS, max_chat_tokens=_SPACE_TOKENS
+            )
+        if settings.is_public:
+            settings = replace(settings, max_sweep_minutes=_PUBLIC_SWEEP_MINUTES)
+        return settings

@@ -115,7 +115,7 @@ class Shared:
 
     def session(self, request: gr.Request) -> Session:
         """Return the session of whoever asks."""
-        return self.workspace.session(request.session_hash)
+        return self.workspace.session_of(request)
 
     def when_built(self, wire: Callable[[], None]) -> None:
         """Have events connected once every panel stands."""

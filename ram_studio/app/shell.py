@@ -7,11 +7,15 @@ from typing import Any
 
 import gradio as gr
 from markupsafe import Markup
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from ram_studio.app import palette
+from ram_studio.app.public.doorway import MOST_RECIPE_BYTES, Doorway, security_headers
+from ram_studio.app.public.visitor import duplicate_link
+from ram_studio.app.public.zips import zip_route
 from ram_studio.app.settings import Settings
 from ram_studio.app.templates import render
 from ram_studio.resources import asset_path
@@ -27,7 +31,7 @@ STYLES = ("app.css", "check.css")
 
 def head_html() -> Markup:
     """Return the page's head: title, tagline, the button for light and dark."""
-    return render("head.html.j2", title=TITLE)
+    return render("head.html.j2", title=TITLE, duplicate=duplicate_link())
 
 
 def _script(request: Request) -> Response:
@@ -56,18 +60,25 @@ def document_head() -> str:
 
 def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
     """Return the arguments of ``gr.Blocks.launch``: looks, script, what strangers may not do."""
+    workspace = app.ram_workspace
+    headers = security_headers(is_space=settings.is_space)
     return {
         "server_name": settings.host,
         "server_port": settings.port,
         "theme": palette.build_theme(),
         "head": document_head(),
-        "app_kwargs": {"routes": [Route("/ram/{name}", _script)]},
+        "app_kwargs": {
+            "routes": [Route("/ram/{name}", _script), zip_route(workspace.merge_folder)],
+            "middleware": [Middleware(Doorway, presence=workspace.presence, headers=headers)],
+        },
+        # A job that waits or runs holds one while it is watched; light events need some too.
+        "max_threads": 300,
         "show_error": False,
         "ssr_mode": False,
         "run_history": False,
         "enable_monitoring": False,
-        "max_file_size": "1mb",
+        "max_file_size": MOST_RECIPE_BYTES,
         "footer_links": ["api", "gradio"],
         # The sessions' folders, whose names cannot be guessed.
-        "allowed_paths": [str(app.ram_workspace.root)],
+        "allowed_paths": [str(workspace.root)],
     }

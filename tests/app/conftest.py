@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from visitor import free_port
 
 from ram_studio.resources import asset_path
 
 ROOT = Path(__file__).resolve().parents[2]
+# A Hub of its own on this machine.
+sys.path.append(str(ROOT / "tests" / "checkpoints"))
 START_SECONDS = 90.0
 BROWSER_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -91,6 +86,12 @@ def session(workspace: object) -> object:
     visitor = workspace.session("tab")  # type: ignore[attr-defined]
     visitor.load(load_example("1"))
     return visitor
+
+
+@pytest.fixture(scope="session")
+def run_app() -> Callable[..., contextlib.AbstractContextManager[str]]:
+    """Return what runs the app in a process of its own, for tests that need one of their own."""
+    return running_app
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 
@@ -172,29 +171,10 @@ def test_sessions_are_apart_and_a_key_finds_its_session_again(tmp_path: Path) ->
     assert one is workspace.session("tab-1")
     assert one.folder != two.folder
     assert workspace.attach("reloaded", one.key) is one
-    # A tab that comes just when idle sessions are looked for keeps its key, too.
-    workspace._swept = float("-inf")
     assert workspace.attach("new tab", "0" * 32).key == "0" * 32
     assert workspace.attach("strange", "../../etc").key not in (one.key, two.key)
     workspace.close()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_idle_session_loses_its_files_but_not_while_it_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ram_studio.app.workspace._SWEEP_SECONDS", 0.0)
-    workspace = Workspace(Settings(work_dir=tmp_path, idle_seconds=0.2))
-    idle, busy = workspace.session("idle"), workspace.session("busy")
-    idle.folder.mkdir(parents=True)
-    go = threading.Event()
-    busy.job = Job(lambda report, cancel: go.wait(5))
-    busy.job.start()
-    time.sleep(0.3)
-    workspace.session("other")
-    assert not idle.folder.exists()
-    assert workspace.session("busy") is busy
-    go.set()
 
 
 def test_loading_others_drops_the_merges_of_these(tmp_path: Path) -> None:
@@ -258,18 +238,6 @@ def test_a_result_says_how_much_rounding_took_and_hides_paths_on_a_space(tmp_pat
     assert "<b>a</b>" not in html
     assert "<i>m</i>" not in html
     assert "secret" in view.result_html(merged, LOCAL)
-
-
-def test_a_merge_too_large_for_a_zip_is_offered_file_by_file(tmp_path: Path) -> None:
-    folder = tmp_path / "a folder"
-    folder.mkdir()
-    (folder / "model.safetensors").write_bytes(b"12345")
-    merged = Merged("m", folder, "task-arithmetic", _RESULT, "")
-    session = Workspace(Settings(work_dir=tmp_path / "work")).session("t")
-    assert work.zip_of(merged, session, Settings(max_zip_bytes=4)) is None
-    html = view.result_html(merged, LOCAL, has_zip=False)
-    assert "a%20folder/model.safetensors" in html
-    assert work.zip_of(merged, session, LOCAL).stat().st_size > 5
 
 
 # ---------------------------------------------------------------------------- texts

@@ -66,7 +66,7 @@ def mixed(tmp_path_factory) -> tuple[dict[str, Path], Loaded]:
 
 def test_headers_tell_dtypes_configs_and_tokenizers_before_the_pass(mixed) -> None:
     _, loaded = mixed
-    html = fit_html(load(loaded.base, loaded.agents), is_space=False)
+    html = fit_html(load(loaded.base, loaded.agents), is_public=False)
     assert re.search(r"noisy /\S+ \d.\d MB float32", words(html))
     assert re.search(r"tool /\S+ \d.\d MB bfloat16", words(html))
     assert "Verdict" not in html  # that takes a pass
@@ -79,7 +79,7 @@ def test_headers_tell_dtypes_configs_and_tokenizers_before_the_pass(mixed) -> No
 def test_after_the_pass_both_densities_and_the_verdict_are_side_by_side(mixed) -> None:
     _, loaded = mixed
     fit = load(loaded.base, loaded.agents)
-    html = fit_html(fit, loaded.sketch, is_space=False)
+    html = fit_html(fit, loaded.sketch, is_public=False)
     preview = loaded.sketch.preview()
     stored, rounded = preview["agents"], preview["as_base_dtype"]["agents"]
     for name in loaded.agents:

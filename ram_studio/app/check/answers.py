@@ -2,12 +2,12 @@
 
 On one's own machine, checks go to the store that the command line uses too, and stay. Where
 strangers can come, each session has its own, which goes with its folder; only what the shipped
-models answered is shared between visitors, so that nobody waits for it twice.
+models, and merges of them, answered is shared between visitors: nobody waits for it twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,32 +26,29 @@ def memory_folder(session: Session, settings: Settings) -> Path:
     return user_folder() if settings.is_private else session.folder
 
 
-def open_answers(
-    session: Session, workspace: Workspace, shipped: Collection[str] = ()
-) -> AnswerStore:
+def open_answers(session: Session, workspace: Workspace) -> AnswerStore:
     """Return this visitor's store, open, for the thread that asks.
-
-    shipped: folders of models whose answers are shared where visitors have stores of their own.
 
     Raises: EvaluationError when the file is damaged or cannot be used.
     """
     path = memory_folder(session, workspace.settings) / "answers.sqlite3"
-    if workspace.settings.is_private:
+    loaded = session.loaded
+    # Of a shipped set everything is known to everybody: the weights, and what can be made of them.
+    if workspace.settings.is_private or loaded is None or loaded.example is None:
         return AnswerStore(path)
-    return SharingStore(path, workspace.root / "shared" / "answers.sqlite3", shipped)
+    return SharingStore(path, workspace.root / "shared" / "answers.sqlite3")
 
 
 class SharingStore(AnswerStore):
-    """A visitor's store that takes shipped models' answers from, and adds them to, a shared file.
+    """A visitor's store that takes answers from, and adds its own to, a file for all visitors.
 
     Args:
-        path: the visitor's file. shared: the file for all. shipped: folders of shipped models.
+        path: the visitor's file. shared: the file for all.
     """
 
-    def __init__(self, path: Path, shared: Path, shipped: Collection[str]) -> None:
+    def __init__(self, path: Path, shared: Path) -> None:
         super().__init__(path)
         self._shared = AnswerStore(shared)
-        self._shipped = frozenset(shipped)
         self._twins: dict[int, int] = {}
 
     def open_run(
@@ -62,15 +59,15 @@ class SharingStore(AnswerStore):
         path: str | None = None,
         merge: Mapping[str, Any] | None = None,
     ) -> int:
-        """Return the run with this key, with what is known already of a shipped model in it."""
+        """Return the run with this key, with what any visitor's model of this key answered."""
         run = super().open_run(key, model=model, path=path, merge=merge)
-        if path in self._shipped:
-            self.adopt(run, key, self._shared.path)
-            self._twins[run] = self._shared.open_run(key, model=Path(path).name)
+        self.adopt(run, key, self._shared.path)
+        # Under no name of this visitor's, who may have called a merge anything.
+        self._twins[run] = self._shared.open_run(key, model="model")
         return run
 
     def record(self, run: int, answers: Sequence[tuple[Question, Reply, Verdict]]) -> None:
-        """Write a batch of answers; those of a shipped model for everybody."""
+        """Write a batch of answers, for everybody."""
         super().record(run, answers)
         if run in self._twins:
             self._shared.record(self._twins[run], answers)

@@ -154,7 +154,7 @@ def ask_all(
             said = replace(said, state="done", verdict=_STOPPED)
         except RamStudioError as error:
             text = str(error)
-            if workspace.settings.is_space:
+            if workspace.settings.is_public:
                 text = without_folders(text, folders, session)
             said = replace(answers[name], state="done", verdict=text, tone="bad")
         tell(said)

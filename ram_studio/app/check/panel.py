@@ -22,6 +22,7 @@ from ram_studio.app.jobs import (
     Updates,
     Work,
     connect,
+    costing,
     stop_button,
     watch,
 )
@@ -230,7 +231,7 @@ class CheckPanel:
 
                 return work.score_models(chosen, plan, session, workspace, tell, cancel)
 
-            return score
+            return costing(score, work.effort_of(chosen, plan, session))
 
         def tell(event: Scoring | None) -> Updates:
             return {self.controls.status: progress_html(event)}

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ram_studio.app.check.answers import open_answers
 from ram_studio.app.check.progress_grid import Cell, Scoring
 from ram_studio.app.jobs import Report
+from ram_studio.app.public.lanes import Effort
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Workspace
@@ -36,10 +37,10 @@ _TELL_SECONDS = 0.1
 
 
 class Candidate(NamedTuple):
-    """A model that can be evaluated: its folder, and whether it is one of the shipped ones."""
+    """A model that can be evaluated: its folder, and the recipe it was merged by, if it was."""
 
     path: str
-    is_shipped: bool
+    recipe: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,9 @@ def candidates(session: Session) -> dict[str, Candidate]:
     """Return every model of the session by name: the base, the agents, the merges."""
     if session.loaded is None:
         return {}
-    shipped = session.loaded.example is not None
-    found = {BASE: Candidate(session.loaded.base, shipped)}
-    found |= {n: Candidate(p, shipped) for n, p in session.loaded.agents.items()}
-    found |= {m.name: Candidate(str(m.folder), False) for m in session.merges.values()}
+    found = {BASE: Candidate(session.loaded.base)}
+    found |= {n: Candidate(p) for n, p in session.loaded.agents.items()}
+    found |= {m.name: Candidate(str(m.folder), m.recipe) for m in session.merges.values()}
     return found
 
 
@@ -69,7 +69,7 @@ def agents_of(session: Session) -> list[str]:
 
 def offered_lengths(settings: Settings) -> tuple[int, ...]:
     """Return the prompt lengths that the memory suite can be asked for here."""
-    return _SPACE_LENGTHS if settings.is_space else LENGTHS
+    return _SPACE_LENGTHS if settings.is_public else LENGTHS
 
 
 def code_refusal() -> str | None:
@@ -109,6 +109,23 @@ def make_plan(
     if "memory" in chosen and not wanted:
         raise SettingsError("Suite memory needs a prompt length. Tick at least one.")
     return Plan(chosen, whole, wanted or allowed[:1])
+
+
+def effort_of(models: Mapping[str, Candidate], plan: Plan, session: Session) -> Effort:
+    """Return what an evaluation costs: a part for each model, in answers.
+
+    Of a shipped set's models, and of equal merges of them, answers are there for the next visitor.
+    """
+    skills = 3
+    answers = sum(plan.limits.get(n, 10) * (skills if n == SUITE else 1) for n in plan.suites)
+    asked = repr((plan.suites, sorted(plan.limits.items()), plan.lengths))
+    loaded = session.loaded
+    is_example = loaded is not None and loaded.example is not None
+    parts = {
+        f"{'' if is_example else session.key} {model.recipe or model.path} {asked}": answers
+        for model in models.values()
+    }
+    return Effort("answers" if is_example else "slow answers", parts)
 
 
 class _Watch:
@@ -162,11 +179,10 @@ def score_models(
         checkpoint = open_model(model.path, name, cancel)
         folders[name] = str(checkpoint.folder)
         nbytes = max(nbytes, checkpoint.nbytes)
-    shipped = [folders[name] for name, model in models.items() if model.is_shipped]
     watch = _Watch(list(models), report)
     is_over = time_limit(settings, cancel)
     try:
-        with open_answers(session, workspace, shipped) as store:
+        with open_answers(session, workspace) as store:
             return evaluate(
                 folders,
                 plan.suites,
@@ -180,14 +196,14 @@ def score_models(
                 should_stop=is_over,
             )
     except EvaluationError as error:
-        if not settings.is_space:
+        if settings.is_private:
             raise
         raise EvaluationError(without_folders(str(error), folders, session)) from error
 
 
 def time_limit(settings: Settings, cancel: CancelToken) -> Callable[[], bool]:
     """Return what tells whether to stop: when cancelled or, on a Space, out of time."""
-    seconds = settings.max_check_seconds if settings.is_space else float("inf")
+    seconds = settings.max_check_seconds if settings.is_public else float("inf")
     end = time.monotonic() + seconds
     return lambda: cancel.is_cancelled or time.monotonic() > end
 

@@ -24,6 +24,7 @@ from ram_studio.app.jobs import (
     Updates,
     Work,
     connect,
+    costing,
     stop_button,
     watch,
 )
@@ -164,7 +165,7 @@ class ComparePanel:
                 table = work.compare(rows, limit, session, workspace, report, cancel)
                 return keep(table, title, session)
 
-            return compare
+            return costing(compare, work.compare_effort(rows, limit, session))
 
         def tell(event: tuple[str, int, int] | None) -> Updates:
             return {self.controls.status: progress_html(event)}

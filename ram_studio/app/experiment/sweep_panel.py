@@ -15,12 +15,23 @@ from ram_studio.app.boxes import html
 from ram_studio.app.experiment import work
 from ram_studio.app.experiment.sweep_figure import axes_of, axis_label, sweep_figure
 from ram_studio.app.experiment.table import ordered, result_table, sweep_grid
-from ram_studio.app.jobs import QUIET, JobControls, Updates, Work, connect, stop_button, watch
+from ram_studio.app.jobs import (
+    QUIET,
+    JobControls,
+    Report,
+    Updates,
+    Work,
+    connect,
+    costing,
+    stop_button,
+    watch,
+)
 from ram_studio.app.numbers import epsilon_text, setting_text
 from ram_studio.app.session import Session
 from ram_studio.app.shared import Shared
 from ram_studio.app.templates import callout, progress, render
 from ram_studio.app.tune.deep_link import ALPHA_MAX, R_MAX
+from ram_studio.engine.events import CancelToken
 from ram_studio.evals.experiment.table import SweepState
 from ram_studio.evals.suites import ALL_SUITES
 
@@ -92,10 +103,10 @@ class SweepPanel:
                 **slider,
             )
             self.minutes = gr.Number(
-                5,
+                min(5.0, self.shared.settings.max_sweep_minutes),
                 label="At most minutes",
                 minimum=0.1,
-                maximum=work.MAX_MINUTES,
+                maximum=self.shared.settings.max_sweep_minutes,
                 min_width=120,
                 elem_id="sweep-minutes",
             )
@@ -230,9 +241,14 @@ class SweepPanel:
         axis, drawn = data[self.axis], [0.0]
 
         def prepare() -> Work[SweepState]:
-            plan = work.plan_of(self.read(data), session.models)
             workspace = self.shared.workspace
-            return lambda report, cancel: work.sweep(plan, session, workspace, report, cancel)
+            most = workspace.settings.max_sweep_minutes
+            plan = work.plan_of(self.read(data), session.models, most)
+
+            def sweep(report: Report, cancel: CancelToken) -> SweepState:
+                return work.sweep(plan, session, workspace, report, cancel)
+
+            return costing(sweep, work.sweep_effort(plan))
 
         def tell(state: SweepState | None) -> Updates:
             updates = {self.controls.status: progress_html(state)}

@@ -15,9 +15,10 @@ from ram_studio.app.check.answers import open_answers
 from ram_studio.app.jobs import Report
 from ram_studio.app.merge.controls import OFFERED, tuned_by
 from ram_studio.app.merge.recipes import recipe_from
+from ram_studio.app.public.lanes import Effort
 from ram_studio.app.session import Loaded, Session
 from ram_studio.app.workspace import Workspace
-from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import OutputError, RamStudioError, SettingsError
 from ram_studio.evals.experiment.method_table import MethodTable
@@ -143,8 +144,7 @@ def compare(
     from ram_studio.evals.experiment.run import compare_methods
 
     loaded = session.models
-    shipped = [loaded.base, *loaded.agents.values()] if loaded.example else []
-    with open_answers(session, workspace, shipped) as store:
+    with open_answers(session, workspace) as store:
         return compare_methods(
             rows,
             suite="demo",
@@ -155,6 +155,16 @@ def compare(
             on_progress=lambda row, done, total: report((row, done, total)),
             should_stop=lambda: cancel.is_cancelled,
         )
+
+
+def compare_effort(rows: Mapping[str, Recipe], limit: int, session: Session) -> Effort:
+    """Return what a comparison costs: a part for each row, in answers."""
+    is_example = session.loaded is not None and session.loaded.example is not None
+    owner = "" if is_example else session.key
+    sources = session.loaded.sources if session.loaded is not None else ()
+    asked = [*sources, *(recipe_yaml(recipe) for recipe in rows.values())]
+    parts = {f"{owner} {one} compare {limit}": 3.0 * limit for one in asked}
+    return Effort("answers" if is_example else "slow answers", parts)
 
 
 # ---------------------------------------------------------------------------- sweep
@@ -194,10 +204,10 @@ class Form(NamedTuple):
     tuned: Mapping[str, Any]
 
 
-def plan_of(form: Form, loaded: Loaded) -> SweepPlan:
+def plan_of(form: Form, loaded: Loaded, most_minutes: float = MAX_MINUTES) -> SweepPlan:
     """Return the checked plan of a form.
 
-    A parameter is left out where none of the methods has it.
+    A parameter is left out where none of the methods has it. most_minutes: that it may take.
 
     Raises: SettingsError, EvaluationError for what cannot be swept.
     """
@@ -212,14 +222,14 @@ def plan_of(form: Form, loaded: Loaded) -> SweepPlan:
     if len(over) == 1 and len(methods) == 1:
         raise SettingsError("Nothing is varied. Tick a parameter, or more than one method.")
     fields = METHODS[_start_of(methods)].settings.model_fields
-    minutes = form.minutes if form.minutes is not None else MAX_MINUTES
+    minutes = form.minutes if form.minutes is not None else most_minutes
     return plan_over(
         loaded,
         over,
         {name: value for name, value in form.tuned.items() if name in fields},
         suites=list(form.suites),
         items=int(form.items),
-        minutes=min(float(minutes), MAX_MINUTES),
+        minutes=min(float(minutes), most_minutes),
         search="optuna" if form.search == "optuna" else "grid",
         trials=max(1, min(int(form.trials), MAX_SETTINGS)),
     )
@@ -280,6 +290,11 @@ def tune_values(row: SweepRow) -> list[Any] | None:
         return None
     settings = row.settings
     return [snap(settings["epsilon"]), settings.get("r"), settings.get("alpha"), row.method]
+
+
+def sweep_effort(plan: SweepPlan) -> Effort:
+    """Return what a sweep costs at most: its time."""
+    return Effort("seconds", {"": 60.0 * (plan.minutes or MAX_MINUTES)})
 
 
 def sweep(

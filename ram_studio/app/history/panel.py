@@ -8,7 +8,7 @@ import gradio as gr
 
 from ram_studio.app.boxes import html
 from ram_studio.app.history import view, work
-from ram_studio.app.jobs import QUIET, Updates
+from ram_studio.app.jobs import LIGHT, Updates
 from ram_studio.app.session import Session
 from ram_studio.app.shared import Shared
 from ram_studio.app.templates import callout, step_head
@@ -76,7 +76,7 @@ class HistoryPanel:
             None,
             self.rows,
             js="() => { window.RAM.go('history'); return []; }",
-            **QUIET,
+            **LIGHT,
         )
         gr.on(
             [self._compare.click, self.kind.input, self.reference.input],
@@ -84,14 +84,13 @@ class HistoryPanel:
             [self._chosen, self.kind, self.reference],
             [self.rows, self.kind, self.reference, self.result, self.actions, *self._files],
             js=_CHOSEN,
-            **QUIET,
+            **LIGHT,
         )
         self._in_check.click(
             self._open_in_check,
             None,
             [*self.shared.checked.components, self._target],
-            queue=False,
-            **QUIET,
+            **LIGHT,
         ).then(fn=None, inputs=self._target, js="(step) => { window.RAM.open(step); }")
 
     def _list(self, request: gr.Request) -> str:

@@ -13,10 +13,20 @@ import gradio as gr
 
 from ram_studio.app import templates
 from ram_studio.app.boxes import html
-from ram_studio.app.jobs import QUIET, JobControls, Updates, Work, connect, stop_button, watch
+from ram_studio.app.jobs import (
+    LIGHT,
+    QUIET,
+    JobControls,
+    Updates,
+    Work,
+    connect,
+    stop_button,
+    unfinished,
+    watch,
+)
 from ram_studio.app.load import work
 from ram_studio.app.load.examples import load_example
-from ram_studio.app.load.sources import MAX_AGENTS, Sources, find_models, presets, read_sources
+from ram_studio.app.load.sources import MAX_AGENTS, Sources, offered_models, presets, read_sources
 from ram_studio.app.load.view import fit_html, hero_html, progress_html
 from ram_studio.app.shared import Shared
 from ram_studio.app.tune.deep_link import read_link
@@ -35,7 +45,7 @@ _DENSE_NOTE = (
 )
 _LEAD = "One base and the agents trained from it"
 _OWN = f"{_LEAD}: a folder with safetensors files, or a Hub id such as `owner/name`."
-_OWN_ON_SPACE = f"{_LEAD}, each a public Hub id such as `owner/name`, with safetensors files."
+_OWN_IN_PUBLIC = f"{_LEAD}, each a public Hub id such as `owner/name`, with safetensors files."
 
 
 @dataclass(frozen=True)
@@ -105,9 +115,9 @@ def build(shared: Shared) -> Panel:
 
 def _build_form(shared: Shared) -> dict[str, Any]:
     settings = shared.settings
-    known = find_models(settings.models_dir)
-    where = "Hub id" if settings.is_space else "Folder or Hub id"
-    gr.Markdown(_OWN_ON_SPACE if settings.is_space else _OWN)
+    known = list(offered_models(settings))
+    where = "Folder or Hub id" if settings.is_private or known else "Hub id"
+    gr.Markdown(_OWN if settings.is_private else _OWN_IN_PUBLIC)
     preset = gr.Dropdown(
         [(p.title, key) for key, p in presets().items()],
         value=None,
@@ -220,9 +230,13 @@ def _wire_examples(panel: Panel, shared: Shared) -> None:
     def use(example: str, request: gr.Request) -> Updates:
         session = shared.session(request)
         try:
-            session.load(load_example(example))
+            loaded = load_example(example)
         except RamStudioError as error:
             raise gr.Error(str(error), print_exception=False) from error
+        if session.job is not None and loaded is not session.loaded:
+            # It works, or waits to work, on what was loaded before.
+            session.job.stop()
+        session.load(loaded)
         return shared.loaded.updates(session)
 
     def use_example(request: gr.Request) -> Updates:
@@ -232,7 +246,7 @@ def _wire_examples(panel: Panel, shared: Shared) -> None:
         return use("dense", request)
 
     for button, handler in ((panel.use_example, use_example), (panel.use_dense, use_dense)):
-        button.click(handler, None, outputs, **QUIET).success(
+        button.click(handler, None, outputs, **LIGHT).success(
             fn=None, js="() => { window.RAM.go('tune'); }"
         )
 
@@ -246,15 +260,17 @@ def _wire_examples(panel: Panel, shared: Shared) -> None:
             updates = shared.loaded.updates(session)
         sliders = zip(shared.tuning.all, link[1:], strict=True)
         updates |= {component: value for component, value in sliders if value is not None}
-        return updates or gr.skip()
+        return {**updates, job: unfinished(session)}
+
+    job = gr.Textbox(visible=False)
 
     gr.context.Context.root_block.load(
         enter,
         gr.Textbox(visible=False),
-        [*outputs, *shared.tuning.all],
+        [*outputs, *shared.tuning.all, job],
         js="async () => (await window.RAM_READY).tabKey()",
-        **QUIET,
-    ).success(fn=None, js="() => { window.RAM.enter(); }")
+        **LIGHT,
+    ).success(fn=None, inputs=job, js="(job) => { window.RAM.enter(job); }")
 
 
 def _wire_own(panel: Panel, shared: Shared) -> None:
@@ -267,7 +283,7 @@ def _wire_own(panel: Panel, shared: Shared) -> None:
             fit = work.inspect(sources, options, shared.settings)
         except RamStudioError as error:
             return {status: templates.callout(str(error), "bad")}
-        return {status: fit_html(fit, is_space=shared.settings.is_space)}
+        return {status: fit_html(fit, is_public=shared.settings.is_public)}
 
     panel.fit.click(
         check_fit,
@@ -288,7 +304,7 @@ def _wire_own(panel: Panel, shared: Shared) -> None:
 
         def finish(analysis: work.Analysis) -> Updates:
             session.load(analysis.loaded(", ".join(analysis.sources.agents)))
-            fit = fit_html(analysis.fit, analysis.sketch, is_space=shared.settings.is_space)
+            fit = fit_html(analysis.fit, analysis.sketch, is_public=shared.settings.is_public)
             return {status: fit, target: "look", **shared.loaded.updates(session)}
 
         yield {target: ""}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ram_studio.app.settings import Settings
-from ram_studio.checkpoints.read.checkpoint import split_hub_id
+from ram_studio.checkpoints.read.checkpoint import is_local_source, split_hub_id
 from ram_studio.checkpoints.record.recipe import check_agent_name
 from ram_studio.errors import SettingsError
 from ram_studio.resources import asset_path
@@ -61,6 +62,17 @@ def find_models(folder: Path | None) -> list[str]:
     return sorted(seen)[:_MOST_FOLDERS]
 
 
+def offered_models(settings: Settings) -> dict[str, str]:
+    """Return the folders of --models-dir by the names under which the form offers them.
+
+    Where others come, names do not tell where the folder lies.
+    """
+    found = find_models(settings.models_dir)
+    if not settings.is_public:
+        return {folder: folder for folder in found}
+    return {os.path.relpath(folder, settings.models_dir or ""): folder for folder in found}
+
+
 def name_from(source: str) -> str:
     """Return an agent name made from a folder or Hub id, "" when nothing usable is left."""
     last = re.split(r"[\\/]", source.strip().rstrip("\\/"))[-1].split("@")[0]
@@ -99,19 +111,39 @@ def read_sources(
     if not agents:
         raise SettingsError("No agent is given. Enter the folder or Hub id of at least one agent.")
     result = Sources(base_text, agents)
-    if settings.is_space:
-        check_hub_only(result)
-    return result
+    return _offered(result, settings) if settings.is_public else result
 
 
-def check_hub_only(sources: Sources) -> None:
-    """Raise SettingsError unless every source is spelt like a Hub id (for a public Space)."""
-    for who, source in (
-        ("The base", sources.base),
-        *((f"Agent {n}", s) for n, s in sources.agents.items()),
-    ):
+def is_local(source: str, settings: Settings, *, name: str) -> bool:
+    """Say whether a source of ``read_sources`` is a folder here, not a Hub id.
+
+    Raises: CheckpointError when it is neither.
+    """
+    # Where strangers come only the folders that are offered are absolute: see _offered.
+    return Path(source).is_absolute() if settings.is_public else is_local_source(source, name=name)
+
+
+def _offered(sources: Sources, settings: Settings) -> Sources:
+    """Return the sources with offered folders at their place.
+
+    Where others come, only what --models-dir offers and Hub ids can be named: nothing that was
+    typed is looked for on the disk, so no answer tells what is there.
+
+    Raises: SettingsError for anything else.
+    """
+    offered = offered_models(settings)
+
+    def find(who: str, source: str) -> str:
+        if source in offered:
+            return offered[source]
         if split_hub_id(source) is None:
             raise SettingsError(
                 f"{who} is {source[:120]!r}, which is not a Hub id. Enter it as owner/name or "
-                "owner/name@revision; this public app opens nothing else."
+                "owner/name@revision"
+                + (", or choose a model of the list" if offered else "")
+                + "; this public app opens nothing else."
             )
+        return source
+
+    agents = {name: find(f"Agent {name}", source) for name, source in sources.agents.items()}
+    return Sources(find("The base", sources.base), agents)

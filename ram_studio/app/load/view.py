@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 from markupsafe import Markup
 
@@ -68,10 +69,11 @@ def progress_html(event: Progress | DownloadProgress | None, start: str) -> Mark
     return templates.progress(event.fraction, title, details)
 
 
-def fit_html(fit: CompatibilityReport, sketch: Sketch | None = None, *, is_space: bool) -> Markup:
+def fit_html(fit: CompatibilityReport, sketch: Sketch | None = None, *, is_public: bool) -> Markup:
     """Return the compatibility report: that they fit, what is stored, where it comes from.
 
-    sketch: of the same checkpoints, once they were analyzed.
+    sketch: of the same checkpoints, once they were analyzed. is_public: name no place of this
+    machine.
     """
     models = (fit.base, *fit.agents)
     return templates.render(
@@ -82,6 +84,9 @@ def fit_html(fit: CompatibilityReport, sketch: Sketch | None = None, *, is_space
         missing=sum(model.nbytes for model in models if not model.is_local),
         free=shutil.disk_usage(fit.base.folder if fit.base.folder.exists() else "/").free,
         stored=storage_html(storage_report(fit, sketch)),
-        sources=[m.source if not is_space or "/" in m.source else "–" for m in models],
+        sources=[
+            Path(m.source).name if is_public and Path(m.source).is_absolute() else m.source
+            for m in models
+        ],
         models=models,
     )

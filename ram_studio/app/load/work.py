@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app.jobs import Report
-from ram_studio.app.load.sources import Sources
+from ram_studio.app.load.sources import Sources, is_local
 from ram_studio.app.numbers import size_text
 from ram_studio.app.session import Loaded
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
 from ram_studio.checkpoints.hub.open import open_checkpoint
-from ram_studio.checkpoints.read.checkpoint import is_local_source, open_folder
+from ram_studio.checkpoints.read.checkpoint import open_folder
 from ram_studio.engine.analyse import analyze_report
 from ram_studio.engine.events import CancelToken, Progress
 from ram_studio.errors import HubError
@@ -45,7 +45,7 @@ def inspect(
     """
     checkpoints = {}
     for name, source in {BASE: sources.base, **sources.agents}.items():
-        if not settings.is_space and is_local_source(source, name=name):
+        if is_local(source, settings, name=name):
             checkpoints[name] = open_folder(source, name=name)
         else:
             # huggingface_hub is only imported by those who use a Hub id.
@@ -53,7 +53,7 @@ def inspect(
 
             checkpoints[name] = inspect_source(source, name=name)
         nbytes = checkpoints[name].nbytes
-        if settings.is_space and nbytes > settings.max_download_bytes:
+        if settings.is_public and nbytes > settings.max_download_bytes:
             raise HubError(
                 f"{name} ({source}) weighs {size_text(nbytes)}; this public app takes at most "
                 f"{size_text(settings.max_download_bytes)} for each model. Run RAM Studio on your "
@@ -84,7 +84,7 @@ def analyze(
                 name=name,
                 on_progress=report,
                 cancel=cancel,
-                local_ok=not settings.is_space,
+                local_ok=is_local(source, settings, name=name),
             )
             for name, source in {BASE: sources.base, **sources.agents}.items()
         }

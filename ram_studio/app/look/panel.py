@@ -18,7 +18,7 @@ from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app import templates
 from ram_studio.app.boxes import html, next_button
-from ram_studio.app.jobs import NEED_LOAD, QUIET, Updates
+from ram_studio.app.jobs import LIGHT, NEED_LOAD, Updates
 from ram_studio.app.look.charts import composition, density, magnitude, patterns
 from ram_studio.app.look.layer_charts import heatmap, layer_density, layer_overlap
 from ram_studio.app.look.storage_view import report_of, storage_html
@@ -154,6 +154,6 @@ def _wire(panel: Panel, shared: Shared) -> None:
         [shared.tuning.epsilon, panel.drawn, width],
         [panel.drawn, panel.head, *panel.plots.values()],
         js="(point, drawn) => [point, drawn, window.innerWidth]",
-        **{**QUIET, "show_progress": "minimal"},
+        **{**LIGHT, "show_progress": "minimal"},
         show_progress_on=panel.head,
     )

@@ -16,7 +16,8 @@ from ram_studio.app.boxes import choice, dtype_box, html, next_button, rounding_
 from ram_studio.app.jobs import QUIET, JobControls, Updates, Work, connect, stop_button, watch
 from ram_studio.app.load.view import progress_html
 from ram_studio.app.merge import controls, recipes, view
-from ram_studio.app.merge.work import MergeForm, merge_work, zip_of
+from ram_studio.app.merge.work import MergeForm, merge_work
+from ram_studio.app.public.zips import download_link
 from ram_studio.app.session import Merged, Session
 from ram_studio.app.shared import Shared
 from ram_studio.errors import RamStudioError
@@ -42,7 +43,7 @@ class Result:
     """The components of a finished merge."""
 
     html: gr.HTML
-    download: gr.DownloadButton
+    download: gr.Button
     recipe_box: gr.Accordion
     recipe: gr.Code
 
@@ -157,7 +158,7 @@ def _build_side() -> dict[str, Any]:
     status = html(elem_id="merge-status")
     shown = html(templates.empty_state(_NOTHING), elem_id="merge-result")
     with gr.Row(elem_classes="actions"):
-        download = gr.DownloadButton("Download as zip", visible=False, elem_id="download")
+        download = gr.Button("Download as zip", visible=False, elem_id="download")
         next_button("Next: check the result", "check", variant="secondary")
     title = "Recipe (repeat this merge from the command line)"
     with gr.Accordion(title, open=False, visible=False) as recipe_box:
@@ -169,14 +170,13 @@ def _build_side() -> dict[str, Any]:
 def _show(panel: Panel, session: Session, shared: Shared) -> Updates:
     """Return the updates that show the last merge of a session, or that there is none."""
     if not session.merges:
-        nothing = [templates.empty_state(_NOTHING), gr.update(visible=False, value=None)]
+        nothing = [templates.empty_state(_NOTHING), gr.update(visible=False)]
         return dict(zip(panel.result.all, [*nothing, gr.update(visible=False), ""], strict=True))
     merged = list(session.merges.values())[-1]
-    archive = zip_of(merged, session, shared.settings)
     return {
-        panel.result.html: view.result_html(merged, shared.settings, archive is not None),
+        panel.result.html: view.result_html(merged, shared.settings),
         panel.result.download: gr.update(
-            visible=archive is not None, value=str(archive) if archive else None
+            visible=True, link=download_link(session.key, merged.folder)
         ),
         panel.result.recipe_box: gr.update(visible=True),
         panel.result.recipe: merged.recipe,

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from ram_studio.algorithm.meters.rounding_meter import estimate, rounding_advice
 from ram_studio.algorithm.scaling import RULES
-from ram_studio.app.merge.work import MergeForm
+from ram_studio.app.merge.work import SLOW, MergeForm, output_bytes, output_dtype
 from ram_studio.app.numbers import DTYPE_NAMES
 from ram_studio.app.session import Loaded
 
-_ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 _START_SECONDS = 0.2
 _USUAL_RATE = 300e6
 """Bytes a second where nothing was measured: two cores of a small machine."""
@@ -44,23 +43,17 @@ class Plan:
 def plan_merge(loaded: Loaded, form: MergeForm, folder: Path) -> Plan:
     """Return what a merge into ``folder`` (which need not exist) will do and need."""
     dtype = output_dtype(loaded, form.dtype)
-    needed = loaded.sketch.total * _ELEMENT_BYTES[dtype]
+    needed = output_bytes(loaded, dtype)
     while not folder.exists():
         folder = folder.parent
-    seconds = None if form.method == "wudi" else _seconds(loaded, needed)
+    seconds = None if form.method in SLOW else _seconds(loaded, needed)
     caution = rounding_caution(loaded, form, dtype)
     return Plan(form.method, dtype, needed, shutil.disk_usage(folder).free, seconds, caution)
 
 
-def output_dtype(loaded: Loaded, dtype: str | None) -> str:
-    """Return the dtype name the merge will be stored in."""
-    return dtype or DTYPE_NAMES.get(loaded.sketch.dtypes.get("base", "BF16"), "bfloat16")
-
-
 def _seconds(loaded: Loaded, written: float) -> float:
     """Return how long a merge should take: everything read once, as fast as the analysis was."""
-    stored = _ELEMENT_BYTES[output_dtype(loaded, None)]
-    read = loaded.sketch.total * stored * (1 + len(loaded.agents))
+    read = output_bytes(loaded, None) * (1 + len(loaded.agents))
     return _START_SECONDS + (read + written) / (loaded.read_rate or _USUAL_RATE)
 
 

@@ -51,10 +51,15 @@ def recipe_from(
 
 
 def recipe_text(recipe: Recipe, loaded: Loaded, settings: Settings) -> str:
-    """Return a recipe as YAML; on a Space the example's folders are named as in the repository."""
+    """Return a recipe as YAML; where others come it names no place of this machine.
+
+    The example's folders are named as in the repository, those of --models-dir from there.
+    """
     text = recipe_yaml(recipe)
-    if settings.is_space and loaded.example is not None:
+    if settings.is_public and loaded.example is not None:
         text = text.replace(str(Path(loaded.base).parents[1]), "assets")
+    if settings.is_public and settings.models_dir is not None:
+        text = text.replace(f"{settings.models_dir}/", "")
     return text
 
 

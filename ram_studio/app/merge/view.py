@@ -1,9 +1,8 @@
-"""What Merge shows: the plan, the finished merge, and files that are too large for one zip."""
+"""What Merge shows: the plan, and the finished merge."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import quote
 
 from markupsafe import Markup
 
@@ -37,26 +36,20 @@ def plan_html(loaded: Loaded | None, form: MergeForm, folder: Path) -> Markup:
     return templates.render("merge/plan.html.j2", plan=plan, note=_NOTES.get(form.method, ""))
 
 
-def result_html(merged: Merged, settings: Settings, has_zip: bool = True) -> Markup:
-    """Return a finished merge: lambda asked and stored per agent, sizes, time, where it is.
-
-    has_zip: False lists links to its files. They are served from the session's folder, whose name
-    only its visitor knows.
-    """
+def result_html(merged: Merged, settings: Settings) -> Markup:
+    """Return a finished merge: lambda asked and stored per agent, sizes, time, where it is."""
     agents = merged.result["agents"]
     factors = {n: (a.get("lambda"), a.get("effective_lambda")) for n, a in agents.items()}
-    files = [] if has_zip else sorted(f for f in merged.folder.iterdir() if f.is_file())
     return templates.render(
         "merge/result.html.j2",
         merged=merged,
         result=merged.result,
         shows_lambda=merged.method in ("ram", *RESCALING),
         advice=rounding_advice(None, factors),
-        folder=None if settings.is_space else merged.folder,
-        files=[(f.name, quote(str(f)), f.stat().st_size) for f in files],
+        folder=None if settings.is_public else merged.folder,
     )
 
 
 def hide_paths(text: str, session: Session, settings: Settings) -> str:
     """Return a message without the session's folder in it, on a Space."""
-    return text.replace(f"{session.folder}/", "") if settings.is_space else text
+    return text.replace(f"{session.folder}/", "") if settings.is_public else text

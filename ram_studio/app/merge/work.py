@@ -1,9 +1,8 @@
-"""The work behind Merge: from the form to a recipe, a finished folder, and what is taken home."""
+"""The work behind Merge: from the form to a recipe and a finished folder."""
 
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,17 +10,23 @@ from typing import Any
 
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.app.check.answers import memory_folder
-from ram_studio.app.jobs import Report, Work
+from ram_studio.app.jobs import Report, Work, costing
 from ram_studio.app.merge.controls import tuned_by
 from ram_studio.app.merge.recipes import recipe_from, recipe_text
+from ram_studio.app.numbers import DTYPE_NAMES
+from ram_studio.app.public.disk import make_room
+from ram_studio.app.public.lanes import Effort
 from ram_studio.app.session import Loaded, Merged, Session
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.record.merge_log import remember_merge
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
-from ram_studio.errors import OutputError
 
+SLOW = ("wudi",)
+"""Methods that take minutes of computing, not the time of reading and writing."""
+
+_ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 _LONGEST_NAME = 60
 
 
@@ -75,8 +80,16 @@ def merge_work(
     loaded = session.models
     name = session.free_name(name.strip()[:_LONGEST_NAME] or recipe.method)
     out = output_folder(session, name)
+    written = output_bytes(loaded, recipe.dtype)
 
     def work(report: Report, cancel: CancelToken) -> Merged:
+        if settings.is_public:
+            make_room(
+                session.merges,
+                written,
+                most_merges=settings.max_merges,
+                most_bytes=settings.max_session_bytes,
+            )
         result = merge(
             recipe, out, sketch=loaded.sketch, device=device, on_progress=report, cancel=cancel
         )
@@ -93,7 +106,20 @@ def merge_work(
         )
         return merged
 
-    return work
+    read = output_bytes(loaded, None) * (1 + len(loaded.agents))
+    if recipe.method in SLOW:
+        return costing(work, Effort("seconds", {"": 120.0}))
+    return costing(work, Effort("merge", {"": read + written}))
+
+
+def output_bytes(loaded: Loaded, dtype: str | None) -> int:
+    """Return the bytes of a merge's weights; dtype: the base's when None."""
+    return loaded.sketch.total * _ELEMENT_BYTES[output_dtype(loaded, dtype)]
+
+
+def output_dtype(loaded: Loaded, dtype: str | None) -> str:
+    """Return the dtype name the merge will be stored in."""
+    return dtype or DTYPE_NAMES.get(loaded.sketch.dtypes.get("base", "BF16"), "bfloat16")
 
 
 def output_folder(session: Session, name: str) -> Path:
@@ -111,23 +137,3 @@ def slug(name: str) -> str:
     """Return a file name made from a merge's name: plain letters, digits, dashes."""
     text = re.sub(r"\+", "-plus-", name)
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()[:_LONGEST_NAME] or "merge"
-
-
-def zip_of(merged: Merged, session: Session, settings: Settings) -> Path | None:
-    """Return a zip of the merged folder, made now, or None when it is too large for one.
-
-    Raises: OutputError when it cannot be written.
-    """
-    files = sorted(f for f in merged.folder.iterdir() if f.is_file())
-    if sum(f.stat().st_size for f in files) > settings.max_zip_bytes:
-        return None
-    target = session.download(f"{merged.folder.name}.zip")
-    try:
-        # Weights hardly compress; storing them is many times faster.
-        with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
-            for file in files:
-                archive.write(file, f"{merged.folder.name}/{file.name}")
-    except OSError as error:
-        target.unlink(missing_ok=True)
-        raise OutputError(f"The zip could not be written: {error.strerror or error}.") from error
-    return target

@@ -1,0 +1,78 @@
+"""Who asks: the address that counts for fairness, and whose rights are used at the Hub."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from typing import Any
+
+
+def address_of(request: Any, *, is_space: bool) -> str:
+    """Return the address that a request came from, "" when it is unknown.
+
+    request: Gradio's or Starlette's. A Space stands behind the Hub's proxies: the visitor is the
+    last public address of x-forwarded-for (what comes before it is what the visitor claims).
+    Elsewhere that header is nobody's but the visitor's and is ignored. An IPv6 address counts by
+    its /64, which is what one visitor has.
+    """
+    client = getattr(request, "client", None)
+    found = str(getattr(client, "host", "") or "")
+    if is_space:
+        headers = getattr(request, "headers", None) or {}
+        claimed = str(headers.get("x-forwarded-for") or "").split(",")
+        found = next(
+            (text for text in map(str.strip, reversed(claimed)) if _is_public(text)), found
+        )
+    try:
+        known = ipaddress.ip_address(found)
+    except ValueError:
+        return found
+    if known.version == 6:
+        return str(ipaddress.ip_network((known, 64), strict=False))
+    return found
+
+
+def _is_public(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).is_global
+    except ValueError:
+        return False
+
+
+# A path with at least one folder; not what follows a word, another slash or a URL's colon.
+_PLACE = re.compile(r"(?<![\w.:/~])/(?:[^/\s'\"`,;:()]+/)+")
+
+
+def without_places(text: str) -> str:
+    """Return a message in which paths of this machine are cut down to their last name."""
+    return _PLACE.sub("", text)
+
+
+def forget_owner_token() -> None:
+    """Have huggingface_hub send no token of its own accord from now on.
+
+    Where strangers name what is fetched, the token of whoever runs the app (HF_TOKEN, `hf auth
+    login`) must not open the owner's private and gated models to them.
+    """
+    # For child processes, and for a huggingface_hub that is not imported yet.
+    os.environ["HF_HUB_DISABLE_IMPLICIT_TOKEN"] = "1"
+    from huggingface_hub import constants
+
+    constants.HF_HUB_DISABLE_IMPLICIT_TOKEN = True
+
+
+def duplicate_link() -> str:
+    """Return where a visitor of this Space can make one of their own, "" away from a Space."""
+    space = os.environ.get("SPACE_ID", "")
+    return f"https://huggingface.co/spaces/{space}?duplicate=true" if space else ""
+
+
+def way_out() -> str:
+    """Return what a visitor can do where a limit is met, a sentence."""
+    if duplicate_link():
+        return (
+            "For more, duplicate this Space (the link in the head of the page), or run RAM Studio "
+            "on a machine of your own."
+        )
+    return "For more, run RAM Studio on a machine of your own."

@@ -1,0 +1,262 @@
+"""What is ended and removed although nobody calls: jobs, sessions, files above the watermark."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from ram_studio.app.public import disk
+from ram_studio.app.public.disk import Entry
+from ram_studio.app.public.keeper import Keeper, is_left
+from ram_studio.app.public.presence import Presence
+from ram_studio.app.public.visitor import address_of, forget_owner_token
+from ram_studio.app.public.zips import download_link, zip_route
+from ram_studio.app.session import Merged, Session
+from ram_studio.app.settings import Settings
+from ram_studio.app.workspace import Workspace
+from ram_studio.errors import OutputError
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Iterator[Workspace]:
+    made = Workspace(Settings(work_dir=tmp_path, is_space=True, max_disk_bytes=1000))
+    yield made
+    made.close()
+
+
+class FakeJob:
+    """A job of clients, that notes why it was stopped."""
+
+    def __init__(self, *clients: str, entered: float = 1000.0) -> None:
+        self.clients, self.entered, self.began = set(clients), entered, entered
+        self.stopped: list[str] = []
+        self.is_done = False
+
+    def stop(self, why: str = "") -> None:
+        self.stopped.append(why)
+
+
+def add_merge(session: Session, name: str, nbytes: int) -> Path:
+    folder = session.folder / "merges" / name
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"w" * nbytes)
+    session.merges[name] = Merged(name, folder, "ram", {}, "")
+    return folder
+
+
+# ---------------------------------------------------------------------------- jobs
+
+
+def test_a_job_ends_some_seconds_after_the_last_who_waited_for_it_left(clock: Clock) -> None:
+    presence = Presence(clock)
+    job = FakeJob("old", "new")
+    presence.arrive("old"), presence.arrive("new")
+    presence.leave("old")
+    clock.now += 60
+    assert not is_left(job, presence, clock.now), "the reloaded page is there"
+    presence.leave("new")
+    clock.now += 3
+    assert not is_left(job, presence, clock.now), "it may be a reload"
+    clock.now += 2
+    assert is_left(job, presence, clock.now)
+
+
+def test_a_request_that_nobody_listens_to_ends(clock: Clock) -> None:
+    job = FakeJob("bot")
+    keeper = Keeper(lambda: [job], Presence(clock), most_seconds=300, clock=clock)
+    keeper.tick()
+    assert job.stopped == []
+    clock.now += 5
+    keeper.tick()
+    assert job.stopped == ["left"]
+
+
+def test_a_job_runs_no_longer_than_it_may(clock: Clock) -> None:
+    presence, job, waiting = Presence(clock), FakeJob("a"), FakeJob("a")
+    waiting.began = None
+    presence.arrive("a")
+    keeper = Keeper(lambda: [job, waiting], presence, most_seconds=300, clock=clock)
+    clock.now += 301
+    keeper.tick()
+    assert (job.stopped, waiting.stopped) == (["time"], [])
+
+
+def test_chores_are_done_in_their_time_and_a_fault_ends_nothing(clock: Clock) -> None:
+    done: list[float] = []
+    keeper = Keeper(
+        list,
+        Presence(clock),
+        most_seconds=1,
+        chores=[(5, lambda: done.append(clock.now))],
+        clock=clock,
+    )
+    for _ in range(12):
+        keeper.tick()
+        clock.now += 1
+    assert done == [1005, 1010]
+
+
+# ---------------------------------------------------------------------------- sessions
+
+
+def test_a_session_goes_when_its_page_was_closed_or_it_was_idle(workspace: Workspace) -> None:
+    there, gone = workspace.session("there"), workspace.session("gone")
+    folders = [add_merge(session, "m", 10) for session in (there, gone)]
+    workspace.presence.arrive("there")
+    for session in (there, gone):
+        session.touched -= workspace.settings.gone_seconds + 1
+    workspace.expire()
+    assert [folder.exists() for folder in folders] == [True, False]
+    there.touched -= workspace.settings.idle_seconds
+    there.job = FakeJob("there")
+    workspace.expire()
+    assert folders[0].exists(), "its job still runs"
+    there.job.is_done = True
+    workspace.expire()
+    assert not folders[0].exists()
+
+
+def test_callers_without_a_session_share_none(workspace: Workspace) -> None:
+    first, second = workspace.session(None), workspace.session(None)
+    assert first.key != second.key
+    assert workspace.session("") not in (first, second)
+
+
+def test_the_number_of_sessions_ends_somewhere(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ram_studio.app.workspace._MOST_SESSIONS", 20)
+    for number in range(100):
+        workspace.session(f"client{number}")
+    assert len(workspace._sessions) <= 20
+
+
+# ---------------------------------------------------------------------------- disk
+
+
+def test_a_visitors_oldest_merges_make_room(tmp_path: Path) -> None:
+    session = Session("key", tmp_path)
+    for name in ("a", "b", "c"):
+        add_merge(session, name, 100)
+    assert disk.make_room(session.merges, 100, most_merges=3, most_bytes=1000) == ["a"]
+    assert disk.make_room(session.merges, 150, most_merges=9, most_bytes=300) == ["b"]
+    assert [path.name for path in (tmp_path / "merges").iterdir()] == ["c"]
+    with pytest.raises(OutputError, match=r"would take 0\.0 GB; one visitor may have"):
+        disk.make_room(session.merges, 301, most_merges=9, most_bytes=300)
+
+
+def test_above_the_watermark_the_oldest_goes_first() -> None:
+    removed: list[str] = []
+    entries = [
+        Entry(used, 100, lambda name=name: removed.append(name))
+        for name, used in (("new", 30.0), ("old", 10.0), ("middle", 20.0))
+    ]
+    assert disk.tidy(entries, 900, 1000) == 0
+    assert disk.tidy(entries, 1001, 1000) == 300
+    assert removed == ["old", "middle", "new"]
+
+
+def test_merges_and_gradios_cache_are_kept_below_the_watermark(workspace: Workspace) -> None:
+    old, new, busy = (workspace.session(name) for name in ("old", "new", "busy"))
+    folders = [add_merge(session, "m", 300) for session in (old, new, busy)]
+    old.touched -= 100
+    busy.touched -= 200
+    busy.job = FakeJob("busy")
+    cached = workspace.gradio_folder / "x" / "upload.yaml"
+    cached.parent.mkdir(parents=True)
+    cached.write_bytes(b"c" * 200)
+    os.utime(cached, (0, 0))
+    assert workspace.tidy() == 500
+    assert not cached.exists()
+    assert [folder.exists() for folder in folders] == [False, True, True]
+    assert list(old.merges) == []
+
+
+def test_closing_leaves_nothing(workspace: Workspace) -> None:
+    add_merge(workspace.session("a"), "m", 10)
+    root = workspace.root
+    workspace.close()
+    assert not root.exists()
+
+
+# ---------------------------------------------------------------------------- zips
+
+
+def test_a_merge_goes_home_without_a_copy(workspace: Workspace) -> None:
+    session = workspace.session("a")
+    folder = add_merge(session, "ram-plus", 100_000)
+    app = TestClient(Starlette(routes=[zip_route(workspace.merge_folder)]))
+    answer = app.get("/" + download_link(session.key, folder))
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    assert "ram-plus.zip" in answer.headers["content-disposition"]
+    with zipfile.ZipFile(BytesIO(answer.content)) as archive:
+        assert archive.testzip() is None
+        assert archive.namelist() == ["ram-plus/model.safetensors"]
+    assert [path.name for path in session.folder.iterdir()] == ["merges"]
+
+
+@pytest.mark.parametrize("name", ["other.zip", "..zip", "../../x.zip", "%2e%2e.zip"])
+def test_only_ones_own_merges_go_home(workspace: Workspace, name: str) -> None:
+    session = workspace.session("a")
+    add_merge(session, "ram-plus", 10)
+    app = TestClient(Starlette(routes=[zip_route(workspace.merge_folder)]))
+    assert app.get(f"/downloads/{session.key}/{name}").status_code == 404
+    assert app.get(f"/downloads/{'0' * 32}/ram-plus.zip").status_code == 404
+
+
+# ---------------------------------------------------------------------------- who asks
+
+
+def request(host: str, forwarded: str = "") -> Any:
+    headers = {"x-forwarded-for": forwarded} if forwarded else {}
+    return SimpleNamespace(client=SimpleNamespace(host=host), headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "is_space", "address"),
+    [
+        ("", True, "10.1.2.3"),
+        ("93.184.216.34", True, "93.184.216.34"),
+        ("1.1.1.1, 93.184.216.34, 10.0.0.7", True, "93.184.216.34"),
+        ("not an address", True, "10.1.2.3"),
+        ("2606:2800:220:1:248:1893:25c8:1946", True, "2606:2800:220:1::/64"),
+        ("93.184.216.34", False, "10.1.2.3"),
+    ],
+)
+def test_an_address_is_what_the_proxy_saw(forwarded: str, is_space: bool, address: str) -> None:
+    assert address_of(request("10.1.2.3", forwarded), is_space=is_space) == address
+
+
+def test_the_owners_token_is_not_sent_for_visitors(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+    from huggingface_hub.utils import build_hf_headers
+
+    monkeypatch.setenv("HF_TOKEN", "hf_owner")
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", False)
+    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "0")
+    assert build_hf_headers()["authorization"] == "Bearer hf_owner"
+    forget_owner_token()
+    assert "authorization" not in build_hf_headers()
+    assert build_hf_headers(token="hf_visitor")["authorization"] == "Bearer hf_visitor"

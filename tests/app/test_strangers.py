@@ -1,0 +1,394 @@
+"""The app in public, met by strangers who speak to it without a page: nobody stops the others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from loopback_hub import serving
+from visitor import RefusedError, Visitor, free_port
+
+from ram_studio.app.public.keeper import LEAVE_SECONDS
+from ram_studio.app.workspace import Workspace
+from ram_studio.engine.events import Progress
+
+pytest.importorskip("gradio")
+
+# Gradio's own summary of its queue uses an option that pandas 3 gives up, and its server's loop in
+# this process is left to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*no_silent_downcasting"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+class Room:
+    """A public app in this process: its address, its workspace, and merges that take their time.
+
+    slow: while set, a merge goes on until it is stopped.
+    """
+
+    def __init__(self, url: str, workspace: Workspace) -> None:
+        self.url, self.workspace = url, workspace
+        self.slow = threading.Event()
+
+    @property
+    def jobs(self) -> tuple[int, int]:
+        """How many jobs run, and how many wait."""
+        return self.workspace.lanes.counts
+
+    def wait_for(self, jobs: tuple[int, int], seconds: float) -> None:
+        """Return once so many jobs run and wait."""
+        end = time.monotonic() + seconds
+        while self.jobs != jobs:
+            assert time.monotonic() < end, f"{self.jobs} run and wait, not {jobs}"
+            time.sleep(0.05)
+
+    def visit(self, story: Callable[..., Coroutine[Any, Any, Any]], *hosts: int) -> Any:
+        """Run a story of visitors, each from an address of its own."""
+
+        async def tell() -> Any:
+            async with contextlib.AsyncExitStack() as stack:
+                visitors = [Visitor(self.url, f"127.0.0.{host}") for host in hosts]
+                for visitor in visitors:
+                    await stack.enter_async_context(visitor)
+                return await story(*visitors)
+
+        return asyncio.run(tell())
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+    from huggingface_hub import constants
+
+    from ram_studio.app import Settings, launch
+    from ram_studio.app.merge import work
+
+    folder = tmp_path_factory.mktemp("room")
+    settings = Settings(port=free_port(), is_space=True, work_dir=folder, max_sweep_minutes=3.0)
+    merge = work.merge
+    with pytest.MonkeyPatch.context() as patch:
+        # The app forgets the owner's token for good: here, for as long as it runs.
+        patch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", False)
+        patch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "0")
+        patch.setenv("GRADIO_TEMP_DIR", str(folder))
+        blocks = launch(settings, prevent_thread_lock=True, quiet=True)[0].blocks
+        made = Room(f"http://127.0.0.1:{settings.port}/", blocks.ram_workspace)
+
+        def slow_merge(*arguments: Any, on_progress: Any, cancel: Any, **more: Any) -> Any:
+            while made.slow.is_set():
+                on_progress(Progress("merge", "w", 1, 2, 1, 2, 1.0))
+                cancel.raise_if_cancelled()
+                time.sleep(0.02)
+            return merge(*arguments, on_progress=on_progress, cancel=cancel, **more)
+
+        patch.setattr(work, "merge", slow_merge)
+        yield made
+        made.slow.clear()
+        blocks.close()
+        made.workspace.close()
+    assert list(folder.glob("app-*")) == []
+
+
+@pytest.fixture(autouse=True)
+def quiet_room(room: Room) -> Iterator[None]:
+    yield
+    room.slow.clear()
+    room.wait_for((0, 0), LEAVE_SECONDS + 10)
+    gc.collect()
+
+
+async def post(visitor: Visitor, endpoint: str, *data: Any, client: str) -> httpx.Response:
+    """Ask for a job and listen to nothing."""
+    event = next(e for e in visitor.config["dependencies"] if e["api_name"] == endpoint)
+    body = {"data": list(data), "fn_index": event["id"], "session_hash": client}
+    return await visitor.http.post("gradio_api/queue/join", json=body)
+
+
+SWEEP = ({"r": "0:0.5:6"}, "example", {}, ["demo"], 100, 30.0, "grid", 12)
+
+
+def test_forty_sweeps_of_a_stranger_do_not_keep_a_visitor_waiting(room: Room) -> None:
+    room.slow.set()
+
+    async def story(bot: Visitor, visitor: Visitor) -> None:
+        await bot.open()
+        posts = [post(bot, "sweep", *SWEEP, client=f"bot{n}") for n in range(38)]
+        posts += [post(bot, "merge", "example", "ram", client=f"bot{n}") for n in (38, 39)]
+        answers = await asyncio.gather(*posts)
+        assert {answer.status_code for answer in answers} == {200}
+        await visitor.open()
+        await visitor.press("use-example")
+        running, waiting = room.jobs
+        assert running + waiting <= 2, "one of an address runs, one waits"
+        room.slow.clear()
+        merged = await visitor.call("merge", method="ram")
+        assert merged["merge"] == "ram"
+
+    room.visit(story, 2, 3)
+    room.wait_for((0, 0), LEAVE_SECONDS + 5)
+
+
+def test_a_job_whose_listener_goes_ends_within_five_seconds(room: Room) -> None:
+    room.slow.set()
+
+    async def story(visitor: Visitor) -> float:
+        await visitor.open()
+        asking = asyncio.create_task(visitor.call("merge", method="ram"))
+        while room.jobs != (1, 0):
+            await asyncio.sleep(0.05)
+        asking.cancel()
+        await visitor.close()
+        return time.monotonic()
+
+    left = room.visit(story, 2)
+    room.wait_for((0, 0), 6)
+    assert time.monotonic() - left < 5
+
+
+def test_who_waits_has_a_place_in_line_and_may_leave_it(room: Room) -> None:
+    room.slow.set()
+
+    async def story(*visitors: Visitor) -> None:
+        tasks = []
+        for number, visitor in enumerate(visitors):
+            await visitor.open()
+            tasks.append(asyncio.create_task(visitor.call("merge", method="ram")))
+            while sum(room.jobs) < number + 1:
+                await asyncio.sleep(0.05)
+        running, waiting = room.jobs
+        assert waiting >= 1
+        last = room.workspace.lanes.jobs()[-1]
+        assert last.latest.number == waiting
+        last.stop()
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=5)
+        assert "Stopped" in str(done.pop().exception())
+        assert room.jobs == (running, waiting - 1)
+        room.slow.clear()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    room.visit(story, 2, 3, 4, 5)
+
+
+def test_one_address_gets_no_third_job(room: Room) -> None:
+    room.slow.set()
+
+    async def story(*visitors: Visitor) -> None:
+        tasks = []
+        for number, visitor in enumerate(visitors[:2]):
+            await visitor.open()
+            tasks.append(asyncio.create_task(visitor.call("merge", method="ram")))
+            while sum(room.jobs) < number + 1:
+                await asyncio.sleep(0.05)
+        assert room.jobs == (1, 1)
+        await visitors[2].open()
+        with pytest.raises(RefusedError, match=r"2 jobs of your address .* duplicate this Space"):
+            await visitors[2].call("merge", method="ram")
+        room.slow.clear()
+        await asyncio.gather(*tasks)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPACE_ID", "owner/ram-studio")
+        patch.setattr(room.workspace.lanes, "_hint", "Or duplicate this Space.")
+        room.visit(story, 2, 2, 2)
+
+
+def test_a_sweep_gets_no_half_hour(room: Room) -> None:
+    async def story(visitor: Visitor) -> None:
+        await visitor.open()
+        asking = asyncio.create_task(
+            visitor.call("sweep", over={"r": "0:0.5:6"}, minutes=30, items=100)
+        )
+        while sum(room.jobs) < 1:
+            await asyncio.sleep(0.02)
+        (turn,) = room.workspace.lanes._running
+        assert sum(turn.effort.parts.values()) <= 180
+        asking.cancel()
+
+    room.visit(story, 2)
+
+
+def test_light_events_stand_in_no_line(room: Room) -> None:
+    async def story(visitor: Visitor) -> None:
+        await visitor.open()
+        for element in ("use-example", "use-dense", "to-look", "to-history"):
+            for event in visitor.handlers(element):
+                assert event["queue"] is False, element
+        for event in visitor.config["dependencies"]:
+            if event["backend_fn"] and any(name == "load" for _, name in event["targets"]):
+                assert event["queue"] is False
+
+    room.visit(story, 2)
+
+
+def test_the_queue_cannot_be_gone_around(room: Room) -> None:
+    answer = httpx.post(room.url + "gradio_api/run/merge", json={"data": []})
+    assert answer.status_code == 404
+
+
+def test_a_large_body_and_a_strange_upload_are_refused(room: Room) -> None:
+    body = b'{"data": ["' + b"x" * 17_000_000 + b'"]}'
+    answer = httpx.post(room.url + "gradio_api/queue/join", content=body, timeout=30)
+    assert answer.status_code == 413
+    files = {"files": ("page.html", b"<script>alert(1)</script>")}
+    assert httpx.post(room.url + "gradio_api/upload", files=files).status_code == 415
+    files = {"files": ("recipe.yaml", b"base: b")}
+    assert httpx.post(room.url + "gradio_api/upload", files=files).status_code == 200
+
+
+def test_the_page_names_no_font_host_and_no_other_script(room: Room) -> None:
+    page = httpx.get(room.url)
+    assert "fonts.g" not in page.text
+    assert "cdnjs" not in page.text
+    assert (
+        "frame-ancestors 'self' https://huggingface.co" in page.headers["content-security-policy"]
+    )
+
+
+# ---------------------------------------------------------------------------- in a browser
+
+
+def open_page(context: Any, room: Room) -> Any:
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    page.goto(room.url)
+    page.wait_for_selector("#to-load[aria-current=step], #to-tune[aria-current=step]")
+    return page
+
+
+def start_merge(page: Any) -> None:
+    page.click("#use-example")
+    page.wait_for_selector("[data-agent]", state="visible")
+    page.click("#to-merge")
+    page.click("#merge")
+    page.wait_for_selector("#stop", state="visible")
+
+
+@pytest.mark.browser
+def test_a_reloaded_page_finds_its_job_and_can_stop_it(
+    browser: Any, room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # How long a reload takes is the machine's business, not this test's.
+    monkeypatch.setattr("ram_studio.app.public.keeper.LEAVE_SECONDS", 30.0)
+    room.slow.set()
+    context = browser.new_context()
+    page = open_page(context, room)
+    start_merge(page)
+    page.reload()
+    page.wait_for_selector("#stop", state="visible")
+    page.wait_for_selector("#merge-status .progress")
+    monkeypatch.undo()
+    time.sleep(LEAVE_SECONDS + 1)
+    assert room.jobs == (1, 0), "the reloaded page waits for it"
+    page.click("#stop")
+    page.wait_for_selector("#merge-status:has-text('Stopped')")
+    assert page.is_enabled("#merge")
+    context.close()
+
+
+@pytest.mark.browser
+def test_a_job_that_ended_during_a_reload_is_shown(browser: Any, room: Room) -> None:
+    room.slow.set()
+    context = browser.new_context()
+    page = open_page(context, room)
+    start_merge(page)
+    page.goto("about:blank")
+    room.slow.clear()
+    room.wait_for((0, 0), LEAVE_SECONDS)
+    page.go_back()
+    page.wait_for_selector("#merge-result .result", state="attached")
+    context.close()
+
+
+@pytest.mark.browser
+def test_a_closed_tab_ends_its_job(browser: Any, room: Room) -> None:
+    room.slow.set()
+    context = browser.new_context()
+    page = open_page(context, room)
+    start_merge(page)
+    page.close()
+    room.wait_for((0, 0), 5)
+    context.close()
+
+
+@pytest.mark.browser
+def test_a_duplicated_tab_works_on_its_own(browser: Any, room: Room) -> None:
+    context = browser.new_context()
+    first = open_page(context, room)
+    read_key = "() => sessionStorage.getItem('ram-key')"
+    key = first.evaluate(read_key)
+    context.add_init_script(
+        f"sessionStorage.getItem('ram-key') || sessionStorage.setItem('ram-key', '{key}')"
+    )
+    second = open_page(context, room)
+    assert second.evaluate(read_key) != key
+    first.reload()
+    first.wait_for_selector("#to-load[aria-current=step]")
+    assert first.evaluate(read_key) == key
+    context.close()
+
+
+@pytest.mark.browser
+def test_the_page_works_under_its_policy_and_asks_nobody_else(browser: Any, room: Room) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    said, asked = [], []
+    page.on("console", lambda message: said.append(message.text) if message.type == "error" else 0)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(room.url)
+    page.click("#use-example")
+    page.wait_for_selector("[data-agent]", state="visible")
+    page.click("#to-look")
+    page.wait_for_selector("#chart-heatmap .js-plotly-plot")
+    assert said == []
+    assert [url for url in asked if not url.startswith((room.url, "data:", "blob:"))] == []
+    context.close()
+
+
+def test_the_owners_token_does_not_reach_the_hub(run_app: Any, tmp_path: Path) -> None:
+    import gradio_client
+
+    from ram_studio.resources import asset_path
+
+    with serving() as hub:
+        for name in ("base", "coding"):
+            hub.add(f"owner/{name}", asset_path("example", name))
+        hub.add("owner/secret", asset_path("example", "tool"), is_private=True)
+        more = {
+            "SPACE_ID": "owner/ram-studio",
+            "HF_TOKEN": "hf_owner",
+            "HF_ENDPOINT": hub.address,
+            "HF_HUB_OFFLINE": "0",
+            "HF_HOME": str(tmp_path / "hub"),
+        }
+        with run_app(tmp_path, **more) as url:
+            client = gradio_client.Client(url, verbose=False)
+            found = client.predict("owner/base", {"a": "owner/coding"}, api_name="/analyze")
+            client.predict(found["analysis"], "ram", api_name="/merge")
+            with pytest.raises(Exception, match="is private"):
+                client.predict("owner/base", {"a": "owner/secret"}, api_name="/analyze")
+            client.close()
+        assert hub.tokens == set()
+
+
+def test_nothing_is_left_after_sigterm(run_app: Any, tmp_path: Path) -> None:
+    import gradio_client
+
+    with run_app(tmp_path, SPACE_ID="owner/ram-studio") as url:
+        client = gradio_client.Client(url, verbose=False)
+        client.predict(method="ram", api_name="/merge")
+        client.submit({"r": "0:0.5:6"}, api_name="/sweep")
+        time.sleep(1)
+        assert list(tmp_path.glob("ram-studio*/app-*/*"))
+    left = [p for p in tmp_path.rglob("*") if p.is_file() and p.name != "app.log"]
+    assert left == []
