@@ -166,7 +166,7 @@ def streamed_rows(
     recipe = make_recipe({"base": str(zoo / "base"), "agents": sources, "method": "ram+"})
     report = load(recipe.base, recipe.agents)
     loading = Loading(report.tensors)
-    run = RunOptions()
+    run = RunOptions.of()
     nbytes = sum(block.nbytes for block in loading.blocks(run.block_elements))
     first = devices_of(device)[0]
 

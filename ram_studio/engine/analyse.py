@@ -75,7 +75,7 @@ def analyze(
 
     Raises: CheckpointError (NonFiniteError for NaN or Inf), CompatibilityError, HubError, Stopped.
     """
-    options = RunOptions(**run)
+    options = RunOptions.of(**run)
     report = load(
         base,
         agents,
@@ -92,7 +92,7 @@ def analyze_report(
     report: CompatibilityReport, *, relations: bool = True, **run: Unpack[RunKeywords]
 ) -> Sketch:
     """Return the sketch of checkpoints that were opened and checked already, see ``analyze``."""
-    return sketch_of(report, RunOptions(**run), relations=relations)
+    return sketch_of(report, RunOptions.of(**run), relations=relations)
 
 
 def sketch_of(report: CompatibilityReport, run: RunOptions, *, relations: bool = True) -> Sketch:
@@ -120,8 +120,8 @@ def sketch_of(report: CompatibilityReport, run: RunOptions, *, relations: bool =
         sources={c.name: c.source for c in report.checkpoints},
         dtypes={name: _one_dtype(dtypes) for name, dtypes in report.dtypes.items()},
         rounded=rounded[0] if rounded else None,
-        relations=related and related.relations(counts),
-        steps=related and related.steps(),
+        relations=None if related is None else related.relations(counts),
+        steps=None if related is None else related.steps(),
     )
     return replace(sketch, warnings=storage_report(report, sketch).warnings)
 

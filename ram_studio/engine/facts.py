@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -81,7 +82,7 @@ def count_magnitudes(
 def find_facts(
     report: CompatibilityReport,
     needs: frozenset[str],
-    settings: object,
+    settings: Any,
     seed: int,
     sketch: Sketch | None,
     run: RunOptions,
@@ -97,12 +98,11 @@ def find_facts(
     row_of = {t.name: i for i, t in enumerate(counted)}
     rows = [row_of[t.tied_to or t.name] for t in merged]  # a head's is its embedding's
     found, ratios, magnitudes, read = None, None, None, 0
-    scope = getattr(settings, "scope", "global")
+    scope: Any = getattr(settings, "scope", "global")
     is_from_sketch = sketch is not None
     if Need.RATIOS in needs:
         by_magnitude = Need.MAGNITUDE_RATIOS in needs
-        epsilon: float = settings.epsilon
-        found = counts_at(report, epsilon, sketch, run, by_magnitude=by_magnitude)
+        found = counts_at(report, settings.epsilon, sketch, run, by_magnitude=by_magnitude)
         at_one = Sketch(
             agents=names,
             tensors=tuple(TensorEntry(t.name, t.numel) for t in counted),

@@ -70,7 +70,7 @@ class InMemoryMerger:
     ) -> None:
         self._report = report
         self._sketch = sketch
-        self._run = RunOptions(**run)
+        self._run = RunOptions.of(**run)
         self._targets = flat_tensors(model, report.tensors)
         self._reports: dict[tuple, CompatibilityReport] = {}
         self.current: Recipe | None = None
@@ -186,4 +186,4 @@ class InMemoryMerger:
                 for start, piece in files.pieces(source, nbytes):
                     if compare:  # what is begun otherwise must be ended
                         self._run.cancel.raise_if_cancelled()
-                    sink.write(tensor.name, start, memoryview(piece))
+                    sink.write(tensor.name, start, piece.data)

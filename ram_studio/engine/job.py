@@ -94,10 +94,10 @@ class MergeJob:
         self.merged = report.merged
         self.names = tuple(agent.name for agent in report.agents)
         self.bytes_read = 0
-        self.options = run or RunOptions()
+        self.options = run or RunOptions.of()
         self.fisher: FisherFiles | None = None
         if Need.FISHER in self.needs:
-            self.fisher = FisherFiles(report, self.settings.files, self.merged)
+            self.fisher = FisherFiles(report, getattr(self.settings, "files", None), self.merged)
         if self.options.device != "cpu" and self.needs & {Need.RATIOS, Need.MAGNITUDES}:
             self.options = self.options.with_residence(report.counted)
 
@@ -169,7 +169,7 @@ class MergeJob:
             for tensor in self.report.tensors:
                 if tensor.kind == "copy":
                     for start, piece in sources.pieces(tensor.base, tensor.base.nbytes):
-                        sink.write(tensor.name, start, memoryview(piece))
+                        sink.write(tensor.name, start, piece.data)
 
     def _check(self, plan: Plan, tally: MergeTally) -> None:
         """Compare what the merge pass counted with what it was planned from."""

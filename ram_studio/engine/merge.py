@@ -115,7 +115,7 @@ def merge(
     Raises: SettingsError, CheckpointError, CompatibilityError, HubError, SketchError, OutputError;
     Stopped when cancelled. Nothing is left behind then.
     """
-    options = RunOptions(**run)
+    options = RunOptions.of(**run)
     check_output(out, needed_bytes=0)  # before a download, not only before the work
     start = time.monotonic()
     report = load(

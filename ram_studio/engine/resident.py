@@ -86,8 +86,8 @@ class ResidentMerge:
         relations: bool = False,
         **run: Unpack[RunKeywords],
     ) -> None:
-        options = RunOptions(**run)
-        self._policies = {"missing": missing, "extra": extra, "rows": rows}
+        options = RunOptions.of(**run)
+        self._policies: dict[str, Any] = {"missing": missing, "extra": extra, "rows": rows}
         self.report: CompatibilityReport = load(
             base, agents, **self._policies, cancel=options.cancel
         )
@@ -122,6 +122,7 @@ class ResidentMerge:
         """
         start = time.monotonic()
         recipe = recipe_of(self.report, method, settings or {}, **output, **self._policies)
+        cancel = cancel or CancelToken()  # another than that of loading
         run = replace(self._run, on_progress=on_progress, cancel=cancel)
         job = MergeJob(self.report, recipe, run)
         sink = _TensorSink(job, into)
@@ -151,7 +152,7 @@ class Loading:
     """The work of a pass that only reads, see ``driver.Work``."""
 
     tensors: Sequence[MergeTensor]
-    stage = "load"
+    stage: str = "load"
 
     def blocks(self, block_elements: int) -> list[Block]:
         """Return the blocks of these tensors."""

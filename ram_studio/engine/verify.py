@@ -91,7 +91,7 @@ def verify(
     Raises: VerificationError naming every file, or the tensor; CheckpointError when a file cannot
     be read; Stopped.
     """
-    run = RunOptions("cpu", threads, on_progress=on_progress, cancel=cancel)
+    run = RunOptions.of("cpu", threads, on_progress=on_progress, cancel=cancel)
     passport = read_passport(folder)
     folder = Path(folder).expanduser()
     notes = check_files(folder, passport)

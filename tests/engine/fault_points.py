@@ -155,7 +155,7 @@ def _serve() -> None:
     # All kernels are ready after this; threads that outlive it would be missing after a fork.
     first = json.loads(sys.stdin.readline())
     recipe = make_recipe(first["recipe"])
-    job = MergeJob(load(recipe.base, recipe.agents), recipe, RunOptions(threads=1))
+    job = MergeJob(load(recipe.base, recipe.agents), recipe, RunOptions.of(threads=1))
     job.run(job.plan(), Nowhere())
     print("ready", flush=True)
     for line in sys.stdin:

@@ -184,7 +184,7 @@ def test_what_the_counting_pass_uploaded_is_not_read_again(big, tmp_path, device
 @on_devices
 def test_a_file_changed_between_the_passes_is_refused(big, device):
     report = load(big.base_path, big.agent_paths)
-    job = MergeJob(report, big.recipe(), RunOptions(device))
+    job = MergeJob(report, big.recipe(), RunOptions.of(device))
     plan = job.plan()
     path = next(iter(report.agents[1].shards))
     before = path.stat()

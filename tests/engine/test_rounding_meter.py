@@ -65,7 +65,7 @@ def measured(zoo: Zoo, factor: float, epsilon: float, dtype: str, **changes: obj
     """Return the effective factors of a merge that asks for ``factor`` everywhere."""
     settings = {"epsilon": epsilon, "factors": dict.fromkeys(zoo.agents, factor)}
     recipe = zoo.recipe(method="ram+", settings={"epsilon": epsilon}, dtype=NAMES[dtype], **changes)
-    job = MergeJob(load(recipe.base, recipe.agents), recipe, RunOptions(threads=1))
+    job = MergeJob(load(recipe.base, recipe.agents), recipe, RunOptions.of(threads=1))
     plan = job.plan()
     plan.prepared.factors[:] = settings["factors"]["a"] if "a" in zoo.agents else factor
     return [found.effective_scaling_factor for found in job.run(plan, Discard()).values()]

@@ -195,16 +195,16 @@ def test_magnitudes_are_counted_for_any_number_of_agents(n_agents, tmp_path) -> 
     report = load(base, agents)
     counted = report.counted
     x, ys = flat(base), [flat(folder) for folder in agents.values()]
-    per_tensor = count_magnitudes(report, RunOptions(threads=2), per_tensor=True)[0]
+    per_tensor = count_magnitudes(report, RunOptions.of(threads=2), per_tensor=True)[0]
     for row, tensor in zip(per_tensor, counted, strict=True):
         for counts, y in zip(row, ys, strict=True):
             tau = (y[tensor.name].float() - x[tensor.name].float()).flatten().numpy()
             keys = ladder.key_of(tau)
             want = np.bincount(keys[keys >= 0], minlength=ladder.BIN_COUNT)
             np.testing.assert_array_equal(counts, want)
-    whole = count_magnitudes(report, RunOptions(), per_tensor=False)[0]
+    whole = count_magnitudes(report, RunOptions.of(), per_tensor=False)[0]
     np.testing.assert_array_equal(whole[0], per_tensor.sum(0))
-    on_torch = count_magnitudes(report, RunOptions("torch:2"), per_tensor=True)[0]
+    on_torch = count_magnitudes(report, RunOptions.of("torch:2"), per_tensor=True)[0]
     np.testing.assert_array_equal(on_torch, per_tensor)
 
 

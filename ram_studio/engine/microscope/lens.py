@@ -59,7 +59,7 @@ class Seen:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the method's part of ``microscope --json``."""
-        if self.reason is not None:
+        if self.stored is None or self.exact is None or self.step is None:
             return {"method": self.method, "settings": dict(self.settings), "reason": self.reason}
         return {
             "method": self.method,
@@ -106,7 +106,7 @@ class Lens:
         self.reason = _missing(recipe, self.settings, tensor, sketch)
         if self.reason is not None:
             return
-        self._job = MergeJob(report, recipe, RunOptions("cpu", threads=1))
+        self._job = MergeJob(report, recipe, RunOptions.of("cpu", threads=1))
         self._plan: Plan = self._job.plan(sketch)
         self.reason = _no_torch(self._plan)
         self._stored: list[np.ndarray] = []

@@ -30,7 +30,7 @@ SEARCH_ELEMENTS = 1 << 16
 class Found(NamedTuple):
     """An element: its flat index, and the mass that cancels there (0 unless a conflict)."""
 
-    index: int
+    index: int  # type: ignore[assignment]
     cancelled: float = 0.0
 
 

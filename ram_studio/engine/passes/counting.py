@@ -76,8 +76,8 @@ class Tally:
             shape = (len(numel), self.grid.points, 1 << n)
             return OverlapCounts.from_patterns(totals, np.array(patterns, np.int64).reshape(shape))
         shared = [overlap.shared_from_steps(table, first) for table in self._tables]
-        shape = (len(numel), self.grid.points, n, n)
-        return OverlapCounts(totals, None, np.array(shared, np.int64).reshape(shape))
+        table = np.array(shared, np.int64).reshape(len(numel), self.grid.points, n, n)
+        return OverlapCounts(totals, None, table)
 
 
 class SizeTally:

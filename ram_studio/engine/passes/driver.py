@@ -44,34 +44,43 @@ class RunKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The same, checked: what one run's passes have in common, see RunKeywords.
+    """What the passes of one run have in common, see RunKeywords; all checked."""
 
-    Raises: SettingsError for a device or number of threads that there is not.
-    """
+    device: str
+    threads: int
+    block_elements: int
+    on_progress: ProgressCallback | None
+    cancel: CancelToken
+    residence: Residence | None
 
-    device: str = "auto"
-    threads: int | None = None
-    block_elements: int = BLOCK_ELEMENTS
-    on_progress: ProgressCallback | None = None
-    cancel: CancelToken | None = field(default_factory=CancelToken)
-    residence: Residence | None = None
+    @classmethod
+    def of(
+        cls,
+        device: str = "auto",
+        threads: int | None = None,
+        block_elements: int = BLOCK_ELEMENTS,
+        on_progress: ProgressCallback | None = None,
+        cancel: CancelToken | None = None,
+        residence: Residence | None = None,
+    ) -> RunOptions:
+        """Return the options that these keywords mean.
 
-    def __post_init__(self) -> None:
-        device = choose_device(self.device)
-        if device != "cpu" and self.block_elements == BLOCK_ELEMENTS:
+        Raises: SettingsError for a device or number of threads that there is not.
+        """
+        device = choose_device(device)
+        if device != "cpu" and block_elements == BLOCK_ELEMENTS:
             from ram_studio.engine.reading.staging import DEVICE_BLOCK_ELEMENTS
 
-            object.__setattr__(self, "block_elements", DEVICE_BLOCK_ELEMENTS)
-        object.__setattr__(self, "device", device)
-        object.__setattr__(self, "threads", thread_count(self.threads))
-        object.__setattr__(self, "cancel", self.cancel or CancelToken())
+            block_elements = DEVICE_BLOCK_ELEMENTS
+        threads = thread_count(threads)
+        return cls(device, threads, block_elements, on_progress, cancel or CancelToken(), residence)
 
     def with_residence(self, tensors: Sequence[MergeTensor]) -> RunOptions:
         """Return options by which these tensors, once read, stay on the device, where they fit."""
         if self.residence is not None:
             return self
-        size = (self.device, self.threads, self.block_elements)
-        return replace(self, residence=plan_residence(tensors, *size))
+        stays = plan_residence(tensors, self.device, self.threads, self.block_elements)
+        return replace(self, residence=stays)
 
 
 def thread_count(threads: int | None) -> int:
@@ -102,8 +111,11 @@ class Work(Protocol):
     stage: as in Progress; tensors: those looked at.
     """
 
-    stage: str
-    tensors: Sequence[MergeTensor]
+    @property
+    def stage(self) -> str: ...
+
+    @property
+    def tensors(self) -> Sequence[MergeTensor]: ...
 
     def blocks(self, block_elements: int) -> Sequence[Block]:
         """Return the blocks to read, in order."""

@@ -115,7 +115,7 @@ class _MergingWorker:
             work.sink.put(block, merged.stored)
             return True
         stored = self._backend.stored(merged)
-        work.sink.write(block.tensor.name, block.start * stored.itemsize, memoryview(stored))
+        work.sink.write(block.tensor.name, block.start * stored.itemsize, stored.data)
         return True
 
     def close(self) -> None:

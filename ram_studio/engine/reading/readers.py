@@ -82,9 +82,7 @@ class BlockReader:
                 storage = rounding.STORAGE[dtype]
                 arrays.append(raw[: block.n * storage.itemsize].view(storage))
         for source, array in zip(block.sources, arrays, strict=True):
-            self._sources.read_into(
-                source, block.start * array.itemsize, memoryview(array).cast("B")
-            )
+            self._sources.read_into(source, block.start * array.itemsize, array.data.cast("B"))
         return arrays
 
     def _decode(self, row: int, stored: np.ndarray, dtype: str) -> np.ndarray:

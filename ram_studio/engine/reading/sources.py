@@ -83,7 +83,7 @@ class Sources:
         """Yield the first bytes of a tensor in order: where a piece begins, and it (uint8)."""
         for start in range(0, nbytes, _PIECE_BYTES):
             piece = np.empty(min(_PIECE_BYTES, nbytes - start), dtype=np.uint8)
-            self.read_into(source, start, memoryview(piece))
+            self.read_into(source, start, piece.data)
             yield start, piece
 
     def check_unchanged(self) -> None:

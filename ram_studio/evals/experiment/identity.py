@@ -50,7 +50,7 @@ def identify(
     rule: Any
     known: dict[str, float | None] = {}
     if isinstance(settings, RamSettings):
-        job = MergeJob(report, recipe, RunOptions(device, cancel=cancel))
+        job = MergeJob(report, recipe, RunOptions.of(device, cancel=cancel))
         prepared = job.plan(sketch).prepared
         assert isinstance(prepared, RegionRule)
         factors = hashlib.blake2b(prepared.factors.tobytes(), digest_size=16).hexdigest()
