@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,16 @@ from ram_studio.errors import RamStudioError, VerificationError
 SHAPES = {EMBEDDING: (40, 30), "model.layers.0.w": (5 * GROUP_ELEMENTS,), "model.norm.w": (9,)}
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
+    return make_zoo(tmp_path_factory.mktemp("made"), 2, shapes=SHAPES, seed=1)
+
+
 @pytest.fixture
-def zoo(tmp_path: Path) -> Zoo:
-    return make_zoo(tmp_path / "zoo", 2, shapes=SHAPES, seed=1)
+def zoo(made: Zoo, tmp_path: Path) -> Zoo:
+    """Files of the test's own: some tests change them."""
+    shutil.copytree(made.folder, tmp_path / "zoo")
+    return replace(made, folder=tmp_path / "zoo")
 
 
 @pytest.mark.parametrize(
