@@ -31,9 +31,7 @@ def compare(
     reference: Annotated[
         str | None, typer.Option(help="The row to compare with [default: the first ram+ row].")
     ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="bfloat16, float16 or float32 [default: the base's].")
-    ] = None,
+    dtype: options.Dtype = None,
     rounding: Annotated[str, typer.Option(help="nearest or stochastic.")] = "nearest",
     seed: Annotated[int, typer.Option(help="Seed of everything random in the merges.")] = 0,
     suite: Annotated[
@@ -90,7 +88,6 @@ def _rows(
     seed: int,
 ) -> dict[str, Any]:
     """Return the recipes asked for by label."""
-    from ram_studio.algorithm.methods import make_settings
     from ram_studio.checkpoints.record.recipe import make_recipe
     from ram_studio.evals.experiment.presets import experiment_recipes, rows_of
 
@@ -104,13 +101,7 @@ def _rows(
         },
         where="compare",
     )
-    chosen = []
-    for text in row or []:
-        method, _, rest = text.partition(":")
-        given = options.parse_pairs(rest.split(",") if rest else None, "row METHOD:KEY=VALUE")
-        settings = make_settings(method, given)
-        chosen.append((method, {key: getattr(settings, key) for key in given}))
-    found = rows_of(recipe, chosen)
+    found = rows_of(recipe, [options.parse_method(text, "row") for text in row or []])
     for name in experiment or ([] if found else ["standard"]):
         found |= experiment_recipes(name, recipe)
     return found

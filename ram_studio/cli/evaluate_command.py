@@ -265,7 +265,7 @@ def parse_specialists(pairs: list[str] | None, models: Collection[str]) -> dict[
 
     Raises: typer.BadParameter (exit code 2) for bad texts or a name that is none of the models.
     """
-    chosen = options.parse_pairs(pairs, "specialist=DOMAIN=NAME")
+    chosen = options.parse_pairs(pairs, "specialist DOMAIN=NAME")
     for name in chosen.values():
         if name not in models:
             raise typer.BadParameter(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
 import typer
@@ -35,9 +34,7 @@ def parse_pairs(pairs: list[str] | None, what: str) -> dict[str, str]:
     for pair in pairs or []:
         name, separator, value = pair.partition("=")
         if not separator or not name.strip() or not value.strip():
-            raise typer.BadParameter(
-                f"{pair!r} is no {what}", param_hint=f"--{re.split('[ =]', what)[0]}"
-            )
+            raise typer.BadParameter(f"{pair!r} is no {what}", param_hint=f"--{what.split()[0]}")
         if name.strip() in result:
             raise typer.BadParameter(f"{name.strip()!r} is given twice")
         result[name.strip()] = value.strip()

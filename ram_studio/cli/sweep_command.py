@@ -142,17 +142,14 @@ def sweep(
 
 
 def _recipe(base: str | None, agent: list[str] | None, method: str, pairs: list[str] | None) -> Any:
-    from ram_studio.algorithm.methods import make_settings
     from ram_studio.checkpoints.record.recipe import make_recipe
 
-    given = options.parse_pairs(pairs, "set=KEY=VALUE")
-    settings = make_settings(method, given)
     return make_recipe(
         {
             "base": options.require_base(base),
             "agents": options.parse_agents(agent),
             "method": method,
-            "settings": {key: getattr(settings, key) for key in given},
+            "settings": options.parse_pairs(pairs, "set KEY=VALUE"),
         },
         where="sweep",
     )

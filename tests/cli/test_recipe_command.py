@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
 import yaml
 
 RECIPE = """base: ./base
@@ -52,3 +55,15 @@ def test_refusals_are_one_line_and_write_nothing(cli, tmp_path):
         assert text in err
         assert err.count("\n") == 1
     assert (tmp_path / "r.yaml").read_text() == RECIPE
+
+
+@pytest.mark.parametrize(("method", "r"), [(None, 0.3), ("ram+", 0.3), ("ram+s", 0.1)])
+def test_a_recipes_settings_are_kept_for_its_own_method_alone(cli, example, tmp_path, method, r):
+    base, *agents = [x for x in example if not x.startswith("--")]
+    named = dict(text.split("=", 1) for text in agents)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump({"base": base, "agents": named, "settings": {"r": 0.3}}))
+    asked = () if method is None else ("--method", method)
+    assert cli("merge", recipe, "--out", tmp_path / "m", *asked, "--json")[0] == 0
+    used = json.loads((tmp_path / "m" / "ram_studio.json").read_text())["recipe"]
+    assert (used["method"], used["settings"]["r"]) == (method or "ram+", r)

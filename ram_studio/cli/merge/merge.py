@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ram_studio.cli import options
 from ram_studio.cli.tables import print_table, ratio
-from ram_studio.errors import SettingsError
+from ram_studio.errors import SettingsError, did_you_mean
 from ram_studio.resources import user_folder
+
+if TYPE_CHECKING:
+    from ram_studio.checkpoints.record.recipe import Recipe
 
 
 def merge(
@@ -122,40 +125,27 @@ def _recipe(
     given: dict[str, Any],
     shared: dict[str, float | None],
     extra_settings: dict[str, Any],
-) -> Any:
+) -> Recipe:
     from ram_studio.algorithm.methods import get_method
     from ram_studio.checkpoints.record.recipe import load_recipe, make_recipe
 
-    if path is None:
-        values: dict[str, Any] = {
-            "base": options.require_base(base),
-            "agents": options.parse_agents(agent),
-        }
-    else:
-        values = load_recipe(path).model_dump(exclude_unset=True)
-        if base is not None:
-            values["base"] = base
-        if agent:
-            values["agents"] = options.parse_agents(agent)
-    if given["method"] not in (None, values.get("method")):
-        values.pop("settings", None)  # another method's settings mean nothing to this one
+    loaded = None if path is None else load_recipe(path)
+    values: dict[str, Any] = {} if loaded is None else loaded.model_dump()
+    if base is not None or loaded is None:
+        values["base"] = options.require_base(base)
+    if agent or loaded is None:
+        values["agents"] = options.parse_agents(agent)
     values |= {key: value for key, value in given.items() if value is not None}
-    name = values.get("method", "ram+")
+    name = values.setdefault("method", "ram+")
+    if loaded is None or name != loaded.method:
+        values["settings"] = {}  # another method's mean nothing to this one
+    asked = {key: value for key, value in shared.items() if value is not None}
     fields = get_method(name).settings.model_fields
-    wanted = dict(values.get("settings", {}))
-    for key, value in shared.items():
-        if value is None:
-            continue
-        if key in fields:
-            wanted[key] = value
-        else:
-            print(f"note: {name} has no {key}; it is left out.", file=sys.stderr)
+    for key in [key for key in asked if key not in fields]:
+        print(f"note: {name} has no {key}; it is left out.", file=sys.stderr)
+        del asked[key]
     # What was asked for by its own option wins over a preset.
-    asked = {
-        key: wanted[key] for key, value in shared.items() if value is not None and key in wanted
-    }
-    values["settings"] = wanted | extra_settings | asked
-
+    values["settings"] = {**values["settings"], **extra_settings, **asked}
     return make_recipe(values, where="merge")
 
 
@@ -165,7 +155,10 @@ def _preset(name: str | None) -> dict[str, Any]:
     if name is None:
         return {}
     if name not in PRESETS:
-        raise SettingsError(f"The preset is {name!r}; it must be one of {', '.join(PRESETS)}.")
+        raise SettingsError(
+            f"The preset is {name!r}; it must be one of {', '.join(PRESETS)}"
+            f"{did_you_mean(name, PRESETS)}."
+        )
     return dict(PRESETS[name])
 
 
