@@ -79,7 +79,8 @@ class RunOptions:
         """Return options by which these tensors, once read, stay on the device, where they fit."""
         if self.residence is not None:
             return self
-        stays = plan_residence(tensors, self.device, self.threads, self.block_elements)
+        devices = devices_of(self.device)
+        stays = plan_residence(tensors, devices, self.threads, self.block_elements)
         return replace(self, residence=stays)
 
 
@@ -137,13 +138,10 @@ def run_pass(report: CompatibilityReport, work: Work, run: RunOptions) -> int:
     meter = Meter(work.stage, sum(block.nbytes for block in blocks), len(work.tensors))
     read = meter.read().total_bytes
     with Sources(*report.checkpoints) as sources, settled(devices), _one_torch_thread(run.device):
-        if run.residence is not None:
-            run.residence.check_unchanged(sources)
-            read -= run.residence.bytes_found(blocks)
         _run_threads(_Thread(work, run, sources, meter, _Locked(blocks), devices))
         sources.check_unchanged()
         if run.residence is not None:
-            run.residence.fill(blocks, sources)
+            read -= run.residence.fill(blocks, sources)
     meter.tell(run.on_progress)
     return read
 

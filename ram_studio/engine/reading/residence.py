@@ -17,7 +17,7 @@ import numpy as np
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.engine.reading.blocks import Block, blocks_of
-from ram_studio.engine.reading.devices import devices_of, free_bytes, settle
+from ram_studio.engine.reading.devices import free_bytes, settle
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import SourceChangedError
 
@@ -130,37 +130,35 @@ class Residence:
                 return StoredRows(piece.device, rows, block.tensor.name in self._filled)
         return None
 
-    def fill(self, blocks: Iterable[Block], sources: Sources) -> None:
-        """Take note that these blocks were put here, from the files as they were opened."""
-        self._filled |= {block.tensor.name for block in blocks} & self._pieces.keys()
-        self._states = self._states or sources.states
+    def fill(self, blocks: Iterable[Block], sources: Sources) -> int:
+        """Take note that a pass put these blocks here; return the bytes it found here instead.
 
-    def check_unchanged(self, sources: Sources) -> None:
-        """Raise SourceChangedError when a file was written to since it was loaded."""
+        Raises: SourceChangedError when a file was written to since the first of them was read.
+        """
+        self._states = self._states or sources.states
         for path, state in self._states.items():
             if sources.states[path] != state:
                 raise SourceChangedError(
                     f"{path} changed after it was loaded onto the device. Leave the files alone "
                     "during a run, and run again."
                 )
-
-    def bytes_found(self, blocks: Iterable[Block]) -> int:
-        """Return how many bytes of these blocks need not be read."""
-        return sum(block.nbytes for block in blocks if block.tensor.name in self._filled)
+        here = [block for block in blocks if block.tensor.name in self._pieces]
+        found = sum(block.nbytes for block in here if block.tensor.name in self._filled)
+        self._filled |= {block.tensor.name for block in here}
+        return found
 
 
 def plan_residence(
-    tensors: Sequence[MergeTensor], device: str, threads: int, block_elements: int
+    tensors: Sequence[MergeTensor], devices: Sequence[str], threads: int, block_elements: int
 ) -> Residence:
-    """Return what can stay on a chosen device beside what its threads need to work.
+    """Return what can stay on some devices beside what their threads need to work.
 
-    Its budget is nine tenths of what is free on each device, less blocks and histograms; tensors
+    The budget is nine tenths of what is free on each device, less blocks and histograms; tensors
     beyond it are streamed in every pass.
     """
-    devices = devices_of(device)
     checkpoints = max((len(tensor.agents) + 1 for tensor in tensors), default=1)
     work = block_elements * (8 * checkpoints + WORK_BYTES) * 2 + HISTOGRAM_BYTES
-    budgets = [int(0.9 * free_bytes(name)) // devices.count(name) for name in devices]
+    budgets = [int(0.9 * free_bytes(name)) // list(devices).count(name) for name in devices]
     return Residence(tensors, devices, [max(0, b - threads * work) for b in budgets])
 
 
