@@ -8,38 +8,51 @@
 #
 #   docker build --build-arg TORCH_INDEX_URL=... -t ram-studio .
 #
+# A tag may name another image tomorrow, a digest cannot. For a build that can be repeated, give the
+# digest that `docker buildx imagetools inspect python:3.12-slim` prints:
+#
+#   docker build --build-arg PYTHON_IMAGE=python:3.12-slim@sha256:... -t ram-studio .
+#
 # Own models: mount their folder and name it,
 #
 #   docker run -p 7860:7860 -v "$PWD/models:/models:ro" ram-studio \
 #     ram-studio app --models-dir /models
 
-FROM python:3.12-slim
+ARG PYTHON_IMAGE=python:3.12-slim
+
+# Stage 1 installs into a folder of its own; what only building needs goes before the copy.
+FROM ${PYTHON_IMAGE} AS build
+ENV PATH=/opt/ram-studio/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /build
+RUN python -m venv /opt/ram-studio
+
+# The dependencies first: a change in the code alone does not install them again.
+ARG TORCH_INDEX_URL=""
+COPY requirements.txt constraints.txt ./
+RUN pip install ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} \
+    --constraint constraints.txt --requirement requirements.txt hatchling
+
+COPY . .
+RUN pip install --no-deps --no-build-isolation . \
+    && pip uninstall --yes hatchling pip
+
+FROM ${PYTHON_IMAGE}
 
 RUN useradd --create-home --uid 1000 user
 USER user
 
 ENV HOME=/home/user \
-    PATH=/home/user/.local/bin:$PATH \
+    PATH=/opt/ram-studio/bin:$PATH \
     PYTHONUNBUFFERED=1 \
-    PIP_NO_CACHE_DIR=1 \
-    PIP_DISABLE_PIP_VERSION_CHECK=1 \
     GRADIO_SERVER_NAME=0.0.0.0 \
     GRADIO_SERVER_PORT=7860 \
     GRADIO_ANALYTICS_ENABLED=False \
-    GRADIO_TEMP_DIR=/home/user/tmp/gradio \
     HF_HOME=/home/user/.cache/huggingface
 
 WORKDIR $HOME/app
-RUN mkdir -p "$GRADIO_TEMP_DIR" "$HF_HOME"
-
-# The dependencies first: a change in the code alone does not install them again.
-ARG TORCH_INDEX_URL=""
-COPY --chown=user requirements.txt constraints.txt ./
-RUN pip install --user ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} \
-    --constraint constraints.txt --requirement requirements.txt hatchling
-
-COPY --chown=user . .
-RUN pip install --user --no-deps --no-build-isolation --editable .
+RUN mkdir -p "$HF_HOME"
+COPY --from=build /opt/ram-studio /opt/ram-studio
+COPY --chown=user app.py ./
 
 EXPOSE 7860
 HEALTHCHECK --interval=30s --timeout=5s --start-period=60s --retries=3 \

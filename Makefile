@@ -8,6 +8,7 @@ VENV ?= .venv
 
 SIZE ?= 0.1b
 ROUNDS ?= 3
+VISITORS ?= 30
 
 # Processes that share the tests, a file at a time. One is enough to debug with.
 JOBS ?= 2
@@ -29,7 +30,7 @@ REAL_PACKAGES := $(VENV)/real-model
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test test-real lint format docs wheel bench bench-kernels bench-gpu bench-ui clean
+.PHONY: help app test test-real lint format docs wheel bench bench-kernels bench-gpu bench-ui bench-space clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +44,7 @@ help: ## list the tasks
 	@echo "  JOBS=1                  how many processes share the tests (now: $(JOBS))"
 	@echo "  REAL_MODEL=DIR          where make test-real keeps its model"
 	@echo "  SIZE=0.5b ROUNDS=5      model size (tiny, 0.1b, 0.5b, 1.5b) and rounds of make bench"
+	@echo "  VISITORS=60             visitors of make bench-space (now: $(VISITORS))"
 	@echo "  MERGEKIT=PATH           an installed mergekit-yaml to run in turns with make bench"
 	@echo "  BENCH_ARGS='...'        options of the benchmark, such as '--growth'"
 	@echo "  PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, PIP_PROXY, PIP_CERT, ..."
@@ -88,6 +90,9 @@ bench-gpu: $(VENV)/.app-stamp ## time merges on a GPU against its memory, its li
 
 bench-ui: $(VENV)/.test-stamp $(VENV)/.browser-stamp ## time a slider's move until the browser has painted it
 	$(BIN)/python benchmarks/preview.py --browser "$$(cat $(VENV)/.browser-stamp)" $(BENCH_ARGS)
+
+bench-space: $(VENV)/.app-stamp ## let a room of visitors use one server for three minutes
+	$(BIN)/python benchmarks/space.py --visitors $(VISITORS) $(BENCH_ARGS)
 
 clean: ## remove what the set-up and the builds made
 	rm -rf $(VENV) .browser dist build

@@ -85,8 +85,9 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
         made = Room(f"http://127.0.0.1:{settings.port}/", blocks.ram_workspace)
 
         def slow_merge(*arguments: Any, on_progress: Any, cancel: Any, **more: Any) -> Any:
+            # One event: a page that is drawn anew all the time never stands still for a click.
+            on_progress(Progress("merge", "w", 1, 2, 1, 2, 1.0))
             while made.slow.is_set():
-                on_progress(Progress("merge", "w", 1, 2, 1, 2, 1.0))
                 cancel.raise_if_cancelled()
                 time.sleep(0.02)
             return merge(*arguments, on_progress=on_progress, cancel=cancel, **more)

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 
 API = "gradio_api"
+_CONFIG = "window.gradio_config = "
 
 
 def free_port() -> int:
@@ -58,8 +59,9 @@ class Visitor:
 
     async def open(self) -> None:
         """Load the page and what it asks for first."""
-        (await self.http.get("")).raise_for_status()
-        self.config = (await self.http.get("config")).raise_for_status().json()
+        page = (await self.http.get("")).raise_for_status().text
+        start = page.index(_CONFIG) + len(_CONFIG)
+        self.config, _ = json.JSONDecoder().raw_decode(page, start)
         self._values = {c["id"]: c["props"].get("value") for c in self.config["components"]}
         self._heartbeat = asyncio.create_task(self._beat())
         for event in self.config["dependencies"]:

@@ -130,29 +130,48 @@ def arguments_of(dockerfile: list[tuple[str, str]], keyword: str) -> list[str]:
 def test_the_image_starts_from_the_python_of_the_space(
     dockerfile: list[tuple[str, str]], front_matter: dict[str, Any]
 ) -> None:
-    assert arguments_of(dockerfile, "FROM") == [f"python:{front_matter['python_version']}-slim"]
+    image = f"python:{front_matter['python_version']}-slim"
+    assert f"PYTHON_IMAGE={image}" in arguments_of(dockerfile, "ARG")
+    # One image for both stages, so that one digest pins them.
+    assert arguments_of(dockerfile, "FROM") == ["${PYTHON_IMAGE} AS build", "${PYTHON_IMAGE}"]
 
 
 def test_the_container_runs_as_user_1000(dockerfile: list[tuple[str, str]]) -> None:
     (user,) = arguments_of(dockerfile, "USER")
-    created = next(r for r in arguments_of(dockerfile, "RUN") if r.startswith("useradd"))
+    last = last_stage(dockerfile)
+    created = next(r for r in arguments_of(last, "RUN") if r.startswith("useradd"))
     assert re.search(rf"--uid 1000 {user}$", created)
-    keywords = [keyword for keyword, _ in dockerfile]
+    keywords = [keyword for keyword, _ in last]
     assert keywords.index("RUN") < keywords.index("USER") < keywords.index("COPY")
-    assert all(rest.startswith(f"--chown={user} ") for rest in arguments_of(dockerfile, "COPY"))
+
+
+def last_stage(dockerfile: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    starts = [i for i, (keyword, _) in enumerate(dockerfile) if keyword == "FROM"]
+    return dockerfile[starts[-1] :]
+
+
+def test_the_last_stage_holds_no_tool_of_building(dockerfile: list[tuple[str, str]]) -> None:
+    last = last_stage(dockerfile)
+    assert not any("pip" in rest or "apt" in rest for rest in arguments_of(last, "RUN"))
+    assert arguments_of(last, "COPY") == [
+        "--from=build /opt/ram-studio /opt/ram-studio",
+        "--chown=user app.py ./",
+    ]
+    removed = arguments_of(dockerfile, "RUN")
+    assert any("pip uninstall --yes hatchling pip" in rest for rest in removed)
 
 
 def test_the_container_serves_port_7860_on_all_addresses(
     dockerfile: list[tuple[str, str]],
 ) -> None:
     assert arguments_of(dockerfile, "EXPOSE") == ["7860"]
-    environment = dict(re.findall(r"(\w+)=(\S+)", " ".join(arguments_of(dockerfile, "ENV"))))
+    last = last_stage(dockerfile)
+    environment = dict(re.findall(r"(\w+)=(\S+)", " ".join(arguments_of(last, "ENV"))))
     assert environment["GRADIO_SERVER_NAME"] == "0.0.0.0"
     assert environment["GRADIO_SERVER_PORT"] == "7860"
     assert environment["GRADIO_ANALYTICS_ENABLED"] == "False"
     assert environment["HOME"] == "/home/user"
-    for name in ("HF_HOME", "GRADIO_TEMP_DIR"):
-        assert environment[name].startswith("/home/user/"), f"user 1000 must own {name}"
+    assert environment["HF_HOME"].startswith("/home/user/"), "user 1000 must own it"
 
 
 @pytest.mark.parametrize("keyword", ["CMD", "HEALTHCHECK"])
@@ -171,7 +190,7 @@ def test_the_image_installs_the_tested_versions_and_names_no_index(
 ) -> None:
     installs = [rest for rest in arguments_of(dockerfile, "RUN") if "pip install" in rest]
     assert "--constraint constraints.txt --requirement requirements.txt" in installs[0]
-    assert arguments_of(dockerfile, "ARG") == ['TORCH_INDEX_URL=""']
+    assert 'TORCH_INDEX_URL=""' in arguments_of(dockerfile, "ARG")
     assert not any("://" in rest for rest in installs)
 
 
