@@ -13,10 +13,10 @@ from element_blocks import KINDS, ElementBlock, examples, make_block, stored_as
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ram_studio.algorithm import gather_kernels, relation_kernels
+from ram_studio.algorithm.kernels import relating
 from ram_studio.algorithm.ladder import LADDER, ladder_grid
 from ram_studio.algorithm.meters import relations, rounding_meter
-from ram_studio.algorithm.meters.relations import Relations, RowLayout
+from ram_studio.algorithm.meters.relations import Relations
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.engine.passes.counting import Counter, Tally
 from ram_studio.engine.passes.cpu_backend import CpuBackend
@@ -37,28 +37,15 @@ def count(block: ElementBlock) -> OverlapCounts:
 def relate(block: ElementBlock, *, only_magnitudes: bool = False) -> np.ndarray:
     """Return the kernels' rows at every ladder point, and the dot products."""
     n = len(block.agents)
-    layout = RowLayout(n)
-    size = layout.magnitudes.stop if only_magnitudes else layout.loose.stop
-    rows = np.zeros((size, GRID.points + 1))
-    touched = np.zeros(size, np.uint8)
-    alone = np.empty((2, len(block.base)), np.float32)
-    several = np.empty((2, n, len(block.base)), np.float32)
-    paired = np.empty((4, len(block.base)), np.float32)
-    found = np.zeros(n + n * (n - 1) // 2 + 1, np.int64)
-    gathered = (alone, paired, several, found)
-    gather_kernels.gather_changed(block.base, block.agents, *gathered)
-    intervals = GRID.interval_of_bin.astype(np.uint8)
-    edge = np.int32(GRID.edge_bits)
-    common = (*gathered, edge, intervals, layout.has_sets, rows, touched)
-    dots = np.zeros((n, n))
-    if only_magnitudes:
-        relation_kernels.add_magnitudes(*common)
-    else:
-        steps = np.zeros((n, GRID.points + 1, 256, 129), np.int32)
-        stepped = np.zeros((n, GRID.points + 1, 256), np.uint8)
-        places = rounding_meter.kernel_places(["BF16"] * n)
-        relation_kernels.add_relations(*common, dots, places, steps, stepped)
-    assert not rows[touched == 0].any(), "rows that were added to are marked"
+    sums = relating.RelationSums.zeros(
+        n, GRID.edge_bits, GRID.interval_of_bin, only_magnitudes=only_magnitudes
+    )
+    sums.places[:] = rounding_meter.kernel_places(["BF16"] * n)
+    gathered = relating.Gathered.room_for(n, len(block.base))
+    relating.gather_changed(block.base, block.agents, gathered)
+    relating.add_relations(gathered, sums)
+    rows, dots = sums.rows, sums.dots
+    assert not rows[sums.touched == 0].any(), "rows that were added to are marked"
     return np.cumsum(rows[:, :0:-1], axis=1)[:, ::-1].T[None], dots[None]
 
 

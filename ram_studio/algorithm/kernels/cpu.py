@@ -46,7 +46,7 @@ LADDER_GRID = Grid(np.int32(ladder.EDGE_BITS))
 
 
 @cache
-def _loop(name: str) -> Any:
+def loop_named(name: str) -> Any:
     """Return a loop that numba compiles for each kind of arguments, or finds compiled."""
     from ram_studio.algorithm.kernels import loops
 
@@ -120,7 +120,7 @@ def find_patterns(
 
     Returns False when some task vector element is not finite.
     """
-    return _loop("find_patterns")(base, agents, pattern, np.float32(epsilon))
+    return loop_named("find_patterns")(base, agents, pattern, np.float32(epsilon))
 
 
 def count_patterns(pattern: UInt[np.ndarray, " n"], n_agents: int) -> Int64[np.ndarray, ...]:
@@ -131,10 +131,10 @@ def count_patterns(pattern: UInt[np.ndarray, " n"], n_agents: int) -> Int64[np.n
     """
     if n_agents > MAX_PATTERN_AGENTS:
         shared = np.zeros((n_agents, n_agents), dtype=np.int64)
-        _loop("count_shared")(pattern, shared)
+        loop_named("count_shared")(pattern, shared)
         return shared
     counts = np.zeros(1 << n_agents, dtype=np.int64)
-    _loop("count_patterns")(pattern, counts)
+    loop_named("count_patterns")(pattern, counts)
     return counts
 
 
@@ -159,13 +159,13 @@ def merge(
     if rule.drawing is not None:
         kept = np.empty(len(base), dtype=pattern.dtype)
         keys, cut = rule.drawing
-        _loop("draw")(keys, np.uint64(cut), np.uint64(start), kept)
+        loop_named("draw")(keys, np.uint64(cut), np.uint64(start), kept)
     factors, shares = tuple(map(kind, rule.factors)), tuple(map(kind, rule.shares))
     limits: Any = np.float32(rule.epsilon)
     if rule.elect_sign:
         thresholds = rule.thresholds or (rule.epsilon,) * len(agents)
         limits = tuple(map(np.float32, (rule.epsilon, *thresholds)))
-    loop = _loop("merge_elected" if rule.elect_sign else "merge_mean")
+    loop = loop_named("merge_elected" if rule.elect_sign else "merge_mean")
     return loop(base, agents, merged, pattern, kept, limits, factors, shares)
 
 
@@ -189,7 +189,7 @@ def measure(
         stored = stored.astype(np.float32)
     work = np.empty((2, 1024), dtype=arithmetic)
     sums = np.zeros((len(cuts) - 1, len(agents), 2))
-    _loop("measure")(base, agents, stored, pattern, np.array(cuts, dtype=np.int64), work, sums)
+    loop_named("measure")(base, agents, stored, pattern, np.array(cuts, dtype=np.int64), work, sums)
     if arithmetic == "float32" and not np.isfinite(sums).all():
         return measure(base, agents, stored, pattern, cuts)
     return sums
@@ -207,7 +207,7 @@ def fill_chain(
     set are scratch). Agents in one bin leave in the order given.
     Returns False when some task vector element is not finite.
     """
-    return _loop("fill_chain")(base, agents, chain, grid)
+    return loop_named("fill_chain")(base, agents, chain, grid)
 
 
 def fill_steps(
@@ -218,7 +218,7 @@ def fill_steps(
     steps: int32 (agents, agents, bins). Otherwise as ``fill_chain``, whose table grows with
     2**agents.
     """
-    return _loop("fill_steps")(base, agents, steps, grid)
+    return loop_named("fill_steps")(base, agents, steps, grid)
 
 
 def count_sizes(
@@ -229,12 +229,12 @@ def count_sizes(
     table: int32 (agents, bins + SCRATCH), incremented in place.
     Returns False when some task vector element is not finite.
     """
-    return _loop("count_sizes")(base, agents, table, grid)
+    return loop_named("count_sizes")(base, agents, table, grid)
 
 
 def random_words(key: np.uint64, start: int, out: np.ndarray) -> None:
     """Fill ``out`` (uint64) with the words of elements start, start + 1, ... of a tensor."""
-    _loop("random_words")(np.uint64(key), np.uint64(start), out)
+    loop_named("random_words")(np.uint64(key), np.uint64(start), out)
 
 
 def round_stochastically(
@@ -246,7 +246,7 @@ def round_stochastically(
     out: uint16 (bfloat16 bits), float32, or float64 for float16's values.
     """
     name = {"u": "bfloat16", "f": "float32" if out.itemsize == 4 else "float16"}[out.dtype.kind]
-    _loop(f"stochastic_{name}")(values, changed, np.uint64(key), np.uint64(start), out)
+    loop_named(f"stochastic_{name}")(values, changed, np.uint64(key), np.uint64(start), out)
 
 
 def warm(n_agents: tuple[int, ...] = (2, 3, 4)) -> None:

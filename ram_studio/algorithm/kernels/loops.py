@@ -451,6 +451,370 @@ def fill_steps(base, agents, steps, grid):
     return largest < INFINITE
 
 
+# Elements that agents changed, gathered as float32: alone, in pairs, and the rest
+
+
+@loop(forceinline=True)
+def pair_index(a, b, n):
+    """Return the place of the pair a < b among (0, 1), (0, 2), ..., (1, 2), ..."""
+    return a * (2 * n - a - 1) // 2 + b - a - 1
+
+
+@loop
+def _owner_of(mask, n):
+    """Return where the elements with these changes go: to an agent, a pair, or the rest."""
+    changed, first, last = 0, 0, 0
+    for t in range(n):
+        if (mask >> np.uint32(t)) & np.uint32(1):
+            first = t if changed == 0 else first
+            last = t
+            changed += 1
+    if changed == 1:
+        return first
+    return n + (pair_index(first, last, n) if changed == 2 else n * (n - 1) // 2)
+
+
+@loop
+def _find_changed(base, agents, pattern, found):
+    """Write who stores another element than the base, and where someone does; return how many."""
+    n_found = 0
+    for start in range(0, base.shape[0], TILE):
+        part = slice(start, min(start + TILE, base.shape[0]))
+        x, mine = base[part], pattern[part]
+        mine[:] = 0
+        for t in range(len(agents)):
+            y, bit = agents[t][part], np.uint32(1 << t)
+            for i in range(x.shape[0]):
+                mine[i] |= bit if x[i] != y[i] else np.uint32(0)
+        for i in range(x.shape[0]):
+            found[n_found] = start + i
+            n_found += np.int64(mine[i] != 0)
+    return n_found
+
+
+@loop
+def gather_changed(base, agents, gathered):
+    n = len(agents)
+    counts = gathered.counts
+    pattern = np.empty(base.shape[0], dtype=np.uint32)
+    found = np.empty(base.shape[0] + 1, dtype=np.int32)
+    n_found = _find_changed(base, agents, pattern, found)
+    counts[:] = 0
+    owner, by_owner = np.empty(n_found, dtype=np.int16), np.empty(n_found, dtype=np.int32)
+    table = np.empty(1 << min(n, 8), dtype=np.int16)
+    for mask in range(len(table)):
+        table[mask] = _owner_of(np.uint32(mask), n)
+    for at in range(n_found):
+        mask = pattern[found[at]]
+        row = table[mask] if mask < len(table) else _owner_of(mask, n)
+        owner[at] = row
+        counts[row] += 1
+    places = np.cumsum(counts) - counts
+    for at in range(n_found):
+        by_owner[places[owner[at]]] = found[at]
+        places[owner[at]] += 1
+    start, first = 0, 0
+    for t in range(n):
+        for at in range(start, start + counts[t]):
+            own = load(agents[t][by_owner[at]])
+            gathered.alone[0, at] = own
+            gathered.alone[1, at] = own - load(base[by_owner[at]])
+        start += counts[t]
+    first, row = start, n
+    for a in range(n):
+        for b in range(a + 1, n):
+            for at in range(start, start + counts[row]):
+                i = by_owner[at]
+                x, own, other = load(base[i]), load(agents[a][i]), load(agents[b][i])
+                gathered.paired[0, at - first] = own
+                gathered.paired[1, at - first] = other
+                gathered.paired[2, at - first] = own - x
+                gathered.paired[3, at - first] = other - x
+            start += counts[row]
+            row += 1
+    for t in range(n):
+        for at in range(counts[row]):
+            i = by_owner[start + at]
+            own = load(agents[t][i])
+            gathered.several[0, t, at] = own
+            gathered.several[1, t, at] = own - load(base[i])
+
+
+# What the sketch knows beyond counts, added up in ``relating.RelationSums`` (``to``). As in the chain
+# histogram, agents leave an element one by one as epsilon rises, so every sum is kept as differences
+# over the intervals between thresholds: what is added at interval v counts at every one below v.
+
+
+@loop(forceinline=True)
+def _interval_of(change, to):
+    """Return the interval of |tau|; 0 where tau is 0."""
+    size = size_of(change)
+    return np.int64(to.interval_of_bin[_bin_of(size, to.grid)]) if size != 0 else 0
+
+
+@loop(forceinline=True)
+def _size(change, to):
+    """Return |tau| as it is added up, rounded to ``relations.QUANTUM``."""
+    return (abs(np.float64(change)) + to.rounder) - to.rounder
+
+
+@loop(forceinline=True)
+def _sort_changes(at, gathered, to, order, interval):
+    """Write the agents that changed an element, largest interval first; return how many there are.
+
+    Agents of one interval stay in the order given.
+    """
+    active = 0
+    for t in range(order.shape[0]):
+        change = gathered.several[1, t, at]
+        if change == 0:
+            continue
+        v = _interval_of(change, to)
+        place = active
+        while place > 0 and interval[place - 1] < v:
+            interval[place] = interval[place - 1]
+            order[place] = order[place - 1]
+            place -= 1
+        interval[place] = v
+        order[place] = t
+        active += 1
+    return active
+
+
+@loop(forceinline=True)
+def _magnitude_row(mask, agent, members, to):
+    n = to.dots.shape[0]
+    return mask * n + agent if to.has_sets else 2 * agent + np.int64(members > 1)
+
+
+@loop(forceinline=True)
+def _add_magnitudes(tau, order, interval, active, to):
+    """Add |tau| of each member of every set of agents that is active at some threshold."""
+    mask = 0
+    for last in range(active):
+        mask |= 1 << order[last]
+        upper = interval[last]
+        lower = interval[last + 1] if last + 1 < active else 0
+        if lower == upper:
+            continue
+        for member in range(last + 1):
+            agent = order[member]
+            row = _magnitude_row(mask, agent, last + 1, to)
+            size = _size(tau[agent], to)
+            to.rows[row, upper] += size
+            if lower > 0:
+                to.rows[row, lower] -= size
+
+
+@loop(forceinline=True)
+def _add_signs(tau, order, interval, active, to):
+    """Add conflicts of sign, cancelled |tau| and pairs, for an element with several changes."""
+    rows, n = to.rows, to.dots.shape[0]
+    total = np.float64(tau[order[0]])
+    is_mixed = False
+    for last in range(1, active):
+        newest = np.float64(tau[order[last]])
+        upper = interval[last]
+        lower = interval[last + 1] if last + 1 < active else 0
+        total += newest
+        for member in range(last):
+            other = np.float64(tau[order[member]])
+            a = min(order[last], order[member])
+            b = max(order[last], order[member])
+            row = to.pairs + 4 * pair_index(a, b, n)
+            rows[row, upper] += 1.0
+            rows[row + 2, upper] += _size(newest, to) + _size(other, to)
+            if (newest > 0.0) != (other > 0.0):
+                if not is_mixed:  # from here on down the ladder it stays so
+                    is_mixed = True
+                    rows[to.conflicts, upper] += 1.0
+                rows[row + 1, upper] += 1.0
+                rows[row + 3, upper] += 2.0 * min(_size(newest, to), _size(other, to))
+        if not is_mixed or lower == upper:
+            continue
+        for member in range(last + 1):
+            change = np.float64(tau[order[member]])
+            lost = _size(change, to)
+            if total == 0.0:
+                lost *= 0.5
+            elif (change > 0.0) == (total > 0.0):
+                continue
+            row = to.conflicts + 1 + order[member]
+            rows[row, upper] += lost
+            if lower > 0:
+                rows[row, lower] -= lost
+
+
+@loop(forceinline=True)
+def _add_step(y, change, agent, upper, lower, to):
+    """Record the update of an element that one agent alone changed at thresholds lower .. upper.
+
+    In halves of the agent's last place beyond y, on the side that tau points to: where
+    y + (lambda - 1) tau stays in the binade of y for every lambda up to 2, their number says what
+    rounding stores. Everything else is added up as |tau| and tau**2 by that binade.
+
+    y, change: float32, the agent's element and its tau.
+    """
+    own = np.int64(as_bits(y))
+    bits = own & 0x7FFFFFFF
+    fraction = bits & 0x7FFFFF
+    # Arithmetic instead of branches: the signs of updates cannot be predicted.
+    inward = ((own ^ np.int64(as_bits(change))) >> 31 & 1) & np.int64(bits != 0)
+    # Towards zero from a power of two the next numbers are those of the binade below.
+    down = inward & np.int64(fraction == 0)
+    exponent = (bits >> 23) - down
+    partly = inward - down
+    room = partly * fraction + (1 - partly) * (0x800000 - fraction)
+    size = abs(np.float64(change))
+    is_near_edge = size > np.float64(room) * to.places[agent, 0, exponent]
+    halves = min(size * to.places[agent, 1, exponent], 1e9)
+    count = np.int64(halves)
+    fits = count < to.steps.shape[3]
+    if (not is_near_edge) & fits & (np.float64(count) == halves):
+        to.steps[agent, lower, exponent, count] += 1
+        to.stepped[agent, lower, exponent] = 1
+        return
+    kind = 2 * agent + np.int64(is_near_edge)
+    row = to.loose + 2 * (kind * to.places.shape[2] + exponent)
+    to.touched[row] = 1
+    to.touched[row + 1] = 1
+    to.rows[row, upper] += size
+    to.rows[row + 1, upper] += size * size
+    if lower > 0:
+        to.rows[row, lower] -= size
+        to.rows[row + 1, lower] -= size * size
+
+
+@loop
+def _touch_magnitudes(counts, to):
+    """Mark the rows of |tau|: of the agents and pairs found, and all for elements of more."""
+    n = to.dots.shape[0]
+    if counts[-1] > 0:
+        to.touched[: to.conflicts] = 1
+        return
+    which = n
+    for a in range(n):
+        to.touched[_magnitude_row(1 << a, a, 1, to)] |= np.uint8(counts[a] > 0)
+        for b in range(a + 1, n):
+            if counts[which] > 0:
+                for t in (a, b):
+                    to.touched[_magnitude_row(1 << t, t, 1, to)] = 1
+                    to.touched[_magnitude_row((1 << a) | (1 << b), t, 2, to)] = 1
+            which += 1
+
+
+@loop(fastmath={"reassoc", "contract"})
+def _dot(x, y):
+    """Return the dot product of two float32 arrays in float64, vectorised."""
+    total = 0.0
+    for i in range(x.shape[0]):
+        total += np.float64(x[i]) * np.float64(y[i])
+    return total
+
+
+@loop
+def _add_pair(a, b, pair, to):
+    """Add the elements that exactly agents a < b changed, without a branch on their signs.
+
+    pair: their part of ``relating.Gathered``.
+    """
+    rows, mask = to.rows, (1 << a) | (1 << b)
+    own = to.pairs + 4 * pair_index(a, b, to.dots.shape[0])
+    if to.is_full:
+        for row in (to.conflicts, to.conflicts + 1 + a, to.conflicts + 1 + b):
+            to.touched[row] = 1
+        to.touched[own : own + 4] = 1
+    both_a = rows[_magnitude_row(mask, a, 2, to)]
+    both_b = rows[_magnitude_row(mask, b, 2, to)]
+    only_a = rows[_magnitude_row(1 << a, a, 1, to)]
+    only_b = rows[_magnitude_row(1 << b, b, 1, to)]
+    for at in range(pair.shape[1]):
+        tau_a, tau_b = pair[2, at], pair[3, at]
+        v, w = _interval_of(tau_a, to), _interval_of(tau_b, to)
+        size_a, size_b = _size(tau_a, to), _size(tau_b, to)
+        both = min(v, w)
+        both_a[both] += size_a
+        both_b[both] += size_b
+        # Above the lower of the two only the other is active; nothing is added where both are one.
+        rest_a = size_a if v > w else 0.0
+        rest_b = size_b if w > v else 0.0
+        only_a[v] += rest_a
+        only_a[both] -= rest_a
+        only_b[w] += rest_b
+        only_b[both] -= rest_b
+        if not to.is_full:
+            continue
+        # Both are changes but for 0 and -0, which lie in interval 0 and count at no threshold.
+        wide_a, wide_b = np.float64(tau_a), np.float64(tau_b)
+        opposite = np.float64((tau_a > 0) != (tau_b > 0))
+        rows[to.conflicts, both] += opposite
+        rows[own, both] += 1.0
+        rows[own + 1, both] += opposite
+        rows[own + 2, both] += size_a + size_b
+        rows[own + 3, both] += opposite * 2.0 * min(size_a, size_b)
+        # Against the sum points the smaller one, or half of each.
+        is_even = wide_a + wide_b == 0.0
+        share_a = 0.5 if is_even else np.float64(abs(wide_a) < abs(wide_b))
+        share_b = 0.5 if is_even else np.float64(abs(wide_b) < abs(wide_a))
+        rows[to.conflicts + 1 + a, both] += opposite * share_a * size_a
+        rows[to.conflicts + 1 + b, both] += opposite * share_b * size_b
+        if v != w:
+            owner, y, change = (a, pair[0, at], tau_a) if v > w else (b, pair[1, at], tau_b)
+            _add_step(y, change, owner, max(v, w), both, to)
+    if to.is_full:
+        to.dots[a, a] += _dot(pair[2], pair[2])
+        to.dots[b, b] += _dot(pair[3], pair[3])
+        to.dots[a, b] += _dot(pair[2], pair[3])
+
+
+@loop
+def add_relations(gathered, to):
+    n = to.dots.shape[0]
+    counts, several = gathered.counts, gathered.several
+    order, interval = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+    _touch_magnitudes(counts, to)
+    start = 0
+    for t in range(n):
+        own = gathered.alone[:, start : start + counts[t]]
+        mine = to.rows[_magnitude_row(1 << t, t, 1, to)]
+        for at in range(own.shape[1]):
+            change = own[1, at]
+            if change == 0:  # 0 and -0
+                continue
+            v = _interval_of(change, to)
+            mine[v] += _size(change, to)
+            if to.is_full:
+                _add_step(own[0, at], change, t, v, 0, to)
+        if to.is_full:
+            to.dots[t, t] += _dot(own[1], own[1])
+        start += counts[t]
+    start = 0
+    which = n
+    for a in range(n):
+        for b in range(a + 1, n):
+            _add_pair(a, b, gathered.paired[:, start : start + counts[which]], to)
+            start += counts[which]
+            which += 1
+    for at in range(counts[which]):
+        tau = several[1, :, at]
+        active = _sort_changes(at, gathered, to, order, interval)
+        _add_magnitudes(tau, order, interval, active, to)
+        if not to.is_full or active == 0:
+            continue
+        if active > 1:
+            _add_signs(tau, order, interval, active, to)
+        lower = interval[1] if active > 1 else 0
+        if lower < interval[0]:
+            t = order[0]
+            _add_step(several[0, t, at], tau[t], t, interval[0], lower, to)
+    if to.is_full and counts[which] > 0:
+        to.touched[to.conflicts : to.loose] = 1
+        for a in range(n):
+            for b in range(a, n):
+                x, y = several[1, a, : counts[which]], several[1, b, : counts[which]]
+                to.dots[a, b] += _dot(x, y)
+
+
 # Random words, and rounding by them
 
 

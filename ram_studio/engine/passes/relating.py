@@ -12,9 +12,15 @@ from typing import NamedTuple
 import numpy as np
 
 from ram_studio.algorithm import ladder, naming
+from ram_studio.algorithm.kernels.relating import (
+    Gathered,
+    RelationSums,
+    add_relations,
+    gather_changed,
+)
 from ram_studio.algorithm.ladder import Thresholds
 from ram_studio.algorithm.meters import relations, rounding_meter
-from ram_studio.algorithm.meters.relations import EXPONENTS, HALF_STEPS, Relations, RowLayout
+from ram_studio.algorithm.meters.relations import EXPONENTS, Relations, RowLayout
 from ram_studio.algorithm.meters.rounding_meter import DTYPES, StepCounts
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
@@ -160,28 +166,13 @@ class RelationCounter:
     """Adds blocks to a RelationTally, one thread's worth."""
 
     def __init__(self, tally: RelationTally) -> None:
-        # Both import numba, which merges do without.
-        from ram_studio.algorithm import gather_kernels, relation_kernels
-
-        n = tally.layout.n_agents
-        self._gather = gather_kernels.gather_changed
-        self._kernels = relation_kernels
+        n, grid = tally.layout.n_agents, tally.grid
         self._tally = tally
-        self._edge = np.int32(tally.grid.edge_bits)
-        self._interval = tally.grid.interval_of_bin.astype(np.uint8)
-        self._alone = np.empty((2, GROUP_ELEMENTS), dtype=np.float32)
-        self._several = np.empty((2, n, GROUP_ELEMENTS), dtype=np.float32)
-        self._paired = np.empty((4, GROUP_ELEMENTS), dtype=np.float32)
-        self._found = np.zeros(n + n * (n - 1) // 2 + 1, dtype=np.int64)
-        self._rows = np.zeros((tally.n_rows, tally.width))
-        self._touched = np.zeros(tally.n_rows, dtype=np.uint8)
-        self._dots = np.zeros((n, n))
+        self._gathered = Gathered.room_for(n, GROUP_ELEMENTS)
+        self._sums = RelationSums.zeros(
+            n, grid.edge_bits, grid.interval_of_bin, only_magnitudes=tally.only_magnitudes
+        )
         self._held: tuple[int, tuple[str, ...]] | None = None
-        if not tally.only_magnitudes:
-            # Mostly untouched: pages that no update falls on are never backed by memory.
-            shape = (n, tally.width, EXPONENTS)
-            self._steps = np.zeros((*shape, HALF_STEPS + 1), dtype=np.int32)
-            self._stepped = np.zeros(shape, dtype=np.uint8)
 
     def add(self, block: Block, base: np.ndarray, agents: tuple[np.ndarray, ...]) -> None:
         """Add a block whose task vectors are finite; arrays as BlockReader gives them."""
@@ -189,49 +180,25 @@ class RelationCounter:
         if not self._tally.only_magnitudes and self._held != (block.tensor_index, dtypes):
             self._fold_steps()
             self._held = (block.tensor_index, dtypes)
-            self._places = rounding_meter.kernel_places(dtypes)
-        parts = []
+            self._sums.places[:] = rounding_meter.kernel_places(dtypes)
+        parts, sums = [], self._sums
         for part in block.groups:
-            self._gather(
-                base[part],
-                tuple(agent[part] for agent in agents),
-                self._alone,
-                self._paired,
-                self._several,
-                self._found,
-            )
-            if self._found.any():
-                self._add_group()
-                rows = np.flatnonzero(self._touched)
-                parts.append(_Part(rows, self._rows[rows], self._dots.copy()))
-                self._rows[rows] = 0.0
-                self._touched[rows] = 0
-                self._dots[:] = 0.0
+            gather_changed(base[part], tuple(agent[part] for agent in agents), self._gathered)
+            if self._gathered.counts.any():
+                add_relations(self._gathered, sums)
+                rows = np.flatnonzero(sums.touched)
+                parts.append(_Part(rows, sums.rows[rows], sums.dots.copy()))
+                sums.rows[rows] = 0.0
+                sums.touched[rows] = 0
+                sums.dots[:] = 0.0
         self._tally.add(block.index, block.tensor_index, parts)
-
-    def _add_group(self) -> None:
-        common = (
-            self._alone,
-            self._paired,
-            self._several,
-            self._found,
-            self._edge,
-            self._interval,
-            self._tally.layout.has_sets,
-            self._rows,
-            self._touched,
-        )
-        if self._tally.only_magnitudes:
-            self._kernels.add_magnitudes(*common)
-            return
-        self._kernels.add_relations(*common, self._dots, self._places, self._steps, self._stepped)
 
     def _fold_steps(self) -> None:
         if self._held is None:
             return
         tensor, dtypes = self._held
-        agent, lower, exponent = np.nonzero(self._stepped)
-        counts = self._steps[agent, lower, exponent]
+        agent, lower, exponent = np.nonzero(self._sums.stepped)
+        counts = self._sums.steps[agent, lower, exponent]
         row, halves = np.nonzero(counts)
         source = np.array([DTYPES.index(d) for d in dtypes], dtype=np.int64)[agent]
         kinds = np.column_stack([agent, source, lower, exponent])[row]
@@ -239,8 +206,8 @@ class RelationCounter:
             self._tally.add_steps(
                 tensor, np.column_stack([kinds, halves]), counts[row, halves].astype(np.int64)
             )
-        self._steps[agent, lower, exponent] = 0
-        self._stepped[agent, lower, exponent] = 0
+        self._sums.steps[agent, lower, exponent] = 0
+        self._sums.stepped[agent, lower, exponent] = 0
 
     def close(self) -> None:
         """Hand over what is still held."""

@@ -1,0 +1,113 @@
+"""What the sketch knows beyond counts, added up group by group of elements on the CPU.
+
+The elements that agents changed are gathered as float32 first, so that what visits them need not
+know how they are stored. ``meters.relations`` turns what is added up into statistics.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ram_studio.algorithm.kernels.cpu import Grid, loop_named
+from ram_studio.algorithm.meters.relations import (
+    EXPONENTS,
+    HALF_STEPS,
+    QUANTUM,
+    RowLayout,
+)
+
+
+class Gathered(NamedTuple):
+    """The elements of a group that one agent changed, that two did, and that more did.
+
+    alone: float32 (2, n), the agent's element and tau, for the first agent, then the second, ...;
+    paired: float32 (4, n), both elements and both tau, pair by pair; several: float32
+    (2, agents, n), every agent's element and tau; counts: int64 (agents + pairs + 1,), how many
+    there are of each.
+    """
+
+    alone: np.ndarray
+    paired: np.ndarray
+    several: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def room_for(cls, n_agents: int, elements: int) -> Gathered:
+        """Return room for groups of up to so many elements."""
+        shapes = ((2, elements), (4, elements), (2, n_agents, elements))
+        kinds = n_agents + n_agents * (n_agents - 1) // 2 + 1
+        return cls(*(np.empty(s, np.float32) for s in shapes), np.zeros(kinds, np.int64))
+
+
+class RelationSums(NamedTuple):
+    """Where groups are added up.
+
+    grid, interval_of_bin (uint8): the thresholds, as intervals between them by bin of |tau|.
+    rows: float64 (rows, intervals), see ``relations.RowLayout``, whose rows begin at conflicts,
+    pairs and loose; touched: uint8 (rows,), set to 1 where a row was added to.
+    is_full: False for sums of |tau| alone; what follows is then not touched.
+    dots: float64 (agents, agents), the upper triangle of tau_a tau_b added up.
+    steps: int32 (agents, intervals, EXPONENTS, HALF_STEPS + 1), updates by the interval below which
+    the element is no longer the agent's alone; stepped: uint8, which of its rows were added to.
+    places: float64 (agents, 2, EXPONENTS), float32's last place and the inverse of half the
+    format's, by exponent field (``rounding_meter.kernel_places``).
+    """
+
+    grid: Grid
+    interval_of_bin: np.ndarray
+    rounder: float
+    has_sets: bool
+    is_full: bool
+    conflicts: int
+    pairs: int
+    loose: int
+    rows: np.ndarray
+    touched: np.ndarray
+    dots: np.ndarray
+    steps: np.ndarray
+    stepped: np.ndarray
+    places: np.ndarray
+
+    @classmethod
+    def zeros(
+        cls,
+        n_agents: int,
+        edge_bits: int,
+        interval_of_bin: np.ndarray,
+        *,
+        only_magnitudes: bool = False,
+    ) -> RelationSums:
+        """Return empty sums for a grid of thresholds; ``places`` is still to be filled in."""
+        layout = RowLayout(n_agents)
+        width = int(interval_of_bin.max()) + 1
+        n_rows = layout.magnitudes.stop if only_magnitudes else layout.loose.stop
+        # Mostly untouched: pages that no update falls on are never backed by memory.
+        shape = (n_agents, 0 if only_magnitudes else width, EXPONENTS)
+        return cls(
+            grid=Grid(np.int32(edge_bits)),
+            interval_of_bin=interval_of_bin.astype(np.uint8),
+            rounder=2.0**52 * QUANTUM,
+            has_sets=layout.has_sets,
+            is_full=not only_magnitudes,
+            conflicts=layout.conflicts,
+            pairs=layout.pairs.start,
+            loose=layout.loose.start,
+            rows=np.zeros((n_rows, width)),
+            touched=np.zeros(n_rows, dtype=np.uint8),
+            dots=np.zeros((n_agents, n_agents)),
+            steps=np.zeros((*shape, HALF_STEPS + 1), dtype=np.int32),
+            stepped=np.zeros(shape, dtype=np.uint8),
+            places=np.zeros((n_agents, 2, EXPONENTS)),
+        )
+
+
+def gather_changed(base: np.ndarray, agents: tuple[np.ndarray, ...], gathered: Gathered) -> None:
+    """Gather the elements of a group (stored, see ``cpu``) that agents changed; overwrites."""
+    loop_named("gather_changed")(base, agents, gathered)
+
+
+def add_relations(gathered: Gathered, sums: RelationSums) -> None:
+    """Add a group of elements, whose task vectors are finite, to every statistic."""
+    loop_named("add_relations")(gathered, sums)
