@@ -21,10 +21,12 @@ import numpy as np
 from measuring import machine_facts, table
 from zoo import CHUNK, _chunk
 
-from ram_studio.algorithm import kernels, ladder, measured_kernels
+from ram_studio.algorithm import ladder
+from ram_studio.algorithm.kernels import cpu
+from ram_studio.algorithm.kernels.rules import Drawing, Rule, means
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, GROUP_ELEMENTS
 
-EPSILON = np.float32(ladder.float32_threshold(1e-5))
+EPSILON = ladder.float32_threshold(1e-5)
 
 Work = Callable[[slice], None]
 
@@ -39,47 +41,54 @@ def arrays(elements: int, agents: int) -> list[np.ndarray]:
 def kernels_on(models: list[np.ndarray]) -> dict[str, Callable[[], Work]]:
     """Return by name what makes, for each thread, a function that works on a slice."""
     base, agents = models[0], models[1:]
-    n_agents = len(agents)
-    factors = tuple(1.1 + 0.01 * t for t in range(n_agents))
-    out = np.empty_like(base)
-    pattern = np.empty(len(base), dtype=np.uint8)
+    n = len(agents)
+    out, pattern = np.empty_like(base), np.zeros(len(base), dtype=np.uint8)
+    mean = Rule(float(EPSILON), tuple(1.1 + 0.01 * t for t in range(n)), means(n))
+    total = Rule(0.0, (0.4,) * n, (0.4,) * (n + 1))
+    drawing = Drawing(tuple(np.uint64(t) for t in range(n)), 1 << 52)
 
-    def copy() -> Work:
-        return lambda part: np.copyto(out[part], base[part])
+    def blocks(part: slice) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        return base[part], tuple(a[part] for a in agents)
 
-    def sketch() -> Work:
-        chain = np.zeros((1 << n_agents) * n_agents * ladder.BIN_COUNT, dtype=np.int32)
-        edge = np.int32(ladder.EDGE_BITS)
+    def merge(rule: Rule) -> Work:
+        return lambda part: cpu.merge(
+            rule, *blocks(part), out[part], pattern[part], arithmetic="float32"
+        )
 
-        def work(part: slice) -> None:
-            kernels.fill_chain(base[part], tuple(a[part] for a in agents), chain, edge)
+    def measure(part: slice) -> None:
+        length = part.stop - part.start
+        cuts = [*range(0, length, GROUP_ELEMENTS), length]
+        cpu.measure(*blocks(part), out[part], pattern[part], cuts, arithmetic="float32")
 
-        return work
+    def count(part: slice) -> None:
+        cpu.count_patterns(pattern[part], n)
 
-    def merge(is_measuring: bool) -> Callable[[], Work]:
-        def work(part: slice) -> None:
-            cuts = [*range(0, part.stop - part.start, GROUP_ELEMENTS), part.stop - part.start]
-            blocks = base[part], tuple(a[part] for a in agents), out[part]
-            measured_kernels.merge_measured(
-                *blocks, EPSILON, factors, cuts, is_measuring=is_measuring
-            )
+    def find(part: slice) -> None:
+        cpu.find_patterns(*blocks(part), pattern[part], EPSILON)
 
-        return lambda: work
+    def together(*steps: Work) -> Work:
+        return lambda part: [step(part) for step in steps] and None
 
-    def plain(kernel: Callable) -> Callable[[], Work]:
-        def work(part: slice) -> None:
-            blocks = base[part], tuple(a[part] for a in agents), out[part], pattern[part]
-            kernel(*blocks, EPSILON, factors)
+    def chain() -> Work:
+        table = np.zeros((1 << n) * n * ladder.BIN_COUNT, dtype=np.int32)
+        return lambda part: cpu.fill_chain(*blocks(part), table) and None
 
-        return lambda: work
+    def sizes() -> Work:
+        table = np.zeros((n, ladder.BIN_COUNT + cpu.SCRATCH), dtype=np.int32)
+        return lambda part: cpu.count_sizes(*blocks(part), table) and None
 
-    found = {"copy of one tensor": copy, "sketch": sketch}
-    if measured_kernels.can_measure(base, "BF16", EPSILON, factors):
-        found["merge"] = merge(is_measuring=False)
-        found["merge, counted and measured"] = merge(is_measuring=True)
-    return found | {
-        "merge, plain loop": plain(kernels.merge_mean),
-        "merge with elected sign": plain(kernels.merge_elected),
+    return {
+        "copy of one tensor": lambda: lambda part: np.copyto(out[part], base[part]),
+        "pass 1: patterns, counted": lambda: together(find, count),
+        "pass 2: merge, counted and measured": lambda: together(merge(mean), count, measure),
+        "merge": lambda: merge(mean),
+        "merge with elected sign": lambda: merge(mean._replace(elect_sign=True)),
+        "scaled sum": lambda: merge(total),
+        "scaled sum, half dropped": lambda: merge(total._replace(drawing=drawing)),
+        "count": lambda: count,
+        "measure": lambda: measure,
+        "analysis (chain histogram)": chain,
+        "sizes (TIES)": sizes,
     }
 
 

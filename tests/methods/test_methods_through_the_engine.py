@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -217,3 +218,36 @@ def test_a_cuda_device_gives_the_same_bytes(method, rounding, large_zoo, tmp_pat
     recipe = recipe_for(*large_zoo, method, rounding=rounding, seed=3)
     on_cpu = merged_bytes(recipe, tmp_path / "cpu", device="cpu")
     assert merged_bytes(recipe, tmp_path / "cuda", device="cuda") == on_cpu
+
+
+def test_a_method_is_added_by_one_file_and_its_registration(tmp_path, monkeypatch):
+    """The smallest method there is: every element the largest change in size."""
+    (tmp_path / "loudest.py").write_text(
+        '"""Loudest: the largest change of each element."""\n'
+        "from ram_studio.algorithm.methods.base import BlockOutput, Method, MethodSettings\n"
+        "\n"
+        "def merge_block(block, prepared):\n"
+        "    tau = (block.agents - block.base).double()\n"
+        "    who = tau.abs().argmax(0)\n"
+        "    largest = tau.gather(0, who[None])[0]\n"
+        "    changed = sum((tau[t] != 0).long() << t for t in range(len(tau)))\n"
+        "    return BlockOutput(block.base.double() + largest, changed)\n"
+        "\n"
+        "LOUDEST = Method(\n"
+        "    name='loudest', title='Loudest', formula='the largest tau', source='a test',\n"
+        "    settings=MethodSettings, needs=lambda settings: frozenset(),\n"
+        "    prepare=lambda settings, facts: None, merge_block=merge_block,\n"
+        ")\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    loudest = importlib.import_module("loudest")
+    monkeypatch.setitem(METHODS, "loudest", loudest.LOUDEST)
+    base, agents = write_zoo(tmp_path / "zoo")
+    result = merge(recipe_for(base, agents, "loudest"), tmp_path / "out")
+    merged, origin = flat(tmp_path / "out"), flat(base)
+    stacked = {n: torch.stack([flat(a)[n] for a in agents.values()]) for n in origin}
+    for name, x in origin.items():
+        tau = stacked[name].double() - x.double()
+        largest = tau.gather(0, tau.abs().argmax(0)[None])[0]
+        assert torch.equal(merged[name], (x.double() + largest).to(x.dtype))
+    assert all(agent.changed > agent.unique > 0 for agent in result.agents.values())

@@ -27,6 +27,9 @@ SCRATCH = 1024
 """Columns of a table of sizes that loops write to beside its bins."""
 
 _HEAD = 256
+_PARTS = 64
+"""More than the functions that make up a loop, each of which is kept on its own."""
+
 _EXPONENT = np.uint16(0x7F80)
 
 
@@ -46,6 +49,11 @@ LADDER_GRID = Grid(np.int32(ladder.EDGE_BITS))
 
 
 @cache
+def _say_once(text: str) -> None:
+    logging.getLogger(__name__).warning(text)
+
+
+@cache
 def loop_named(name: str) -> Any:
     """Return a loop that numba compiles for each kind of arguments, or finds compiled."""
     from ram_studio.algorithm.kernels import loops
@@ -53,11 +61,12 @@ def loop_named(name: str) -> Any:
     compiled = getattr(loops, name)
 
     def run(*arguments: Any) -> Any:
-        try:
-            return compiled(*arguments)
-        except OSError as error:  # compiled, but the disk took no copy; the code is there by now
-            logging.getLogger(__name__).warning("A compiled loop could not be kept: %s.", error)
-            return compiled(*arguments)
+        for _ in range(_PARTS):
+            try:
+                return compiled(*arguments)
+            except OSError as error:  # a part was compiled, but the disk took no copy: go on
+                _say_once(f"Compiled loops could not be kept: {error}.")
+        return compiled(*arguments)
 
     return run
 

@@ -540,9 +540,10 @@ def gather_changed(base, agents, gathered):
             gathered.several[1, t, at] = own - load(base[i])
 
 
-# What the sketch knows beyond counts, added up in ``relating.RelationSums`` (``to``). As in the chain
-# histogram, agents leave an element one by one as epsilon rises, so every sum is kept as differences
-# over the intervals between thresholds: what is added at interval v counts at every one below v.
+# What the sketch knows beyond counts, added up in ``relating.RelationSums`` (``to``). As in the
+# chain histogram, agents leave an element one by one as epsilon rises, so every sum is kept as
+# differences over the intervals between thresholds: what is added at interval v counts at every one
+# below v.
 
 
 @loop(forceinline=True)

@@ -1,0 +1,194 @@
+"""The compiled loops: vector code, the same bytes on every processor, and where they are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ram_studio
+
+ROOT = Path(ram_studio.__file__).parents[1]
+
+# Elements of a base and 3 agents as bfloat16, and a rule for each loop that merges.
+SAMPLE = r"""
+import hashlib, json, re, sys
+import numpy as np
+from ram_studio.algorithm.kernels import cpu
+from ram_studio.algorithm.kernels.relating import Gathered, RelationSums
+from ram_studio.algorithm.kernels.relating import add_relations, gather_changed
+from ram_studio.algorithm.kernels.rules import Drawing, Rule, means
+from ram_studio.algorithm.meters.rounding_meter import kernel_places
+
+n, rng = 5000, np.random.default_rng(0)
+bits = ((rng.standard_normal(n) * 0.02).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+steps = [rng.integers(-3, 4, n) * (rng.random(n) < 0.3) for _ in range(3)]
+others = tuple((bits + step).astype(np.uint16) for step in steps)
+pattern, sizes = np.empty(n, np.uint8), np.zeros((3, 4096 + cpu.SCRATCH), np.int32)
+chain = np.zeros(24 * 4096, np.int32)
+drawing = Drawing((np.uint64(1), np.uint64(2), np.uint64(3)), 1 << 51)
+rules = [
+    Rule(1e-5, (1.1, 1.0, 1.3), means(3), elect_sign, None, drawn)
+    for drawn in (None, drawing) for elect_sign in (False, True)
+]
+"""
+
+# A digest of what each loop wrote, from bfloat16 and from float32.
+WRITE = (
+    SAMPLE
+    + r"""
+wrote = {}
+for arithmetic in ("float32", "float64"):
+    def keep(name, *arrays):
+        bytes_ = b"".join(array.tobytes() for array in arrays)
+        wrote[name + " " + arithmetic] = hashlib.sha256(bytes_).hexdigest()
+    base, agents = bits, others
+    if arithmetic == "float64":
+        base, agents = cpu.as_float32(bits), tuple(cpu.as_float32(a) for a in others)
+    out = np.empty_like(base)
+    assert cpu.find_patterns(base, agents, pattern, np.float32(1e-5))
+    keep("find", pattern, cpu.count_patterns(pattern, 3), cpu.count_patterns(pattern, 7))
+    for number, rule in enumerate(rules):
+        assert cpu.merge(rule, base, agents, out, pattern, arithmetic=arithmetic)
+        keep(f"merge {number}", out, pattern)
+    table = np.zeros((3, 3, 4096), np.int32)
+    assert cpu.fill_chain(base, agents, chain) and cpu.count_sizes(base, agents, sizes)
+    assert cpu.fill_steps(base, agents, table)
+    keep("histograms", chain[3 * 4096 :], sizes[:, :4096], table)
+    values = cpu.as_float32(out).astype(arithmetic)
+    for kind in (np.uint16, np.float32, np.float64):
+        stored = np.empty(n, kind)
+        cpu.round_stochastically(values, pattern, np.uint64(5), 7, stored)
+        keep(f"round {kind.__name__}", stored)
+    gathered = Gathered.room_for(3, n)
+    found = RelationSums.zeros(3, 925353388, np.arange(4096) // 64)
+    found.places[:] = kernel_places(["BF16"] * 3)
+    gather_changed(base, agents, gathered)
+    add_relations(gathered, found)
+    keep("relations", found.rows, found.steps)
+print(json.dumps(wrote))
+"""
+)
+
+# How many instructions on whole vectors (in 256 or 512 bits) the code of each loop holds.
+COUNT = (
+    SAMPLE
+    + r"""
+from ram_studio.algorithm.kernels import loops
+out = np.empty_like(bits)
+cpu.find_patterns(bits, others, pattern, np.float32(1e-5))
+cpu.count_patterns(pattern, 3)
+for rule in rules[:1] + rules[3:]:
+    cpu.merge(rule, bits, others, out, pattern, arithmetic="float32")
+cpu.measure(bits, others, out, pattern, [0, n], arithmetic="float32")
+cpu.fill_chain(bits, others, chain)
+cpu.count_sizes(bits, others, sizes)
+gather_changed(bits, others, Gathered.room_for(3, n))
+cpu.round_stochastically(cpu.as_float32(out), pattern, np.uint64(5), 7, out)
+packed = re.compile(r"\tv?p?[a-z0-9]+\t.*%[yz]mm")
+vectors = {}
+for name in dir(loops):
+    compiled = getattr(loops, name)
+    if hasattr(compiled, "inspect_asm") and compiled.signatures:
+        code = "\n".join(compiled.inspect_asm().values())
+        vectors[name] = sum(bool(packed.match(line)) for line in code.splitlines())
+print(json.dumps(vectors))
+"""
+)
+
+ON_X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="the processors are x86")
+VECTORISED = ("find_patterns", "merge_mean", "merge_elected", "measure", "count_patterns")
+VECTORISED += ("fill_chain", "count_sizes", "gather_changed", "draw", "stochastic_bfloat16")
+
+
+def run(code: str, root: Path = ROOT, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(root), **environment},
+        cwd=root,  # which comes first among the folders that modules are looked for in
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@ON_X86
+@pytest.mark.parametrize("processor", [None, "haswell"])
+def test_loops_are_compiled_to_vector_code(tmp_path, processor):
+    environment = {"NUMBA_CPU_NAME": processor} if processor else {}
+    done = run(COUNT, NUMBA_CACHE_DIR=str(tmp_path), **environment)  # kept code shows no source
+    assert done.returncode == 0, done.stderr
+    counted = json.loads(done.stdout)
+    # Loops that are not vectorised hold a few, which copy arguments.
+    assert {name: counted[name] for name in VECTORISED if counted[name] < 40} == {}
+
+
+@ON_X86
+def test_processors_with_wide_and_narrow_vectors_give_the_same_bytes():
+    host, haswell = run(WRITE), run(WRITE, NUMBA_CPU_NAME="haswell")
+    assert host.returncode == haswell.returncode == 0, host.stderr + haswell.stderr
+    assert json.loads(host.stdout) == json.loads(haswell.stdout)
+    assert len(json.loads(host.stdout)) == 20
+
+
+MERGE = """
+import numpy as np
+from ram_studio.algorithm.kernels import cpu
+base = np.arange(300, dtype=np.uint16)
+pattern = np.empty(300, np.uint8)
+for _ in range(2):
+    assert cpu.find_patterns(base, (base + np.uint16(1),), pattern, np.float32(0))
+    assert cpu.count_patterns(pattern, 1).tolist() == [0, 300]
+"""
+
+
+@pytest.fixture
+def unwritable(tmp_path):
+    """Return a copy of the loops beside which nothing can be kept, also not by root."""
+    package = tmp_path / "site" / "ram_studio"
+    shutil.copytree(
+        ROOT / "ram_studio" / "algorithm",
+        package / "algorithm",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    (package / "__init__.py").touch()
+    shutil.copy(ROOT / "ram_studio" / "errors.py", package)
+    (package / "algorithm" / "kernels" / "__pycache__").touch()
+    return package.parent
+
+
+def test_loops_are_kept_in_the_users_cache_where_the_package_cannot_be_written(
+    unwritable, tmp_path
+):
+    done = run(MERGE, unwritable, XDG_CACHE_HOME=str(tmp_path / "cache"), NUMBA_CACHE_DIR="")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(list((tmp_path / "cache").rglob("loops.*.nbc"))) >= 2
+
+
+def test_where_no_folder_can_be_written_loops_are_compiled_in_memory_and_it_is_said_once(
+    unwritable, tmp_path
+):
+    (tmp_path / "cache").touch()
+    done = run(MERGE, unwritable, XDG_CACHE_HOME=str(tmp_path / "cache"), NUMBA_CACHE_DIR="")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("Compiled loops cannot be kept") == 1
+    assert "NUMBA_CACHE_DIR" in done.stderr
+
+
+def test_a_full_disk_costs_the_kept_code_and_not_the_merge(tmp_path):
+    full = """
+import numba.core.caching as caching
+def save_overload(self, *_):
+    raise OSError(28, "No space left on device")
+caching.Cache.save_overload = save_overload
+"""
+    done = run(full + MERGE, NUMBA_CACHE_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("could not be kept") == 1
+    assert "No space left" in done.stderr
