@@ -4,7 +4,8 @@
 
 `_version`, `resources` and `errors` serve everybody; `demo` trains the example agents and may use
 everything but `cli` and `app`. Gradio is imported under `app/` and in `app.py` only. Imports are
-read from the syntax trees, those inside functions too, so a lazy import cannot hide an arrow.
+read from the syntax trees, those inside functions too, so a lazy import cannot hide an arrow or a
+circle. Files, rooms and signatures stay small enough to be read.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ import ast
 import os
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -37,8 +41,10 @@ ALLOWED: dict[str, frozenset[str]] = {
 }
 """Layer -> the layers it may import."""
 
-MAX_LINES = 500
+MAX_LINES = 400
 LONGER = {"ram_studio.algorithm.kernels.loops": "numba keeps code until this one file changes"}
+MAX_PARAMETERS = 8
+MAX_ROOM = 12
 HEAVY = ("torch", "gradio", "transformers", "plotly", "pandas")
 
 
@@ -167,19 +173,91 @@ def test_a_right_arrow_passes(module: str, source: str) -> None:
     assert not arrow_faults(source, module)
 
 
-def test_modules_stay_short() -> None:
-    lengths = {
-        module: len(path.read_text(encoding="utf-8").splitlines())
+def imports_among(sources: dict[str, str], packages: Collection[str] = ()) -> dict[str, set[str]]:
+    """Return which of these modules each imports, at import time or later.
+
+    sources: text by dotted name. packages: those names that are a package's `__init__`.
+    """
+    found: dict[str, set[str]] = {}
+    for module, source in sources.items():
+        names = (i.module for i in read_imports(source, module, module in packages))
+        # `from a.b import c`: c may be a module, or a name in the module a.b.
+        homes = {name if name in sources else name.rpartition(".")[0] for name in names}
+        found[module] = homes & (sources.keys() - {module})
+    return found
+
+
+def circle_in(imports: dict[str, set[str]]) -> list[str]:
+    """Return modules each of which imports the next, the last being the first; or none."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return error.args[1][::-1]
+    return []
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    modules = package_modules()
+    # The package's front only points, for type checkers, at what it fetches when it is asked.
+    sources = {m: p.read_text(encoding="utf-8") for p, m, _ in modules if m != "ram_studio"}
+    imports = imports_among(sources, {m for _, m, is_package in modules if is_package})
+    assert not circle_in(imports), " -> ".join(circle_in(imports))
+
+
+def test_a_circle_is_found_wherever_its_imports_stand() -> None:
+    sources = {
+        "p": "",
+        "p.a": "from p import b",
+        "p.b": "def later():\n    from p.c import name",
+        "p.c": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import p.a",
+    }
+    circle = circle_in(imports_among(sources, {"p"}))
+    assert set(circle) == {"p.a", "p.b", "p.c"}
+    assert (circle[0], len(circle)) == (circle[-1], 4)
+    assert circle_in(imports_among({**sources, "p.c": "import p"}, {"p"})) == []
+
+
+def size_faults(source: str, module: str) -> list[str]:
+    """Return one line for a file that is too long, and per function that takes too much."""
+    lines = len(source.splitlines())
+    is_long = lines > MAX_LINES and module not in LONGER
+    faults = [f"{module} has {lines} lines, more than {MAX_LINES}"] if is_long else []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        # The options of a command and the fields of an endpoint are its parameters.
+        is_outside = layer_of(module) == "cli" or module == "ram_studio.app.api"
+        is_command = is_outside and not node.name.startswith("_")
+        taken = len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs])
+        if taken > MAX_PARAMETERS and not is_command:
+            faults.append(f"{module}: {node.name} takes {taken}, more than {MAX_PARAMETERS}")
+    return faults
+
+
+def test_files_and_signatures_stay_short() -> None:
+    faults = [
+        fault
         for path, module, _ in package_modules()
-    }
-    for module, lines in sorted(lengths.items(), key=lambda item: -item[1])[:10]:
-        print(f"{lines:4d}  {module}")
-    too_long = {
-        module: lines
-        for module, lines in lengths.items()
-        if lines > MAX_LINES and module not in LONGER
-    }
-    assert not too_long, f"split these modules (over {MAX_LINES} lines): {too_long}"
+        for fault in size_faults(path.read_text(encoding="utf-8"), module)
+    ]
+    assert not faults, "\n".join(faults)
+
+
+def test_a_long_file_and_a_wide_signature_are_found() -> None:
+    wide = "def f({}): pass".format(", ".join(f"a{i}" for i in range(MAX_PARAMETERS + 1)))
+    assert len(size_faults(wide, "ram_studio.cli.main")) == 0
+    assert len(size_faults(wide.replace("f(", "_f("), "ram_studio.cli.main")) == 1
+    assert len(size_faults(wide.replace(", a3", ", *, a3"), "ram_studio.engine.merge")) == 1
+    assert len(size_faults(wide.replace(", a8", ""), "ram_studio.engine.merge")) == 0
+    assert len(size_faults("\n" * MAX_LINES, "ram_studio.engine.merge")) == 0
+    assert len(size_faults("\n" * (MAX_LINES + 1), "ram_studio.engine.merge")) == 1
+    assert len(size_faults("\n" * (MAX_LINES + 1), next(iter(LONGER)))) == 0
+
+
+def test_rooms_stay_small() -> None:
+    rooms = Counter(path.parent for path, _, is_package in package_modules() if not is_package)
+    crowded = {str(r.relative_to(ROOT)): n for r, n in rooms.items() if n > MAX_ROOM}
+    assert not crowded, f"part these rooms (over {MAX_ROOM} files): {crowded}"
 
 
 def heavy_imports(code: str, *arguments: str) -> list[str]:
