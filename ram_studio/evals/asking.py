@@ -52,8 +52,7 @@ class SuiteRun:
 
         Raises: Stopped, EvaluationError; both say what was kept.
         """
-        self._open()
-        known = self._final() if self.store is not None else {}
+        known = self._stored()
         got = {q.id: known[q.id, q.digest] for q in questions if (q.id, q.digest) in known}
         open_questions = [question for question in questions if question.id not in got]
 
@@ -80,24 +79,18 @@ class SuiteRun:
         except EvaluationError as error:
             kept = self._kept(len(got), questions)
             raise EvaluationError(f'Model "{self.name}": {error} So far {kept}') from error
-        return [(q, _answer(*got[q.id])) for q in questions]
+        return [(q, Answer.of(*got[q.id])) for q in questions]
 
-    def _open(self) -> None:
+    def _stored(self) -> dict[tuple[str, str], tuple[Reply, Verdict]]:
+        """Open the run in the store; return its final answers by question id and digest."""
         if self.store is None:
-            return
-        identity = dict(self.engine.identity)
-        key = RunKey(
-            str(identity.pop("fingerprint")), self.suite.name, self.suite.version, identity
+            return {}
+        key = RunKey.of(self.engine.identity, self.suite.name, self.suite.version)
+        self.run = self.store.open_run(
+            key, model=self.name, path=self.path, merge=self.merge, fresh=self.fresh
         )
-        self.run = self.store.open_run(key, model=self.name, path=self.path, merge=self.merge)
-        if self.fresh:
-            self.store.forget(self.run)
-
-    def _final(self) -> dict[tuple[str, str], tuple[Reply, Verdict]]:
-        assert self.store is not None
-        assert self.run is not None
         return {
-            (row.item, row.question): (row.reply, row.verdict)
+            (row.question.id, row.digest): (row.reply, row.verdict)
             for row in self.store.answers(self.run)
             if row.reply.is_final
         }
@@ -115,10 +108,3 @@ class SuiteRun:
         if self.store is None:
             return f"{of} were in, and as no store was given they are gone."
         return f"{of} are stored; run the same again to go on from there."
-
-
-def _answer(reply: Reply, verdict: Verdict) -> Answer:
-    facts = dict(verdict.facts)
-    if reply.finish == "failed":
-        facts["failed"] = True
-    return Answer(reply.text, verdict.is_correct, verdict.note, facts, reply.seconds)

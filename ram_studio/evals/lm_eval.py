@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError, RamStudioError, Stopped
-from ram_studio.evals.answering.engine import ChatMode
+from ram_studio.evals.answering.engine import ChatMode, finished
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.question import Question, Reply, Verdict
 from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
@@ -93,7 +93,7 @@ def evaluate_with_harness(
     names = _names(tasks)
     with contextlib.redirect_stdout(sys.stderr):
         manager = _manager(names, plan.include_path)
-    items: dict[str, tuple[Question, ...]] | None = None
+    items: list[Question] = []
     results: dict[str, ModelResult] = {}
     for model, folder in models.items():
         start = time.perf_counter()
@@ -111,21 +111,18 @@ def evaluate_with_harness(
                     on_progress(model, task, 1, 1)
         finally:
             runner.close()
-        answers: dict[str, list[Answer]] = {}
-        questions: dict[str, list[Question]] = {}
-        for question, reply, verdict in rows:
-            questions.setdefault(question.domain, []).append(question)
-            answers.setdefault(question.domain, []).append(_answer(reply, verdict))
-        asked = {domain: tuple(own) for domain, own in questions.items()}
-        items = _same_items(items, asked, model)
-        results[model] = ModelResult(
-            model,
-            str(folder),
-            {domain: tuple(own) for domain, own in answers.items()},
-            time.perf_counter() - start,
-            tuple(_first_filters(rows)),
-        )
-    report = EvalReport.of(names, 0, items or {}, results)
+        asked = [question for question, _, _ in rows]
+        items = items or asked
+        if [question.id for question in asked] != [question.id for question in items]:
+            raise EvaluationError(
+                f'lm-eval asked model "{model}" other items than the models before it, so that '
+                "they cannot be compared. Evaluate again with fresh answers."
+            )
+        answered = [(question, Answer.of(*judged)) for question, *judged in rows]
+        seconds = time.perf_counter() - start
+        result = ModelResult.of(model, str(folder), answered, names, seconds=seconds)
+        results[model] = replace(result, skills=_first_filters(asked))
+    report = EvalReport.of(names, 0, {"": items}, results)
     return replace(report, suite=f"lm-eval:{report.suite}")
 
 
@@ -232,36 +229,24 @@ def _stored(
         return rows_of(runner.run(task))
     from importlib.metadata import version
 
-    settings = dict(runner.engine.identity)
-    key = RunKey(
-        str(settings.pop("fingerprint")),
+    key = RunKey.of(
+        runner.engine.identity,
         f"lm-eval:{task}",
         HARNESS_VERSION,
-        {
-            **settings,
-            "engine": "lm-eval",
-            "lm_eval": version("lm_eval"),
-            "limit": runner.limit,
-            "tasks": _digest(include_path),
-        },
+        engine="lm-eval",
+        lm_eval=version("lm_eval"),
+        limit=runner.limit,
+        tasks=_digest(include_path),
     )
-    run = store.open_run(key, model=runner.name, path=str(runner.engine.path))
-    if fresh:
-        store.forget(run)
+    path = str(runner.engine.path)
+    run = store.open_run(key, model=runner.name, path=path, fresh=fresh)
     found = store.answers(run)
     if not found:
         rows = rows_of(runner.run(task))
         # In one transaction: a task that has answers here has all of them.
         store.record(run, rows)
         return rows
-    return [
-        (
-            Question(row.item, row.domain, row.category, row.asked, row.gold, None, 0, is_raw=True),
-            row.reply,
-            row.verdict,
-        )
-        for row in found
-    ]
+    return [(row.question, row.reply, row.verdict) for row in found]
 
 
 def _digest(folder: str | Path | None) -> str | None:
@@ -328,8 +313,8 @@ def _row(task: str, domain: str, chosen: str, sample: Mapping[str, Any], metric:
         for name in sample.get("metrics") or ()
         if isinstance(sample.get(name), (bool, int, float, str))
     }
-    reply = Reply(text, prompt, "end" if text.strip() else "empty")
-    return asked, reply, Verdict(bool(sample[metric]), "", facts)
+    finish, note = finished(text, True, 0)
+    return asked, Reply(text, prompt, finish, note), Verdict(bool(sample[metric]), note, facts)
 
 
 def _asked(sample: Mapping[str, Any], prompt: str) -> str:
@@ -359,31 +344,9 @@ def _text(sample: Mapping[str, Any]) -> str:
     return json.dumps(sample.get("filtered_resps"), default=str)
 
 
-def _first_filters(rows: Sequence[Row]) -> list[str]:
+def _first_filters(asked: Sequence[Question]) -> tuple[str, ...]:
     """Return the domains that count in the average: of each task the first of its filters."""
     first: dict[str, str] = {}
-    for question, _, _ in rows:
+    for question in asked:
         first.setdefault(question.category, question.domain)
-    return list(first.values())
-
-
-def _same_items(
-    items: dict[str, tuple[Question, ...]] | None,
-    questions: dict[str, tuple[Question, ...]],
-    model: str,
-) -> dict[str, tuple[Question, ...]]:
-    """Return the items, which must be one and the same for all models."""
-    if items is None:
-        return questions
-    mine = {domain: [q.id for q in own] for domain, own in questions.items()}
-    if mine != {domain: [q.id for q in own] for domain, own in items.items()}:
-        raise EvaluationError(
-            f'lm-eval asked model "{model}" other items than the models before it, so that they '
-            "cannot be compared. Evaluate again with fresh answers."
-        )
-    return items
-
-
-def _answer(reply: Reply, verdict: Verdict) -> Answer:
-    note = "the model said nothing" if reply.finish == "empty" else ""
-    return Answer(reply.text, verdict.is_correct, note, dict(verdict.facts))
+    return tuple(first.values())

@@ -16,7 +16,7 @@ from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE, LocalEngine
 from ram_studio.evals.answering.vllm_engine import VllmEngine
 from ram_studio.evals.asking import Progress, ShouldStop, SuiteRun
 from ram_studio.evals.question import Question
-from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult, skills_of
+from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
 from ram_studio.evals.sandbox import CodeSwitch, check_code_allowed
 from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.evals.suites import (
@@ -175,11 +175,10 @@ def evaluate(
             try:
                 if asked is None:
                     asked = plan.questions(engine.count_tokens)
-                answered: dict[str, list[Answer]] = {}
+                answered: list[tuple[Question, Answer]] = []
                 for part in plan.suites:
                     run = SuiteRun(name, path, engine, part, plan.code, store, fresh)
-                    for question, answer in run.answers(asked[part.name], on_progress, should_stop):
-                        answered.setdefault(question.domain, []).append(answer)
+                    answered += run.answers(asked[part.name], on_progress, should_stop)
                 measured = None
                 if health:
                     if on_progress:
@@ -190,13 +189,9 @@ def evaluate(
             finally:
                 if engine is not source:
                     engine.close()
-            results[name] = ModelResult(
-                name,
-                path,
-                {domain: tuple(answers) for domain, answers in answered.items()},
-                time.perf_counter() - start,
-                skills_of(plan.names, answered),
-                measured,
+            seconds = time.perf_counter() - start
+            results[name] = ModelResult.of(
+                name, path, answered, plan.names, seconds=seconds, health=measured
             )
     finally:
         if health:

@@ -28,7 +28,7 @@ def test_what_was_recorded_comes_back_from_a_store_opened_anew(tmp_path):
         store.record(run, [row(1), row(2, correct=False)])
     with AnswerStore(tmp_path / "deep" / "s.sqlite3") as store:
         first, second = store.answers(run)
-        assert (first.item, first.asked, first.gold) == ("q-01", "1?", "4")
+        assert first.question == Question("q-01", "math", "easy", "1?", "4", None, 0)
         assert first.reply.text == "it's 1 \x00 ☃"
         assert first.reply.prompt == "<1?>"
         assert first.verdict.facts == {"parts": [1, 1]}
@@ -63,7 +63,7 @@ def test_answers_under_the_same_key_are_adopted_from_another_file(tmp_path):
         ours.record(run, [row(1, correct=False)])
         ours.adopt(run, KEY, tmp_path / "theirs")
         ours.adopt(run, KEY, tmp_path / "missing")
-        assert [(a.item, a.verdict.is_correct) for a in ours.answers(run)] == [
+        assert [(a.question.id, a.verdict.is_correct) for a in ours.answers(run)] == [
             ("q-01", False),
             ("q-03", True),
         ]
@@ -108,7 +108,7 @@ def test_forgetting_a_run_leaves_the_others(tmp_path):
         runs = [store.open_run(RunKey(x, "math", 1, {}), model=x) for x in ("a", "b")]
         for run in runs:
             store.record(run, [row(1)])
-        store.forget(runs[0])
+        assert store.open_run(RunKey("a", "math", 1, {}), model="a", fresh=True) == runs[0]
         assert [len(store.answers(run)) for run in runs] == [0, 1]
 
 
@@ -163,7 +163,7 @@ def test_a_killed_writer_loses_nothing_that_was_recorded(tmp_path):
         process.stdout.read()
     with AnswerStore(tmp_path / "s") as store:
         run = store.open_run(RunKey("a", "math", 1, {}), model="m")
-        items = [answer.item for answer in store.answers(run)]
+        items = [answer.question.id for answer in store.answers(run)]
     assert len(items) >= 41
     assert items == [f"q-{i:04d}" for i in range(len(items))]
 

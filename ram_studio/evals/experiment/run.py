@@ -14,7 +14,7 @@ from ram_studio.evals.experiment.presets import full_settings
 from ram_studio.evals.experiment.runner import Runner
 from ram_studio.evals.experiment.space import parse_axes
 from ram_studio.evals.experiment.table import SweepState
-from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult, skills_of
+from ram_studio.evals.report.tables import EvalReport, ModelResult
 
 
 def sweep(
@@ -110,16 +110,8 @@ def _method_table(plan: ComparePlan, running: Runner) -> MethodTable:
     models, merges = {}, {}
     for entry in finished:
         known, recipe = entry.same_as or entry, entry.candidate.recipe
-        answers: dict[str, list[Answer]] = {}
-        for question in (q for own in asked.values() for q in own):
-            answers.setdefault(question.domain, []).append(known.answers[question.id])
-        models[entry.label] = ModelResult(
-            entry.label,
-            None,
-            {domain: tuple(own) for domain, own in answers.items()},
-            sum(answer.seconds or 0.0 for answer in known.answers.values()),
-            skills_of(plan.suite_names, answers),
-        )
+        answered = [(q, known.answers[q.id]) for own in asked.values() for q in own]
+        models[entry.label] = ModelResult.of(entry.label, None, answered, plan.suite_names)
         if recipe is not None:
             merges[entry.label] = Merged(
                 recipe, full_settings(recipe), known.numbers, known.merge.get("seconds")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import Question
+from ram_studio.evals.question import Question, Reply, Verdict
 from ram_studio.evals.suites.demo.tasks import RETENTION_DOMAIN, SKILL_DOMAINS
 
 if TYPE_CHECKING:
@@ -78,6 +78,12 @@ class Answer:
     facts: Mapping[str, Any] = field(default_factory=dict)
     seconds: float | None = None
 
+    @staticmethod
+    def of(reply: Reply, verdict: Verdict) -> "Answer":
+        """Return the answer that a reply and its verdict make."""
+        facts = {**verdict.facts, **({} if reply.is_final else {"failed": True})}
+        return Answer(reply.text, verdict.is_correct, verdict.note, facts, reply.seconds)
+
 
 @dataclass(frozen=True)
 class ModelResult:
@@ -93,6 +99,29 @@ class ModelResult:
     seconds: float
     skills: tuple[str, ...] = SKILL_DOMAINS
     health: Mapping[str, Any] | None = None
+
+    @staticmethod
+    def of(
+        name: str,
+        path: str | None,
+        answered: Iterable[tuple[Question, Answer]],
+        suites: Sequence[str],
+        *,
+        seconds: float | None = None,
+        health: Mapping[str, Any] | None = None,
+    ) -> "ModelResult":
+        """Return the row of these answers; seconds: of all, None for the sum of each one's.
+
+        suites: of demo alone the skills make the average, of others every domain.
+        """
+        answers: dict[str, list[Answer]] = {}
+        for question, answer in answered:
+            answers.setdefault(question.domain, []).append(answer)
+        if seconds is None:
+            seconds = sum(a.seconds or 0.0 for own in answers.values() for a in own)
+        skills = SKILL_DOMAINS if tuple(suites) == ("demo",) else tuple(answers)
+        fixed = {domain: tuple(own) for domain, own in answers.items()}
+        return ModelResult(name, path, fixed, seconds, skills, health)
 
     @property
     def domains(self) -> dict[str, DomainScore]:
@@ -127,11 +156,6 @@ class ModelResult:
             "seconds": self.seconds,
         }
         return result if self.health is None else {**result, "health": dict(self.health)}
-
-
-def skills_of(suites: Sequence[str], domains: Iterable[str]) -> tuple[str, ...]:
-    """Return the domains that a model's average is the mean of: of demo, the skills alone."""
-    return SKILL_DOMAINS if tuple(suites) == ("demo",) else tuple(domains)
 
 
 def _number(value: float) -> float | None:

@@ -30,7 +30,6 @@ __all__ = ["AnswerStore", "RunKey", "StoredAnswer", "StoredRun", "default_store_
 APPLICATION_ID = 0x52414D53
 SCHEMA_VERSION = 2
 BUSY_SECONDS = 30
-_ASKED = ("item", "question", "domain", "category", "asked", "gold")
 _RUN = tuple(field.name for field in fields(StoredRun))
 
 _SCHEMA = """
@@ -177,11 +176,13 @@ class AnswerStore:
         model: str,
         path: str | None = None,
         merge: Mapping[str, Any] | None = None,
+        fresh: bool = False,
     ) -> int:
         """Return the id of the run with this key, made when there is none; labels are renewed.
 
-        merge: how the model was merged, {"recipe", "agents": {name: numbers}, "seconds"}, ready for
-        JSON; what is known of it already is kept, see `set_merge`.
+        fresh: forget its answers, so that it is asked anew. merge: how the model was merged,
+        {"recipe", "agents": {name: numbers}, "seconds"}, ready for JSON; what is known of it
+        already is kept, see `set_merge`.
         """
         with self._transaction() as connection:
             connection.execute(
@@ -203,6 +204,8 @@ class AnswerStore:
                 ),
             )
             row = connection.execute("SELECT id FROM runs WHERE key = ?", (key.digest,)).fetchone()
+            if fresh:
+                connection.execute("DELETE FROM answers WHERE run = ?", row)
         return int(row[0])
 
     def set_merge(self, run: int, merge: Mapping[str, Any]) -> None:
@@ -215,11 +218,6 @@ class AnswerStore:
         with self._errors():
             row = self._connection.execute("SELECT merge FROM runs WHERE id = ?", (run,)).fetchone()
         return json.loads(row[0]) if row and row[0] else None
-
-    def forget(self, run: int) -> None:
-        """Delete the answers of a run, so that it is asked anew."""
-        with self._transaction() as connection:
-            connection.execute("DELETE FROM answers WHERE run = ?", (run,))
 
     def record(self, run: int, answers: Sequence[tuple[Question, Reply, Verdict]]) -> None:
         """Write a batch of answers in one transaction: all of them are kept, or none."""
@@ -280,7 +278,7 @@ class AnswerStore:
         """Return a run's answers in the order of their items, failed attempts included."""
         with self._errors():
             rows = self._connection.execute(
-                "SELECT item, question, domain, category, asked, gold, output, prompts.text,"
+                "SELECT item, domain, category, asked, gold, question, output, prompts.text,"
                 " finish, note, tokens, seconds, is_correct, facts"
                 " FROM answers JOIN prompts ON prompts.digest = answers.prompt"
                 " WHERE run = ? ORDER BY item, question",
@@ -288,9 +286,10 @@ class AnswerStore:
             ).fetchall()
         return [
             StoredAnswer(
-                **dict(zip(_ASKED, row, strict=False)),
-                reply=_reply(*row[6:12]),
-                verdict=_verdict(row[12], row[9], row[13]),
+                Question(*row[:5], None, 0),
+                row[5],
+                Reply(*row[6:12]),
+                Verdict(bool(row[12]), row[9], json.loads(row[13])),
             )
             for row in rows
         ]
@@ -309,16 +308,6 @@ class AnswerStore:
             run["settings"] = json.loads(run["settings"])
             run["merge"] = None if run["merge"] is None else json.loads(run["merge"])
         return [StoredRun(**run) for run in found]
-
-
-def _reply(
-    text: str, prompt: str, finish: Any, note: str, tokens: int | None, seconds: float
-) -> Reply:
-    return Reply(text, prompt, finish, note, tokens, seconds)
-
-
-def _verdict(is_correct: int, note: str, facts: str) -> Verdict:
-    return Verdict(bool(is_correct), note, json.loads(facts))
 
 
 def _text(value: str) -> str:

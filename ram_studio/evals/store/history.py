@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ram_studio.checkpoints.record.merge_log import past_merges
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question
-from ram_studio.evals.report.tables import (
-    Answer,
-    DomainScore,
-    EvalReport,
-    ModelResult,
-    skills_of,
-)
+from ram_studio.evals.report.tables import Answer, DomainScore, EvalReport, ModelResult
 from ram_studio.evals.store.answers import AnswerStore, StoredAnswer, StoredRun
 from ram_studio.evals.suites import HEALTH
 
@@ -131,10 +125,11 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
     for run in runs:
         # Of two runs of a model on a suite (other settings), the one named first counts.
         rows[names[run.fingerprint]].setdefault(
-            run.suite, {(a.item, a.question): a for a in store.answers(run.id) if a.reply.is_final}
+            run.suite,
+            {(a.question.id, a.digest): a for a in store.answers(run.id) if a.reply.is_final},
         )
     asked: dict[str, list[Question]] = {}
-    answers: dict[str, dict[str, list[Answer]]] = {name: {} for name in rows}
+    answers: dict[str, list[tuple[Question, Answer]]] = {name: [] for name in rows}
     for suite in suites:
         missing = [name for name, held in rows.items() if suite not in held]
         if missing:
@@ -145,21 +140,10 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
         for key in _common([held[suite] for held in rows.values()], suite):
             for name, held in rows.items():
                 row = held[suite][key]
-                answers[name].setdefault(row.domain, []).append(_answer(row))
-            asked.setdefault(suite, []).append(
-                Question(row.item, row.domain, row.category, row.asked, row.gold, None, 0)
-            )
+                answers[name].append((row.question, Answer.of(row.reply, row.verdict)))
+            asked.setdefault(suite, []).append(row.question)
     paths = {names[run.fingerprint]: run.path for run in runs}
-    models = {
-        name: ModelResult(
-            name,
-            paths[name],
-            {domain: tuple(parts) for domain, parts in held.items()},
-            sum(answer.seconds or 0.0 for parts in held.values() for answer in parts),
-            skills_of(suites, held),
-        )
-        for name, held in answers.items()
-    }
+    models = {n: ModelResult.of(n, paths[n], own, suites) for n, own in answers.items()}
     return EvalReport.of(suites, 0, asked, models)
 
 
@@ -183,10 +167,3 @@ def _common(
             "same seed, lengths and suite version."
         )
     return keys
-
-
-def _answer(row: StoredAnswer) -> Answer:
-    verdict = row.verdict
-    return Answer(
-        row.reply.text, verdict.is_correct, verdict.note, verdict.facts, row.reply.seconds
-    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ram_studio.evals.question import Reply, Verdict
+from ram_studio.evals.question import Question, Reply, Verdict
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,12 @@ class RunKey:
     suite_version: int
     settings: Mapping[str, Any]
 
+    @staticmethod
+    def of(identity: Mapping[str, Any], suite: str, version: int, **more: Any) -> "RunKey":
+        """Return the key of an engine (see `Engine.identity`) and a suite; more: settings."""
+        settings = {**identity, **more}
+        return RunKey(str(settings.pop("fingerprint")), suite, version, settings)
+
     @property
     def digest(self) -> str:
         """32 hex digits."""
@@ -32,14 +38,10 @@ class RunKey:
 
 @dataclass(frozen=True)
 class StoredAnswer:
-    """One row: the question as the report needs it, the reply and the verdict."""
+    """One row: the question as a report needs it, the digest it had, the reply and the verdict."""
 
-    item: str
-    question: str
-    domain: str
-    category: str
-    asked: str
-    gold: str
+    question: Question
+    digest: str
     reply: Reply
     verdict: Verdict
 

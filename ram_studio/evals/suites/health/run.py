@@ -62,14 +62,9 @@ class HealthRun:
     def _open(self, name: str, engine: LocalEngine) -> int | None:
         if self._store is None:
             return None
-        settings = dict(engine.identity)
-        fingerprint = str(settings.pop("fingerprint"))
         base = self._base.identity["fingerprint"] if self._base else None
-        key = RunKey(fingerprint, "health", HEALTH_VERSION, {**settings, "base": base})
-        run = self._store.open_run(key, model=name, path=str(engine.path))
-        if self._fresh:
-            self._store.forget(run)
-        return run
+        key = RunKey.of(engine.identity, "health", HEALTH_VERSION, base=base)
+        return self._store.open_run(key, model=name, path=str(engine.path), fresh=self._fresh)
 
     def close(self) -> None:
         """Let go of the base's distribution: it takes 4 bytes per token and word."""
