@@ -90,20 +90,21 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Score models side by side on the same prompts, with 95 % intervals."""
-    from ram_studio.evals import Endpoint, compare_all
+    from ram_studio.evals import EndpointEngine, compare_all
     from ram_studio.evals import evaluate as ask
     from ram_studio.evals.lm_eval import evaluate_with_harness
 
+    template = options.choice(chat, ("auto", "template", "none"), "--chat")
     if endpoint is None:
         sources: dict[str, Any] = dict(name_models(models))
     else:
         token = _token(token_env)
-        sources = {name: Endpoint(endpoint, name, token, timeout) for name in models}
+        options_of = {"token": token, "chat": template, "seconds": timeout}
+        sources = {name: EndpointEngine(endpoint, name, **options_of) for name in models}
     _check_engine(engine, tasks, include_path, endpoint)
     # Before hours are spent: what is only needed at the end must be right, too.
     chosen = parse_specialists(specialists, sources)
     check_exports(export)
-    template = options.choice(chat, ("auto", "template", "none"), "--chat")
     may_run = options.choice(code, ("auto", "on", "off"), "--code")
     sizes = parse_lengths(lengths)
     with open_store(store, no_store) as answers, status_line(quiet=as_json) as tell:

@@ -3,6 +3,7 @@
 Importing this package loads neither torch nor transformers; evaluating does.
 """
 
+from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.question import Question
 from ram_studio.evals.report.statistics import Comparison, compare_all, items_needed
 from ram_studio.evals.report.tables import (
@@ -13,7 +14,7 @@ from ram_studio.evals.report.tables import (
     PairedCounts,
     compare,
 )
-from ram_studio.evals.run import DEFAULT_SEED, Endpoint, EvaluationPlan, evaluate
+from ram_studio.evals.run import DEFAULT_SEED, EvaluationPlan, evaluate
 from ram_studio.evals.store.answers import AnswerStore, default_store_path
 from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES, Suite, register
 from ram_studio.evals.suites.demo.tasks import (
@@ -36,7 +37,7 @@ __all__ = [
     "AnswerStore",
     "Comparison",
     "DomainScore",
-    "Endpoint",
+    "EndpointEngine",
     "EvalReport",
     "EvaluationPlan",
     "Item",

@@ -10,7 +10,6 @@ from typing import Any
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.decode import OnTokens
-from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.answering.engine import ChatMode, Engine, EngineName
 from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE, LocalEngine
 from ram_studio.evals.answering.vllm_engine import VllmEngine
@@ -32,26 +31,7 @@ from ram_studio.evals.suites.health.run import HealthRun
 DEFAULT_SEED = 2026
 
 
-@dataclass(frozen=True)
-class Endpoint:
-    """A model behind an OpenAI-compatible URL, to be opened like a folder.
-
-    token is sent to this URL only; it is not shown, stored or compared.
-    """
-
-    url: str
-    model: str | None = None
-    token: str | None = None
-    seconds: float = 300.0
-
-    def __repr__(self) -> str:
-        return f"Endpoint({self.url!r}, {self.model!r})"
-
-    def __str__(self) -> str:
-        return f"{self.url}#{self.model}" if self.model else self.url
-
-
-Source = str | Path | Endpoint | LocalEngine
+Source = str | Path | Engine
 
 
 @dataclass(frozen=True)
@@ -119,7 +99,7 @@ class EvaluationPlan:
         asked = {}
         for suite in self.suites:
             limit = self.limit.get(suite.name) if isinstance(self.limit, Mapping) else self.limit
-            settings = SuiteSettings(count_tokens, limit, self.seed, tuple(self.lengths), self.code)
+            settings = SuiteSettings(count_tokens, limit, self.seed, tuple(self.lengths))
             asked[suite.name] = tuple(suite.make(settings))
         return asked
 
@@ -143,8 +123,8 @@ def evaluate(
     this again. Replies that failed (a broken connection) count as wrong and are asked again.
 
     Args:
-        models: name -> local folder, `Endpoint`, or an open engine (which stays open); rows come
-            out in this order.
+        models: name -> local folder, or an engine such as `EndpointEngine` (which stays open, and
+            whose own chat, device and batches hold); rows come out in this order.
         suite, settings: fields of `EvaluationPlan`.
         fresh: forget stored answers to these questions and ask anew.
         on_progress: called with (model, domain, done, total); the first call for a model and domain
@@ -170,8 +150,9 @@ def evaluate(
         for name in sorted(models, key=lambda name: name != plan.base):
             start = time.perf_counter()
             source = models[name]
-            path = str(source.path if isinstance(source, LocalEngine) else source)
-            engine = open_engine(source, plan, on_tokens=on_tokens)
+            is_folder = isinstance(source, (str, Path))
+            engine = _opened(source, plan, on_tokens) if is_folder else source
+            path = str(source if is_folder else engine.path)
             try:
                 if asked is None:
                     asked = plan.questions(engine.count_tokens)
@@ -187,7 +168,7 @@ def evaluate(
                     if on_progress:
                         on_progress(name, HEALTH, 1, 1)
             finally:
-                if engine is not source:
+                if is_folder:
                     engine.close()
             seconds = time.perf_counter() - start
             results[name] = ModelResult.of(
@@ -201,21 +182,12 @@ def evaluate(
     )
 
 
-def open_engine(
-    source: Source, plan: EvaluationPlan, *, on_tokens: OnTokens | None = None
-) -> Engine:
-    """Open what answers: a local folder, through transformers or vLLM, or an endpoint."""
-    if isinstance(source, LocalEngine):
-        return source
-    if isinstance(source, Endpoint):
-        return EndpointEngine(
-            source.url, source.model, token=source.token, chat=plan.chat, seconds=source.seconds
-        )
+def _opened(folder: str | Path, plan: EvaluationPlan, on_tokens: OnTokens | None) -> Engine:
     options: dict[str, Any] = {
         "device": plan.device,
         "chat": plan.chat,
         "batch_size": plan.batch_size,
     }
     if plan.engine == "vllm":
-        return VllmEngine(source, **options)
-    return LocalEngine(source, on_tokens=on_tokens, **options)
+        return VllmEngine(folder, **options)
+    return LocalEngine(folder, on_tokens=on_tokens, **options)

@@ -7,7 +7,7 @@ import pytest
 from loopback_endpoint import serve
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals import AnswerStore, Endpoint, evaluate
+from ram_studio.evals import AnswerStore, evaluate
 from ram_studio.evals.answering import EndpointEngine
 from ram_studio.evals.question import Question
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
@@ -65,7 +65,7 @@ def test_a_server_that_knows_the_answers_scores_full_marks(tmp_path):
         return next((a for prompt, a in right.items() if prompt in text), "")
 
     with serve(answer) as server, AnswerStore(tmp_path / "s") as store:
-        one = {"one": Endpoint(server.url)}
+        one = {"one": EndpointEngine(server.url)}
         report = evaluate(one, SUITES, limit=20, lengths=(1000,), store=store)
         domains = report.models["one"].domains
         for name in ("tool", "math", "memory", "code"):
@@ -93,8 +93,6 @@ def test_chat_and_plain_requests_are_greedy_and_bounded():
         assert paths == ["/v1/chat/completions", "/v1/completions", "/v1/completions"]
         for _, _, body in server.requests:
             assert (body["model"], body["temperature"], body["max_tokens"]) == ("one", 0, 16)
-        chat.close()
-        plain.close()
 
 
 def test_parsed_tool_calls_of_a_server_count_as_calls():
@@ -103,7 +101,6 @@ def test_parsed_tool_calls_of_a_server_count_as_calls():
     with serve(lambda _: body) as server:
         engine = EndpointEngine(server.url)
         (reply,) = ask(engine, question())
-        engine.close()
     assert json.loads(reply.text) == {"tool_calls": [call]}
     assert reply.finish == "end"
 
@@ -126,7 +123,7 @@ GARBAGE = [
 def test_garbage_is_a_failed_reply_that_is_asked_again(body, note, tmp_path):
     state = {"body": body}
     with serve(lambda _: state["body"]) as server, AnswerStore(tmp_path / "s") as store:
-        models = {"one": Endpoint(server.url)}
+        models = {"one": EndpointEngine(server.url)}
         report = evaluate(models, "math", limit=2, store=store)
         answer = report.models["one"].answers["math"][0]
         assert not answer.is_correct
@@ -143,7 +140,6 @@ def test_an_empty_answer_and_a_cut_one_are_verdicts():
     with serve(lambda body: cut if "cut" in asked(body) else "") as server:
         engine = EndpointEngine(server.url)
         (empty,), (short,) = ask(engine, question()), ask(engine, question("cut"))
-        engine.close()
     assert (empty.finish, empty.note) == ("empty", "the model said nothing")
     assert (short.finish, short.note) == ("length", "cut off after 16 tokens")
 
@@ -154,7 +150,6 @@ def test_a_prompt_beyond_the_context_is_told_apart_from_other_refusals():
     with serve(lambda body: too_long if "long" in asked(body) else other) as server:
         engine = EndpointEngine(server.url)
         (first,), (second,) = ask(engine, question("long")), ask(engine, question("x"))
-        engine.close()
     assert first.finish == "too long"
     assert "4096" in first.note
     assert second.finish == "refused"
@@ -173,7 +168,6 @@ def test_an_endless_reply_and_a_silent_server_end_at_the_time_limit():
         (endless,) = ask(engine, question())
         (silent,) = ask(engine, question("silent"))
         assert time.monotonic() - start < 4
-        engine.close()
     assert (endless.finish, silent.finish) == ("failed", "failed")
     assert "no end after 0.5 s" in endless.note
     assert "no answer within 0.5 s" in silent.note
@@ -188,14 +182,14 @@ def test_an_unreachable_endpoint_is_an_error_that_keeps_what_is_stored(tmp_path)
 
     with AnswerStore(tmp_path / "s") as store:
         with serve(answer) as server:
-            models = {"one": Endpoint(server.url, "one")}
+            models = {"one": EndpointEngine(server.url, "one")}
             evaluate(models, "math", limit=3, store=store)
         with pytest.raises(EvaluationError, match=r"cannot be reached.*3 of 10 answers.* stored"):
             evaluate(models, "math", limit=10, store=store)
         report = evaluate(models, "math", limit=3, store=store)
         assert len(report.items["math"]) == 3
     with pytest.raises(EvaluationError, match="cannot be reached"):
-        EndpointEngine(server.url)
+        ask(EndpointEngine(server.url), question())
 
 
 def test_stop_between_answers_keeps_the_finished_ones(tmp_path):
@@ -207,7 +201,7 @@ def test_stop_between_answers_keeps_the_finished_ones(tmp_path):
         return "Answer: 1"
 
     with serve(answer) as server, AnswerStore(tmp_path / "s") as store:
-        models = {"one": Endpoint(server.url, "one")}
+        models = {"one": EndpointEngine(server.url, "one")}
         with pytest.raises(Stopped, match="are stored"):
             evaluate(models, "math", store=store, should_stop=lambda: done[0] > 5)
         kept = store.runs()[0].answered
@@ -222,7 +216,7 @@ def test_stop_between_answers_keeps_the_finished_ones(tmp_path):
 def test_the_token_is_sent_and_leaves_no_trace(tmp_path, capfd):
     secret = "sk-very-secret-token"
     with serve(lambda _: (401, b"no")) as server:
-        source = Endpoint(server.url, "one", secret)
+        source = EndpointEngine(server.url, "one", token=secret)
         with (
             AnswerStore(tmp_path / "s") as store,
             pytest.raises(EvaluationError, match="refused access with status 401") as error,
@@ -230,7 +224,7 @@ def test_the_token_is_sent_and_leaves_no_trace(tmp_path, capfd):
             evaluate({"one": source}, "math", limit=2, store=store)
         assert secret not in str(error.value)
     with serve(lambda _: "Answer: 1") as server, AnswerStore(tmp_path / "s") as store:
-        source = Endpoint(server.url, "one", secret)
+        source = EndpointEngine(server.url, "one", token=secret)
         report = evaluate({"one": source}, "math", limit=2, store=store)
         assert server.requests[0][1]["Authorization"] == f"Bearer {secret}"
         shown = json.dumps(report.to_dict()) + repr(source) + str(source) + repr(store.runs())
@@ -248,7 +242,6 @@ def test_without_a_token_no_authorization_is_sent(monkeypatch, tmp_path):
     with serve(lambda _: "hi") as server:
         engine = EndpointEngine(server.url)
         ask(engine, question())
-        engine.close()
         assert "Authorization" not in server.requests[0][1]
 
 
@@ -275,17 +268,16 @@ def test_the_model_is_chosen_only_when_there_is_one():
         serve(lambda _: "hi", models=("a", "b")) as server,
         pytest.raises(EvaluationError, match="serves 2 models: a, b"),
     ):
-        EndpointEngine(server.url)
+        ask(EndpointEngine(server.url), question())
     with serve(lambda _: (404, b"")) as server:
         engine = EndpointEngine(server.url, "gone")
         with pytest.raises(EvaluationError, match="has no model 'gone'"):
             ask(engine, question())
-        engine.close()
 
 
 def test_health_and_closed_code_are_refused_before_anything_is_asked():
     with serve(lambda _: "hi") as server:
-        models = {"one": Endpoint(server.url)}
+        models = {"one": EndpointEngine(server.url)}
         with pytest.raises(EvaluationError, match="needs its logits"):
             evaluate(models, "health")
         with pytest.raises(EvaluationError, match="switched off"):

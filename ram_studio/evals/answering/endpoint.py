@@ -40,7 +40,7 @@ _CONTEXT_WORDS = (
 
 
 class EndpointEngine:
-    """Answers with one model behind an OpenAI-compatible URL.
+    """Answers with one model behind an OpenAI-compatible URL; connects when it is asked.
 
     Args:
         url: the API's root, usually ending in /v1, without user name or password.
@@ -51,7 +51,8 @@ class EndpointEngine:
         parallel: requests under way at a time.
 
     Raises:
-        EvaluationError: a bad URL, an unreachable server, or no or several models to choose from.
+        EvaluationError: a bad URL; when it is asked, an unreachable server, or no or several models
+            to choose from.
     """
 
     def __init__(
@@ -64,23 +65,30 @@ class EndpointEngine:
         seconds: float = DEFAULT_SECONDS,
         parallel: int = DEFAULT_PARALLEL,
     ) -> None:
-        import httpx
-
         self.url = _checked_url(url)
+        self.path = f"{url}#{model}" if model else url
         self.is_chat = chat != "none"
         self.seconds, self.parallel = seconds, parallel
-        self._client = httpx.Client(
-            headers={"Authorization": f"Bearer {token}"} if token else {},
-            timeout=httpx.Timeout(seconds, connect=min(10.0, seconds)),
+        self._model, self._token = model, token
+
+    def _client(self) -> Any:
+        import httpx
+
+        return httpx.Client(
+            headers={"Authorization": f"Bearer {self._token}"} if self._token else {},
+            timeout=httpx.Timeout(self.seconds, connect=min(10.0, self.seconds)),
             # Settings of the environment could send a request to this machine through a proxy.
             trust_env=not _is_this_machine(self.url),
             follow_redirects=False,
         )
-        try:
-            self.model = model or self._only_model()
-        except BaseException:
-            self._client.close()
-            raise
+
+    @property
+    def model(self) -> str:
+        """The model's name on the server, which is asked for it once when none was given."""
+        if self._model is None:
+            with self._client() as client:
+                self._model = self._only_model(client)
+        return self._model
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -95,8 +103,8 @@ class EndpointEngine:
         """Return an estimate, four characters a token: the server's tokenizer is out of reach."""
         return -(-len(text) // CHARACTERS_PER_TOKEN)
 
-    def _only_model(self) -> str:
-        status, body = self._request("GET", "/models", None)
+    def _only_model(self, client: Any) -> str:
+        status, body = self._request(client, "GET", "/models", None)
         try:
             names = [str(row["id"]) for row in json.loads(body)["data"]]
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -119,26 +127,26 @@ class EndpointEngine:
         running: dict[Future[Reply], Question] = {}
         pool = ThreadPoolExecutor(max_workers=self.parallel)
         try:
-            while waiting or running:
-                if should_stop and should_stop():
-                    raise Stopped("The evaluation was stopped; finished answers were kept.")
-                while waiting and len(running) < self.parallel:
-                    question = waiting.pop()
-                    running[pool.submit(self._ask, question)] = question
-                done, _ = wait(running, _STOP_POLL_SECONDS, FIRST_COMPLETED)
-                # Answers first, so that a failure beside them does not take them along.
-                good = [future for future in done if future.exception() is None]
-                if good:
-                    yield [(running.pop(future), future.result()) for future in good]
-                for future in done:
-                    if error := future.exception():
-                        raise error
-        finally:
             # Requests under way end with their connections.
-            self._client.close() if running else None
+            with self._client() as client:
+                while waiting or running:
+                    if should_stop and should_stop():
+                        raise Stopped("The evaluation was stopped; finished answers were kept.")
+                    while waiting and len(running) < self.parallel:
+                        question = waiting.pop()
+                        running[pool.submit(self._ask, client, question)] = question
+                    done, _ = wait(running, _STOP_POLL_SECONDS, FIRST_COMPLETED)
+                    # Answers first, so that a failure beside them does not take them along.
+                    good = [future for future in done if future.exception() is None]
+                    if good:
+                        yield [(running.pop(future), future.result()) for future in good]
+                    for future in done:
+                        if error := future.exception():
+                            raise error
+        finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, question: Question) -> Reply:
+    def _ask(self, client: Any, question: Question) -> Reply:
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": question.max_new_tokens,
@@ -152,14 +160,14 @@ class EndpointEngine:
             body["prompt"] = prompt = plain_text(question)
         start = time.perf_counter()
         path = "/chat/completions" if is_chat else "/completions"
-        status, text = self._request("POST", path, body)
+        status, text = self._request(client, "POST", path, body)
         seconds = time.perf_counter() - start
         if status is None:
             return Reply("", prompt, "failed", text, seconds=seconds)
         return _read(status, text, prompt, question.max_new_tokens, seconds)
 
     def _request(
-        self, method: str, path: str, body: Mapping[str, Any] | None
+        self, client: Any, method: str, path: str, body: Mapping[str, Any] | None
     ) -> tuple[int | None, str]:
         """Return (status, body), or (None, reason) for a reply without end.
 
@@ -171,7 +179,7 @@ class EndpointEngine:
         deadline = time.monotonic() + self.seconds
         content = bytearray()
         try:
-            with self._client.stream(method, self.url + path, json=body) as response:
+            with client.stream(method, self.url + path, json=body) as response:
                 for block in response.iter_bytes():
                     content += block
                     if len(content) > MAX_REPLY_BYTES:
@@ -195,14 +203,13 @@ class EndpointEngine:
         if status == 404 and method == "POST":
             raise EvaluationError(
                 f"{self.url}{path} does not exist (status 404), or has no model "
-                f"{getattr(self, 'model', '')!r}. Check the URL, the model's name and whether the "
+                f"{self._model!r}. Check the URL, the model's name and whether the "
                 "server offers chat."
             )
         return status, content.decode("utf-8", "replace")
 
     def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
+        """Do nothing: no connection outlives the questions it was made for."""
 
 
 def _read(status: int, text: str, prompt: str, limit: int, seconds: float) -> Reply:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from ram_studio.evals.question import Question, Reply
@@ -23,6 +24,10 @@ Request: {request}"""
 
 class Engine(Protocol):
     """One model that answers questions."""
+
+    @property
+    def path(self) -> str | Path:
+        """Where the model is: a folder, or a URL with the model's name."""
 
     @property
     def identity(self) -> Mapping[str, Any]:

@@ -92,7 +92,7 @@ class Plan:
         raise NotImplementedError
 
     def _drawing(self, count_tokens: Callable[[str], int]) -> SuiteSettings:
-        return SuiteSettings(count_tokens, self.items, self.seed, tuple(self.lengths), self.code)
+        return SuiteSettings(count_tokens, self.items, self.seed, tuple(self.lengths))
 
 
 def at_least(what: str, value: int, least: int) -> None:

@@ -22,14 +22,13 @@ class SuiteSettings:
 
     limit: most questions per suite, None for all. seed: for suites that are generated. lengths:
     prompt lengths in tokens, for the memory suite. count_tokens: text -> length in the model's own
-    tokens. code: whether code a model wrote may run, see `sandbox.check_code_allowed`.
+    tokens.
     """
 
     count_tokens: Callable[[str], int]
     limit: int | None = None
     seed: int = 0
     lengths: tuple[int, ...] = DEFAULT_LENGTHS
-    code: CodeSwitch = "auto"
 
 
 @dataclass(frozen=True)
