@@ -49,10 +49,13 @@ ProgressCallback = Callable[[Progress], None]
 
 
 class CancelToken:
-    """Asks a running job to stop; safe to use from any thread."""
+    """Asks a running job to stop; safe to use from any thread.
 
-    def __init__(self) -> None:
-        self._event = threading.Event()
+    poll: also asked, for work that is watched by polling.
+    """
+
+    def __init__(self, poll: Callable[[], bool] | None = None) -> None:
+        self._event, self._poll = threading.Event(), poll
 
     def cancel(self) -> None:
         """Ask the job to stop. It raises Stopped within a block's time and leaves nothing."""
@@ -61,7 +64,7 @@ class CancelToken:
     @property
     def is_cancelled(self) -> bool:
         """Whether stopping was asked for."""
-        return self._event.is_set()
+        return self._event.is_set() or bool(self._poll and self._poll())
 
     def raise_if_cancelled(self) -> None:
         """Raise Stopped once stopping was asked for."""

@@ -1,5 +1,6 @@
 """The rule that drops settings: its arithmetic, and the error it promises."""
 
+import math
 import random
 
 import pytest
@@ -11,7 +12,6 @@ from ram_studio.evals.experiment.race import (
     loss_to,
     sign_test,
     stage_shares,
-    stage_sizes,
 )
 
 
@@ -32,7 +32,7 @@ def test_only_items_that_both_answered_count():
 
 def test_stages_end_with_all_items_and_small_sweeps_have_one():
     shares = stage_shares(100, True)
-    assert stage_sizes(50, shares)[-1] == 50
+    assert shares[-1] == 1
     assert stage_shares(100, False) == stage_shares(10, True) == (1.0,)
     assert level_for(1, 1) == ERROR
 
@@ -48,7 +48,7 @@ def _race(scores: list[float], items: int, draw: random.Random) -> set[int]:
         {i: (hardness[i] < p) != noise[k][i] for i in range(items)} for k, p in enumerate(scores)
     ]
     alive = set(range(len(scores)))
-    for size in stage_sizes(items, shares):
+    for size in (math.ceil(items * share) for share in shares):
         seen = [{i: v[i] for i in range(size)} for v in verdicts]
         leader = max(sorted(alive), key=lambda k: sum(seen[k].values()))
         alive -= {k for k in alive - {leader} if loss_to(str(leader), seen[leader], seen[k], level)}

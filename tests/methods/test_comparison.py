@@ -149,7 +149,7 @@ def test_the_table_says_what_differs_beyond_noise(table) -> None:
     _, found = table
     assert found.reference == "ram+"
     assert found.versus()["average"].outcome == "worse"
-    assert found.versus()["sum"].outcome == "within noise"
+    assert found.versus()["sum"].is_within_noise
     said = {sentence.split(" is ")[0]: sentence for sentence in found.statements()}
     assert set(said) == {"average", "sum"}
     assert "worse than ram+" in said["average"]

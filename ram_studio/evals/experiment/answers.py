@@ -20,7 +20,6 @@ from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.analyse import analyze_report, load
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.in_memory import AppliedMerge, InMemoryMerger
-from ram_studio.errors import Stopped
 from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE
 from ram_studio.evals.answering.merged import MergedEngine
 from ram_studio.evals.asking import ShouldStop, SuiteRun
@@ -114,7 +113,7 @@ class Answers:
 
     def __init__(self, plan: Plan, is_over: ShouldStop, setup: Setup) -> None:
         self._plan, self._is_over, self._setup = plan, is_over, setup
-        self._cancel = _PolledToken(is_over)
+        self._cancel = CancelToken(is_over)
         self._closing = contextlib.ExitStack()
         recipe = plan.recipe
         self._report = load(
@@ -310,24 +309,6 @@ def _numbers(applied: AppliedMerge) -> dict[str, dict[str, float | None]]:
         }
         for name, agent in applied.agents.items()
     }
-
-
-class _PolledToken(CancelToken):
-    """A cancel token that asks a function, for work that is watched by polling."""
-
-    def __init__(self, should_stop: ShouldStop) -> None:
-        super().__init__()
-        self._should_stop = should_stop
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether stopping was asked for."""
-        return super().is_cancelled or self._should_stop()
-
-    def raise_if_cancelled(self) -> None:
-        """Raise Stopped once stopping was asked for."""
-        if self.is_cancelled:
-            raise Stopped("The experiment was stopped; finished answers were kept.")
 
 
 @contextlib.contextmanager

@@ -8,11 +8,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ram_studio.checkpoints.record.recipe import Recipe
-from ram_studio.evals.report.statistics import holm
-from ram_studio.evals.report.tables import SIGNIFICANCE, EvalReport, PairedCounts, compare
+from ram_studio.evals.report.statistics import Comparison, Pair, compare_pairs
+from ram_studio.evals.report.tables import EvalReport
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+_VERSUS = {
+    "gained": "wins",
+    "lost": "losses",
+    "p": "p_value",
+    "p_adjusted": "p_adjusted",
+    "versus_reference": "outcome",
+}
 
 
 class Merged(NamedTuple):
@@ -24,38 +33,6 @@ class Merged(NamedTuple):
     settings: Mapping[str, Any]
     agents: Mapping[str, Mapping[str, float | None]]
     seconds: float | None
-
-
-@dataclass(frozen=True)
-class Versus:
-    """A row against the reference row over all skill prompts.
-
-    p_adjusted: McNemar's p after Holm's correction over all rows of the table.
-    """
-
-    counts: PairedCounts
-    p_adjusted: float
-
-    @property
-    def is_within_noise(self) -> bool:
-        """Whether the difference could well be chance, given how many rows were compared."""
-        return self.p_adjusted >= SIGNIFICANCE
-
-    @property
-    def outcome(self) -> str:
-        """ "better", "worse" or "within noise"."""
-        if self.is_within_noise:
-            return "within noise"
-        return "better" if self.counts.wins > self.counts.losses else "worse"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the counts, both p-values and the outcome."""
-        return {
-            **self.counts.to_dict(),
-            "p_adjusted": self.p_adjusted,
-            "is_within_noise": self.is_within_noise,
-            "outcome": self.outcome,
-        }
 
 
 @dataclass(frozen=True)
@@ -81,16 +58,13 @@ class MethodTable:
             return "merge"
         return "agent" if label in self.agents else "base"
 
-    def versus(self) -> dict[str, Versus]:
+    def versus(self) -> dict[str, Comparison]:
         """Return every other row against the reference, over all skill prompts."""
         if self.reference not in self.report.models:
             return {}
         others = [label for label in self.report.models if label != self.reference]
-        counts = [compare(self.report, label, self.reference)["skills"] for label in others]
-        adjusted = holm([pair.p_value for pair in counts])
-        return {
-            label: Versus(pair, p) for label, pair, p in zip(others, counts, adjusted, strict=True)
-        }
+        pairs: list[Pair] = [("skills", label, self.reference, "merge") for label in others]
+        return dict(zip(others, compare_pairs(self.report, pairs), strict=True))
 
     def statements(self) -> tuple[str, ...]:
         """Return one sentence per other merge on how it compares with the reference."""
@@ -98,16 +72,11 @@ class MethodTable:
         for label, versus in self.versus().items():
             if label not in self.merges:
                 continue
-            counts = versus.counts
-            verdict = (
-                f"within noise of {self.reference}"
-                if versus.is_within_noise
-                else f"{versus.outcome} than {self.reference}"
-            )
+            outcome = _outcome(versus)
             said.append(
-                f"{label} is {verdict}: on {counts.wins + counts.losses + counts.ties} skill "
-                f"prompts {counts.wins} gained, {counts.losses} lost "
-                f"(adjusted p {versus.p_adjusted:.2g})."
+                f"{label} is {outcome} {'of' if versus.is_within_noise else 'than'} "
+                f"{self.reference}: on {versus.n} skill prompts {versus.counts.wins} gained, "
+                f"{versus.counts.losses} lost (adjusted p {versus.p_adjusted:.2g})."
             )
         for why in dict.fromkeys(self.unfinished.values()):
             labels = ", ".join(label for label, own in self.unfinished.items() if own == why)
@@ -133,7 +102,7 @@ class MethodTable:
                     "merge_seconds": None if merged is None else merged.seconds,
                     "evaluation_seconds": score["seconds"],
                     "agents": {} if merged is None else dict(merged.agents),
-                    "versus": versus[label].to_dict() if label in versus else None,
+                    "versus": _versus(versus[label]) if label in versus else None,
                 }
             )
         return {
@@ -151,39 +120,35 @@ class MethodTable:
         """Return one row per label: scores with intervals, seconds, lambda, and the comparison."""
         from pandas import DataFrame
 
-        versus = self.versus()
-        agents = list(dict.fromkeys(name for m in self.merges.values() for name in m.agents))
+        described = self.to_dict()["rows"]
+        agents = list(dict.fromkeys(name for row in described for name in row["agents"]))
         rows = []
-        for label, result in self.report.models.items():
-            merged, against = self.merges.get(label), versus.get(label)
-            row: dict[str, Any] = {
-                "row": label,
-                "kind": self.kind(label),
-                "method": None if merged is None else merged.recipe.method,
-                "settings": None if merged is None else json.dumps(dict(merged.settings)),
-            }
-            for domain, score in result.domains.items():
-                known = score.interval()
-                row[domain] = known.pop("score")
-                row |= {f"{domain}_{end}": value for end, value in known.items()}
-            row |= {
-                "average": result.average,
-                "retention": result.retention,
-                "merge_seconds": None if merged is None else merged.seconds,
-                "evaluation_seconds": result.seconds,
-            }
+        for row in described:
+            versus, settings = row["versus"] or {}, row["settings"]
+            flat = {key: row[key] for key in ("row", "kind", "method")}
+            flat["settings"] = None if settings is None else json.dumps(settings)
+            for domain, score in row["domains"].items():
+                flat[domain] = score["score"]
+                flat[f"{domain}_low95"], flat[f"{domain}_high95"] = score["ci95"]
+            for key in ("average", "retention", "merge_seconds", "evaluation_seconds"):
+                flat[key] = row[key]
             for agent in agents:
-                numbers = {} if merged is None else merged.agents.get(agent, {})
                 for key in ("rho", "lambda", "effective_lambda"):
-                    row[f"{key}_{agent}"] = numbers.get(key)
-            row |= {
-                "gained": None if against is None else against.counts.wins,
-                "lost": None if against is None else against.counts.losses,
-                "p": None if against is None else against.counts.p_value,
-                "p_adjusted": None if against is None else against.p_adjusted,
-                "versus_reference": None if against is None else against.outcome,
-            }
-            rows.append(row)
-        frame = DataFrame(rows)
+                    flat[f"{key}_{agent}"] = row["agents"].get(agent, {}).get(key)
+            rows.append(flat | {name: versus.get(key) for name, key in _VERSUS.items()})
         # Counts, though the reference itself has none.
-        return frame.astype({"gained": "Int64", "lost": "Int64"})
+        return DataFrame(rows).astype({"gained": "Int64", "lost": "Int64"})
+
+
+def _outcome(versus: Comparison) -> str:
+    return "within noise" if versus.is_within_noise else versus.outcome
+
+
+def _versus(versus: Comparison) -> dict[str, Any]:
+    """Return the counts, both p-values and the outcome."""
+    return {
+        **versus.counts.to_dict(),
+        "p_adjusted": versus.p_adjusted,
+        "is_within_noise": versus.is_within_noise,
+        "outcome": _outcome(versus),
+    }

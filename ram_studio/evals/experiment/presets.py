@@ -20,14 +20,11 @@ from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import SettingsError
 from ram_studio.evals.experiment.space import Space, parse_axes, setting_label, with_method
 
-TENTHS = tuple(n / 10 for n in range(1, 11))
-
 
 @dataclass(frozen=True)
 class Experiment:
-    """A named set of merges. title and description: for people; build: recipe -> recipes."""
+    """A set of merges. title and description: for people; build: recipe -> recipes by label."""
 
-    name: str
     title: str
     description: str
     build: Callable[[Recipe], dict[str, Recipe]]
@@ -113,8 +110,8 @@ def _pairwise(recipe: Recipe) -> dict[str, Recipe]:
     return {f"{a} + {b}": with_agents(recipe, (a, b)) for a, b in combinations(names, 2)}
 
 
-def _grid(method: str, **values: tuple[Any, ...]) -> Callable[[Recipe], dict[str, Recipe]]:
-    """Return the builder of every combination of a method's settings."""
+def _grid(method: str, **values: str) -> Callable[[Recipe], dict[str, Recipe]]:
+    """Return the builder of every combination of a method's settings, see `space`."""
 
     def build(recipe: Recipe) -> dict[str, Recipe]:
         plain = with_method(recipe, method, {})
@@ -126,76 +123,62 @@ def _grid(method: str, **values: tuple[Any, ...]) -> Callable[[Recipe], dict[str
 
 
 EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment
-    for experiment in (
-        Experiment(
-            "standard",
-            "All methods",
-            "Every method at its defaults, those with a scale also as plain sum or average.",
-            _standard,
-        ),
-        Experiment(
-            "unique-region",
-            "One agent's unique region alone",
-            "What an agent's own elements carry, at full strength and diluted by 1/N, beside all "
-            "its changes diluted by 1/N (the paper's Fig. 3).",
-            _unique_region,
-        ),
-        Experiment(
-            "leave-one-out",
-            "Leave one agent out",
-            "The recipe with all agents, and without each of them.",
-            _leave_one_out,
-        ),
-        Experiment(
-            "pairwise",
-            "Pairs of agents",
-            "The recipe for every two of the agents (the paper's Fig. 5).",
-            _pairwise,
-        ),
-        Experiment(
-            "r-ablation",
-            "How strong the rescaling",
-            "RAM+ from r = 0 to 0.2 (the range of the paper's Table 2; the steps are ours).",
-            _grid("ram+", r=(0.0, 0.05, 0.1, 0.15, 0.2)),
-        ),
-        Experiment(
-            "epsilon-ablation",
-            "Which elements count as changed",
-            "RAM+ at thresholds around the paper's 1e-5 (the values are ours).",
-            _grid("ram+", epsilon=(0.0, 1e-6, 1e-5, 1e-4)),
-        ),
-        Experiment(
-            "task-arithmetic-grid",
-            "Task Arithmetic, all scales",
-            "Scales 0.1 to 1.0 (ours).",
-            _grid("task-arithmetic", scale=TENTHS),
-        ),
-        Experiment(
-            "ties-grid",
-            "TIES, all scales",
-            "Scales 0.1 to 1.0 at three densities (ours).",
-            _grid("ties", density=(0.1, 0.2, 0.5), scale=TENTHS),
-        ),
-        Experiment(
-            "dare-grid",
-            "DARE + Task Arithmetic, all scales",
-            "Scales 0.1 to 1.0 at three drop rates (ours).",
-            _grid("dare-ta", drop_rate=(0.2, 0.5, 0.8), scale=TENTHS),
-        ),
-        Experiment(
-            "dare-ties-grid",
-            "DARE + TIES, all scales",
-            "Scales 0.1 to 1.0 at two drop rates (ours).",
-            _grid("dare-ties", drop_rate=(0.2, 0.5), scale=TENTHS),
-        ),
-        Experiment(
-            "fisher-grid",
-            "Fisher, all scales",
-            "Scales 0.1 to 1.0 (ours).",
-            _grid("fisher", scale=TENTHS),
-        ),
-    )
+    "standard": Experiment(
+        "All methods",
+        "Every method at its defaults, those with a scale also as plain sum or average.",
+        _standard,
+    ),
+    "unique-region": Experiment(
+        "One agent's unique region alone",
+        "What an agent's own elements carry, at full strength and diluted by 1/N, beside all "
+        "its changes diluted by 1/N (the paper's Fig. 3).",
+        _unique_region,
+    ),
+    "leave-one-out": Experiment(
+        "Leave one agent out",
+        "The recipe with all agents, and without each of them.",
+        _leave_one_out,
+    ),
+    "pairwise": Experiment(
+        "Pairs of agents",
+        "The recipe for every two of the agents (the paper's Fig. 5).",
+        _pairwise,
+    ),
+    "r-ablation": Experiment(
+        "How strong the rescaling",
+        "RAM+ from r = 0 to 0.2 (the range of the paper's Table 2; the steps are ours).",
+        _grid("ram+", r="0:0.2:5"),
+    ),
+    "epsilon-ablation": Experiment(
+        "Which elements count as changed",
+        "RAM+ at thresholds around the paper's 1e-5 (the values are ours).",
+        _grid("ram+", epsilon="0.0,1e-6,1e-5,1e-4"),
+    ),
+    "task-arithmetic-grid": Experiment(
+        "Task Arithmetic, all scales",
+        "Scales 0.1 to 1.0 (ours).",
+        _grid("task-arithmetic", scale="0.1:1:10"),
+    ),
+    "ties-grid": Experiment(
+        "TIES, all scales",
+        "Scales 0.1 to 1.0 at three densities (ours).",
+        _grid("ties", density="0.1,0.2,0.5", scale="0.1:1:10"),
+    ),
+    "dare-grid": Experiment(
+        "DARE + Task Arithmetic, all scales",
+        "Scales 0.1 to 1.0 at three drop rates (ours).",
+        _grid("dare-ta", drop_rate="0.2,0.5,0.8", scale="0.1:1:10"),
+    ),
+    "dare-ties-grid": Experiment(
+        "DARE + TIES, all scales",
+        "Scales 0.1 to 1.0 at two drop rates (ours).",
+        _grid("dare-ties", drop_rate="0.2,0.5", scale="0.1:1:10"),
+    ),
+    "fisher-grid": Experiment(
+        "Fisher, all scales",
+        "Scales 0.1 to 1.0 (ours).",
+        _grid("fisher", scale="0.1:1:10"),
+    ),
 }
 
 

@@ -14,8 +14,7 @@ random. A search chooses later settings by earlier answers to the same items: th
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -45,11 +44,6 @@ def stage_shares(items: int, early_stop: bool) -> tuple[float, ...]:
 def level_for(settings: int, stages: int) -> float:
     """Return the level of one test: ERROR shared among all rivals and looks."""
     return ERROR / (max(1, settings - 1) * stages)
-
-
-def stage_sizes(count: int, shares: Sequence[float]) -> tuple[int, ...]:
-    """Return how many of `count` items were asked after each stage."""
-    return tuple(math.ceil(count * share) for share in shares)
 
 
 @lru_cache(maxsize=65536)

@@ -22,6 +22,7 @@ EXACT_UP_TO = 1000
 
 Against = Literal["base", "specialist", "merge"]
 Outcome = Literal["better", "worse", "no difference shown"]
+Pair = tuple[str, str, str, Against]
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,14 @@ class Comparison:
         return self.counts.wins + self.counts.losses + self.counts.ties
 
     @property
+    def is_within_noise(self) -> bool:
+        """Whether it could well be chance, given how many comparisons the table has."""
+        return self.p_adjusted >= SIGNIFICANCE
+
+    @property
     def outcome(self) -> Outcome:
         """What the items show about `a`, at 5 % for the whole table together."""
-        if self.p_adjusted >= SIGNIFICANCE:
+        if self.is_within_noise:
             return "no difference shown"
         return "better" if self.counts.wins > self.counts.losses else "worse"
 
@@ -108,7 +114,7 @@ def compare_all(
     _check_names(report, base, specialists)
     apart = {base, *specialists.values()}
     merges = [name for name in report.models if name not in apart]
-    pairs: list[tuple[str, str, str, Against]] = []
+    pairs: list[Pair] = []
     for domain in report.items:
         expert = specialists.get(domain)
         if base is not None:
@@ -117,6 +123,14 @@ def compare_all(
             others = [name for name in report.models if name not in (expert, base)]
             pairs += [(domain, name, expert, "specialist") for name in others]
         pairs += [(domain, first, second, "merge") for first, second in combinations(merges, 2)]
+    return compare_pairs(report, pairs)
+
+
+def compare_pairs(report: EvalReport, pairs: Sequence[Pair]) -> tuple[Comparison, ...]:
+    """Return these comparisons, (domain or "skills", a, b, what b is), corrected for their number.
+
+    Raises: EvaluationError for a name that is not in the report.
+    """
     counts = [compare(report, a, b)[domain] for domain, a, b, _ in pairs]
     adjusted = holm([pair.p_value for pair in counts])
     return tuple(
