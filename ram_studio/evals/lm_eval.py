@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError, RamStudioError, Stopped
-from ram_studio.evals.answering.engine import ChatMode, finished
+from ram_studio.evals.answering.engine import ChatMode, finished, reason_of
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.question import Question, Reply, Verdict
 from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
@@ -186,10 +186,9 @@ class _Runner:
             raise
         # Tasks download, parse and compute: they fail in as many ways.
         except Exception as error:
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise EvaluationError(
-                f'Model "{self.name}": lm-eval could not run task {task}: {reason} Finished tasks '
-                "are kept where there is a store. Check that the task's data can be downloaded or "
+                f'Model "{self.name}": lm-eval could not run task {task}: {reason_of(error)} '
+                "Finished tasks are kept where there is a store. Check that the task's data can be downloaded or "
                 "is in the cache."
             ) from error
 

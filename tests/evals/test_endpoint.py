@@ -209,8 +209,8 @@ def test_stop_between_answers_keeps_the_finished_ones(tmp_path):
         before = len(server.requests)
         done[0] = 0
         evaluate(models, "math", store=store)
-        # Requests under way at the stop were lost, at most as many as run at a time.
-        assert len(server.requests) - before == 48 - kept
+        # Answers under way at the stop were lost; their requests may still come in after it.
+        assert len({asked(body) for _, _, body in server.requests[before:]}) == 48 - kept
 
 
 def test_the_token_is_sent_and_leaves_no_trace(tmp_path, capfd):

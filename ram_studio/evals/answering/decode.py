@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.evals.answering.engine import reason_of
 
 # Below this size one CPU thread decodes fastest. On a busy two-core machine two were measured 40
 # times slower: every tiny operation waits for the thread that is not running.
@@ -108,9 +109,8 @@ def _loading_errors(folder: Path) -> Iterator[None]:
     except Stopped:
         raise
     except Exception as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise EvaluationError(
-            f"{folder} does not load as a causal language model: {reason} "
+            f"{folder} does not load as a causal language model: {reason_of(error)} "
             "Check that its config, tokenizer and safetensors files are complete and match."
         ) from error
 

@@ -63,6 +63,11 @@ def plain_text(question: Question) -> str:
     return question.prompt if question.is_raw else f"{request_text(question)}\n\nAnswer:\n"
 
 
+def reason_of(error: BaseException) -> str:
+    """Return what a library's error says, as the middle of a sentence of ours."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
 def finished(text: str, ended: bool, limit: int) -> tuple[Literal["end", "length", "empty"], str]:
     """Return (finish, note) of an answer that came back."""
     if not text.strip():

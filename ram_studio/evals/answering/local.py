@@ -30,6 +30,7 @@ from ram_studio.evals.answering.engine import (
     ShouldStop,
     finished,
     plain_text,
+    reason_of,
     request_text,
 )
 from ram_studio.evals.question import Question, Reply
@@ -131,9 +132,9 @@ class LocalEngine:
                 special=self.tokenizer.special_tokens_map,
             )
         except (EvaluationError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise EvaluationError(
-                f"The chat template of {self.path} fails: {reason}. Repair it, or use chat 'none'."
+                f"The chat template of {self.path} fails: {reason_of(error)}. Repair it, or use "
+                "chat 'none'."
             ) from error
         if said.strip() not in text:
             raise EvaluationError(
@@ -202,14 +203,26 @@ class LocalEngine:
     def _answer_batch(
         self, batch: list[tuple[Question, str, list[int]]], should_stop: ShouldStop | None
     ) -> list[tuple[Question, Reply]]:
-        model = self.model
-        ends = ending_ids(model, self.tokenizer)
         limit = batch[0][0].max_new_tokens
         start = time.perf_counter()
+        written = self._written([ids for _, _, ids in batch], limit, should_stop)
+        seconds = (time.perf_counter() - start) / len(batch)
+        result = []
+        for (question, prompt, _), (text, ended, tokens) in zip(batch, written, strict=True):
+            finish, note = finished(text, ended, limit)
+            result.append((question, Reply(text, prompt, finish, note, tokens, seconds)))
+        return result
+
+    def _written(
+        self, prompts: list[list[int]], limit: int, should_stop: ShouldStop | None
+    ) -> list[tuple[str, bool, int]]:
+        """Return (text, whether it ended by itself, tokens) for every prompt."""
+        model = self.model
+        ends = ending_ids(model, self.tokenizer)
         try:
             rows = decode(
                 model,
-                [ids for _, _, ids in batch],
+                prompts,
                 pad_id=padding_id(self.tokenizer),
                 end_ids=ends,
                 max_new_tokens=limit,
@@ -218,19 +231,13 @@ class LocalEngine:
             )
         # Torch says both "out of memory" and "ids outside the embedding" this way.
         except (RuntimeError, IndexError) as error:
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise EvaluationError(
-                f"{self.path} failed while answering: {reason} Check that its tokenizer fits its "
-                "vocabulary; if memory ran out, use a smaller batch size."
+                f"{self.path} failed while answering: {reason_of(error)} Check that its tokenizer "
+                "fits its vocabulary; if memory ran out, use a smaller batch size."
             ) from error
-        seconds = (time.perf_counter() - start) / len(batch)
-        result = []
-        for (question, prompt, _), row in zip(batch, rows, strict=True):
-            ended = bool(row) and row[-1] in ends
-            text = self.tokenizer.decode(row, skip_special_tokens=True)
-            finish, note = finished(text, ended, limit)
-            result.append((question, Reply(text, prompt, finish, note, len(row), seconds)))
-        return result
+        texts = [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+        ended = [bool(row) and row[-1] in ends for row in rows]
+        return list(zip(texts, ended, map(len, rows), strict=True))
 
     def close(self) -> None:
         """Let go of the model; two large ones may not fit beside each other."""

@@ -9,16 +9,14 @@ reason.
 """
 
 import gc
-import time
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals.answering.engine import ShouldStop, finished
+from ram_studio.evals.answering.engine import ShouldStop, reason_of
 from ram_studio.evals.answering.local import LocalEngine
-from ram_studio.evals.question import Question, Reply
 
 DEFAULT_MEMORY_SHARE = 0.85
 
@@ -59,36 +57,27 @@ class VllmEngine(LocalEngine):
         """As `LocalEngine`'s; vLLM's kernels differ, so its answers are kept apart."""
         return {**super().identity, "engine": "vllm", "dtype": "stored"}
 
-    def _answer_batch(
-        self, batch: list[tuple[Question, str, list[int]]], should_stop: ShouldStop | None
-    ) -> list[tuple[Question, Reply]]:
+    def _written(
+        self, prompts: list[list[int]], limit: int, should_stop: ShouldStop | None
+    ) -> list[tuple[str, bool, int]]:
         # vLLM cannot be interrupted inside a batch.
         if should_stop and should_stop():
             raise Stopped("The evaluation was stopped; finished answers were kept.")
         from vllm import SamplingParams
 
-        limit = batch[0][0].max_new_tokens
-        start = time.perf_counter()
         try:
             outputs = self._engine().generate(
-                [{"prompt_token_ids": ids} for _, _, ids in batch],
+                [{"prompt_token_ids": ids} for ids in prompts],
                 SamplingParams(temperature=0.0, max_tokens=limit),
                 use_tqdm=False,
             )
         except (RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise EvaluationError(
-                f"{self.path} failed while vLLM answered: {reason} If memory ran out, leave more "
-                "of it free; else try the engine 'transformers'."
+                f"{self.path} failed while vLLM answered: {reason_of(error)} If memory ran out, "
+                "leave more of it free; else try the engine 'transformers'."
             ) from error
-        seconds = (time.perf_counter() - start) / len(batch)
-        result = []
-        for (question, prompt, _), output in zip(batch, outputs, strict=True):
-            answer = output.outputs[0]
-            finish, note = finished(answer.text, answer.finish_reason != "length", limit)
-            reply = Reply(answer.text, prompt, finish, note, len(answer.token_ids), seconds)
-            result.append((question, reply))
-        return result
+        answers = [output.outputs[0] for output in outputs]
+        return [(a.text, a.finish_reason != "length", len(a.token_ids)) for a in answers]
 
     def _engine(self) -> Any:
         if self._llm is None:
@@ -104,10 +93,9 @@ class VllmEngine(LocalEngine):
                 )
             # vLLM starts processes and compiles kernels: it fails in many ways.
             except Exception as error:
-                reason = " ".join(str(error).split())[:300] or type(error).__name__
                 raise EvaluationError(
-                    f"vLLM does not load {self.path}: {reason} Check that a GPU is free, or use "
-                    "the engine 'transformers'."
+                    f"vLLM does not load {self.path}: {reason_of(error)} Check that a GPU is free, or "
+                    "use the engine 'transformers'."
                 ) from error
         return self._llm
 
