@@ -47,6 +47,51 @@ class AppliedMerge:
     seconds: float
 
 
+class SomeAgents:
+    """The report and the sketch of some of the agents that were loaded.
+
+    Args:
+        report: of the base and all agents. sketch: of the same files, None while none was counted.
+    """
+
+    def __init__(self, report: CompatibilityReport, sketch: Sketch | None = None) -> None:
+        self.report, self.sketch = report, sketch
+        self._reports: dict[tuple, CompatibilityReport] = {}
+
+    def report_of(self, recipe: Recipe) -> CompatibilityReport:
+        """Return the report of a recipe's agents, which are found by name.
+
+        Raises: SettingsError for an unknown one.
+        """
+        known = {agent.name: agent for agent in self.report.agents}
+        unknown = [name for name in recipe.agents if name not in known]
+        if unknown:
+            raise SettingsError(
+                f"The recipe names {shown_list([quoted(n) for n in unknown])}; the agents loaded "
+                f"are {', '.join(known)}."
+            )
+        key = (*recipe.agents, recipe.missing, recipe.extra, recipe.rows)
+        if key not in self._reports:
+            self._reports[key] = check_compatibility(
+                self.report.base,
+                [known[name] for name in recipe.agents],
+                missing=recipe.missing,
+                extra=recipe.extra,
+                rows=recipe.rows,
+            )
+        return self._reports[key]
+
+    def sketch_of(self, recipe: Recipe) -> Sketch | None:
+        """Return the sketch of a recipe's agents; None where a pass has to count them.
+
+        Of too many agents some cannot be taken out of the counts.
+        """
+        names = tuple(recipe.agents)
+        if self.sketch is None or names == self.sketch.agents:
+            return self.sketch
+        return None if self.sketch.counts.patterns is None else self.sketch.select(names)
+
+
 class InMemoryMerger:
     """Puts merges into a loaded model of the base, and takes them out again.
 
@@ -69,10 +114,9 @@ class InMemoryMerger:
         **run: Unpack[RunKeywords],
     ) -> None:
         self._report = report
-        self._sketch = sketch
+        self._known = SomeAgents(report, sketch)
         self._run = RunOptions.of(**run)
         self._targets = flat_tensors(model, report.tensors)
-        self._reports: dict[tuple, CompatibilityReport] = {}
         self.current: Recipe | None = None
         self._pour_base(compare=True)
 
@@ -92,7 +136,7 @@ class InMemoryMerger:
         """
         start = time.monotonic()
         run = replace(self._run, on_progress=on_progress, cancel=cancel or self._run.cancel)
-        job = MergeJob(self._report_for(recipe), recipe, run)
+        job = MergeJob(self._known.report_of(recipe), recipe, run)
         dtypes = {tensor.name: job.dtype_of(tensor) for tensor in job.report.tensors}
         for name, dtype in dtypes.items():
             check_fits(name, dtype, self._targets.get(name))
@@ -141,35 +185,15 @@ class InMemoryMerger:
         finally:
             self.restore()
 
-    def _report_for(self, recipe: Recipe) -> CompatibilityReport:
-        known = {agent.name: agent for agent in self._report.agents}
-        unknown = [name for name in recipe.agents if name not in known]
-        if unknown:
-            raise SettingsError(
-                f"The recipe names {shown_list([quoted(n) for n in unknown])}; the agents loaded "
-                f"are {', '.join(known)}."
-            )
-        key = (*recipe.agents, recipe.missing, recipe.extra, recipe.rows)
-        if key not in self._reports:
-            self._reports[key] = check_compatibility(
-                self._report.base,
-                [known[name] for name in recipe.agents],
-                missing=recipe.missing,
-                extra=recipe.extra,
-                rows=recipe.rows,
-            )
-        return self._reports[key]
-
     def _sketch_for(self, job: MergeJob, run: RunOptions) -> Sketch | None:
         """Return the sketch of a job's agents where its method asks for counts."""
         if not job.needs & {Need.RATIOS, Need.MAGNITUDES}:
             return None
         by_magnitude = Need.MAGNITUDE_RATIOS in job.needs
-        if self._sketch is None or (by_magnitude and self._sketch.relations is None):
-            self._sketch = sketch_of(self._report, run, relations=by_magnitude)
-        if job.names != self._sketch.agents and self._sketch.counts.patterns is None:
-            return None  # too many agents to take some out of the counts: counted by a pass
-        return self._sketch.select(job.names)
+        known = self._known
+        if known.sketch is None or (by_magnitude and known.sketch.relations is None):
+            known.sketch = sketch_of(self._report, run, relations=by_magnitude)
+        return known.sketch_of(job.recipe)
 
     def _pour_base(self, *, compare: bool = False) -> None:
         self._pour([(t, t.base, t.numel) for t in self._report.tensors], compare=compare)

@@ -188,8 +188,8 @@ class _Runner:
         except Exception as error:
             raise EvaluationError(
                 f'Model "{self.name}": lm-eval could not run task {task}: {reason_of(error)} '
-                "Finished tasks are kept where there is a store. Check that the task's data can be downloaded or "
-                "is in the cache."
+                "Finished tasks are kept where there is a store. Check that the task's data can be "
+                "downloaded or is in the cache."
             ) from error
 
     def _loaded(self) -> Any:

@@ -94,8 +94,8 @@ class VllmEngine(LocalEngine):
             # vLLM starts processes and compiles kernels: it fails in many ways.
             except Exception as error:
                 raise EvaluationError(
-                    f"vLLM does not load {self.path}: {reason_of(error)} Check that a GPU is free, or "
-                    "use the engine 'transformers'."
+                    f"vLLM does not load {self.path}: {reason_of(error)} Check that a GPU is free, "
+                    "or use the engine 'transformers'."
                 ) from error
         return self._llm
 

@@ -15,11 +15,9 @@ from typing import Any
 
 from ram_studio.algorithm.methods import METHODS, Need, make_settings
 from ram_studio.algorithm.sketch import BASE, Sketch
-from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
-from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.analyse import analyze_report, load
 from ram_studio.engine.events import CancelToken
-from ram_studio.engine.in_memory import AppliedMerge, InMemoryMerger
+from ram_studio.engine.in_memory import AppliedMerge, InMemoryMerger, SomeAgents
 from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE
 from ram_studio.evals.answering.merged import MergedEngine
 from ram_studio.evals.asking import ShouldStop, SuiteRun
@@ -123,7 +121,7 @@ class Answers:
             extra=recipe.extra,
             rows=recipe.rows,
         )
-        self._sketch = self._counted()
+        self._known = SomeAgents(self._report, self._counted())
         self._engine = MergedEngine(
             self._report.base.folder,
             device=setup.device,
@@ -159,11 +157,10 @@ class Answers:
         """
         if candidate.recipe is None:
             return MergeIdentity(self._weights_of(candidate.label), {})
-        report, sketch = self._parts(candidate.recipe)
         return identify(
-            report,
+            self._known.report_of(candidate.recipe),
             candidate.recipe,
-            sketch=sketch,
+            sketch=self._known.sketch_of(candidate.recipe),
             device=self._setup.device,
             cancel=self._cancel,
         )
@@ -180,24 +177,6 @@ class Answers:
         # What the agent lacks is the base's.
         parts = json.dumps([own, base.fingerprint, filled])
         return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
-
-    def _parts(self, recipe: Recipe) -> tuple[CompatibilityReport, Sketch | None]:
-        """Return the report and the sketch of a recipe's agents, which may be some of all."""
-        names = tuple(recipe.agents)
-        report, sketch = self._report, self._sketch
-        known = {agent.name: agent for agent in report.agents}
-        if names != tuple(known):
-            report = check_compatibility(
-                report.base,
-                [known[name] for name in names],
-                missing=recipe.missing,
-                extra=recipe.extra,
-                rows=recipe.rows,
-            )
-        if sketch is not None and names != sketch.agents:
-            # Of too many agents some cannot be taken out of the counts: a pass counts them.
-            sketch = None if sketch.counts.patterns is None else sketch.select(names)
-        return report, sketch
 
     @property
     def seconds_each(self) -> float:
@@ -217,12 +196,19 @@ class Answers:
         """
         self._cancel.raise_if_cancelled()
         began = time.monotonic()
-        total, done = sum(map(len, questions.values())), 0
+        total, parts = sum(map(len, questions.values())), dict[str, int]()
         found: dict[str, Answer] = {}
         recipe = entry.candidate.recipe
         if recipe is not None and not entry.merge:
             whole = recipe.model_copy(update={"settings": full_settings(recipe)})
             entry.merge = {"recipe": whole.model_dump(mode="json")}
+
+        def report(_: str, domain: str, answered: int, of: int) -> None:
+            # Suites that go together have no domain in common.
+            parts[domain] = answered
+            if self._setup.on_progress:
+                self._setup.on_progress(entry.label, sum(parts.values()), total)
+
         self._engine.hold(entry.digest, lambda model: self._put(entry, model))
         for name, own in questions.items():
             run = SuiteRun(
@@ -236,18 +222,8 @@ class Answers:
                 entry.merge or None,
             )
             entry.opened.add(name)
-            parts: dict[str, int] = {}
-
-            def report(
-                _: str, domain: str, answered: int, of: int, parts: Any = parts, done: int = done
-            ) -> None:
-                parts[domain] = answered
-                if self._setup.on_progress:
-                    self._setup.on_progress(entry.label, done + sum(parts.values()), total)
-
             answers = run.answers(own, report, self._is_over)
             found |= {question.id: answer for question, answer in answers}
-            done += len(own)
             self._note(entry, run)
         seconds = time.monotonic() - began
         entry.seconds += seconds
@@ -277,7 +253,7 @@ class Answers:
         device, recipe = self._setup.device, entry.candidate.recipe
         if self._merger is None:
             self._merger = InMemoryMerger(
-                model, self._report, sketch=self._sketch, device=device, cancel=self._cancel
+                model, self._report, sketch=self._known.sketch, device=device, cancel=self._cancel
             )
         if recipe is None and entry.label == BASE:
             self._merger.restore()
