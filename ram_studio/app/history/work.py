@@ -20,6 +20,8 @@ from ram_studio.evals.store.answers import StoredRun
 from ram_studio.evals.store.history import stored_report
 
 MOST_ROWS = 200
+# Of merges that an experiment made in memory: one sweep makes up to 60.
+MOST_TRIED = 100
 DEMO = "demo"
 _HEALTH = "health"
 
@@ -78,11 +80,16 @@ class SideBySide:
 def past_models(session: Session, workspace: Workspace) -> list[PastModel]:
     """Return what was merged and checked before, the newest first, at most MOST_ROWS.
 
+    No more than MOST_TRIED of them are merges that were only tried, so that they hide no others.
+
     Raises: EvaluationError, OutputError when what is stored cannot be read.
     """
     merges = past_merges(memory_folder(session, workspace.settings))
     with open_answers(session, workspace) as store:
-        return _joined(merges, store)[:MOST_ROWS]
+        models = _joined(merges, store)
+    tried = [model for model in models if model.merge is not None and not model.merge.folder]
+    left_out = {model.id for model in tried[MOST_TRIED:]}
+    return [model for model in models if model.id not in left_out][:MOST_ROWS]
 
 
 def _joined(merges: Sequence[PastMerge], store: AnswerStore) -> list[PastModel]:

@@ -186,14 +186,14 @@ class ComparePlan(Plan):
         sources: bool = True,
         suite: str | Sequence[str] = "demo",
         limit: int = DEFAULT_LIMIT,
-        seed: int = DEFAULT_SEED,
+        **plan: Any,
     ) -> ComparePlan:
         """Return the plan of a comparison.
 
         Args:
             reference: label; default the first "ram+" row, else the first row.
             sources: whether the base and the agents get rows too.
-            suite, limit, seed: as for `evaluate`.
+            suite, limit: as for `evaluate`; plan: further fields of `Plan`.
 
         Raises: SettingsError, EvaluationError for rows that do not go together.
         """
@@ -205,11 +205,9 @@ class ComparePlan(Plan):
             raise SettingsError(
                 f"The reference row is {reference!r}; it must be one of {', '.join(rows)}."
             )
-        plan = cls(
-            recipe, dict(rows), reference, sources, suites=suite, items=limit, held_out=0, seed=seed
+        return cls(
+            recipe, dict(rows), reference, sources, suites=suite, items=limit, held_out=0, **plan
         )
-        plan.candidates()
-        return plan
 
     @property
     def agents(self) -> tuple[str, ...]:

@@ -111,7 +111,12 @@ def compare_all(
         EvaluationError: a name that is not in the report, or a domain that is not.
     """
     specialists = dict(specialists or {})
-    _check_names(report, base, specialists)
+    for domain in specialists:
+        if domain not in report.items:
+            raise EvaluationError(
+                f"A specialist is named for {domain!r}, which was not evaluated. "
+                f"Choose from: {', '.join(report.items)}."
+            )
     apart = {base, *specialists.values()}
     merges = [name for name in report.models if name not in apart]
     pairs: list[Pair] = []
@@ -139,20 +144,6 @@ def compare_pairs(report: EvalReport, pairs: Sequence[Pair]) -> tuple[Comparison
         )
         for (domain, a, b, against), count, p in zip(pairs, counts, adjusted, strict=True)
     )
-
-
-def _check_names(report: EvalReport, base: str | None, specialists: dict[str, str]) -> None:
-    for name in [base, *specialists.values()]:
-        if name is not None and name not in report.models:
-            raise EvaluationError(
-                f"The report has no model {name!r}. Choose from: {', '.join(report.models)}."
-            )
-    for domain in specialists:
-        if domain not in report.items:
-            raise EvaluationError(
-                f"A specialist is named for {domain!r}, which was not evaluated. "
-                f"Choose from: {', '.join(report.items)}."
-            )
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

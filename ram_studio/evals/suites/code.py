@@ -12,6 +12,7 @@ Code under test is not `__main__`, so that a script part does not run.
 
 import ast
 import re
+from typing import Any
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question, Verdict
@@ -22,7 +23,7 @@ from ram_studio.evals.sandbox import (
     run_tests,
     sealed_function,
 )
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced, load_data
+from ram_studio.evals.suites.suite import Suite, shipped
 
 MAX_NEW_TOKENS = 512
 MAX_CODE_CHARS = 50_000
@@ -45,21 +46,12 @@ _PROMPTS = {
 _UNIT_TESTS = "unit tests"
 
 
-def make(settings: SuiteSettings) -> tuple[Question, ...]:
-    """Return the questions; they are the same whatever the seed."""
-    questions = [
-        Question(
-            id=row["id"],
-            domain="code",
-            category=row["category"],
-            prompt=_PROMPTS[row["category"]].format(task=row["task"], entry=row.get("entry")),
-            gold=row["tests"] if row["category"] == _UNIT_TESTS else row["reference"],
-            spec=row,
-            max_new_tokens=MAX_NEW_TOKENS,
-        )
-        for row in load_data("code")[1]
-    ]
-    return balanced(questions, settings.limit)
+def _asked(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "prompt": _PROMPTS[row["category"]].format(task=row["task"], entry=row.get("entry")),
+        "gold": row["tests"] if row["category"] == _UNIT_TESTS else row["reference"],
+        "spec": row,
+    }
 
 
 def find_code(text: str, entry: str | None = None) -> str:
@@ -180,4 +172,4 @@ def _fault_of(tests: str, version: str, entry: str, code: CodeSwitch) -> str:
     return ""
 
 
-SUITE = Suite("code", 3, "Code", make, judge, runs_code=True)
+SUITE = Suite("code", 3, "Code", shipped("code", MAX_NEW_TOKENS, _asked), judge, runs_code=True)

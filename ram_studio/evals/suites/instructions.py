@@ -11,26 +11,14 @@ from typing import Any
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.constraints import holds, holds_loosely
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced, load_data
+from ram_studio.evals.suites.suite import Suite, shipped
 
 MAX_NEW_TOKENS = 400
 
 
-def make(settings: SuiteSettings) -> tuple[Question, ...]:
-    """Return the questions; they are the same whatever the seed."""
-    questions = [
-        Question(
-            id=row["id"],
-            domain="instructions",
-            category=row["category"],
-            prompt=row["prompt"],
-            gold="any answer with: " + ", ".join(map(_written, row["constraints"])),
-            spec=row["constraints"],
-            max_new_tokens=MAX_NEW_TOKENS,
-        )
-        for row in load_data("instructions")[1]
-    ]
-    return balanced(questions, settings.limit)
+def _asked(row: dict[str, Any]) -> dict[str, Any]:
+    gold = "any answer with: " + ", ".join(map(_written, row["constraints"]))
+    return {"prompt": row["prompt"], "gold": gold, "spec": row["constraints"]}
 
 
 def _written(constraint: Mapping[str, Any]) -> str:
@@ -48,11 +36,8 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
         if not kept
     ]
     note = f"not kept: {'; '.join(broken)}" if broken else ""
-    return Verdict(not broken, note if text.strip() else "empty answer", _facts(strict, loose))
-
-
-def _facts(strict: list[bool], loose: list[bool]) -> dict[str, list[bool]]:
-    return {"strict": strict, "loose": loose}
+    facts = {"strict": strict, "loose": loose}
+    return Verdict(not broken, note if text.strip() else "empty answer", facts)
 
 
 def accuracies(facts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
@@ -72,4 +57,10 @@ def accuracies(facts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return result
 
 
-SUITE = Suite("instructions", 2, "Instruction following", make, judge)
+SUITE = Suite(
+    "instructions",
+    2,
+    "Instruction following",
+    shipped("instructions", MAX_NEW_TOKENS, _asked),
+    judge,
+)

@@ -6,10 +6,11 @@ The prompt asks for a last line `Answer: <number>`. Without one, the last boxed 
 
 import re
 from fractions import Fraction
+from typing import Any
 
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced, load_data
+from ram_studio.evals.suites.suite import Suite, shipped
 
 MAX_NEW_TOKENS = 400
 PROMPT = '{question}\n\nThink step by step. End with a line of the form "Answer: <number>".'
@@ -30,21 +31,9 @@ _MARKED = (
 _ANY = re.compile(rf"(?<![\w.]){_NUMBER}")
 
 
-def make(settings: SuiteSettings) -> tuple[Question, ...]:
-    """Return the questions; they are the same whatever the seed."""
-    questions = [
-        Question(
-            id=row["id"],
-            domain="math",
-            category=row["category"],
-            prompt=PROMPT.format(question=row["question"]),
-            gold=row["answer"],
-            spec=row["answer"],
-            max_new_tokens=MAX_NEW_TOKENS,
-        )
-        for row in load_data("math")[1]
-    ]
-    return balanced(questions, settings.limit)
+def _asked(row: dict[str, Any]) -> dict[str, Any]:
+    prompt = PROMPT.format(question=row["question"])
+    return {"prompt": prompt, "gold": row["answer"], "spec": row["answer"]}
 
 
 def find_number(text: str) -> Fraction | None:
@@ -81,4 +70,4 @@ def _written(value: Fraction) -> str:
     return str(value) if value.denominator == 1 else f"{float(value):g}"
 
 
-SUITE = Suite("math", 2, "Math word problems", make, judge)
+SUITE = Suite("math", 2, "Math word problems", shipped("math", MAX_NEW_TOKENS, _asked), judge)

@@ -66,6 +66,25 @@ def load_data(name: str) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
     return header, tuple(rows)
 
 
+def shipped(
+    name: str, max_new_tokens: int, asked: Callable[[dict[str, Any]], dict[str, Any]]
+) -> Callable[[SuiteSettings], tuple[Question, ...]]:
+    """Return the `make` of a suite whose questions are shipped: the same ones whatever the seed.
+
+    Args:
+        asked: row of the file -> prompt, gold, spec and what else a question has of its own.
+    """
+
+    def make(settings: SuiteSettings) -> tuple[Question, ...]:
+        questions = [
+            Question(row["id"], name, row["category"], max_new_tokens=max_new_tokens, **asked(row))
+            for row in load_data(name)[1]
+        ]
+        return balanced(questions, settings.limit)
+
+    return make
+
+
 def balanced(questions: Sequence[Question], limit: int | None) -> tuple[Question, ...]:
     """Return at most `limit` questions, evenly over the categories, in their usual order.
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced, load_data
+from ram_studio.evals.suites.suite import Suite, load_data, shipped
 from ram_studio.evals.suites.tool_calls import Call, parse_calls
 
 MAX_NEW_TOKENS = 320
@@ -36,27 +36,17 @@ _TYPES: dict[str, Any] = {
 }
 
 
-def make(settings: SuiteSettings) -> tuple[Question, ...]:
-    """Return the questions; they are the same whatever the seed."""
-    header, rows = load_data("tool")
-    functions = header["functions"]
-    questions = [
-        Question(
-            id=row["id"],
-            domain="tool",
-            category=row["category"],
-            prompt=row["request"],
-            gold="; ".join(_written(call) for call in row["calls"]) or "(no call)",
-            spec=row["calls"],
-            max_new_tokens=MAX_NEW_TOKENS,
-            tools=tuple(
-                {"type": "function", "function": {"name": name, **functions[name]}}
-                for name in row["tools"]
-            ),
-        )
-        for row in rows
-    ]
-    return balanced(questions, settings.limit)
+def _asked(row: dict[str, Any]) -> dict[str, Any]:
+    functions = load_data("tool")[0]["functions"]
+    return {
+        "prompt": row["request"],
+        "gold": "; ".join(_written(call) for call in row["calls"]) or "(no call)",
+        "spec": row["calls"],
+        "tools": tuple(
+            {"type": "function", "function": {"name": name, **functions[name]}}
+            for name in row["tools"]
+        ),
+    }
 
 
 def _written(call: Mapping[str, Any]) -> str:
@@ -166,4 +156,4 @@ def _plain(text: str) -> str:
     return _IGNORED.sub("", text).lower().replace("'", '"')
 
 
-SUITE = Suite("tool", 2, "Tool use", make, judge)
+SUITE = Suite("tool", 2, "Tool use", shipped("tool", MAX_NEW_TOKENS, _asked), judge)

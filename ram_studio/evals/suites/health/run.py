@@ -40,8 +40,11 @@ class HealthRun:
             )
         if is_base:
             self._base = engine
-        run = self._open(name, engine)
-        if self._store is not None and run is not None:
+        if self._store is not None:
+            base = self._base.identity["fingerprint"] if self._base else None
+            key = RunKey.of(engine.identity, "health", HEALTH_VERSION, base=base)
+            path = str(engine.path)
+            run = self._store.open_run(key, model=name, path=path, fresh=self._fresh)
             for row in self._store.answers(run):
                 return dict(json.loads(row.reply.text))
         if self._base is not None and self._reference is None:
@@ -53,18 +56,11 @@ class HealthRun:
                 self._base.close()
         health: Health = measure_health(engine, self._reference)
         result = {**health.to_dict(), "warnings": list(health.warnings())}
-        if self._store is not None and run is not None:
+        if self._store is not None:
             reply = Reply(json.dumps(result), _QUESTION.prompt, "end")
             verdict = Verdict(not result["warnings"], "; ".join(result["warnings"]))
             self._store.record(run, [(_QUESTION, reply, verdict)])
         return result
-
-    def _open(self, name: str, engine: LocalEngine) -> int | None:
-        if self._store is None:
-            return None
-        base = self._base.identity["fingerprint"] if self._base else None
-        key = RunKey.of(engine.identity, "health", HEALTH_VERSION, base=base)
-        return self._store.open_run(key, model=name, path=str(engine.path), fresh=self._fresh)
 
     def close(self) -> None:
         """Let go of the base's distribution: it takes 4 bytes per token and word."""
