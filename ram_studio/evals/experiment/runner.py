@@ -23,7 +23,7 @@ from ram_studio.evals.experiment.search import OptunaSearch
 from ram_studio.evals.experiment.space import Candidate
 from ram_studio.evals.experiment.table import Ending, Recheck, SweepRow, SweepState
 from ram_studio.evals.question import Question
-from ram_studio.evals.report.tables import DomainScore
+from ram_studio.evals.report.tables import EvalReport, ModelResult
 
 # A proposal that is an old merge again costs nothing; a space that has no other must end, though.
 _ASKS_PER_TRIAL = 5
@@ -105,7 +105,7 @@ class Runner:
         items = self._answers.items
         self._shares = race.stage_shares(items.count, self.plan.early_stop)
         self._stages = {name: by_stage(qs, self._shares) for name, qs in items.chosen_by.items()}
-        self._domain_of = {q.id: q.domain for qs in items.chosen_by.values() for q in qs}
+        self._asked = {q.id: q for qs in items.chosen_by.values() for q in qs}
         start = None if self._start is None else self._add(self._start, is_start=True)
         for candidate in self._candidates:
             self._add(candidate)
@@ -250,18 +250,18 @@ class Runner:
         if not ranked or not self.plan.held or self._answers is None:
             return
         start = next(e for e in self.entries if e.is_start)
-        sides = [ranked[0]]
+        sides = {"winner": ranked[0]}
         if start is not ranked[0] and start.status != "failed":
-            sides.append(start)
-        items = self._answers.items
+            sides["start"] = start
+        held, names = self._answers.items.held_out, self.plan.suite_names
         self.state = replace(self.state, now="held-out items")
-        found = [
-            {question: answer.is_correct for question, answer in answers.items()}
-            for answers in (self._answers.ask(entry, items.held_out) for entry in sides)
-        ]
-        questions = [q for own in items.held_out.values() for q in own]
-        winner, other = found[0], found[1] if len(found) > 1 else None
-        self.state = replace(self.state, recheck=Recheck.of(winner, other, questions, items.skills))
+        models = {}
+        for side, entry in sides.items():
+            found = self._answers.ask(entry, held)
+            answered = [(q, found[q.id]) for own in held.values() for q in own]
+            models[side] = ModelResult.of(side, None, answered, names)
+        report = EvalReport.of(names, self.plan.seed, held, models)
+        self.state = replace(self.state, recheck=Recheck.of(report))
 
     # ------------------------------------------------------------------ telling and stopping
 
@@ -279,9 +279,8 @@ class Runner:
     def _row(self, entry: Entry) -> SweepRow:
         """Return an entry for the result."""
         known, recipe = entry.same_as or entry, entry.candidate.recipe
-        verdicts: dict[str, list[bool]] = {}
-        for question, answer in known.answers.items():
-            verdicts.setdefault(self._domain_of[question], []).append(answer.is_correct)
+        answered = [(self._asked[question], answer) for question, answer in known.answers.items()]
+        result = ModelResult.of(entry.label, None, answered, self.plan.suite_names)
         factors = {name: own["lambda"] for name, own in known.numbers.items()} or known.factors
         return SweepRow(
             label=entry.label,
@@ -291,9 +290,9 @@ class Runner:
             status=entry.status,
             same_as=None if entry.same_as is None else entry.same_as.label,
             is_start=entry.is_start,
-            correct=sum(map(sum, verdicts.values())),
-            n=len(known.answers),
-            domains={d: DomainScore(len(own), sum(own)) for d, own in verdicts.items()},
+            correct=result.over_skills.correct,
+            n=result.over_skills.n,
+            domains=result.domains,
             loss=known.loss,
             note=entry.note,
             factors=factors,

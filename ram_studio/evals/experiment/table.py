@@ -5,13 +5,12 @@ Plain data: no model, no file, no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ram_studio.evals.experiment.race import ERROR, Loss
-from ram_studio.evals.question import Question
-from ram_studio.evals.report.tables import DomainScore, PairedCounts
+from ram_studio.evals.report.tables import DomainScore, EvalReport, PairedCounts, compare
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -95,33 +94,13 @@ class Recheck:
     counts: PairedCounts | None
 
     @staticmethod
-    def of(
-        winner: Mapping[str, bool],
-        start: Mapping[str, bool] | None,
-        questions: Sequence[Question],
-        skills: Sequence[str],
-    ) -> Recheck:
-        """Return the re-check of these verdicts by question id; start: None when it is the winner.
-
-        skills: the domains that make up the score.
-        """
-        other = winner if start is None else start
-        asked = [question.id for question in questions if question.domain in skills]
-        domains = dict.fromkeys(question.domain for question in questions)
-        apart = {
-            side: {
-                domain: _score(verdicts, [q.id for q in questions if q.domain == domain])
-                for domain in domains
-            }
-            for side, verdicts in (("winner", winner), ("start", other))
-        }
-        counts = PairedCounts.of((winner[q], other[q]) for q in asked)
-        return Recheck(
-            _score(winner, asked),
-            _score(other, asked),
-            apart,
-            None if start is None else counts,
-        )
+    def of(report: EvalReport) -> Recheck:
+        """Return the re-check of a report's "winner" and "start", without it when they are one."""
+        winner = report.models["winner"]
+        start = report.models.get("start")
+        both = {"winner": winner.domains, "start": (start or winner).domains}
+        counts = None if start is None else compare(report, "winner", "start")["skills"]
+        return Recheck(winner.over_skills, (start or winner).over_skills, both, counts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scores and the comparison as JSON-ready values."""
@@ -294,10 +273,6 @@ class SweepState:
             }
             for row in self.rows
         )
-
-
-def _score(verdicts: Mapping[str, bool], questions: Sequence[str]) -> DomainScore:
-    return DomainScore(len(questions), sum(verdicts[question] for question in questions))
 
 
 def _chosen(best: SweepRow, settings: int) -> str:

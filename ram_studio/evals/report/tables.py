@@ -138,6 +138,12 @@ class ModelResult:
         return sum(scores) / len(scores) if scores else math.nan
 
     @property
+    def over_skills(self) -> DomainScore:
+        """Right answers to all questions of the skill domains."""
+        own = [value for domain, value in self.domains.items() if domain in self.skills]
+        return DomainScore(sum(score.n for score in own), sum(score.correct for score in own))
+
+    @property
     def retention(self) -> float:
         """Score of the retention domain (follow): what the model has not forgotten."""
         scores = self.domains
