@@ -152,7 +152,7 @@ def test_fisher_rows_name_no_folder(session: Session, workspace: Workspace) -> N
     rows = work.rows_for(load_example("1"), "", ["fisher"], TUNED)
     few = {n: r.model_copy(update={"settings": {"examples": 1}}) for n, r in rows.items()}
     found = work.compare(few, 1, session, workspace, lambda _: None, CancelToken())
-    assert "files" not in found.merges["fisher"].settings
+    assert "files" not in found.merges["fisher"]["recipe"]["settings"]
     assert str(session.folder) not in found.to_frame().to_csv()
     assert (session.folder / "fisher").is_dir()
 

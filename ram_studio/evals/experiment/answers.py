@@ -24,7 +24,7 @@ from ram_studio.evals.asking import ShouldStop, SuiteRun
 from ram_studio.evals.experiment.identity import MergeIdentity, identify
 from ram_studio.evals.experiment.items import Items
 from ram_studio.evals.experiment.plan import Plan
-from ram_studio.evals.experiment.presets import full_settings
+from ram_studio.evals.experiment.presets import full_recipe
 from ram_studio.evals.experiment.race import Loss
 from ram_studio.evals.experiment.space import Candidate
 from ram_studio.evals.experiment.table import Status
@@ -62,7 +62,7 @@ class Entry:
 
     digest, factors: see `identity`; same_as: the entry whose answers it shares; answers: by
     question id; stages: how many are answered; loss: why it is out; merge: recipe and numbers as
-    the store keeps them, numbers empty before it was made; opened: suites asked in this run.
+    the store keeps them, without numbers before it was made; opened: suites asked in this run.
     """
 
     candidate: Candidate
@@ -78,6 +78,10 @@ class Entry:
     merge: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     opened: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if self.candidate.recipe is not None:
+            self.merge = {"recipe": full_recipe(self.candidate.recipe)}
 
     @property
     def label(self) -> str:
@@ -198,10 +202,6 @@ class Answers:
         began = time.monotonic()
         total, parts = sum(map(len, questions.values())), dict[str, int]()
         found: dict[str, Answer] = {}
-        recipe = entry.candidate.recipe
-        if recipe is not None and not entry.merge:
-            whole = recipe.model_copy(update={"settings": full_settings(recipe)})
-            entry.merge = {"recipe": whole.model_dump(mode="json")}
 
         def report(_: str, domain: str, answered: int, of: int) -> None:
             # Suites that go together have no domain in common.
@@ -246,7 +246,8 @@ class Answers:
         if entry.numbers:
             self._setup.store.set_merge(run.run, entry.merge)
         else:
-            entry.merge = self._setup.store.merge_of(run.run) or entry.merge
+            # Equal weights may have been stored under another recipe.
+            entry.merge = {**(self._setup.store.merge_of(run.run) or {}), **entry.merge}
 
     def _put(self, entry: Entry, model: Any) -> None:
         """Put an entry's weights into the loaded model."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.evals.report.statistics import Comparison, Pair, compare_pairs
 from ram_studio.evals.report.tables import EvalReport
 
@@ -24,29 +23,19 @@ _VERSUS = {
 }
 
 
-class Merged(NamedTuple):
-    """How a row was merged. settings: all of the method's; agents: by name rho, lambda and
-    effective_lambda; seconds: of merging it.
-    """
-
-    recipe: Recipe
-    settings: Mapping[str, Any]
-    agents: Mapping[str, Mapping[str, float | None]]
-    seconds: float | None
-
-
 @dataclass(frozen=True)
 class MethodTable:
     """A comparison, finished or stopped on its way.
 
-    report: the finished rows' answers, by label; merges: how each row that is a merge was made;
+    report: the finished rows' answers, by label; merges: how each row that is a merge was made, by
+    label the recipe with all settings, by agent rho, lambda and effective_lambda, and seconds;
     agents: the rows that are agents (the base's row is "base"); reference: label of the row that
     all others are compared with; it may be missing when the comparison was stopped.
     unfinished: label -> why there is no score. is_stopped: stopped before all rows were finished.
     """
 
     report: EvalReport
-    merges: Mapping[str, Merged]
+    merges: Mapping[str, Mapping[str, Any]]
     agents: tuple[str, ...]
     reference: str
     unfinished: Mapping[str, str] = field(default_factory=dict)
@@ -88,20 +77,21 @@ class MethodTable:
         versus = self.versus()
         rows = []
         for label, result in self.report.models.items():
-            score, merged = result.to_dict(), self.merges.get(label)
+            score, merged = result.to_dict(), self.merges.get(label, {})
+            recipe = merged.get("recipe", {})
             rows.append(
                 {
                     "row": label,
                     "kind": self.kind(label),
-                    "method": None if merged is None else merged.recipe.method,
-                    "settings": None if merged is None else dict(merged.settings),
-                    "merged_agents": None if merged is None else list(merged.recipe.agents),
+                    "method": recipe.get("method"),
+                    "settings": recipe.get("settings"),
+                    "merged_agents": list(recipe["agents"]) if recipe else None,
                     "domains": score["domains"],
                     "average": score["average"],
                     "retention": score["retention"],
-                    "merge_seconds": None if merged is None else merged.seconds,
+                    "merge_seconds": merged.get("seconds"),
                     "evaluation_seconds": score["seconds"],
-                    "agents": {} if merged is None else dict(merged.agents),
+                    "agents": merged.get("agents", {}),
                     "versus": _versus(versus[label]) if label in versus else None,
                 }
             )

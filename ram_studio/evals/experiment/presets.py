@@ -30,10 +30,11 @@ class Experiment:
     build: Callable[[Recipe], dict[str, Recipe]]
 
 
-def full_settings(recipe: Recipe) -> dict[str, Any]:
-    """Return all settings of a recipe's method, ready for JSON; paths only where one was given."""
+def full_recipe(recipe: Recipe) -> dict[str, Any]:
+    """Return a recipe with all settings of its method, ready for JSON; paths only where given."""
     settings = make_settings(recipe.method, recipe.settings).model_dump(mode="json")
-    return {k: v for k, v in settings.items() if k != "files" or v is not None}
+    settings = {k: v for k, v in settings.items() if k != "files" or v is not None}
+    return {**recipe.model_dump(mode="json"), "settings": settings}
 
 
 def with_agents(recipe: Recipe, names: tuple[str, ...]) -> Recipe:

@@ -8,9 +8,8 @@ from typing import Any
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import SettingsError, Stopped
 from ram_studio.evals.experiment.answers import Progress, Setup
-from ram_studio.evals.experiment.method_table import Merged, MethodTable
+from ram_studio.evals.experiment.method_table import MethodTable
 from ram_studio.evals.experiment.plan import ComparePlan, SweepPlan
-from ram_studio.evals.experiment.presets import full_settings
 from ram_studio.evals.experiment.runner import Runner
 from ram_studio.evals.experiment.space import parse_axes
 from ram_studio.evals.experiment.table import SweepState
@@ -109,13 +108,11 @@ def _method_table(plan: ComparePlan, running: Runner) -> MethodTable:
     asked = running.questions
     models, merges = {}, {}
     for entry in finished:
-        known, recipe = entry.same_as or entry, entry.candidate.recipe
+        known = entry.same_as or entry
         answered = [(q, known.answers[q.id]) for own in asked.values() for q in own]
         models[entry.label] = ModelResult.of(entry.label, None, answered, plan.suite_names)
-        if recipe is not None:
-            merges[entry.label] = Merged(
-                recipe, full_settings(recipe), known.numbers, known.merge.get("seconds")
-            )
+        if entry.merge:
+            merges[entry.label] = {**known.merge, "recipe": entry.merge["recipe"]}
     unfinished = {
         entry.label: entry.note or "the comparison was stopped; run the same again to go on."
         for entry in running.entries

@@ -18,7 +18,6 @@ from ram_studio.evals.experiment import race
 from ram_studio.evals.experiment.answers import Answers, Entry, Setup
 from ram_studio.evals.experiment.items import by_stage
 from ram_studio.evals.experiment.plan import Plan, SweepPlan
-from ram_studio.evals.experiment.presets import full_settings
 from ram_studio.evals.experiment.search import OptunaSearch
 from ram_studio.evals.experiment.space import Candidate
 from ram_studio.evals.experiment.table import Ending, Recheck, SweepRow, SweepState
@@ -278,15 +277,15 @@ class Runner:
 
     def _row(self, entry: Entry) -> SweepRow:
         """Return an entry for the result."""
-        known, recipe = entry.same_as or entry, entry.candidate.recipe
+        known, recipe = entry.same_as or entry, entry.merge.get("recipe", {})
         answered = [(self._asked[question], answer) for question, answer in known.answers.items()]
         result = ModelResult.of(entry.label, None, answered, self.plan.suite_names)
         factors = {name: own["lambda"] for name, own in known.numbers.items()} or known.factors
         return SweepRow(
             label=entry.label,
             values=entry.candidate.values,
-            method="" if recipe is None else recipe.method,
-            settings={} if recipe is None else full_settings(recipe),
+            method=recipe.get("method", ""),
+            settings=recipe.get("settings", {}),
             status=entry.status,
             same_as=None if entry.same_as is None else entry.same_as.label,
             is_start=entry.is_start,
