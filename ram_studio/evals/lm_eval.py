@@ -118,7 +118,7 @@ def evaluate_with_harness(
                 f'lm-eval asked model "{model}" other items than the models before it, so that '
                 "they cannot be compared. Evaluate again with fresh answers."
             )
-        answered = [(question, Answer.of(*judged)) for question, *judged in rows]
+        answered = [(question, Answer.of(reply, verdict)) for question, reply, verdict in rows]
         seconds = time.perf_counter() - start
         result = ModelResult.of(model, str(folder), answered, names, seconds=seconds)
         results[model] = replace(result, skills=_first_filters(asked))

@@ -150,9 +150,8 @@ def evaluate(
         for name in sorted(models, key=lambda name: name != plan.base):
             start = time.perf_counter()
             source = models[name]
-            is_folder = isinstance(source, (str, Path))
-            engine = _opened(source, plan, on_tokens) if is_folder else source
-            path = str(source if is_folder else engine.path)
+            engine = _opened(source, plan, on_tokens) if isinstance(source, (str, Path)) else source
+            path = str(engine.path)
             try:
                 if asked is None:
                     asked = plan.questions(engine.count_tokens)
@@ -168,7 +167,7 @@ def evaluate(
                     if on_progress:
                         on_progress(name, HEALTH, 1, 1)
             finally:
-                if is_folder:
+                if engine is not source:
                     engine.close()
             seconds = time.perf_counter() - start
             results[name] = ModelResult.of(

@@ -58,10 +58,12 @@ class SharingStore(AnswerStore):
         model: str,
         path: str | None = None,
         merge: Mapping[str, Any] | None = None,
+        fresh: bool = False,
     ) -> int:
         """Return the run with this key, with what any visitor's model of this key answered."""
-        run = super().open_run(key, model=model, path=path, merge=merge)
-        self.adopt(run, key, self._shared.path)
+        run = super().open_run(key, model=model, path=path, merge=merge, fresh=fresh)
+        if not fresh:
+            self.adopt(run, key, self._shared.path)
         # Under no name of this visitor's, who may have called a merge anything.
         self._twins[run] = self._shared.open_run(key, model="model")
         return run

@@ -278,20 +278,20 @@ class AnswerStore:
         """Return a run's answers in the order of their items, failed attempts included."""
         with self._errors():
             rows = self._connection.execute(
-                "SELECT item, domain, category, asked, gold, question, output, prompts.text,"
-                " finish, note, tokens, seconds, is_correct, facts"
+                "SELECT item, domain, category, asked, gold, question, is_correct, note, facts,"
+                " output, prompts.text, finish, note, tokens, seconds"
                 " FROM answers JOIN prompts ON prompts.digest = answers.prompt"
                 " WHERE run = ? ORDER BY item, question",
                 (run,),
             ).fetchall()
         return [
             StoredAnswer(
-                Question(*row[:5], None, 0),
-                row[5],
-                Reply(*row[6:12]),
-                Verdict(bool(row[12]), row[9], json.loads(row[13])),
+                Question(item, domain, category, asked, gold, None, 0),
+                digest,
+                Reply(*reply),
+                Verdict(bool(is_correct), note, json.loads(facts)),
             )
-            for row in rows
+            for item, domain, category, asked, gold, digest, is_correct, note, facts, *reply in rows
         ]
 
     def runs(self) -> list[StoredRun]:
