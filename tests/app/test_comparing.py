@@ -158,7 +158,7 @@ def test_fisher_rows_name_no_folder(session: Session, workspace: Workspace) -> N
 
 
 def test_a_stopped_comparison_keeps_what_was_answered_and_goes_on(
-    session: Session, workspace: Workspace
+    session: Session, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, cancel = work.rows_for(load_example("1"), "", ["ram", "ram+"], TUNED), CancelToken()
 
@@ -187,3 +187,8 @@ def test_a_stopped_comparison_keeps_what_was_answered_and_goes_on(
     assert models["ram+"].merge.settings["r"] == 0.1
     assert models["ram+"].merge.agents["coding"]["effective_lambda"] > 1
     assert models["base"].merge is None
+    # Of merges that were only tried some are listed: they must not hide all others.
+    monkeypatch.setattr("ram_studio.app.history.work.MOST_TRIED", 1)
+    names = {model.name for model in past_models(session, workspace)}
+    assert names > {"base", "coding", "tool", "memory"}
+    assert len(names) == 5

@@ -25,6 +25,7 @@ import random
 import subprocess
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,75 +38,73 @@ pytestmark = pytest.mark.skipif(
     reason="RAM_STUDIO_LM_EVAL_PYTHON names no Python with lm-eval 0.4.13 installed",
 )
 
-AT_LEAST, LESS = "at least", "less than"
+Pair = tuple[dict[str, Any], str, dict[str, Any]]
+
+
+def bounded(ours: dict[str, Any], theirs: str, given: dict[str, Any], *counts: int) -> list[Pair]:
+    """Return a check for at least and at most each count, which our "least" and their "#" name."""
+    return [
+        (
+            {**ours, side: n},
+            theirs,
+            {k: {"#": n + (side == "most"), "?": word}.get(v, v) for k, v in given.items()},
+        )
+        for n in counts
+        for side, word in (("least", "at least"), ("most", "less than"))
+    ]
+
+
+def counted(check: str, ours: str, theirs: str, other: str, *counts: int) -> list[Pair]:
+    """Return a check of each count, under our name of it and theirs."""
+    return [({"check": check, ours: n}, theirs, {other: n}) for n in counts]
+
+
 # Our constraint and theirs, with settings that hold for some answers and not for others.
-PAIRS = [
-    *[
-        (
-            {"check": "word_count", side: n},
-            "length_constraints:number_words",
-            {"num_words": n + (side == "most"), "relation": LESS if side == "most" else AT_LEAST},
-        )
-        for n in (5, 15, 40)
-        for side in ("least", "most")
-    ],
-    *[
-        (
-            {"check": "sentence_count", side: n},
-            "length_constraints:number_sentences",
-            {
-                "num_sentences": n + (side == "most"),
-                "relation": LESS if side == "most" else AT_LEAST,
-            },
-        )
-        for n in (2, 4)
-        for side in ("least", "most")
-    ],
-    *[
-        (
-            {"check": "bullet_count", "exactly": n},
-            "detectable_format:number_bullet_lists",
-            {"num_bullets": n},
-        )
-        for n in (1, 3)
-    ],
-    (
-        {"check": "includes", "phrases": ["river", "seven o'clock"]},
-        "keywords:existence",
-        {"keywords": ["river", "seven o'clock"]},
+PAIRS: list[Pair] = [
+    *bounded(
+        {"check": "word_count"},
+        "length_constraints:number_words",
+        {"num_words": "#", "relation": "?"},
+        *(5, 15, 40),
     ),
-    ({"check": "includes", "phrases": ["sea"]}, "keywords:existence", {"keywords": ["sea"]}),
+    *bounded(
+        {"check": "sentence_count"},
+        "length_constraints:number_sentences",
+        {"num_sentences": "#", "relation": "?"},
+        *(2, 4),
+    ),
+    *bounded(
+        {"check": "occurs", "phrase": "lemon"},
+        "keywords:frequency",
+        {"keyword": "lemon", "frequency": "#", "relation": "?"},
+        *(1, 3),
+    ),
+    *bounded(
+        {"check": "letter_occurs", "letter": "z"},
+        "keywords:letter_frequency",
+        {"letter": "z", "let_frequency": "#", "let_relation": "?"},
+        *(1, 2),
+    ),
+    *counted(
+        *("bullet_count", "exactly", "detectable_format:number_bullet_lists", "num_bullets", 1, 3)
+    ),
+    *counted(
+        *("highlighted", "least", "detectable_format:number_highlighted_sections"),
+        *("num_highlights", 1, 2),
+    ),
+    *counted(
+        *("placeholders", "least", "detectable_content:number_placeholders"),
+        *("num_placeholders", 1, 2),
+    ),
+    *(
+        ({"check": "includes", "phrases": words}, "keywords:existence", {"keywords": words})
+        for words in (["river", "seven o'clock"], ["sea"])
+    ),
     (
         {"check": "excludes", "phrases": ["sea", "big"]},
         "keywords:forbidden_words",
         {"forbidden_words": ["sea", "big"]},
     ),
-    *[
-        (
-            {"check": "occurs", "phrase": "lemon", side: n},
-            "keywords:frequency",
-            {
-                "keyword": "lemon",
-                "frequency": n + (side == "most"),
-                "relation": LESS if side == "most" else AT_LEAST,
-            },
-        )
-        for n in (1, 3)
-        for side in ("least", "most")
-    ],
-    *[
-        (
-            {"check": "letter_occurs", "letter": "z", side: n},
-            "keywords:letter_frequency",
-            {
-                "letter": "z",
-                "let_frequency": n + (side == "most"),
-                "let_relation": LESS if side == "most" else AT_LEAST,
-            },
-        )
-        for n in (1, 2)
-        for side in ("least", "most")
-    ],
     (
         {"check": "starts_with", "phrase": "Good evening"},
         "combination:repeat_prompt",
@@ -121,28 +120,8 @@ PAIRS = [
     ({"check": "without", "marks": ","}, "punctuation:no_comma", {}),
     ({"check": "quoted"}, "startend:quotation", {}),
     ({"check": "titled"}, "detectable_format:title", {}),
-    *[
-        (
-            {"check": "highlighted", "least": n},
-            "detectable_format:number_highlighted_sections",
-            {"num_highlights": n},
-        )
-        for n in (1, 2)
-    ],
-    *[
-        (
-            {"check": "placeholders", "least": n},
-            "detectable_content:number_placeholders",
-            {"num_placeholders": n},
-        )
-        for n in (1, 2)
-    ],
     ({"check": "json_object", "keys": ["title"]}, "detectable_format:json_format", {}),
-    (
-        {"check": "parts", "separator": "******", "exactly": 2},
-        "combination:two_responses",
-        {},
-    ),
+    ({"check": "parts", "separator": "******", "exactly": 2}, "combination:two_responses", {}),
 ]
 SENTENCES = (
     "The river runs to the sea.",

@@ -64,16 +64,22 @@ def test_bad_requests_say_what_to_choose():
 
 
 CODE = Item("code", "", "(x+9)*5", True, (("plus", 9), ("times", 5)))
-
-
-@pytest.mark.parametrize("text", ["(x+9)*5", "5*(x+9)", "5*x+45", "x*5+45", "-(-x-9)*5", "(9+x)*5"])
-def test_equal_expressions_are_right(text):
-    assert score(CODE, text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+TOOL = Item(
+    "tool",
+    "",
+    "shop(thing=nut); clock(loc=delhi)",
+    True,
+    ((("clock", "loc"), ("shop", "thing")), (("shop", "nut"), ("clock", "delhi"))),
+)
+MEMORY = Item("memory", "", "kiwi", False, ((("amy", "fig"), ("bob", "kiwi")), "bob"))
+# Equal expressions; calls in any order; a short answer with the value.
+RIGHT = [
+    *((CODE, t) for t in ("(x+9)*5", "5*(x+9)", "5*x+45", "x*5+45", "-(-x-9)*5", "(9+x)*5")),
+    *((TOOL, t) for t in (TOOL.gold, "clock( loc = delhi );shop(thing=nut)")),
+    *((MEMORY, t) for t in ("kiwi", " kiwi .", "bob kiwi", "kiwi kiwi")),
+]
+WRONG = {
+    "code": (
         "x+9*5",
         "",
         "x",
@@ -93,36 +99,8 @@ def test_equal_expressions_are_right(text):
         "9" * 5000,
         "x*9999999",
         "x" * 150,
-    ],
-)
-def test_wrong_or_hostile_expressions_do_not_score(text):
-    assert not score(CODE, text)
-
-
-def test_flat_expression_is_wrong_exactly_when_brackets_matter():
-    for item in make_items("code", 300, 4):
-        assert score(item, code.flat(item.spec)) is not item.is_hard
-
-
-TOOL = Item(
-    "tool",
-    "",
-    "shop(thing=nut); clock(loc=delhi)",
-    True,
-    ((("clock", "loc"), ("shop", "thing")), (("shop", "nut"), ("clock", "delhi"))),
-)
-
-
-@pytest.mark.parametrize(
-    "text", ["shop(thing=nut); clock(loc=delhi)", "clock( loc = delhi );shop(thing=nut)"]
-)
-def test_parallel_calls_have_no_order(text):
-    assert score(TOOL, text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+    ),
+    "tool": (
         "shop(thing=nut)",
         "shop(thing=nut); shop(thing=nut); clock(loc=delhi)",
         "shop(item=nut); clock(loc=delhi)",
@@ -135,10 +113,35 @@ def test_parallel_calls_have_no_order(text):
         "shop(thing=nut); clock(loc=delhi);",
         "shop(" * 30 + ")" * 30,
         ";" * 150,
-    ],
+    ),
+    # Other values, several of them, or talking long.
+    "memory": (
+        "",
+        "fig",
+        "kiwi fig",
+        "fig kiwi",
+        "amy fig . bob kiwi .",
+        "kiwifruit",
+        "a b c kiwi",
+    ),
+}
+
+
+@pytest.mark.parametrize(("item", "text"), RIGHT)
+def test_right_answers_score_in_every_form(item, text):
+    assert score(item, text)
+
+
+@pytest.mark.parametrize(
+    ("item", "text"), [(item, t) for item in (CODE, TOOL, MEMORY) for t in WRONG[item.domain]]
 )
-def test_wrong_or_malformed_calls_do_not_score(text):
-    assert not score(TOOL, text)
+def test_wrong_malformed_or_hostile_answers_do_not_score(item, text):
+    assert not score(item, text)
+
+
+def test_flat_expression_is_wrong_exactly_when_brackets_matter():
+    for item in make_items("code", 300, 4):
+        assert score(item, code.flat(item.spec)) is not item.is_hard
 
 
 def test_repeated_calls_are_counted():
@@ -147,21 +150,6 @@ def test_repeated_calls_are_counted():
     )
     assert score(twice, "clock(loc=oslo); clock(loc=oslo)")
     assert not score(twice, "clock(loc=oslo)")
-
-
-MEMORY = Item("memory", "", "kiwi", False, ((("amy", "fig"), ("bob", "kiwi")), "bob"))
-
-
-@pytest.mark.parametrize("text", ["kiwi", " kiwi .", "bob kiwi", "kiwi kiwi"])
-def test_short_answers_with_the_value_are_right(text):
-    assert score(MEMORY, text)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "fig", "kiwi fig", "fig kiwi", "amy fig . bob kiwi .", "kiwifruit", "a b c kiwi"]
-)
-def test_listing_values_or_talking_long_does_not_score(text):
-    assert not score(MEMORY, text)
 
 
 def test_saying_the_last_value_never_passes_on_hard_items():
