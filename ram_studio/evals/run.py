@@ -26,7 +26,7 @@ from ram_studio.evals.suites import (
     SuiteSettings,
     suite_names,
 )
-from ram_studio.evals.suites.health.run import HealthRun
+from ram_studio.evals.suites.health import HealthRun
 
 DEFAULT_SEED = 2026
 

@@ -8,7 +8,7 @@ from chat_model import make_chat_model
 
 from ram_studio.evals import AnswerStore, evaluate
 from ram_studio.evals.answering import LocalEngine
-from ram_studio.evals.suites.health.health import (
+from ram_studio.evals.suites.health import (
     Health,
     measure_health,
     repeated_share,

@@ -2,7 +2,7 @@
 
 A new suite is one file here with a `SUITE` (see `suite.Suite`), named in `_GENERAL` below. `demo`
 is the example agents' own suite; `health` (numbers without right answers) is not a suite of
-questions, see `ram_studio.evals.suites.health.health`.
+questions, see `ram_studio.evals.suites.health`.
 """
 
 from collections.abc import Sequence

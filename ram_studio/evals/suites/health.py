@@ -7,15 +7,19 @@ short answer, answered greedily: the share of answers that end by themselves, th
 4-grams, and tokens per second.
 """
 
+import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.decode import decode, ending_ids, fitting_threads, padding_id
+from ram_studio.evals.answering.engine import Engine
 from ram_studio.evals.answering.local import LocalEngine
-from ram_studio.evals.question import Question
+from ram_studio.evals.question import Question, Reply, Verdict
+from ram_studio.evals.store.answers import AnswerStore, RunKey
 from ram_studio.evals.suites.suite import DATA
 
 HEALTH_VERSION = 2
@@ -32,6 +36,7 @@ _PROMPTS = (
     "Which month comes after June?",
     "Say good morning in one short sentence.",
 )
+_QUESTION = Question("health", "health", "health", "(shipped text and prompts)", "", None, 0)
 
 
 @dataclass(frozen=True)
@@ -133,3 +138,53 @@ def repeated_share(rows: Sequence[Sequence[int]], n: int = REPEATED_GRAM) -> flo
         total += len(grams)
         repeated += len(grams) - len(set(grams))
     return repeated / total if total else 0.0
+
+
+class HealthRun:
+    """Measures models against the one measured as the base, if any; kept in the store."""
+
+    def __init__(self, store: AnswerStore | None, fresh: bool) -> None:
+        self._store, self._fresh = store, fresh
+        self._base: LocalEngine | None = None
+        self._reference: Any = None
+
+    def measure(self, name: str, engine: Engine, *, is_base: bool) -> Mapping[str, Any]:
+        """Return `Health.to_dict()` and its "warnings"; from the store when it is there.
+
+        Raises:
+            EvaluationError: the model is behind an endpoint, which hands out no logits.
+        """
+        if not isinstance(engine, LocalEngine):
+            raise EvaluationError(
+                f'Model "{name}" is behind an endpoint, and health needs its logits. Leave the '
+                "suite out, or evaluate the model's folder."
+            )
+        if is_base:
+            self._base = engine
+        if self._store is not None:
+            base = self._base.identity["fingerprint"] if self._base else None
+            key = RunKey.of(engine.identity, "health", HEALTH_VERSION, base=base)
+            path = str(engine.path)
+            run = self._store.open_run(key, model=name, path=path, fresh=self._fresh)
+            for row in self._store.answers(run):
+                return dict(json.loads(row.reply.text))
+        if self._base is not None and self._reference is None:
+            reference, _, bad = text_log_probabilities(self._base)
+            # Nothing can be compared with a broken base.
+            self._reference = None if bad else reference
+            # The base's own numbers may have been stored, and its weights loaded for this alone.
+            if not is_base:
+                self._base.close()
+        health: Health = measure_health(engine, self._reference)
+        result = {**health.to_dict(), "warnings": list(health.warnings())}
+        if self._store is not None:
+            reply = Reply(json.dumps(result), _QUESTION.prompt, "end")
+            verdict = Verdict(not result["warnings"], "; ".join(result["warnings"]))
+            self._store.record(run, [(_QUESTION, reply, verdict)])
+        return result
+
+    def close(self) -> None:
+        """Let go of the base's distribution: it takes 4 bytes per token and word."""
+        self._reference = None
+        if self._base is not None:
+            self._base.close()
