@@ -36,9 +36,13 @@ class Gathered(NamedTuple):
     @classmethod
     def room_for(cls, n_agents: int, elements: int) -> Gathered:
         """Return room for groups of up to so many elements."""
-        shapes = ((2, elements), (4, elements), (2, n_agents, elements))
         kinds = n_agents + n_agents * (n_agents - 1) // 2 + 1
-        return cls(*(np.empty(s, np.float32) for s in shapes), np.zeros(kinds, np.int64))
+        return cls(
+            alone=np.empty((2, elements), np.float32),
+            paired=np.empty((4, elements), np.float32),
+            several=np.empty((2, n_agents, elements), np.float32),
+            counts=np.zeros(kinds, np.int64),
+        )
 
 
 class RelationSums(NamedTuple):
