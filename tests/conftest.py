@@ -6,6 +6,7 @@ while it is itself imported, before any test module. Child processes inherit all
 
 from __future__ import annotations
 
+import atexit
 import ipaddress
 import os
 import shutil
@@ -20,6 +21,8 @@ from jaxtyping import install_import_hook
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = Path(tempfile.mkdtemp(prefix="ram-studio-tests-"))
+# At exit, not by a fixture: a process that only hands out tests to others runs no fixture.
+atexit.register(shutil.rmtree, HOME, ignore_errors=True)
 
 # Settings of whoever runs the tests that would change what the tests see.
 for name in (
@@ -65,13 +68,6 @@ def _checked_modules() -> list[str]:
 install_import_hook(_checked_modules(), "beartype.beartype")
 
 sys.path.insert(0, str(ROOT / "scripts"))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _temporary_home() -> Iterator[None]:
-    """Remove at the end what the libraries stored under the temporary home."""
-    yield
-    shutil.rmtree(HOME, ignore_errors=True)
 
 
 def _leaves_the_host(address: object) -> bool:

@@ -39,7 +39,8 @@ def _cli_lines() -> list[str]:
     return lines
 
 
-def test_every_command_line_runs_in_order(tmp_path):
+def test_every_command_line_runs_in_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     places = {
         "BASE": asset_path("example", "base"),
         "CODER": asset_path("example", "coding"),
@@ -57,15 +58,8 @@ def test_every_command_line_runs_in_order(tmp_path):
             words += ["--limit", "5"]
         if words[1] == "sweep":
             words += ["--items", "3"]
-        done = subprocess.run(
-            [sys.executable, "-m", "ram_studio", *words[1:]],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-        assert done.returncode == 0, (line, done.stderr)
+        done = CliRunner().invoke(commands, words[1:])
+        assert done.exit_code == 0, (line, done.output)
         assert done.stdout.strip(), line
     assert (tmp_path / "merged" / "ram_studio.json").exists()
 

@@ -119,14 +119,9 @@ def test_a_zoo_that_would_fill_the_disk_is_refused(tmp_path, monkeypatch):
         zoo.make_zoo(tmp_path, "tiny", 1)
 
 
-def test_ratios_are_medians_within_rounds():
-    def runs(*walls: float) -> list[measuring.Run]:
-        return [measuring.Run(wall, 0, 0) for wall in walls]
-
-    assert measuring.median_ratio(runs(2, 30, 9), runs(1, 10, 3)) == 3
-
-
-def test_tables_are_markdown():
+def test_ratios_are_medians_within_rounds_and_tables_are_markdown():
+    ours, theirs = ([measuring.Run(w, 0, 0) for w in walls] for walls in ((2, 30, 9), (1, 10, 3)))
+    assert measuring.median_ratio(ours, theirs) == 3
     assert measuring.table(("a", "b"), [[1, "x"]]) == "| a | b |\n| --- | --- |\n| 1 | x |"
 
 

@@ -1,5 +1,7 @@
 """Folders made to hurt whoever opens them: each must be refused in one line, in bounded memory.
 
+Damage that costs no memory stands in the tables of test_header and test_checkpoint_folder.
+
 Run as a script, it opens every folder below its argument under a limit of address space and prints
 what came of each as JSON: nothing else is in that process, so the limit is about the package alone.
 """
@@ -7,7 +9,6 @@ what came of each as JSON: nothing else is in that process, so the limit is abou
 from __future__ import annotations
 
 import json
-import os
 import resource
 import sys
 from collections.abc import Callable
@@ -93,10 +94,6 @@ def _config(text: bytes) -> Callable[[Path], None]:
     return write
 
 
-def _pipe(folder: Path) -> None:
-    os.mkfifo(folder / SHARD)
-
-
 NESTED = b'{"a":' + b'{"a":' * 200_000
 HOSTILE: dict[str, Callable[[Path], None]] = {
     # The length of the header.
@@ -119,65 +116,31 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
     "long-name": _bomb(b'{"', b"n" * 1_000, 30_000, b'":1}'),
     "long-number": _plain(_file(_entry("[" + "9" * 5_000_000 + "]", "[0,8]"), bytes(8))),
     "deep-objects": _plain(_file(NESTED)),
-    "deep-lists": _plain(_file(b'{"a":' + b"[" * 150_000)),
     # Offsets and shapes.
-    "offsets-overlap": _plain(_file(b'{"v":%b,"w":%b}' % (ONE.encode(), ONE.encode()), bytes(8))),
-    "offsets-beyond": _plain(_file(_entry("[2]", "[8,16]"), bytes(8))),
-    "offsets-backwards": _plain(_file(_entry("[2]", "[8,0]"), bytes(8))),
-    "offsets-negative": _plain(_file(_entry("[2]", "[-8,0]"), bytes(8))),
     "offsets-into-the-header": _plain(_file(_entry("[2]", "[-4,4]"), bytes(8))),
     "offsets-huge": _plain(_file(_entry("[2]", "[9223372036854775807,9223372036854775815]"))),
     "offsets-float": _plain(_file(_entry("[2]", "[0.0,8.0]"), bytes(8))),
     "shape-wraps-to-zero": _plain(_file(_entry("[4294967296,4294967296]", "[0,0]"))),
     "shape-wraps-to-two": _plain(_file(_entry("[9223372036854775809,2]", "[0,8]"), bytes(8))),
     "shape-huge": _plain(_file(_entry("[9223372036854775807]", "[0,8]"), bytes(8))),
-    "shape-of-many-dimensions": _plain(_file(_entry("[" + "1," * 999 + "1]", "[0,4]"), bytes(4))),
-    "shape-negative": _plain(_file(_entry("[-1,-2]", "[0,8]"), bytes(8))),
-    "shape-true": _plain(_file(_entry("[true,2]", "[0,8]"), bytes(8))),
     "shape-infinite": _plain(_file(_entry("[1e999]", "[0,8]"), bytes(8))),
     "half-a-byte": _plain(_file(_entry("[3]", "[0,1]", "F4"), bytes(1))),
     # Names and text.
-    "duplicate-tensor": _plain(_file(f'{{"w":{ONE},"w":{ONE}}}'.encode(), bytes(8))),
-    "duplicate-field": _plain(
-        _file(_entry("[2]", "[0,8]").replace(b"}}", b',"dtype":"F32"}}'), bytes(8))
-    ),
     "duplicate-by-escape": _plain(_file(f'{{"w":{ONE},"\\u0077":{ONE}}}'.encode(), bytes(8))),
     "name-with-nul": _plain(_file(f'{{"w\\u0000":{ONE}}}'.encode(), bytes(8))),
-    "name-with-line-break": _plain(_file(f'{{"w\\n":{ONE}}}'.encode(), bytes(8))),
     "name-turned-round": _plain(_file(f'{{"w\\u202e":{ONE}}}'.encode(), bytes(8))),
-    "name-half-a-pair": _plain(_file(f'{{"\\ud800":{ONE}}}'.encode(), bytes(8))),
-    "not-utf-8": _plain(_file(b'{"\xff":' + ONE.encode() + b"}", bytes(8))),
     "utf-16": _plain(_file(f'{{"w":{ONE}}}'.encode("utf-16"), bytes(8))),
     "byte-order-mark": _plain(_file(b"\xef\xbb\xbf" + f'{{"w":{ONE}}}'.encode(), bytes(8))),
     "text-after-the-object": _plain(_file(f'{{"w":{ONE}}}x'.encode(), bytes(8))),
     "nan": _plain(_file(b'{"w":NaN}')),
-    "metadata-of-objects": _plain(_file(b'{"__metadata__":{"a":{}}}')),
-    "data-beyond-the-tensors": _plain(_file(f'{{"w":{ONE}}}'.encode(), bytes(9))),
-    "a-pipe": _pipe,
     # The index.
-    "index-up": _points_to("../outside/model.safetensors"),
-    "index-absolute": _points_to("/etc/passwd"),
-    "index-absolute-safetensors": _points_to("/tmp/model.safetensors"),
-    "index-below": _points_to("sub/model.safetensors"),
-    "index-backslash": _points_to("..\\model.safetensors"),
-    "index-drive": _points_to("C:model.safetensors"),
-    "index-nul": _points_to("a.safetensors\0.txt"),
-    "index-dot": _points_to("."),
-    "index-empty": _points_to(""),
-    "index-home": _points_to("~/model.safetensors"),
     "index-missing": _points_to("b.safetensors"),
-    "index-pickle": _points_to("model.bin"),
     "index-long-name": _points_to("n" * 100_000 + ".safetensors"),
     "index-promises-more": _index('{"weight_map":{"w":"a.safetensors","v":"a.safetensors"}}'),
-    "index-duplicate": _index('{"weight_map":{"w":"a.safetensors","w":"../b.safetensors"}}'),
-    "index-duplicate-map": _index('{"weight_map":{},"weight_map":{"w":"../b.safetensors"}}'),
-    "index-deep": _index(NESTED),
     "index-bomb": _bomb(b'{"weight_map":{"w":[', b"[]", 4_000_000, b"]}}", INDEX),
     "index-of-many-shards": _index(
         json.dumps({"weight_map": {str(i): f"{i}.safetensors" for i in range(100_000)}})
     ),
-    "index-list": _index("[]"),
-    "index-null": _index('{"weight_map":{"w":null}}'),
     "index-not-utf-8": _index(b'{"weight_map":{"w":"\xff.safetensors"}}'),
     # Links.
     "link-out": _link("{outside}/secret.txt", index=False),
@@ -191,7 +154,6 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
     "config-deep": _config(NESTED),
     "config-bomb": _bomb(b'{"a":[', b"[]", 4_000_000, b"]}", "config.json"),
     "config-huge": _bomb(b'{"a":"', b"x" * 1_000, 17_000, b'"}', "config.json"),
-    "config-list": _config(b"[]"),
     "config-not-utf-8": _config(b'{"\xff": 1}'),
     "config-long-number": _config(b'{"hidden_size": ' + b"9" * 100_000 + b"}"),
 }

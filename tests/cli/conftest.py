@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from ram_studio.cli import main
 from ram_studio.resources import asset_path
@@ -51,35 +48,6 @@ def cli(capsys, monkeypatch):
     yield run
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-@pytest.fixture(scope="session")
-def big_zoo(tmp_path_factory) -> list[str]:
-    """Options for a base and an agent that take a while: 4 tensors of 16 M elements."""
-    zoo = tmp_path_factory.mktemp("big")
-    random = np.random.default_rng(0)
-    names = [f"model.layers.{i}.mlp.up_proj.weight" for i in range(4)]
-    base = {n: random.standard_normal((4096, 4096), dtype=np.float32) for n in names}
-    options = []
-    for who in ("base", "coding"):
-        folder = zoo / who
-        folder.mkdir()
-        for i, name in enumerate(names):
-            save_file({name: base[name]}, folder / f"model-{i + 1:05d}-of-00004.safetensors")
-            base[name] = base[name] + np.float32(1e-3)
-        (folder / "model.safetensors.index.json").write_text(
-            json.dumps(
-                {
-                    "metadata": {"total_size": 4 * 4 * 4096 * 4096},
-                    "weight_map": {
-                        n: f"model-{i + 1:05d}-of-00004.safetensors" for i, n in enumerate(names)
-                    },
-                }
-            )
-        )
-        (folder / "config.json").write_text('{"model_type": "llama"}')
-        options += ["--base", str(folder)] if who == "base" else ["--agent", f"{who}={folder}"]
-    return options
 
 
 @pytest.fixture

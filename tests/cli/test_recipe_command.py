@@ -15,21 +15,12 @@ dtype: bfloat16
 """
 
 
-def test_a_recipe_is_completed_with_its_defaults(cli, tmp_path):
+def test_a_recipe_goes_to_mergekit_and_comes_back(cli, tmp_path):
     (tmp_path / "r.yaml").write_text(RECIPE)
     code, out, err = cli("recipe", tmp_path / "r.yaml")
     assert (code, err) == (0, "")
-    assert yaml.safe_load(out)["settings"] == {
-        "epsilon": 1e-5,
-        "shared": "mean",
-        "r": 0.1,
-        "scope": "tensor",
-        "alpha": 0.3,
-    }
-
-
-def test_a_recipe_goes_to_mergekit_and_comes_back(cli, tmp_path):
-    (tmp_path / "r.yaml").write_text(RECIPE)
+    completed = {"epsilon": 1e-5, "shared": "mean", "r": 0.1, "scope": "tensor", "alpha": 0.3}
+    assert yaml.safe_load(out)["settings"] == completed
     there, back = tmp_path / "mergekit.yaml", tmp_path / "back.yaml"
     assert cli("recipe", tmp_path / "r.yaml", "--to-mergekit", "--out", there)[0] == 0
     config = yaml.safe_load(there.read_text())

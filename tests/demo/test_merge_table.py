@@ -17,18 +17,17 @@ def test_overlap_numbers_count_unique_and_shared_elements():
     assert first["density"] == pytest.approx(3 / 5)
     assert first["lambda"] == pytest.approx(1.2)
     assert second == first
+    # Without a unique element rho is unbounded and lambda capped.
+    same = overlap_numbers(BASE, [FIRST, FIRST])[0]
+    assert (same["rho"], same["lambda"]) == (None, pytest.approx(1.2))
 
 
-def test_ram_averages_shared_elements_and_keeps_unique_ones():
+def test_ram_averages_what_is_shared_and_task_arithmetic_sums_everything():
     merged = merged_vectors(BASE, [FIRST, SECOND])
     expected = BASE + torch.tensor([0.0, 0.5, 1.0, 0.5, -0.25])
     torch.testing.assert_close(merged["ram"], expected)
     rescaled = BASE + torch.tensor([0.0, 0.6, 1.2, 0.5, -0.25])
     torch.testing.assert_close(merged["ram+"], rescaled)
-
-
-def test_task_arithmetic_sums_and_averages():
-    merged = merged_vectors(BASE, [FIRST, SECOND])
     total = torch.tensor([0.0, 0.5, 1.0, 1.0, -0.5])
     torch.testing.assert_close(merged["task-arithmetic 1"], BASE + total)
     torch.testing.assert_close(merged["task-arithmetic 1/N"], BASE + total / 2)
@@ -47,12 +46,6 @@ def test_agents_equal_to_the_base_change_nothing(agents):
     for vector in merged_vectors(BASE, agents).values():
         assert torch.equal(vector, BASE)
     assert overlap_numbers(BASE, agents)[0]["rho"] == 0.0
-
-
-def test_without_a_unique_element_rho_is_unbounded_and_lambda_capped():
-    numbers = overlap_numbers(BASE, [FIRST, FIRST])[0]
-    assert numbers["rho"] is None
-    assert numbers["lambda"] == pytest.approx(1.2)
 
 
 def test_loading_a_vector_rounds_to_bfloat16():

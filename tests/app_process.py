@@ -1,0 +1,70 @@
+"""An app in a process of its own, from the clone or from an installed wheel."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+START_SECONDS = 120.0
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running_app(
+    command: Sequence[str | Path],
+    folder: Path,
+    environment: Mapping[str, str],
+    ending: signal.Signals = signal.SIGTERM,
+) -> Iterator[str]:
+    """Run a command with a free port in a folder; yield the address once it answers.
+
+    The signal `ending` ends it. What it printed is in `app.log` of the folder, and added to an
+    error.
+    """
+    port = free_port()
+    log, address = folder / "app.log", f"http://127.0.0.1:{port}/"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*map(str, command), "--port", str(port)],
+            env=environment,
+            cwd=folder,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not _answers(address):
+            assert process.poll() is None, "the app ended"
+            assert time.monotonic() < deadline, f"no answer in {START_SECONDS} s"
+            time.sleep(0.2)
+        yield address
+    except BaseException as error:
+        error.add_note(f"The app said:\n{log.read_text(encoding='utf-8')}")
+        raise
+    finally:
+        process.send_signal(ending)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
