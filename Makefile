@@ -83,7 +83,7 @@ bench: $(VENV)/.app-stamp ## time whole merges against the I/O floor (and mergek
 	  $(if $(MERGEKIT),--mergekit "$(MERGEKIT)") $(BENCH_ARGS)
 
 bench-kernels: $(VENV)/.app-stamp ## time the kernels against a copy of the same elements
-	$(BIN)/python benchmarks/kernels.py $(BENCH_ARGS)
+	$(BIN)/python benchmarks/loops.py $(BENCH_ARGS)
 
 bench-gpu: $(VENV)/.app-stamp ## time merges on a GPU against its memory, its link and the files
 	$(BIN)/python benchmarks/gpu.py $(BENCH_ARGS)

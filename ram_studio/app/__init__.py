@@ -63,9 +63,8 @@ def launch(settings: Settings | None = None, **options: Any) -> Any:
 
         signal.signal(signal.SIGTERM, leave)
     workspace.open()
-    if settings.is_space:
-        from ram_studio.algorithm.kernels.cpu import warm
+    from ram_studio.algorithm.kernels.cpu import warm
 
-        # Compiled while the first visitor reads, on a machine that has not merged before.
-        threading.Thread(target=warm, name="warm", daemon=True).start()
+    # Compiled while the visitor reads, on a machine that has not merged before.
+    threading.Thread(target=warm, name="warm", daemon=True).start()
     return app.launch(**{**launch_options(app, settings), **options})

@@ -126,11 +126,11 @@ def test_ratios_are_medians_within_rounds_and_tables_are_markdown():
 
 
 def test_kernels_are_timed_on_slices_that_cover_everything():
-    import kernels as kernel_benchmark
+    import loops as loop_benchmark
 
-    models = kernel_benchmark.arrays(1 << 20, 2)
-    for make in kernel_benchmark.kernels_on(models).values():
-        assert kernel_benchmark.processor_seconds(make, len(models[0]), 2) > 0
+    models = loop_benchmark.arrays(1 << 20, 2)
+    for make in loop_benchmark.kernels_on(models).values():
+        assert loop_benchmark.processor_seconds(make, len(models[0]), 2) > 0
 
 
 def test_the_large_profile_has_its_layers_and_agents():

@@ -5,7 +5,7 @@ thread that stays in its cache, as the engine's buffers do. Kernels take turns; 
 processor time of all threads per element and thread (so other programs on the machine disturb it
 little), as a median over rounds, and ratios are medians of those within a round.
 
-    python benchmarks/kernels.py [--agents 3] [--threads 1 2] [--rounds 7] [--elements 16000000]
+    python benchmarks/loops.py [--agents 3] [--threads 1 2] [--rounds 7] [--elements 16000000]
 """
 
 from __future__ import annotations
