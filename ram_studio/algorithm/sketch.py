@@ -81,10 +81,6 @@ class Sketch:
     steps: StepCounts | None = None
     warnings: tuple[str, ...] = ()
 
-    def with_warnings(self, warnings: Sequence[str]) -> Sketch:
-        """Return the sketch with more warnings."""
-        return replace(self, warnings=(*self.warnings, *warnings))
-
     @property
     def total(self) -> int:
         """Elements in all counted tensors."""

@@ -224,7 +224,7 @@ def splitmix64(key: int, index: int) -> int:
 def test_random_words_are_those_of_splitmix64(key, start, size):
     expected = [splitmix64(key, start + i) for i in range(size)]
     words = np.empty(size, np.uint64)
-    cpu.random_words(key, start, words)
+    cpu.random_words(np.uint64(key), start, words)
     assert words.tolist() == expected
     twin = torch_kernels.random_words(key, start, size, "cpu")
     assert [w % 2**64 for w in twin.tolist()] == expected
