@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 DTYPE_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 """How dtypes read, by their code in safetensors files."""
@@ -63,6 +64,12 @@ def ratio_text(ratio: float | None) -> str:
 def factor_text(factor: float | None) -> str:
     """Return a lambda; None for a method that has none."""
     return "–" if factor is None else f"{factor:.3f}"
+
+
+def dtypes_text(dtypes: Mapping[str, int]) -> str:
+    """Return dtypes with their elements by name, the most frequent first."""
+    most = sorted(dtypes, key=lambda code: -dtypes[code])
+    return " + ".join(DTYPE_NAMES.get(code, code) for code in most) or "–"
 
 
 def setting_text(name: str) -> str:
