@@ -1,11 +1,15 @@
-"""Where files are: those shipped (example agents, JavaScript, CSS), and those of the user."""
+"""Where files are: those shipped (example agents, JavaScript, CSS, templates), and the user's."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ram_studio.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -25,6 +29,24 @@ def asset_path(*parts: str) -> Path:
     raise CheckpointError(
         f"The shipped file assets/{'/'.join(parts)} is missing from this installation; "
         "install the package again."
+    )
+
+
+def templates(folder: Path, **options: Any) -> Environment:
+    """Return the templates of a folder: every value is escaped, a missing one is an error.
+
+    options: further ones of Jinja2's.
+    """
+    # Imported here: the command line's help needs none.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **options,
     )
 
 

@@ -16,7 +16,7 @@ import gradio as gr
 from ram_studio.algorithm.ladder import LADDER, snap
 from ram_studio.app.check import work as check
 from ram_studio.app.experiment import work as experiment
-from ram_studio.app.jobs import Report, Result, Work, begin, costing
+from ram_studio.app.jobs import Report, Result, Work, begin
 from ram_studio.app.load import work as load_work
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.sources import MAX_AGENTS, read_sources
@@ -248,13 +248,9 @@ class Endpoints:
         every = check.candidates(session)
         wanted = [str(m) for m in models] if models else list(every)
         _check_names("model", wanted, every)
-
-        def work(report: Report, cancel: CancelToken) -> Any:
-            chosen = {name: every[name] for name in wanted}
-            return check.score_models(chosen, plan, session, self._workspace, report, cancel)
-
-        effort = check.effort_of({name: every[name] for name in wanted}, plan, session)
-        report = (await _finish(costing(work, effort), session)).to_dict()
+        chosen = {name: every[name] for name in wanted}
+        work = check.score_work(chosen, plan, session, self._workspace)
+        report = (await _finish(work, session)).to_dict()
         for numbers in report["models"].values():
             # gradio_client takes anything with a "path" for a file to download.
             path = numbers.pop("path", None)
@@ -301,12 +297,8 @@ class Endpoints:
         _check_names("preset", [str(preset)] if preset else [], experiment.PRESETS)
         chosen = experiment.USUAL if rows is None else [str(row) for row in rows]
         recipes = experiment.rows_for(loaded, preset, chosen, settings or {})
-
-        def work(report: Report, cancel: CancelToken) -> Any:
-            return experiment.compare(recipes, limit, session, self._workspace, report, cancel)
-
-        effort = experiment.compare_effort(recipes, int(limit), session)
-        return (await _finish(costing(work, effort), session)).to_dict()
+        work = experiment.compare_work(recipes, limit, session, self._workspace)
+        return (await _finish(work, session)).to_dict()
 
     async def sweep(
         self,
@@ -351,12 +343,8 @@ class Endpoints:
             search=search,
             trials=trials,
         )
-
-        def work(report: Report, cancel: CancelToken) -> Any:
-            return experiment.sweep(plan, session, self._workspace, report, cancel)
-
-        effort = experiment.sweep_effort(plan)
-        return (await _finish(costing(work, effort), session)).to_dict()
+        work = experiment.sweep_work(plan, session, self._workspace)
+        return (await _finish(work, session)).to_dict()
 
 
 def build(workspace: Workspace) -> None:

@@ -22,6 +22,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import gradio as gr
 
 from ram_studio.app import templates
+from ram_studio.app.boxes import html
 from ram_studio.app.numbers import duration_text
 from ram_studio.app.public.lanes import Effort, Place, Turn
 from ram_studio.app.public.visitor import way_out, without_places
@@ -240,6 +241,14 @@ def stop_button(elem_id: str, label: str = STOP) -> gr.Button:
     return gr.Button(label, variant="stop", visible=False, elem_id=elem_id)
 
 
+def job_controls(label: str, *, start: str, stop: str, status: str) -> JobControls:
+    """Lay out a job's button, its Stop and its status; start, stop, status: their element ids."""
+    with gr.Row(elem_classes="actions"):
+        started = gr.Button(label, variant="primary", elem_id=start)
+        stopped = stop_button(stop)
+    return JobControls(started, stopped, html(elem_id=status))
+
+
 def watch(
     session: Session,
     controls: JobControls,
@@ -323,14 +332,18 @@ def resume_id(controls: JobControls) -> str:
 def connect(
     controls: JobControls,
     workspace: Workspace,
-    run: Callable[..., Iterator[Updates]],
+    run: Callable[[dict[Any, Any], Session], Iterator[Updates]],
     inputs: Any,
     outputs: Iterable[Any],
 ) -> Any:
     """Connect a panel's start and stop buttons; return the event, for a ``.then``.
 
-    run: the handler, whose body is a ``watch``. outputs: what it updates besides the controls.
+    run: (data of the inputs, session) -> a ``watch``. outputs: what it updates besides the
+    controls.
     """
+
+    def start(data: dict[Any, Any], request: gr.Request) -> Iterator[Updates]:
+        yield from run(data, workspace.session_of(request))
 
     def stop(request: gr.Request) -> None:
         job = workspace.session(request.session_hash).job
@@ -354,4 +367,4 @@ def connect(
     # Pressed by a reloaded page, see page.js.
     again = gr.Button(visible="hidden", elem_id=resume_id(controls))
     again.click(resume, None, every, **HEAVY)
-    return controls.start.click(run, inputs, every, **HEAVY)
+    return controls.start.click(start, inputs, every, **HEAVY)

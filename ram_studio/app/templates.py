@@ -10,22 +10,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ram_studio.app import numbers
 from ram_studio.app.palette import SHAPE_PATHS
 from ram_studio.errors import RamStudioError, Stopped
+from ram_studio.resources import templates
 
 Tone = Literal["good", "note", "warn", "bad", "plain"]
 
-_ENVIRONMENT = Environment(
-    loader=FileSystemLoader(Path(__file__).parent),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
+_ENVIRONMENT = templates(Path(__file__).parent)
 _ENVIRONMENT.globals["shape_paths"] = SHAPE_PATHS
 for _name in ("epsilon", "size", "duration", "count", "percent", "ratio", "factor", "dtypes"):
     _ENVIRONMENT.filters[_name] = getattr(numbers, f"{_name}_text")

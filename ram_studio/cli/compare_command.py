@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ram_studio.cli import options
 from ram_studio.cli.evaluate_command import Fresh, NoStore, Store, open_store, stopped
 from ram_studio.cli.progress import status_line
-from ram_studio.cli.tables import print_table, write_csv
+from ram_studio.cli.tables import number_text, print_table, score_text, write_csv
+
+if TYPE_CHECKING:
+    from ram_studio.checkpoints.record.recipe import Recipe
 
 
 def compare(
@@ -53,7 +56,8 @@ def compare(
     from ram_studio.checkpoints.record.sketch_file import load_sketch
     from ram_studio.evals.experiment.run import compare_methods
 
-    rows = _rows(base, agent, row, experiment, dtype, rounding, seed)
+    output = {"dtype": dtype, "rounding": rounding, "seed": seed}
+    rows = _rows(options.parse_recipe(base, agent, "compare", **output), row, experiment)
     with open_store(store, no_store) as answers, status_line(quiet=as_json) as tell:
         table = compare_methods(
             rows,
@@ -78,29 +82,10 @@ def compare(
         raise stopped(no_store)
 
 
-def _rows(
-    base: str | None,
-    agent: list[str] | None,
-    row: list[str] | None,
-    experiment: list[str] | None,
-    dtype: str | None,
-    rounding: str,
-    seed: int,
-) -> dict[str, Any]:
+def _rows(recipe: Recipe, row: list[str] | None, experiment: list[str] | None) -> dict[str, Recipe]:
     """Return the recipes asked for by label."""
-    from ram_studio.checkpoints.record.recipe import make_recipe
     from ram_studio.evals.experiment.presets import experiment_recipes, rows_of
 
-    recipe = make_recipe(
-        {
-            "base": options.require_base(base),
-            "agents": options.parse_agents(agent),
-            "dtype": dtype,
-            "rounding": rounding,
-            "seed": seed,
-        },
-        where="compare",
-    )
     found = rows_of(recipe, [options.parse_method(text, "row") for text in row or []])
     for name in experiment or ([] if found else ["standard"]):
         found |= experiment_recipes(name, recipe)
@@ -116,14 +101,14 @@ def _print(described: dict[str, Any]) -> None:
         lines.append(
             (
                 row["row"],
-                *(f"{s['score']:.3f} [{s['ci95'][0]:.2f}, {s['ci95'][1]:.2f}]" for s in scores),
-                _number(row["average"]),
-                "-" if row["merge_seconds"] is None else f"{row['merge_seconds']:.2f}",
+                *map(score_text, scores),
+                number_text(row["average"]),
+                number_text(row["merge_seconds"], ".2f"),
                 "reference" if is_reference else (row["versus"] or {}).get("outcome", "-"),
             )
         )
         factors += [
-            (row["row"], name, _number(a["lambda"]), _number(a["effective_lambda"]))
+            (row["row"], name, number_text(a["lambda"]), number_text(a["effective_lambda"]))
             for name, a in row["agents"].items()
         ]
     columns = ("row", *domains, "average", "merge s", "vs reference")
@@ -132,7 +117,3 @@ def _print(described: dict[str, Any]) -> None:
     print_table(("row", "agent", "lambda asked", "lambda stored"), factors)
     for sentence in described["statements"]:
         print(sentence)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"

@@ -6,13 +6,13 @@ import contextlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ram_studio.cli import options
 from ram_studio.cli.progress import status_line
-from ram_studio.cli.tables import print_table
+from ram_studio.cli.tables import number_text, print_table, score_text
 from ram_studio.errors import Stopped
 
 if TYPE_CHECKING:
@@ -31,8 +31,10 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Ask again what is stored."
 Lengths = Annotated[
     str, typer.Option(help="Prompt lengths of the memory suite in tokens, such as 1k,4k.")
 ]
-Chat = Annotated[str, typer.Option(help="Chat template: auto, template or none.")]
-Code = Annotated[str, typer.Option(help="Run code that models write, sealed off: auto, on or off.")]
+Chat = Annotated[Literal["auto", "template", "none"], typer.Option(help="Chat template.")]
+Code = Annotated[
+    Literal["auto", "on", "off"], typer.Option(help="Run code that models write, sealed off.")
+]
 BatchSize = Annotated[int, typer.Option(help="Prompts decoded together.")]
 Export = Annotated[
     list[str] | None,
@@ -72,8 +74,8 @@ def evaluate(
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds for one answer of an endpoint.")] = 300.0,
     engine: Annotated[
-        str,
-        typer.Option(help="What answers for folders: transformers, vllm or lm-eval (its tasks)."),
+        Literal["transformers", "vllm", "lm-eval"],
+        typer.Option(help="What answers for folders; lm-eval has tasks of its own."),
     ] = "transformers",
     tasks: Annotated[
         str | None, typer.Option(help="Tasks of --engine lm-eval, such as gsm8k,ifeval.")
@@ -94,18 +96,18 @@ def evaluate(
     from ram_studio.evals import evaluate as ask
     from ram_studio.evals.lm_eval import evaluate_with_harness
 
-    template = options.choice(chat, ("auto", "template", "none"), "--chat")
     if endpoint is None:
         sources: dict[str, Any] = dict(name_models(models))
     else:
         token = _token(token_env)
-        options_of = {"token": token, "chat": template, "seconds": timeout}
-        sources = {name: EndpointEngine(endpoint, name, **options_of) for name in models}
+        sources = {
+            name: EndpointEngine(endpoint, name, token=token, chat=chat, seconds=timeout)
+            for name in models
+        }
     _check_engine(engine, tasks, include_path, endpoint)
     # Before hours are spent: what is only needed at the end must be right, too.
     chosen = parse_specialists(specialists, sources)
     check_exports(export)
-    may_run = options.choice(code, ("auto", "on", "off"), "--code")
     sizes = parse_lengths(lengths)
     with open_store(store, no_store) as answers, status_line(quiet=as_json) as tell:
 
@@ -117,7 +119,7 @@ def evaluate(
                 sources,
                 tasks,
                 limit=limit,
-                chat=template,
+                chat=chat,
                 device=device,
                 include_path=include_path,
                 store=answers,
@@ -131,8 +133,8 @@ def evaluate(
                 limit=limit,
                 seed=seed,
                 lengths=sizes,
-                chat=template,
-                code=may_run,
+                chat=chat,
+                code=code,
                 engine="vllm" if engine == "vllm" else "transformers",
                 device=device,
                 batch_size=batch_size,
@@ -166,13 +168,9 @@ def show(
     domains = list(report.items)
     rows = []
     for name, model in report.models.items():
-        cells = []
-        for domain in domains:
-            score = model.domains[domain]
-            low, high = score.ci95
-            cells.append(f"{score.score:.3f} [{low:.2f}, {high:.2f}]")
-        average = model.average
-        rows.append((name, *cells, "-" if average != average else f"{average:.3f}"))
+        row = model.to_dict()
+        cells = [score_text(row["domains"][domain]) for domain in domains]
+        rows.append((name, *cells, number_text(row["average"])))
     if domains:
         sizes = {len(items) for items in report.items.values()}
         n = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{min(sizes)}"
@@ -224,22 +222,19 @@ def _print_health(report: EvalReport) -> None:
     if not measured:
         return
     keys = [key for key in next(iter(measured.values())) if key != "warnings"]
-    rows = [(key, *(_number(health[key]) for health in measured.values())) for key in keys]
+    rows = [
+        (key, *(number_text(health[key], ".4g") for health in measured.values())) for key in keys
+    ]
     print_table(("health", *measured), rows)
     for name, health in measured.items():
         for warning in health["warnings"]:
             print(f"{name}: {warning}.")
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def _check_engine(
     engine: str, tasks: str | None, include_path: Path | None, endpoint: str | None
 ) -> None:
     """Raise typer.BadParameter (exit code 2) for engines and options that do not go together."""
-    options.choice(engine, ("transformers", "vllm", "lm-eval"), "--engine")
     if endpoint is not None and engine != "transformers":
         raise typer.BadParameter(
             "an endpoint answers itself; leave the engine out", param_hint="--engine"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ram_studio.errors import SettingsError
+
+if TYPE_CHECKING:
+    from ram_studio.checkpoints.record.recipe import Recipe
 
 Base = Annotated[str | None, typer.Option(help="Base model: folder or Hub id owner/name[@rev].")]
 Agents = Annotated[
@@ -76,6 +79,17 @@ def parse_agents(pairs: list[str] | None) -> dict[str, str]:
     return agents
 
 
+def parse_recipe(base: str | None, agent: list[str] | None, where: str, **values: Any) -> Recipe:
+    """Return the recipe of ``--base``, ``--agent`` and further fields.
+
+    Raises: typer.BadParameter and SettingsError for what cannot be.
+    """
+    from ram_studio.checkpoints.record.recipe import make_recipe
+
+    agents = parse_agents(agent)
+    return make_recipe({"base": require_base(base), "agents": agents, **values}, where=where)
+
+
 def policies(missing: str, extra: str, rows: str) -> dict[str, Any]:
     """Return what to do where an agent does not fit, as arguments; the check refuses others."""
     return {"missing": missing, "extra": extra, "rows": rows}
@@ -89,13 +103,3 @@ def require_base(base: str | None) -> str:
     if not base:
         raise typer.BadParameter("no base model was given", param_hint="--base")
     return base
-
-
-def choice(value: str, allowed: tuple[str, ...], option: str) -> Any:
-    """Return the value if it is one of those allowed.
-
-    Raises: typer.BadParameter (exit code 2) otherwise.
-    """
-    if value not in allowed:
-        raise typer.BadParameter(f"{value!r} is none of {', '.join(allowed)}", param_hint=option)
-    return value

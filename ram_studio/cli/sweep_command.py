@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -25,11 +25,10 @@ from ram_studio.cli.evaluate_command import (
     parse_lengths,
     stopped,
 )
-from ram_studio.cli.tables import print_table, write_csv
+from ram_studio.cli.tables import print_table, score_text, write_csv
 from ram_studio.errors import Stopped
 
 if TYPE_CHECKING:
-    from ram_studio.evals.experiment.plan import SweepPlan
     from ram_studio.evals.experiment.table import SweepState
 
 _SHOWN_LIVE = 20
@@ -69,7 +68,7 @@ def sweep(
     ] = None,
     minutes: Annotated[float | None, typer.Option(help="Time for everything.")] = None,
     search: Annotated[
-        str, typer.Option(help="grid (every combination) or optuna (proposes settings).")
+        Literal["grid", "optuna"], typer.Option(help="Every combination, or what Optuna proposes.")
     ] = "grid",
     trials: Annotated[int, typer.Option(help="Settings that a search proposes.")] = 20,
     max_settings: Annotated[int, typer.Option(help="Largest grid to accept.")] = 200,
@@ -100,25 +99,26 @@ def sweep(
         raise typer.BadParameter("the base is given twice", param_hint="--base")
     if not over:
         raise typer.BadParameter("say what to vary, for example r=0:0.5:6", param_hint="--over")
+    settings = options.parse_pairs(set_, "set KEY=VALUE")
     plan = SweepPlan(
-        _recipe(base if model is None else model, agent, method, set_),
+        options.parse_recipe(base or model, agent, "sweep", method=method, settings=settings),
         parse_axes(over),
         suites=suite,
         items=items,
         held_out=held_out,
         minutes=minutes,
-        search=options.choice(search, ("grid", "optuna"), "--search"),
+        search=search,
         trials=trials,
         max_settings=max_settings,
         early_stop=early_stop,
         seed=seed,
         lengths=parse_lengths(lengths),
-        chat=options.choice(chat, ("auto", "template", "none"), "--chat"),
-        code=options.choice(code, ("auto", "on", "off"), "--code"),
+        chat=chat,
+        code=code,
     )
     with (
         open_store(store, no_store) as answers,
-        _live(plan, quiet=as_json) as (show, on_progress),
+        _live(quiet=as_json) as (show, on_progress),
     ):
         running = Runner(
             plan,
@@ -141,20 +141,6 @@ def sweep(
         raise stopped(no_store)
 
 
-def _recipe(base: str | None, agent: list[str] | None, method: str, pairs: list[str] | None) -> Any:
-    from ram_studio.checkpoints.record.recipe import make_recipe
-
-    return make_recipe(
-        {
-            "base": options.require_base(base),
-            "agents": options.parse_agents(agent),
-            "method": method,
-            "settings": options.parse_pairs(pairs, "set KEY=VALUE"),
-        },
-        where="sweep",
-    )
-
-
 def _report(state: SweepState, csv: Path | None, as_json: bool) -> None:
     if csv is not None:
         write_csv(state.to_frame(), csv)
@@ -166,12 +152,12 @@ def _report(state: SweepState, csv: Path | None, as_json: bool) -> None:
         (
             row.label,
             f"{row.correct}/{row.n}" if row.n else "-",
-            _interval(row),
+            score_text(row.score.to_dict()),
             *(f"{row.domains[d].score:.3f}" if d in row.domains else "-" for d in domains),
             _lambdas(row),
             _outcome(row, state),
         )
-        for row in _sorted(state)
+        for row in state.ranked
     ]
     columns = ("setting", "right", "score", *domains, "lambda", "")
     print_table(columns, lines, title=f"{state.suites}, {state.chosen_by} items to choose by")
@@ -180,23 +166,6 @@ def _report(state: SweepState, csv: Path | None, as_json: bool) -> None:
     for row in state.rows:
         if row.note:
             print(f"{row.label}: {row.note}")
-
-
-def _sorted(state: SweepState) -> list[Any]:
-    """Return the rows, the winner first, those that are out last."""
-
-    def rank(row: Any) -> tuple[Any, ...]:
-        score = row.correct / row.n if row.n else -1.0
-        return row.label != state.winner, row.is_out, -score
-
-    return sorted((row for row in state.rows), key=rank)
-
-
-def _interval(row: Any) -> str:
-    if not row.n:
-        return "-"
-    low, high = row.score.ci95
-    return f"{row.score.score:.3f} [{low:.2f}, {high:.2f}]"
 
 
 def _lambdas(row: Any) -> str:
@@ -221,7 +190,7 @@ def _outcome(row: Any, state: SweepState) -> str:
 
 @contextlib.contextmanager
 def _live(
-    plan: SweepPlan, *, quiet: bool
+    *, quiet: bool
 ) -> Iterator[tuple[Callable[[SweepState], None], Callable[[str, int, int], None] | None]]:
     """Yield functions that draw a state and an answer's progress; silent without a terminal."""
     if quiet or not sys.stderr.isatty():
@@ -240,9 +209,14 @@ def _live(
         for column in ("setting", "right", "score [95 %]", ""):
             table.add_column(column, justify="left" if column == "setting" else "right")
         state = latest[-1]
-        for row in _sorted(state)[:_SHOWN_LIVE]:
+        for row in state.ranked[:_SHOWN_LIVE]:
             style = "dim" if row.is_out else "bold" if row.label == state.winner else ""
-            cells = (row.label, f"{row.correct}/{row.n}", _interval(row), _outcome(row, state))
+            cells = (
+                row.label,
+                f"{row.correct}/{row.n}",
+                score_text(row.score.to_dict()),
+                _outcome(row, state),
+            )
             table.add_row(*(Text(cell, style=style) for cell in cells))
         hidden = len(state.rows) - _SHOWN_LIVE
         more = [Text(f"... and {hidden} more", style="dim")] if hidden > 0 else []

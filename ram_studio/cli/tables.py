@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ram_studio.errors import OutputError
 
@@ -37,6 +37,19 @@ def write_csv(frame: DataFrame, path: Path) -> None:
         frame.to_csv(path, index=False, lineterminator="\n")
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def score_text(score: Mapping[str, Any]) -> str:
+    """Return a score as `DomainScore.to_dict` has it with its interval, "-" for none."""
+    if not score["n"]:
+        return "-"
+    low, high = score["ci95"]
+    return f"{score['score']:.3f} [{low:.2f}, {high:.2f}]"
+
+
+def number_text(value: float | None, form: str = ".3f") -> str:
+    """Return a number in a form, "-" for none."""
+    return f"{value:{form}}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
 def ratio(value: float | None, digits: int = 4) -> str:

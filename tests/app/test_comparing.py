@@ -151,7 +151,7 @@ def test_the_files_lie_in_the_session_s_folder_and_go_with_another_load(session:
 def test_fisher_rows_name_no_folder(session: Session, workspace: Workspace) -> None:
     rows = work.rows_for(load_example("1"), "", ["fisher"], TUNED)
     few = {n: r.model_copy(update={"settings": {"examples": 1}}) for n, r in rows.items()}
-    found = work.compare(few, 1, session, workspace, lambda _: None, CancelToken())
+    found = work.compare_work(few, 1, session, workspace)(lambda _: None, CancelToken())
     assert "files" not in found.merges["fisher"]["recipe"]["settings"]
     assert str(session.folder) not in found.to_frame().to_csv()
     assert (session.folder / "fisher").is_dir()
@@ -166,7 +166,7 @@ def test_a_stopped_comparison_keeps_what_was_answered_and_goes_on(
         if event[1] == 5:
             cancel.cancel()
 
-    stopped = work.compare(rows, 10, session, workspace, stop_at_the_last, cancel).to_dict()
+    stopped = work.compare_work(rows, 10, session, workspace)(stop_at_the_last, cancel).to_dict()
     assert stopped["ending"] == "stopped"
     assert [row["row"] for row in stopped["rows"]] == ["base", "coding", "tool", "memory", "ram"]
     assert list(stopped["unfinished"]) == ["ram+"]

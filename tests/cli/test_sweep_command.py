@@ -52,7 +52,7 @@ def test_a_search_says_that_its_settings_were_proposed(cli):
     [
         ([], 2, "say what to vary"),
         (["--over", "r=0:1:3", "--base", "b"], 2, "given twice"),
-        (["--over", "r=0:1:3", "--search", "luck"], 2, "'luck' is none of grid, optuna"),
+        (["--over", "r=0:1:3", "--search", "luck"], 2, "'luck' is not one of 'grid', 'optuna'"),
         (["--over", "r=0:1:3", "--set", "gamma=1"], 1, "has no setting 'gamma'"),
         (["--over", "gamma=0:1:3"], 1, "No method has a setting 'gamma'"),
         (["--over", "r=0:1:3", "--suite", "health"], 1, "'health' cannot be asked here"),

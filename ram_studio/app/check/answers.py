@@ -7,7 +7,7 @@ models, and merges of them, answered is shared between visitors: nobody waits fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,17 +51,9 @@ class SharingStore(AnswerStore):
         self._shared = AnswerStore(shared)
         self._twins: dict[int, int] = {}
 
-    def open_run(
-        self,
-        key: RunKey,
-        *,
-        model: str,
-        path: str | None = None,
-        merge: Mapping[str, Any] | None = None,
-        fresh: bool = False,
-    ) -> int:
+    def open_run(self, key: RunKey, *, fresh: bool = False, **labels: Any) -> int:
         """Return the run with this key, with what any visitor's model of this key answered."""
-        run = super().open_run(key, model=model, path=path, merge=merge, fresh=fresh)
+        run = super().open_run(key, fresh=fresh, **labels)
         if not fresh:
             self.adopt(run, key, self._shared.path)
         # Under no name of this visitor's, who may have called a merge anything.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import gradio as gr
 
-from ram_studio.app.boxes import html
+from ram_studio.app.boxes import choice, html, slider
 from ram_studio.app.check.work import BASE, agents_of
 from ram_studio.app.jobs import QUIET, Updates
 from ram_studio.app.shared import Shared
@@ -61,33 +61,14 @@ class Browser:
             html("<h3>Read the answers</h3>")
             with gr.Row(elem_classes="check-form"):
                 domains = list(DOMAINS)
-                self.domain = gr.Dropdown(
-                    [(d.capitalize(), d) for d in domains],
-                    value=domains[0],
-                    label="Skill",
-                    filterable=False,
-                    elem_id="item-domain",
-                    min_width=140,
-                )
-                self.which = gr.Dropdown(
-                    [(label, key) for key, label in FILTERS.items()],
-                    value="all",
-                    label="Which prompts",
-                    filterable=False,
-                    elem_id="item-filter",
-                    min_width=200,
-                )
-                self.position = gr.Slider(
-                    1,
-                    2,
-                    value=1,
-                    step=1,
-                    label="Prompt",
-                    buttons=[],
-                    elem_id="item-position",
-                    min_width=220,
-                    scale=2,
-                )
+                skills = [(d.capitalize(), d) for d in domains]
+                shape = {"min_width": 140, "elem_id": "item-domain"}
+                self.domain = choice("Skill", skills, domains[0], **shape)
+                filters = [(label, key) for key, label in FILTERS.items()]
+                shape = {"min_width": 200, "elem_id": "item-filter"}
+                self.which = choice("Which prompts", filters, "all", **shape)
+                place = {"min_width": 220, "scale": 2, "elem_id": "item-position"}
+                self.position = slider("Prompt", (1, 2), 1, 1, **place)
             with gr.Row(elem_classes="actions"):
                 previous = gr.Button("Previous", size="sm", elem_id="item-previous")
                 following = gr.Button("Next", size="sm", elem_id="item-next")

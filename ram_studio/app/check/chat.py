@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gradio as gr
 from markupsafe import Markup
 
-from ram_studio.app.boxes import html
+from ram_studio.app.boxes import choice, html, slider
 from ram_studio.app.check import chatting
 from ram_studio.app.check.work import agents_of
-from ram_studio.app.jobs import JobControls, Updates, Work, connect, stop_button, watch
+from ram_studio.app.jobs import Updates, Work, connect, job_controls, watch
 from ram_studio.app.session import Chat, Session
 from ram_studio.app.shared import Shared
 from ram_studio.app.templates import render
@@ -55,13 +55,8 @@ class ChatPanel:
             "the most likely word. A model's own chat format is used where it has one; others "
             "continue your text.</p>"
         )
-        self.examples = gr.Dropdown(
-            _example_prompts(),
-            value=None,
-            label="Example prompts",
-            filterable=False,
-            elem_id="chat-examples",
-        )
+        prompts = _example_prompts()
+        self.examples = choice("Example prompts", prompts, None, elem_id="chat-examples")
         self.question = gr.Textbox(
             label="Question",
             placeholder="Write anything, or take an example prompt",
@@ -71,27 +66,17 @@ class ChatPanel:
             elem_id="chat-question",
         )
         with gr.Row(elem_classes="check-form"):
-            self.tokens = gr.Slider(
-                8,
-                most_tokens,
-                value=_DEFAULT_TOKENS,
-                step=8,
-                label="At most so many tokens",
-                buttons=[],
-                min_width=220,
-                elem_id="chat-tokens",
-            )
+            shape = {"min_width": 220, "elem_id": "chat-tokens"}
+            ends = (8, most_tokens)
+            self.tokens = slider("At most so many tokens", ends, _DEFAULT_TOKENS, 8, **shape)
             self.template = gr.Checkbox(
                 True,
                 label="Use the models' own chat format",
                 min_width=220,
                 elem_id="chat-template",
             )
-        with gr.Row(elem_classes="actions"):
-            ask = gr.Button("Ask", variant="primary", elem_id="chat-ask")
-            stop = stop_button("stop-chat")
-        status = html(elem_id="chat-status")
-        self.controls = JobControls(ask, stop, status)
+        ids = {"start": "chat-ask", "stop": "stop-chat", "status": "chat-status"}
+        self.controls = job_controls("Ask", **ids)
         self.answers = html(elem_id="chat-answers")
 
     def _show(self, session: Session) -> Updates:
@@ -99,8 +84,7 @@ class ChatPanel:
         said = chat_html(session.chat, agents_of(session)) if session.chat else ""
         return {self.examples: gr.update(visible=is_example), self.answers: said}
 
-    def _run(self, data: dict[Any, Any], request: gr.Request) -> Iterator[Updates]:
-        session = self.shared.session(request)
+    def _run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
         agents = agents_of(session)
 
         def prepare() -> Work[Chat]:

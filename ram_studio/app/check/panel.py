@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from ram_studio.app.boxes import html
+from ram_studio.app.boxes import html, slider
 from ram_studio.app.check import view, work
 from ram_studio.app.check.browse import Browser
 from ram_studio.app.check.chat import ChatPanel
@@ -18,11 +18,9 @@ from ram_studio.app.jobs import (
     QUIET,
     Job,
     JobControls,
-    Report,
     Updates,
     Work,
     connect,
-    costing,
     stop_button,
     watch,
 )
@@ -30,7 +28,6 @@ from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
 from ram_studio.app.shared import Shared
 from ram_studio.app.templates import callout, empty_state, failure, render, step_head
-from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError
 from ram_studio.evals import EvalReport
 
@@ -98,16 +95,8 @@ class CheckPanel:
                 elem_id="check-kind",
                 min_width=260,
             )
-            self.limit = gr.Slider(
-                50,
-                300,
-                value=200,
-                step=50,
-                label="Prompts per skill",
-                buttons=[],
-                elem_id="limit",
-                min_width=200,
-            )
+            shape = {"min_width": 200, "elem_id": "limit"}
+            self.limit = slider("Prompts per skill", (50, 300), 200, 50, **shape)
         with gr.Column(visible=False, elem_id="general-suites") as self.general:
             self._lay_out_suites(settings)
         with gr.Row(elem_classes="actions"):
@@ -155,7 +144,7 @@ class CheckPanel:
         connect(
             self.controls,
             self.shared.workspace,
-            self._run,
+            self.run,
             form | set(self.items.values()),
             result,
         )
@@ -213,25 +202,17 @@ class CheckPanel:
             limits = {name: data[box] for name, box in self.items.items()}
         return work.make_plan(suites, limits, data[self.lengths] or (), self.shared.settings)
 
-    def _run(self, data: dict[Any, Any], request: gr.Request) -> Iterator[Updates]:
-        yield from self.run(data, self.shared.session(request))
-
     def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
         """Evaluate as the form says, yielding updates as it goes."""
-        workspace = self.shared.workspace
         last: list[Scoring] = []
 
         def prepare() -> Work[EvalReport]:
             chosen, plan = work.choose(data[self.models] or (), session), self._read(data)
 
-            def score(report: Report, cancel: CancelToken) -> EvalReport:
-                def tell(event: Scoring) -> None:
-                    last[:] = [event]
-                    report(event)
+            def also(event: Scoring) -> None:
+                last[:] = [event]
 
-                return work.score_models(chosen, plan, session, workspace, tell, cancel)
-
-            return costing(score, work.effort_of(chosen, plan, session))
+            return work.score_work(chosen, plan, session, self.shared.workspace, also)
 
         def tell(event: Scoring | None) -> Updates:
             return {self.controls.status: progress_html(event)}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ram_studio.app.check.answers import open_answers
 from ram_studio.app.check.progress_grid import Cell, Scoring
-from ram_studio.app.jobs import Report
+from ram_studio.app.jobs import Report, Work, costing
 from ram_studio.app.public.lanes import Effort
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
@@ -111,23 +111,6 @@ def make_plan(
     return Plan(chosen, whole, wanted or allowed[:1])
 
 
-def effort_of(models: Mapping[str, Candidate], plan: Plan, session: Session) -> Effort:
-    """Return what an evaluation costs: a part for each model, in answers.
-
-    Of a shipped set's models, and of equal merges of them, answers are there for the next visitor.
-    """
-    skills = 3
-    answers = sum(plan.limits.get(n, 10) * (skills if n == SUITE else 1) for n in plan.suites)
-    asked = repr((plan.suites, sorted(plan.limits.items()), plan.lengths))
-    loaded = session.loaded
-    is_example = loaded is not None and loaded.example is not None
-    parts = {
-        f"{'' if is_example else session.key} {model.recipe or model.path} {asked}": answers
-        for model in models.values()
-    }
-    return Effort("answers" if is_example else "slow answers", parts)
-
-
 class _Watch:
     """Turns what an evaluation tells into snapshots with the speed of the last seconds."""
 
@@ -199,6 +182,37 @@ def score_models(
         if settings.is_private:
             raise
         raise EvaluationError(without_folders(str(error), folders, session)) from error
+
+
+def score_work(
+    models: Mapping[str, Candidate],
+    plan: Plan,
+    session: Session,
+    workspace: Workspace,
+    also: Report | None = None,
+) -> Work[EvalReport]:
+    """Return the work of `score_models`; it costs a part for each model, in answers.
+
+    Of a shipped set's models, and of equal merges of them, answers are there for the next visitor.
+
+    Args:
+        also: told what the job is told.
+    """
+
+    def score(report: Report, cancel: CancelToken) -> EvalReport:
+        def tell(event: Scoring) -> None:
+            if also is not None:
+                also(event)
+            report(event)
+
+        return score_models(models, plan, session, workspace, tell, cancel)
+
+    skills = 3
+    answers = sum(plan.limits.get(n, 10) * (skills if n == SUITE else 1) for n in plan.suites)
+    asked = repr((plan.suites, sorted(plan.limits.items()), plan.lengths))
+    owner = session.key if session.models.example is None else ""
+    parts = {f"{owner} {model.recipe or model.path} {asked}": answers for model in models.values()}
+    return costing(score, Effort("slow answers" if owner else "answers", parts))
 
 
 def time_limit(settings: Settings, cancel: CancelToken) -> Callable[[], bool]:

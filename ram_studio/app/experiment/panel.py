@@ -12,26 +12,22 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
-from ram_studio.app.boxes import html
+from ram_studio.app.boxes import choice, html, slider
 from ram_studio.app.experiment import view, work
 from ram_studio.app.experiment.sweep_panel import SweepPanel
 from ram_studio.app.experiment.table import method_grid, result_table
 from ram_studio.app.experiment.time_score import time_score_file
 from ram_studio.app.jobs import (
     QUIET,
-    JobControls,
-    Report,
     Updates,
     Work,
     connect,
-    costing,
-    stop_button,
+    job_controls,
     watch,
 )
 from ram_studio.app.session import Comparison, Session
 from ram_studio.app.shared import Shared
 from ram_studio.app.templates import callout, failure, progress
-from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.experiment.method_table import MethodTable
 from ram_studio.evals.experiment.presets import EXPERIMENTS
@@ -75,7 +71,7 @@ class ComparePanel:
             self._lay_out_form()
             self._lay_out_result()
         form = {self.preset, self.methods, self.limit, *shared.tuning.all}
-        connect(self.controls, shared.workspace, self._run, form, self._shown)
+        connect(self.controls, shared.workspace, self.run, form, self._shown)
         self.preset.input(
             self._show_about, self.preset, [self.methods, self.about], queue=False, **QUIET
         )
@@ -83,36 +79,20 @@ class ComparePanel:
 
     def _lay_out_form(self) -> None:
         with gr.Row(elem_classes="check-form"):
-            self.preset = gr.Dropdown(
-                [(_OWN, ""), *((EXPERIMENTS[name].title, name) for name in work.PRESETS)],
-                value="",
-                label="What to compare",
-                filterable=False,
-                min_width=220,
-                elem_id="compare-preset",
-            )
-            self.limit = gr.Slider(
-                10,
-                300,
-                value=100,
-                step=10,
-                label="Prompts per skill",
-                buttons=[],
-                min_width=220,
-                elem_id="compare-limit",
-            )
+            presets = [(_OWN, ""), *((EXPERIMENTS[name].title, name) for name in work.PRESETS)]
+            shape = {"min_width": 220, "elem_id": "compare-preset"}
+            self.preset = choice("What to compare", presets, "", **shape)
+            shape = {"min_width": 220, "elem_id": "compare-limit"}
+            self.limit = slider("Prompts per skill", (10, 300), 100, 10, **shape)
         self.methods = gr.CheckboxGroup(
-            [(choice.title, name) for name, choice in work.CHOICES.items()],
+            [(row.title, name) for name, row in work.CHOICES.items()],
             value=list(work.USUAL),
             label="Methods",
             elem_id="compare-choice",
         )
         self.about = html(_OWN_NOTE, elem_id="compare-about", elem_classes="fine")
-        with gr.Row(elem_classes="actions"):
-            start = gr.Button("Compare", variant="primary", elem_id="compare")
-            stop = stop_button("stop-compare")
-        status = html(elem_id="compare-status")
-        self.controls = JobControls(start, stop, status)
+        ids = {"start": "compare", "stop": "stop-compare", "status": "compare-status"}
+        self.controls = job_controls("Compare", **ids)
 
     def _lay_out_result(self) -> None:
         with gr.Column(visible=False, elem_id="comparison", elem_classes="compared") as self.result:
@@ -147,31 +127,22 @@ class ComparePanel:
         text = EXPERIMENTS[preset].description if preset else _OWN_NOTE
         return {self.methods: gr.update(visible=not preset), self.about: text}
 
-    def _run(self, data: dict[Any, Any], request: gr.Request) -> Iterator[Updates]:
-        yield from self.run(data, self.shared.session(request))
-
     def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
         """Compare as the form says, yielding updates as it goes."""
         preset = data[self.preset] or ""
         title = EXPERIMENTS[preset].title if preset else _OWN
 
-        def prepare() -> Work[Comparison]:
+        def prepare() -> Work[MethodTable]:
             tuned = self.shared.tuning.read(data).values
             methods = data[self.methods] or ()
             rows = work.rows_for(session.models, preset, methods, tuned)
-            limit, workspace = int(data[self.limit]), self.shared.workspace
-
-            def compare(report: Report, cancel: CancelToken) -> Comparison:
-                table = work.compare(rows, limit, session, workspace, report, cancel)
-                return keep(table, title, session)
-
-            return costing(compare, work.compare_effort(rows, limit, session))
+            return work.compare_work(rows, int(data[self.limit]), session, self.shared.workspace)
 
         def tell(event: tuple[str, int, int] | None) -> Updates:
             return {self.controls.status: progress_html(event)}
 
-        def finish(found: Comparison) -> Updates:
-            session.comparison = found
+        def finish(table: MethodTable) -> Updates:
+            session.comparison = found = keep(table, title, session)
             said = callout(work.STOPPED) if found.table["ending"] == "stopped" else ""
             return {self.controls.status: said, **self._show(session)}
 

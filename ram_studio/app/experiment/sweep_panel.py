@@ -11,19 +11,16 @@ from markupsafe import Markup
 
 from ram_studio.algorithm.ladder import LADDER, snap
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app.boxes import html
+from ram_studio.app.boxes import html, slider
 from ram_studio.app.experiment import work
 from ram_studio.app.experiment.sweep_figure import axes_of, axis_label, sweep_figure
-from ram_studio.app.experiment.table import ordered, result_table, sweep_grid
+from ram_studio.app.experiment.table import result_table, sweep_grid
 from ram_studio.app.jobs import (
     QUIET,
-    JobControls,
-    Report,
     Updates,
     Work,
     connect,
-    costing,
-    stop_button,
+    job_controls,
     watch,
 )
 from ram_studio.app.numbers import epsilon_text, setting_text
@@ -31,7 +28,6 @@ from ram_studio.app.session import Session
 from ram_studio.app.shared import Shared
 from ram_studio.app.templates import callout, progress, render
 from ram_studio.app.tune.deep_link import ALPHA_MAX, R_MAX
-from ram_studio.engine.events import CancelToken
 from ram_studio.evals.experiment.table import SweepState
 from ram_studio.evals.suites import ALL_SUITES
 
@@ -82,26 +78,10 @@ class SweepPanel:
                 min_width=330,
                 elem_id="sweep-search",
             )
-            slider = {"buttons": [], "min_width": 180}
-            self.trials = gr.Slider(
-                4,
-                work.MAX_SETTINGS,
-                value=12,
-                step=1,
-                label="Settings to try",
-                visible=False,
-                elem_id="sweep-trials",
-                **slider,
-            )
-            self.items = gr.Slider(
-                10,
-                work.MAX_ITEMS,
-                value=30,
-                step=5,
-                label="Questions per skill",
-                elem_id="sweep-items",
-                **slider,
-            )
+            trials = {"visible": False, "min_width": 180, "elem_id": "sweep-trials"}
+            self.trials = slider("Settings to try", (4, work.MAX_SETTINGS), 12, 1, **trials)
+            items = {"min_width": 180, "elem_id": "sweep-items"}
+            self.items = slider("Questions per skill", (10, work.MAX_ITEMS), 30, 5, **items)
             self.minutes = gr.Number(
                 min(5.0, self.shared.settings.max_sweep_minutes),
                 label="At most minutes",
@@ -119,11 +99,8 @@ class SweepPanel:
 
     def _lay_out_result(self) -> None:
         self.count = html("", elem_id="sweep-count", elem_classes="fine")
-        with gr.Row(elem_classes="actions"):
-            start = gr.Button("Start", variant="primary", elem_id="sweep-start")
-            stop = stop_button("stop-sweep")
-        status = html(elem_id="sweep-status")
-        self.controls = JobControls(start, stop, status)
+        ids = {"start": "sweep-start", "stop": "stop-sweep", "status": "sweep-status"}
+        self.controls = job_controls("Start", **ids)
         self.axis = gr.Radio([], label="Show against", visible=False, elem_id="sweep-axis")
         self.chart = gr.Plot(visible=False, show_label=False, elem_id="sweep-chart")
         self.found = html(elem_id="sweep-found")
@@ -150,7 +127,7 @@ class SweepPanel:
 
     def _wire(self) -> None:
         shared, light = self.shared, {"queue": False, **QUIET}
-        connect(self.controls, shared.workspace, self._run, {self.axis, *self.form}, self.shown)
+        connect(self.controls, shared.workspace, self.run, {self.axis, *self.form}, self.shown)
         gr.on(
             [component.change for component in self.form - set(shared.tuning.all)],
             self._count,
@@ -228,13 +205,10 @@ class SweepPanel:
             self.note: "",
         }
         if is_final:
-            names = [row.label for row in ordered(state) if row.n]
+            names = [row.label for row in state.ranked if row.n]
             updates[self.pick] = gr.update(choices=names, value=state.winner)
             updates[self.csv] = gr.update(value=csv, visible=csv is not None)
         return updates
-
-    def _run(self, data: dict[Any, Any], request: gr.Request) -> Iterator[Updates]:
-        yield from self.run(data, self.shared.session(request))
 
     def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
         """Sweep as the form says, yielding updates as it goes."""
@@ -244,11 +218,7 @@ class SweepPanel:
             workspace = self.shared.workspace
             most = workspace.settings.max_sweep_minutes
             plan = work.plan_of(self.read(data), session.models, most)
-
-            def sweep(report: Report, cancel: CancelToken) -> SweepState:
-                return work.sweep(plan, session, workspace, report, cancel)
-
-            return costing(sweep, work.sweep_effort(plan))
+            return work.sweep_work(plan, session, workspace)
 
         def tell(state: SweepState | None) -> Updates:
             updates = {self.controls.status: progress_html(state)}
@@ -296,7 +266,7 @@ def _range_line(name: str) -> list[Any]:
                 ends.append(gr.Dropdown(_THRESHOLDS, value=LADDER[snap(value)], **options))
             else:
                 ends.append(gr.Number(value, minimum=0, maximum=most, **options))
-        values = gr.Slider(2, 12, value=count, step=1, label="Values", buttons=[], min_width=150)
+        values = slider("Values", (2, 12), count, 1, min_width=150)
     return [varied, *ends, values]
 
 

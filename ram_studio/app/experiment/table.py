@@ -138,7 +138,7 @@ def sweep_grid(state: SweepState) -> Grid:
     """Return every setting of a sweep, the best first."""
     domains = list(dict.fromkeys(name for row in state.rows for name in row.domains))
     rows = []
-    for row in ordered(state):
+    for row in state.ranked:
         tone = "best" if row.label == state.winner else ""
         factors = " ".join(f"{v:.3f}" for v in row.factors.values() if v is not None)
         rows.append(
@@ -154,14 +154,6 @@ def sweep_grid(state: SweepState) -> Grid:
             ]
         )
     return Grid(["Setting", "Score", *domains, "λ", "Outcome"], rows)
-
-
-def ordered(state: SweepState) -> list[SweepRow]:
-    """Return the rows: the winner, then by score, those that are out at the end."""
-    return sorted(
-        state.rows,
-        key=lambda row: (row.label != state.winner, row.is_out, -row.correct / max(1, row.n)),
-    )
 
 
 def _outcome(row: SweepRow, winner: str | None) -> Cell:

@@ -12,7 +12,7 @@ from ram_studio.algorithm.ladder import snap
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.app.check.answers import open_answers
-from ram_studio.app.jobs import Report
+from ram_studio.app.jobs import Report, Work, costing
 from ram_studio.app.merge.controls import OFFERED, tuned_by
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.public.lanes import Effort
@@ -129,42 +129,37 @@ def rows_for(
     return rows_of(plain, rows)
 
 
-def compare(
-    rows: Mapping[str, Recipe],
-    limit: int,
-    session: Session,
-    workspace: Workspace,
-    report: Report,
-    cancel: CancelToken,
-) -> MethodTable:
-    """Return the comparison, stopped or finished; its answers go to the visitor's store.
+def compare_work(
+    rows: Mapping[str, Recipe], limit: int, session: Session, workspace: Workspace
+) -> Work[MethodTable]:
+    """Return the work of a comparison, stopped or finished; answers go to the visitor's store.
 
-    limit: prompts per skill. report: takes (row, rows done, rows in all).
+    It tells (row, rows done, rows in all), and costs a part for each row, in answers.
+
+    Args:
+        limit: prompts per skill.
     """
     from ram_studio.evals.experiment.run import compare_methods
 
     loaded = session.models
-    with open_answers(session, workspace) as store:
-        return compare_methods(
-            rows,
-            suite="demo",
-            limit=limit,
-            sketch=loaded.sketch,
-            fisher_folder=session.folder / "fisher",
-            store=store,
-            on_progress=lambda row, done, total: report((row, done, total)),
-            should_stop=lambda: cancel.is_cancelled,
-        )
 
+    def compare(report: Report, cancel: CancelToken) -> MethodTable:
+        with open_answers(session, workspace) as store:
+            return compare_methods(
+                rows,
+                suite="demo",
+                limit=limit,
+                sketch=loaded.sketch,
+                fisher_folder=session.folder / "fisher",
+                store=store,
+                on_progress=lambda row, done, total: report((row, done, total)),
+                should_stop=lambda: cancel.is_cancelled,
+            )
 
-def compare_effort(rows: Mapping[str, Recipe], limit: int, session: Session) -> Effort:
-    """Return what a comparison costs: a part for each row, in answers."""
-    is_example = session.loaded is not None and session.loaded.example is not None
-    owner = "" if is_example else session.key
-    sources = session.loaded.sources if session.loaded is not None else ()
-    asked = [*sources, *(recipe_yaml(recipe) for recipe in rows.values())]
+    owner = session.key if loaded.example is None else ""
+    asked = [*loaded.sources, *(recipe_yaml(recipe) for recipe in rows.values())]
     parts = {f"{owner} {one} compare {limit}": 3.0 * limit for one in asked}
-    return Effort("answers" if is_example else "slow answers", parts)
+    return costing(compare, Effort("slow answers" if owner else "answers", parts))
 
 
 # ---------------------------------------------------------------------------- sweep
@@ -292,24 +287,23 @@ def tune_values(row: SweepRow) -> list[Any] | None:
     return [snap(settings["epsilon"]), settings.get("r"), settings.get("alpha"), row.method]
 
 
-def sweep_effort(plan: SweepPlan) -> Effort:
-    """Return what a sweep costs at most: its time."""
-    return Effort("seconds", {"": 60.0 * (plan.minutes or MAX_MINUTES)})
+def sweep_work(plan: SweepPlan, session: Session, workspace: Workspace) -> Work[SweepState]:
+    """Return the work of a sweep, stopped or finished; its answers go to the visitor's store.
 
-
-def sweep(
-    plan: SweepPlan, session: Session, workspace: Workspace, report: Report, cancel: CancelToken
-) -> SweepState:
-    """Return the sweep, stopped or finished; its answers go to the visitor's store."""
+    It tells states, and costs its time at most.
+    """
     from ram_studio.evals.experiment.runner import Runner
 
-    with open_answers(session, workspace) as store:
-        running = Runner(
-            plan,
-            sketch=session.models.sketch,
-            store=store,
-            should_stop=lambda: cancel.is_cancelled,
-        )
-        for state in running.run():
-            report(state)
-    return running.state
+    def sweep(report: Report, cancel: CancelToken) -> SweepState:
+        with open_answers(session, workspace) as store:
+            running = Runner(
+                plan,
+                sketch=session.models.sketch,
+                store=store,
+                should_stop=lambda: cancel.is_cancelled,
+            )
+            for state in running.run():
+                report(state)
+        return running.state
+
+    return costing(sweep, Effort("seconds", {"": 60.0 * (plan.minutes or MAX_MINUTES)}))

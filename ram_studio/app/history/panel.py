@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import gradio as gr
 
-from ram_studio.app.boxes import html
+from ram_studio.app.boxes import choice, html
 from ram_studio.app.history import view, work
 from ram_studio.app.jobs import LIGHT, Updates
 from ram_studio.app.session import Session
@@ -54,13 +54,8 @@ class HistoryPanel:
                 visible=False,
                 elem_id="history-kind",
             )
-            self.reference = gr.Dropdown(
-                [],
-                label="Compared with",
-                visible=False,
-                filterable=False,
-                elem_id="history-reference",
-            )
+            shape = {"visible": False, "elem_id": "history-reference"}
+            self.reference = choice("Compared with", [], None, **shape)
         self.result = html(elem_id="history-result")
         with gr.Row(elem_classes="actions", visible=False) as self.actions:
             self._in_check = gr.Button("Read the answers in Check", elem_id="history-open")

@@ -17,7 +17,7 @@ from ram_studio.evals import AnswerStore, Comparison, EvalReport, compare_all
 from ram_studio.evals.report.export import FORMATS, as_dict, export_report
 from ram_studio.evals.report.tables import DomainScore
 from ram_studio.evals.store.answers import StoredRun
-from ram_studio.evals.store.history import stored_report
+from ram_studio.evals.store.history import merge_of, stored_report
 
 MOST_ROWS = 200
 # Of merges that an experiment made in memory: one sweep makes up to 60.
@@ -93,42 +93,23 @@ def past_models(session: Session, workspace: Workspace) -> list[PastModel]:
 
 
 def _joined(merges: Sequence[PastMerge], store: AnswerStore) -> list[PastModel]:
-    by_print: dict[str, list[StoredRun]] = {}
+    by_print: dict[str, tuple[StoredRun, ...]] = {}
     for run in store.runs():
         if run.answered:
-            by_print.setdefault(run.fingerprint, []).append(run)
-    found = []
-    for merge in merges:
-        own = tuple(by_print.get(merge.fingerprint, ()))
-        found.append(PastModel(f"m{merge.id}", merge.name, merge.when, merge, own))
+            by_print[run.fingerprint] = (*by_print.get(run.fingerprint, ()), run)
+    found = [
+        PastModel(
+            f"m{merge.id}", merge.name, merge.when, merge, by_print.get(merge.fingerprint, ())
+        )
+        for merge in merges
+    ]
     merged = {merge.fingerprint for merge in merges}
-    for fingerprint, runs in by_print.items():
-        if fingerprint not in merged:
-            first = runs[0]
-            found.append(
-                PastModel(f"f{fingerprint}", first.model, first.created, _made(first), tuple(runs))
-            )
+    found += [
+        PastModel(f"f{key}", runs[0].model, runs[0].created, merge_of(runs[0]), runs)
+        for key, runs in by_print.items()
+        if key not in merged
+    ]
     return sorted(found, key=lambda model: model.when, reverse=True)
-
-
-def _made(run: StoredRun) -> PastMerge | None:
-    """Return how a model that an experiment merged in memory was made, None for other models."""
-    if run.merge is None:
-        return None
-    recipe = run.merge["recipe"]
-    return PastMerge(
-        id=f"r{run.id}",
-        when=run.created,
-        name=run.model,
-        title="",
-        example=None,
-        folder="",
-        fingerprint=run.fingerprint,
-        method=recipe["method"],
-        recipe=recipe,
-        agents=run.merge.get("agents", {}),
-        seconds=run.merge.get("seconds", 0.0),
-    )
 
 
 def side_by_side(

@@ -28,6 +28,7 @@ from ram_studio.app.load import work
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.sources import MAX_AGENTS, Sources, offered_models, presets, read_sources
 from ram_studio.app.load.view import fit_html, hero_html, progress_html
+from ram_studio.app.session import Session
 from ram_studio.app.shared import Shared
 from ram_studio.app.tune.deep_link import read_link
 from ram_studio.errors import RamStudioError
@@ -293,9 +294,7 @@ def _wire_own(panel: Panel, shared: Shared) -> None:
         concurrency_limit=2,
     )
 
-    def analyze(data: dict[Any, Any], request: gr.Request) -> Iterator[Updates]:
-        session = shared.session(request)
-
+    def analyze(data: dict[Any, Any], session: Session) -> Iterator[Updates]:
         def prepare() -> Work[work.Analysis]:
             sources, options = panel.read(data, shared)
             return lambda report, cancel: work.analyze(

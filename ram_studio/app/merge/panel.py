@@ -251,9 +251,7 @@ def _wire_upload(panel: Panel, shared: Shared) -> Any:
 
 
 def _wire_merge(panel: Panel, shared: Shared) -> None:
-    def run(data: dict[Any, Any], request: gr.Request) -> Iterator[Updates]:
-        session = shared.session(request)
-
+    def run(data: dict[Any, Any], session: Session) -> Iterator[Updates]:
         def prepare() -> Work[Merged]:
             form = panel.read(data, shared)
             recipe = form.recipe(session.models)

@@ -26,6 +26,7 @@ from ram_studio.checkpoints.record.passport import (
     SourceRecord,
 )
 from ram_studio.checkpoints.record.recipe import recipe_yaml
+from ram_studio.resources import templates
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -70,13 +71,8 @@ def escaped(value: object) -> Markdown:
     return Markdown(re.sub(r"([\\`*_{}\[\]|$~#])", r"\\\1", shown))
 
 
-def model_card(passport: Passport, *, title: str | None = None) -> str:
-    """Return the model card as Markdown with YAML front matter.
-
-    Args:
-        passport: of the merge.
-        title: heading (default: the base's name and the method).
-    """
+def model_card(passport: Passport) -> str:
+    """Return a merge's model card as Markdown with YAML front matter."""
     recipe, agents = passport.recipe, passport.agents
     method = METHODS.get(recipe.method)
     method_title = recipe.method if method is None else method.title
@@ -89,7 +85,7 @@ def model_card(passport: Passport, *, title: str | None = None) -> str:
         passport=passport,
         recipe=recipe,
         front_matter=Markdown(_front_matter(passport)),
-        title=title or f"{_display_name(passport.base)} merged with {method_title}",
+        title=f"{_display_name(passport.base)} merged with {method_title}",
         method=method,
         method_title=method_title,
         load_dtype=_LOAD_DTYPES.get(passport.dtype, "auto"),
@@ -108,19 +104,8 @@ def model_card(passport: Passport, *, title: str | None = None) -> str:
 
 @cache
 def _template() -> Template:
-    # Imported here: only a finished merge needs it.
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        # Jinja's own escaping is for HTML and comes after this one, which leaves it nothing to do.
-        finalize=escaped,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    # Jinja's own escaping is for HTML and comes after this one, which leaves it nothing to do.
+    environment = templates(Path(__file__).parent, finalize=escaped, keep_trailing_newline=True)
     environment.filters |= {
         "count": _count,
         "licence": _licence_link,

@@ -158,6 +158,16 @@ class SweepState:
         return tuple(row for row in self.rows if row.n and row.status != "same")
 
     @property
+    def ranked(self) -> tuple[SweepRow, ...]:
+        """The rows: the winner, then by score, those that are out at the end."""
+
+        def rank(row: SweepRow) -> tuple[bool, bool, float]:
+            score = row.correct / row.n if row.n else -1.0
+            return row.label != self.winner, row.is_out, -score
+
+        return tuple(sorted(self.rows, key=rank))
+
+    @property
     def not_worse(self) -> tuple[str, ...]:
         """The settings that the items do not show to be worse than the winner."""
         alive = ("kept", "open", "unfinished")

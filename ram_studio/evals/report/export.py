@@ -16,6 +16,7 @@ from ram_studio.errors import EvaluationError, OutputError
 from ram_studio.evals.report.breakdown import breakdown
 from ram_studio.evals.report.statistics import Comparison
 from ram_studio.evals.report.tables import EvalReport
+from ram_studio.resources import templates
 
 FORMATS = (".json", ".csv", ".html")
 COLUMNS = ("model", "domain", "category", "item", "prompt", "gold", "answer", "correct", "note")
@@ -88,14 +89,5 @@ def _rows(report: EvalReport) -> Iterable[tuple[Any, ...]]:
 
 def as_html(report: EvalReport, comparisons: Sequence[Comparison] = ()) -> str:
     """Return one self-contained page: scores, comparisons, and every question with all answers."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template("report.html.j2")
+    page = templates(Path(__file__).parent).get_template("report.html.j2")
     return page.render(report=report, comparisons=comparisons, version=__version__)

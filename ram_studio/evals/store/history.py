@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ram_studio.checkpoints.record.merge_log import past_merges
+from ram_studio.checkpoints.record.merge_log import PastMerge, past_merges
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question
 from ram_studio.evals.report.tables import Answer, DomainScore, EvalReport, ModelResult
@@ -41,52 +41,63 @@ def history(store: str | Path | None = None) -> DataFrame:
 
     with AnswerStore(store) as answers:
         runs, merges = answers.runs(), past_merges(answers.path.parent)
-    logged = {m.fingerprint: (m.recipe, m.agents) for m in merges}
-    rows = []
-    for run in runs:
-        made = run.merge or {}
-        recipe, agents = made.get("recipe", {}), made.get("agents", {})
-        if not made and run.fingerprint in logged:
-            recipe, agents = logged[run.fingerprint]
-        rows.append(
-            {
-                "run": run.id,
-                "when": run.created,
-                "model": run.model,
-                "suite": run.suite,
-                "suite_version": run.suite_version,
-                "n": run.answered,
-                "correct": run.correct,
-                **DomainScore(run.answered, run.correct).interval(),
-                "seconds": run.seconds,
-                **_made(recipe, agents),
-                "fingerprint": run.fingerprint,
-                "path": run.path,
-            }
-        )
-    asked = {run.fingerprint for run in runs}
-    rows += [
+    logged = {merge.fingerprint: merge for merge in merges}
+    rows = [
         {
-            "when": merge.when,
-            "model": merge.name,
-            **_made(merge.recipe, merge.agents),
-            "fingerprint": merge.fingerprint,
-            "path": merge.folder,
+            **_made(merge_of(run) or logged.get(run.fingerprint)),
+            "run": run.id,
+            "when": run.created,
+            "model": run.model,
+            "suite": run.suite,
+            "suite_version": run.suite_version,
+            "n": run.answered,
+            "correct": run.correct,
+            **DomainScore(run.answered, run.correct).interval(),
+            "seconds": run.seconds,
+            "fingerprint": run.fingerprint,
+            "path": run.path,
         }
-        for merge in merges
-        if merge.fingerprint not in asked
+        for run in runs
     ]
+    asked = {run.fingerprint for run in runs}
+    rows += [_made(merge) for merge in merges if merge.fingerprint not in asked]
     whole = dict.fromkeys(("run", "suite_version", "n", "correct"), "Int64")
     frame = DataFrame(rows, columns=list(_COLUMNS)).astype(whole)
     return frame.sort_values("when", ascending=False, kind="stable", ignore_index=True)
 
 
-def _made(recipe: Mapping[str, Any], agents: Mapping[str, Any]) -> dict[str, Any]:
+def _made(merge: PastMerge | None) -> dict[str, Any]:
+    if merge is None:
+        return {}
     return {
-        "method": recipe.get("method"),
-        "settings": recipe.get("settings"),
-        "agents": dict(agents) or None,
+        "when": merge.when,
+        "model": merge.name,
+        "method": merge.method,
+        "settings": merge.settings,
+        "agents": dict(merge.agents) or None,
+        "fingerprint": merge.fingerprint,
+        "path": merge.folder,
     }
+
+
+def merge_of(run: StoredRun) -> PastMerge | None:
+    """Return how a model that an experiment merged in memory was made, None for other models."""
+    if run.merge is None:
+        return None
+    recipe = run.merge["recipe"]
+    return PastMerge(
+        id=f"r{run.id}",
+        when=run.created,
+        name=run.model,
+        title="",
+        example=None,
+        folder="",
+        fingerprint=run.fingerprint,
+        method=recipe["method"],
+        recipe=recipe,
+        agents=run.merge.get("agents", {}),
+        seconds=run.merge.get("seconds", 0.0),
+    )
 
 
 def find_runs(store: AnswerStore, ids: Sequence[int]) -> list[StoredRun]:
