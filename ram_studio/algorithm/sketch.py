@@ -198,10 +198,17 @@ class Sketch:
         if rule == scaling.MAGNITUDE_RULE:
             self.known_relations()
 
+        # Once for all groups: each needs a pass over all tensors.
+        magnitudes = {
+            by: self._magnitude_ratios(point, by)
+            for by in {"model", by}
+            if self.relations is not None
+        }
+
         def describe(counts: OverlapCounts, by: str, group: int) -> dict[str, Any]:
             magnitude = None
             if self.relations is not None and counts is not rounded:
-                magnitude = self._magnitude_ratios(point, by)[group]
+                magnitude = magnitudes[by][group]
             return self._describe(counts, group, point, (rule, r, alpha), magnitude)
 
         rounded = None if self.rounded is None else self.grouped("model", self.rounded)

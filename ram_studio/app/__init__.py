@@ -6,6 +6,7 @@ phone home.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -44,6 +45,25 @@ def build(settings: Settings | None = None) -> gr.Blocks:
     return build_page(workspace)
 
 
+def _warm(settings: Settings) -> None:
+    """Compile and import while nobody, or only the first visitor, waits for it."""
+    from ram_studio.algorithm.kernels.cpu import warm
+    from ram_studio.app.public.machine import step_back
+
+    if settings.is_public:
+        step_back()
+    warm()
+    if settings.is_public:
+        # Else the first check of the day stops everybody's page for seconds.
+        from ram_studio.app.load.examples import load_example
+        from ram_studio.evals.answering.decode import load_model
+
+        load_model(load_example("1").base, "cpu")
+        # Some hundred thousand objects of libraries, which no collection needs to look at again.
+        gc.collect()
+        gc.freeze()
+
+
 def launch(settings: Settings | None = None, **options: Any) -> Any:
     """Build and launch the app; return what ``gr.Blocks.launch`` returns.
 
@@ -63,8 +83,5 @@ def launch(settings: Settings | None = None, **options: Any) -> Any:
 
         signal.signal(signal.SIGTERM, leave)
     workspace.open()
-    from ram_studio.algorithm.kernels.cpu import warm
-
-    # Compiled while the visitor reads, on a machine that has not merged before.
-    threading.Thread(target=warm, name="warm", daemon=True).start()
+    threading.Thread(target=_warm, args=(settings,), name="warm", daemon=True).start()
     return app.launch(**{**launch_options(app, settings), **options})

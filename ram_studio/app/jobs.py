@@ -25,6 +25,7 @@ from ram_studio.app import templates
 from ram_studio.app.boxes import html
 from ram_studio.app.numbers import duration_text
 from ram_studio.app.public.lanes import Effort, Place, Turn
+from ram_studio.app.public.machine import step_back
 from ram_studio.app.public.visitor import way_out, without_places
 from ram_studio.app.session import Session
 from ram_studio.app.workspace import Workspace
@@ -80,7 +81,7 @@ class Job(Generic[Result]):
         work: called with a function that takes progress events (kept: the latest) and a
             CancelToken.
         turn: its place in the line; None to run at once.
-        hides_places: whether errors name no place of this machine.
+        is_public: others come here: errors name no place of this machine, pages go first.
 
     Attributes:
         clients: who waits for it (Gradio's session hashes). shown: how, in a page.
@@ -88,7 +89,7 @@ class Job(Generic[Result]):
     """
 
     def __init__(
-        self, work: Work[Result], turn: Turn | None = None, *, hides_places: bool = False
+        self, work: Work[Result], turn: Turn | None = None, *, is_public: bool = False
     ) -> None:
         self.cancel = CancelToken()
         self.clients: set[str] = set()
@@ -97,7 +98,7 @@ class Job(Generic[Result]):
         self.why = ""
         self._work = work
         self._turn = turn
-        self._hides_places = hides_places
+        self._is_public = is_public
         self._latest: Any = None
         self._done = threading.Event()
         self._result: Result | None = None
@@ -109,6 +110,8 @@ class Job(Generic[Result]):
 
     def _run(self) -> None:
         try:
+            if self._is_public:
+                step_back()
             if self._turn is not None:
                 self._turn.wait(self.cancel)
             self._result = self._work(self._report, self.cancel)
@@ -189,7 +192,7 @@ class Job(Generic[Result]):
         if self.why == "time":
             return None, RamStudioError(f"{_OUT_OF_TIME} {way_out()}")
         if isinstance(self._error, RamStudioError):
-            if self._hides_places:
+            if self._is_public:
                 return None, type(self._error)(without_places(str(self._error)))
             return None, self._error
         _LOG.error("A job failed unexpectedly.", exc_info=self._error)
@@ -215,7 +218,7 @@ def begin(session: Session, work: Work[Result]) -> Job[Result]:
     Raises: LineFullError when this visitor, or the line, has enough jobs.
     """
     turn = session.lanes.enter(getattr(work, "effort", Effort()), session.key, session.address)
-    job = Job(work, turn, hides_places=session.is_public)
+    job = Job(work, turn, is_public=session.is_public)
     turn.job = session.job = job
     job.clients.add(session.client)
     job.start()

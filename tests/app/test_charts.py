@@ -9,9 +9,10 @@ from random_sketches import make_sketch
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
 from ram_studio.app import palette
+from ram_studio.app.load.examples import load_example
 from ram_studio.app.look import charts
 from ram_studio.app.look.layer_charts import heatmap
-from ram_studio.app.look.panel import FIGURES
+from ram_studio.app.look.panel import FIGURES, _shown
 
 
 def _luminance(color: str) -> float:
@@ -52,6 +53,13 @@ def test_every_figure_draws_at_the_ends_of_the_ladder(n_agents: int, narrow: boo
             layout = json.loads(drawn.to_json())["layout"]
             assert layout["paper_bgcolor"] == "rgba(0,0,0,0)"
             assert layout["dragmode"] is False
+
+
+def test_the_examples_figures_are_drawn_once_for_all_visitors() -> None:
+    first, second = (_shown(load_example("1"), DEFAULT_INDEX, False) for _ in range(2))
+    assert all(second[1][name] is figure for name, figure in first[1].items())
+    other = _shown(load_example("1"), DEFAULT_INDEX, True)
+    assert other[1]["heatmap"] != first[1]["heatmap"], "a phone has its own"
 
 
 def test_bars_carry_the_preview_s_numbers() -> None:

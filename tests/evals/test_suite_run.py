@@ -1,5 +1,6 @@
 """Suites on model folders: templates, contexts, batches, stopping, resuming, reusing."""
 
+import gc
 import json
 import os
 import subprocess
@@ -216,6 +217,24 @@ def test_nothing_finished_is_asked_again_not_even_the_model_loaded(tmp_path, mon
         assert verdicts(again, "other name") == verdicts(first, "base")
         fewer = evaluate(models, "demo", **{**options, "limit": 3})
         assert verdicts(fewer, "base")["code"] == verdicts(first, "base")["code"][:3]
+
+
+def test_a_small_model_is_let_go_without_stopping_every_thread(base_engine):
+    generations = []
+
+    def note(phase, info):
+        generations.append((phase, info["generation"]))
+
+    engine = LocalEngine(base_engine.path)
+    list(engine.answer([question()]))
+    gc.disable()
+    gc.callbacks.append(note)
+    try:
+        engine.close()
+    finally:
+        gc.callbacks.remove(note)
+        gc.enable()
+    assert ("start", 2) not in generations
 
 
 def test_other_weights_templates_or_seeds_are_asked_anew(tmp_path, base_engine):

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import gradio as gr
 import plotly.graph_objects as go
+from gradio.components.plot import PlotData
 from markupsafe import Markup
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
@@ -19,6 +21,7 @@ from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app import templates
 from ram_studio.app.boxes import html, next_button
 from ram_studio.app.jobs import LIGHT, NEED_LOAD, Updates
+from ram_studio.app.load.examples import load_example
 from ram_studio.app.look.charts import composition, density, magnitude, patterns
 from ram_studio.app.look.layer_charts import heatmap, layer_density, layer_overlap
 from ram_studio.app.look.storage_view import report_of, storage_html
@@ -106,12 +109,34 @@ def draw(panel: Panel, loaded: Loaded, point: int, drawn: str | None, is_narrow:
     wanted = f"{loaded.identity}|{point}|{is_narrow}"
     if wanted == drawn:
         return gr.skip()
+    heading, figures = _shown(loaded, point, is_narrow)
+    plots = {panel.plots[name]: figure for name, figure in figures.items()}
+    return {panel.drawn: wanted, panel.head: heading, **plots}
+
+
+def _shown(loaded: Loaded, point: int, is_narrow: bool) -> tuple[Markup, dict[str, Any]]:
+    """Return the heading and the figures as the browser takes them."""
+    if loaded.example is not None:
+        return _shown_example(loaded.example, point, is_narrow)
+    return _draw_all(loaded, point, is_narrow)
+
+
+@lru_cache(maxsize=64)
+def _shown_example(example: str, point: int, is_narrow: bool) -> tuple[Markup, dict[str, Any]]:
+    # Thirty visitors look at the same example: drawn once, it costs each a tenth.
+    return _draw_all(load_example(example), point, is_narrow)
+
+
+def _draw_all(loaded: Loaded, point: int, is_narrow: bool) -> tuple[Markup, dict[str, Any]]:
     figures = {n: figure.draw(loaded.sketch, point, is_narrow) for n, figure in FIGURES.items()}
     heading = head_html(loaded, point)
     if None in figures.values():
         heading += templates.callout(_NO_PATTERNS)
-    plots = {panel.plots[name]: figure for name, figure in figures.items()}
-    return {panel.drawn: wanted, panel.head: heading, **plots}
+    return heading, {name: _as_sent(figure) for name, figure in figures.items()}
+
+
+def _as_sent(figure: go.Figure | None) -> PlotData | None:
+    return None if figure is None else PlotData(type="plotly", plot=figure.to_json())
 
 
 def _plot(name: str) -> gr.Plot:

@@ -40,6 +40,10 @@ DEFAULT_BATCH_SIZE = 128
 # needs some 60 kB for each.
 DEFAULT_BATCH_TOKENS = 65_536
 
+COLLECT_ABOVE_BYTES = 200_000_000
+"""Only for a larger model is all garbage collected at once: that stops every thread for a third of
+a second, and what little a small one leaves goes with the next collection anyway."""
+
 
 class LocalEngine:
     """Answers with the model in a local folder.
@@ -241,5 +245,8 @@ class LocalEngine:
 
     def close(self) -> None:
         """Let go of the model; two large ones may not fit beside each other."""
-        self._loaded = None
-        gc.collect()
+        model, self._loaded = self._loaded, None
+        is_large = model is not None and model.get_memory_footprint() > COLLECT_ABOVE_BYTES
+        del model
+        if is_large:
+            gc.collect()
