@@ -29,6 +29,7 @@ from ram_studio.app.public.machine import step_back
 from ram_studio.app.public.visitor import way_out, without_places
 from ram_studio.app.session import Session
 from ram_studio.app.workspace import Workspace
+from ram_studio.checkpoints.hub.rights import acting_as
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError
 
@@ -82,6 +83,7 @@ class Job(Generic[Result]):
             CancelToken.
         turn: its place in the line; None to run at once.
         is_public: others come here: errors name no place of this machine, pages go first.
+        token: the visitor's for the Hub, while it runs.
 
     Attributes:
         clients: who waits for it (Gradio's session hashes). shown: how, in a page.
@@ -89,7 +91,12 @@ class Job(Generic[Result]):
     """
 
     def __init__(
-        self, work: Work[Result], turn: Turn | None = None, *, is_public: bool = False
+        self,
+        work: Work[Result],
+        turn: Turn | None = None,
+        *,
+        is_public: bool = False,
+        token: str | None = None,
     ) -> None:
         self.cancel = CancelToken()
         self.clients: set[str] = set()
@@ -99,6 +106,7 @@ class Job(Generic[Result]):
         self._work = work
         self._turn = turn
         self._is_public = is_public
+        self._token = token
         self._latest: Any = None
         self._done = threading.Event()
         self._result: Result | None = None
@@ -114,7 +122,8 @@ class Job(Generic[Result]):
                 step_back()
             if self._turn is not None:
                 self._turn.wait(self.cancel)
-            self._result = self._work(self._report, self.cancel)
+            with acting_as(self._token):
+                self._result = self._work(self._report, self.cancel)
         # Handed to whoever asks for the result, on another thread.
         except BaseException as error:
             self._error = error
@@ -122,6 +131,7 @@ class Job(Generic[Result]):
             if self._turn is not None:
                 is_whole = self._error is None and not self.cancel.is_cancelled
                 self._turn.leave(finished=is_whole)
+            self._token = None
             self._done.set()
 
     def start(self) -> None:
@@ -218,7 +228,7 @@ def begin(session: Session, work: Work[Result]) -> Job[Result]:
     Raises: LineFullError when this visitor, or the line, has enough jobs.
     """
     turn = session.lanes.enter(getattr(work, "effort", Effort()), session.key, session.address)
-    job = Job(work, turn, is_public=session.is_public)
+    job = Job(work, turn, is_public=session.is_public, token=session.token)
     turn.job = session.job = job
     job.clients.add(session.client)
     job.start()

@@ -15,6 +15,7 @@ from ram_studio.app.history import panel as history
 from ram_studio.app.load import panel as load
 from ram_studio.app.look import panel as look
 from ram_studio.app.merge import panel as merge
+from ram_studio.app.public.visitor import offers_sign_in
 from ram_studio.app.shared import Shared
 from ram_studio.app.tune import panel as tune
 from ram_studio.app.workspace import Workspace
@@ -37,6 +38,8 @@ def build_page(workspace: Workspace) -> gr.Blocks:
     """Return the app."""
     with gr.Blocks(title=shell.TITLE, analytics_enabled=False, delete_cache=(600, 3600)) as app:
         html(shell.head_html(), elem_id="ram-head")
+        if offers_sign_in():
+            gr.LoginButton(size="sm", elem_id="sign-in")
         shared = Shared(workspace, _stepper())
         # Before the panels' events: their handlers' names would take the endpoints'.
         api.build(workspace)

@@ -106,7 +106,8 @@ class Chat:
 class Session:
     """One visitor's work. Changed by one handler at a time: heavy ones check ``job``.
 
-    report: what Check shows. found: what History compares. client, address: who called last.
+    report: what Check shows. found: what History compares. client, address: who called last;
+    token: theirs for the Hub, when they signed in (from their request, in memory only).
     lanes: where its heavy jobs run. is_public: others come here, who are told no place of it.
     """
 
@@ -122,6 +123,7 @@ class Session:
     job: Running | None = None
     touched: float = field(default_factory=time.monotonic)
     client: str = ""
+    token: str | None = field(default=None, repr=False)
     address: str = ""
     lanes: Lanes = field(default_factory=Lanes)
     is_public: bool = False

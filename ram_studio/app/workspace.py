@@ -22,7 +22,7 @@ from ram_studio.app.public import disk
 from ram_studio.app.public.keeper import Keeper
 from ram_studio.app.public.lanes import Lanes
 from ram_studio.app.public.presence import Presence
-from ram_studio.app.public.visitor import address_of, way_out
+from ram_studio.app.public.visitor import address_of, token_of, way_out
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
 
@@ -87,6 +87,7 @@ class Workspace:
         client = request.session_hash
         session = self.session(f"{kind}{client}" if client else None)
         session.client = client or ""
+        session.token = token_of(request)
         session.address = address_of(request, is_space=self.settings.is_space)
         return session
 

@@ -23,6 +23,7 @@ from ram_studio.app.public.zips import download_link, zip_route
 from ram_studio.app.session import Merged, Session
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Workspace
+from ram_studio.checkpoints.hub import rights
 from ram_studio.errors import OutputError
 
 
@@ -255,6 +256,7 @@ def test_the_owners_token_is_not_sent_for_visitors(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setenv("HF_TOKEN", "hf_owner")
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", False)
+    monkeypatch.setattr(rights, "_shared_advice", None)
     monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "0")
     assert build_hf_headers()["authorization"] == "Bearer hf_owner"
     forget_owner_token()

@@ -18,6 +18,7 @@ from visitor import RefusedError, Visitor, free_port
 
 from ram_studio.app.public.keeper import LEAVE_SECONDS
 from ram_studio.app.workspace import Workspace
+from ram_studio.checkpoints.hub import rights
 from ram_studio.engine.events import Progress
 
 pytest.importorskip("gradio")
@@ -79,6 +80,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
     with pytest.MonkeyPatch.context() as patch:
         # The app forgets the owner's token for good: here, for as long as it runs.
         patch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", False)
+        patch.setattr(rights, "_shared_advice", None)
         patch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "0")
         patch.setenv("GRADIO_TEMP_DIR", str(folder))
         blocks = launch(settings, prevent_thread_lock=True, quiet=True)[0].blocks

@@ -10,17 +10,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 
 @dataclass
 class Repository:
-    """One model: its files at each commit, and what its branches stand for."""
+    """One model: its files at each commit, and what its branches stand for.
+
+    readers: tokens with which a gated model's files can be read.
+    """
 
     commits: dict[str, dict[str, bytes]]
     branches: dict[str, str]
     is_gated: bool = False
     is_private: bool = False
+    readers: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -30,7 +35,7 @@ class LoopbackHub:
     Attributes:
         repositories: by `owner/name`.
         requests: (method, path, Range header) in the order received.
-        tokens: Authorization headers received.
+        tokens: Authorization headers received. asked: (repository, header or None) in order.
         drops: per file name, after how many bytes each coming GET breaks off.
         status: answer everything with this status.
         ignores_ranges: answer range requests with the whole file.
@@ -39,12 +44,13 @@ class LoopbackHub:
     repositories: dict[str, Repository] = field(default_factory=dict)
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     tokens: set[str] = field(default_factory=set)
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
     drops: dict[str, list[int]] = field(default_factory=dict)
     status: int | None = None
     ignores_ranges: bool = False
     address: str = ""
 
-    def add(self, name: str, folder: Path, branch: str = "main", **options: bool) -> str:
+    def add(self, name: str, folder: Path, branch: str = "main", **options: Any) -> str:
         """Publish a folder's files as the newest commit of a branch; returns the commit."""
         files = {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.is_file()}
         digest = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
@@ -101,7 +107,9 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
 
         def _repository(self, parts: list[str]) -> Repository:
-            repository = hub.repositories.get("/".join(parts[:2]))
+            name = "/".join(parts[:2])
+            hub.asked.append((name, self.headers.get("Authorization")))
+            repository = hub.repositories.get(name)
             if repository is None or (repository.is_private and not hub.tokens):
                 raise _Refusal(404 if hub.tokens else 401, "RepoNotFound")
             return repository
@@ -140,7 +148,8 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
         def _file(self, parts: list[str]) -> None:
             repository = self._repository(parts)
             commit = self._commit(repository, parts[3])
-            if repository.is_gated:
+            token = str(self.headers.get("Authorization")).removeprefix("Bearer ")
+            if repository.is_gated and token not in repository.readers:
                 raise _Refusal(403, "GatedRepo")
             content = repository.commits[commit].get(parts[4])
             if content is None:

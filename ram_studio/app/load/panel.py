@@ -31,6 +31,7 @@ from ram_studio.app.load.view import fit_html, hero_html, progress_html
 from ram_studio.app.session import Session
 from ram_studio.app.shared import Shared
 from ram_studio.app.tune.deep_link import read_link
+from ram_studio.checkpoints.hub.rights import acting_as
 from ram_studio.errors import RamStudioError
 
 _FIRST_ROWS = 3
@@ -278,10 +279,11 @@ def _wire_own(panel: Panel, shared: Shared) -> None:
     status = panel.job.status
     target = gr.Textbox(visible=False)
 
-    def check_fit(data: dict[Any, Any]) -> Updates:
+    def check_fit(data: dict[Any, Any], request: gr.Request) -> Updates:
         try:
             sources, options = panel.read(data, shared)
-            fit = work.inspect(sources, options, shared.settings)
+            with acting_as(shared.session(request).token):
+                fit = work.inspect(sources, options, shared.settings)
         except RamStudioError as error:
             return {status: templates.callout(str(error), "bad")}
         return {status: fit_html(fit, is_public=shared.settings.is_public)}

@@ -28,6 +28,7 @@ from ram_studio.app.look.storage_view import report_of, storage_html
 from ram_studio.app.numbers import epsilon_text
 from ram_studio.app.session import Loaded
 from ram_studio.app.shared import Shared, ladder_point
+from ram_studio.checkpoints.hub.rights import acting_as
 
 NARROW = 700
 """Page width in CSS pixels below which figures are drawn for a phone."""
@@ -168,11 +169,12 @@ def _wire(panel: Panel, shared: Shared) -> None:
     def draw_figures(
         point: float, drawn: str | None, pixels: float | None, request: gr.Request
     ) -> Updates:
-        loaded = shared.session(request).loaded
-        if loaded is None:
+        session = shared.session(request)
+        if session.loaded is None:
             return gr.skip()
         is_narrow = 0 < (pixels or 0) < NARROW
-        return draw(panel, loaded, ladder_point(point), drawn, is_narrow)
+        with acting_as(session.token):
+            return draw(panel, session.loaded, ladder_point(point), drawn, is_narrow)
 
     shared.steps["look"].click(
         draw_figures,

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import time
 from typing import Any
+
+from ram_studio.checkpoints.hub import rights
 
 
 def address_of(request: Any, *, is_space: bool) -> str:
@@ -49,12 +52,36 @@ def without_places(text: str) -> str:
     return _PLACE.sub("", text)
 
 
+def offers_sign_in() -> bool:
+    """Whether visitors can sign in with their Hugging Face account: on a Space with `hf_oauth`."""
+    needed = ("OAUTH_CLIENT_ID", "OAUTH_CLIENT_SECRET", "OAUTH_SCOPES", "OPENID_PROVIDER_URL")
+    # Off a Space Gradio would mock a visitor who has the owner's name.
+    is_space = os.environ.get("SYSTEM") == "spaces" and bool(os.environ.get("SPACE_ID"))
+    return is_space and all(os.environ.get(name) for name in needed)
+
+
+def token_of(request: Any) -> str | None:
+    """Return the Hub token of a visitor who signed in, None for anybody else.
+
+    Gradio keeps it in a signed cookie of the visitor's browser, and nowhere on the server; it is
+    read from the request that asks. request: Gradio's.
+    """
+    scope = getattr(getattr(request, "request", None), "scope", None) or {}
+    info = scope.get("session", {}).get("oauth_info") or {}
+    return info.get("access_token") if info.get("expires_at", 0) > time.time() else None
+
+
 def forget_owner_token() -> None:
     """Have huggingface_hub send no token of its own accord from now on.
 
     Where strangers name what is fetched, the token of whoever runs the app (HF_TOKEN, `hf auth
     login`) must not open the owner's private and gated models to them.
     """
+    rights.share(
+        "sign in with Hugging Face (the button in the head of the page)"
+        if offers_sign_in()
+        else "run RAM Studio on a machine of your own, logged in; this app opens public models only"
+    )
     # For child processes, and for a huggingface_hub that is not imported yet.
     os.environ["HF_HUB_DISABLE_IMPLICIT_TOKEN"] = "1"
     from huggingface_hub import constants

@@ -21,6 +21,7 @@ from ram_studio.app.shared import Shared
 from ram_studio.app.tune import microscope_data as data_of
 from ram_studio.app.tune.microscope_data import EVERYWHERE, ScopeForm
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
+from ram_studio.checkpoints.hub.rights import acting_as
 from ram_studio.engine.microscope.search import CONFLICT, SHARED, UNIQUE, find_element
 from ram_studio.engine.microscope.view import find_tensor
 from ram_studio.errors import RamStudioError
@@ -133,7 +134,9 @@ def _wire(panel: ScopePanel, shared: Shared) -> None:
             rounding=data[panel.rounding],
             seed=int(data[shared.seed] or 0),
         )
-        return show(panel, shared.session(request).loaded, form, jumps=jumps)
+        session = shared.session(request)
+        with acting_as(session.token):
+            return show(panel, session.loaded, form, jumps=jumps)
 
     def look(data: dict[Any, Any], request: gr.Request) -> Updates:
         return show_form(data, request, False)

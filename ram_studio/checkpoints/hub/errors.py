@@ -18,6 +18,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.read.describe import printable, quoted, who
 from ram_studio.errors import HubError
 
@@ -61,10 +62,7 @@ def _explanation(error: Exception, repository: str, revision: str | None, site: 
     page = f"{site}/{repository}"
     # A gated repository is also a "repository not found" to huggingface_hub: ask for it first.
     if isinstance(error, GatedRepoError):
-        return (
-            f"is gated: accept its licence on {page} and log in with `hf auth login` (or set "
-            "HF_TOKEN), then run again"
-        )
+        return f"is gated: accept its licence on {page} and {rights.advice()}, then run again"
     if isinstance(error, DisabledRepoError):
         return f"was disabled by the Hub; see {page}"
     if isinstance(error, RevisionNotFoundError):
@@ -75,10 +73,7 @@ def _explanation(error: Exception, repository: str, revision: str | None, site: 
     if isinstance(error, RemoteEntryNotFoundError):
         return "lost a file while it was being read; run again"
     if isinstance(error, RepositoryNotFoundError):
-        return (
-            f"is not on {site}, or is private; check the spelling, or log in with `hf auth login` "
-            "(or set HF_TOKEN)"
-        )
+        return f"is not on {site}, or is private; check the spelling, or {rights.advice()}"
     if isinstance(error, HfHubHTTPError):
         return _status_explanation(error, page)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -94,8 +89,8 @@ def _status_explanation(error: HfHubHTTPError, page: str) -> str:
     status = error.response.status_code
     if status in (401, 403):
         return (
-            f"was refused by the Hub (status {status}); log in with `hf auth login` (or set "
-            f"HF_TOKEN) as somebody who may read {page}"
+            f"was refused by the Hub (status {status}); {rights.advice()}, as somebody who may "
+            f"read {page}"
         )
     if status == 404:
         return "is not there (status 404); check the spelling"

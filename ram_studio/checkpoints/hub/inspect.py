@@ -23,10 +23,12 @@ from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from huggingface_hub.utils import logging as hub_logging
 from huggingface_hub.utils import tqdm as hub_tqdm
 
+from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.hub.errors import HTTPError, hub_errors
 from ram_studio.checkpoints.hub.transfer import (
     LIBRARY,
     REQUEST_SECONDS,
+    Token,
     progress_bar,
     read_remote_header,
 )
@@ -117,7 +119,7 @@ def _split(source: str, name: str) -> tuple[str, str | None]:
     return parts
 
 
-def _list_files(repository: str, revision: str | None, token: str | None) -> _Listing:
+def _list_files(repository: str, revision: str | None, token: Token) -> _Listing:
     api = huggingface_hub.HfApi(endpoint=site_address(), **LIBRARY)
     info = api.model_info(
         repository,
@@ -145,7 +147,7 @@ def _sidecar_names(listing: _Listing) -> list[str]:
 
 
 def _find_hub_shards(
-    listing: _Listing, name: str, token: str | None
+    listing: _Listing, name: str, token: Token
 ) -> tuple[list[str], dict[str, str] | None]:
     """Return the safetensors files to use and the index's map; see `find_shards`."""
     folder = Path(listing.repository)  # what messages show in place of a folder
@@ -162,7 +164,7 @@ def _find_hub_shards(
 def _fetch(
     listing: _Listing,
     files: list[str],
-    token: str | None,
+    token: Token,
     bar: type[hub_tqdm] | None = None,
 ) -> Path:
     """Download files of one commit into the cache and return the snapshot's folder."""
@@ -206,38 +208,52 @@ def download(
     Raises: HubError, Stopped, CheckpointError for something that is no Hub id.
     """
     repository, revision = _split(source, name)
+    access = rights.token_for(token)
     if cancel is not None:
         cancel.raise_if_cancelled()
     with _talking_to(repository, revision, name):
-        listing = _listing_or_cache(repository, revision, token, name)
+        listing = _listing_or_cache(repository, revision, access, name)
         if isinstance(listing, Path):
             return listing, listing.name
-        shards, _ = _find_hub_shards(listing, name, token)
+        shards, _ = _find_hub_shards(listing, name, access)
+        _check_rights(listing, shards[0], access)
         files = shards + _sidecar_names(listing)
         missing = _missing_bytes(listing, files)
         _check_disk(missing, source, name)
         bar = progress_bar(name, source, missing, on_progress, cancel)
-        folder = _fetch(listing, files, token, bar)
+        folder = _fetch(listing, files, access, bar)
         return folder, folder.name
 
 
 def _listing_or_cache(
-    repository: str, revision: str | None, token: str | None, name: str
+    repository: str, revision: str | None, token: Token, name: str
 ) -> _Listing | Path:
     """Return the repository's files; or the snapshot to use although the Hub could not be asked.
 
-    Only where the Hub did not answer or is down: a refusal counts even if files are in the cache.
+    Only where the Hub did not answer or is down: a refusal counts even if files are in the cache,
+    and where strangers come nothing is taken from there without the Hub's word.
     """
     try:
         return _list_files(repository, revision, token)
     except (HTTPError, OfflineModeIsEnabled) as error:
         response = getattr(error, "response", None)
-        if response is not None and response.status_code < 500:
+        if rights.is_shared() or (response is not None and response.status_code < 500):
             raise
         folder = _cached_snapshot(repository, revision, name)
         if folder is None:
             raise
         return folder
+
+
+def _check_rights(listing: _Listing, file: str, token: Token) -> None:
+    """Have the Hub say whether this visitor may read a file, which may be in the cache already.
+
+    Everybody may list the files of a gated repository.
+    """
+    if rights.is_shared():
+        huggingface_hub.get_hf_file_metadata(
+            listing.url(file), token=token, timeout=REQUEST_SECONDS
+        )
 
 
 def _cached_snapshot(repository: str, revision: str | None, name: str) -> Path | None:
@@ -301,12 +317,14 @@ def inspect_source(
         return open_folder(source, name=name)
     source = str(source)
     repository, revision = _split(source, name)
+    access = rights.token_for(token)
     with _talking_to(repository, revision, name):
-        listing = _listing_or_cache(repository, revision, token, name)
+        listing = _listing_or_cache(repository, revision, access, name)
         if isinstance(listing, Path):
             return open_folder(listing, name=name, source=source, revision=listing.name)
-        shards, weight_map = _find_hub_shards(listing, name, token)
-        folder = _fetch(listing, _sidecar_names(listing), token)
+        shards, weight_map = _find_hub_shards(listing, name, access)
+        _check_rights(listing, shards[0], access)
+        folder = _fetch(listing, _sidecar_names(listing), access)
         if all((folder / shard).exists() for shard in shards):
             return open_folder(folder, name=name, source=source, revision=listing.commit)
 
@@ -314,7 +332,7 @@ def inspect_source(
             if cancel is not None:
                 cancel.raise_if_cancelled()
             return read_remote_header(
-                listing.url(shard), listing.sizes[shard], folder / shard, name=name, token=token
+                listing.url(shard), listing.sizes[shard], folder / shard, name=name, token=access
             )
 
         with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:

@@ -23,6 +23,9 @@ LIBRARY: dict[str, Any] = {"library_name": "ram-studio", "library_version": __ve
 FIRST_REQUEST_BYTES = 100_000
 REQUEST_SECONDS = 30.0
 
+Token = str | bool | None
+"""As huggingface_hub takes it, see `rights.token_for`."""
+
 
 def progress_bar(
     name: str,
@@ -64,7 +67,7 @@ def progress_bar(
     return Reporter
 
 
-def read_remote_header(url: str, size: int, path: Path, *, name: str, token: str | None) -> Header:
+def read_remote_header(url: str, size: int, path: Path, *, name: str, token: Token) -> Header:
     """Return the header of a shard on the Hub, read with one or two range requests.
 
     Args:
@@ -72,7 +75,7 @@ def read_remote_header(url: str, size: int, path: Path, *, name: str, token: str
         size: of the whole file in bytes, as the Hub lists it.
         path: where the shard will lie once downloaded; `TensorInfo` and messages carry it.
         name: "base" or the agent's name.
-        token: see `open_checkpoint`.
+        token: see `rights.token_for`.
 
     Raises: CheckpointError for a header that is not acceptable, HubError for a server that does
     not send what was asked, and huggingface_hub's own errors.
@@ -86,7 +89,7 @@ def read_remote_header(url: str, size: int, path: Path, *, name: str, token: str
     return parse_header(start[LENGTH_BYTES:end], file_size=size, path=path, agent=name)
 
 
-def _read_range(url: str, begin: int, end: int, token: str | None, at: str) -> bytes:
+def _read_range(url: str, begin: int, end: int, token: Token, at: str) -> bytes:
     """Return bytes begin..end of a file; no more is read, whatever the server sends."""
     if begin >= end:
         return b""

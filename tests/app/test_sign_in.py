@@ -1,0 +1,133 @@
+"""Whose rights are used at the Hub: a visitor's own once signed in, never the owner's."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from itsdangerous import TimestampSigner
+from loopback_hub import LoopbackHub, serving
+from visitor import RefusedError, Visitor
+
+from ram_studio.app.public.visitor import offers_sign_in
+from ram_studio.resources import asset_path
+
+OWNER, FRIEND = "hf_of_the_owner", "hf_of_a_friend"
+SECRET = "secret of the Space"
+OAUTH = {
+    "SYSTEM": "spaces",
+    "SPACE_ID": "owner/ram-studio",
+    "OAUTH_CLIENT_ID": "client",
+    "OAUTH_CLIENT_SECRET": SECRET,
+    "OAUTH_SCOPES": "openid profile gated-repos",
+    "OPENID_PROVIDER_URL": "http://127.0.0.1:9",
+}
+
+
+class Place:
+    """A Space with sign-in whose owner is logged in, and a Hub that notes who asks for what."""
+
+    def __init__(self, url: str, hub: LoopbackHub, folder: Path) -> None:
+        self.url, self.hub, self.folder = url, hub, folder
+
+    def ask(self, endpoint: str, cookie: str | None = None, **named: Any) -> Any:
+        """Call an endpoint as a visitor of its own; ``hub.asked`` holds this visitor's requests."""
+        self.hub.asked.clear()
+
+        async def tell() -> Any:
+            async with Visitor(self.url) as visitor:
+                if cookie is not None:
+                    visitor.http.headers["cookie"] = f"session={cookie}"
+                await visitor.open()
+                found = await visitor.call(endpoint, **named)
+                if endpoint == "analyze":
+                    await visitor.call("merge", analysis=found["analysis"], method="ram")
+                return found
+
+        return asyncio.run(tell())
+
+
+def cookie_of(token: str, *, lasts: float = 600) -> str:
+    """Return the cookie that Gradio gives a visitor whom the Hub signed in."""
+    name = {"name": "A Friend", "preferred_username": "friend", "profile": "", "picture": ""}
+    info = {
+        "access_token": token,
+        "scope": "openid profile gated-repos",
+        "expires_at": int(time.time() + lasts),
+        "userinfo": name,
+    }
+    key = hashlib.sha256(f"{SECRET}-v4".encode()).hexdigest()
+    text = base64.b64encode(json.dumps({"oauth_info": info}).encode())
+    return TimestampSigner(key).sign(text).decode()
+
+
+@pytest.fixture(scope="module")
+def place(run_app: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("place")
+    with serving() as hub:
+        for name in ("base", "coding"):
+            hub.add(f"owner/{name}", asset_path("example", name))
+        gated = {"is_gated": True, "readers": frozenset({OWNER, FRIEND})}
+        hub.add("owner/gated", asset_path("example", "tool"), **gated)
+        more = {
+            **OAUTH,
+            "HF_TOKEN": OWNER,
+            "HF_ENDPOINT": hub.address,
+            "HF_HUB_OFFLINE": "0",
+            "HF_HOME": str(folder / "hub"),
+        }
+        with run_app(folder, **more) as url:
+            yield Place(url, hub, folder)
+
+
+def test_a_visitors_token_opens_what_they_may_read_and_goes_nowhere_else(place: Place) -> None:
+    models = {"base": "owner/base", "agents": {"a": "owner/coding", "b": "owner/gated"}}
+    with pytest.raises(RefusedError, match=r"is gated: accept .* sign in with Hugging Face"):
+        place.ask("analyze", **models)
+    assert {token for _, token in place.hub.asked} == {None}
+
+    friend = cookie_of(FRIEND)
+    assert place.ask("analyze", friend, **models)["agents"] == ["a", "b"]
+    assert {token for _, token in place.hub.asked} == {f"Bearer {FRIEND}"}
+
+    # Now the files lie in the cache, where they are nobody else's.
+    for cookie in (None, cookie_of(FRIEND, lasts=-1), "forged", friend[:-4] + "AAAA"):
+        with pytest.raises(RefusedError, match="is gated"):
+            place.ask("analyze", cookie, **models)
+        assert {token for _, token in place.hub.asked} == {None}
+    with pytest.raises(RefusedError, match=r"is gated: accept .* use an account that may"):
+        place.ask("analyze", cookie_of("hf_of_a_stranger"), **models)
+    for file in place.folder.rglob("*"):
+        if file.is_file():
+            content = file.read_bytes()
+            assert OWNER.encode() not in content, file
+            assert FRIEND.encode() not in content, file
+
+
+def test_the_button_is_there_where_one_can_sign_in(place: Place, space_url: str) -> None:
+    async def has_button(url: str) -> bool:
+        async with Visitor(url) as visitor:
+            await visitor.open()
+            ids = {c["props"].get("elem_id") for c in visitor.config["components"]}
+            return "sign-in" in ids
+
+    assert asyncio.run(has_button(place.url))
+    assert not asyncio.run(has_button(space_url)), "a Space without hf_oauth"
+
+
+@pytest.mark.parametrize("missing", [None, *OAUTH])
+def test_signing_in_needs_a_space_with_all_that_belongs_to_it(
+    missing: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in OAUTH.items():
+        monkeypatch.setenv(name, value)
+    if missing is not None:
+        monkeypatch.delenv(missing)
+    assert offers_sign_in() == (missing is None)
