@@ -17,6 +17,7 @@ import numpy as np
 from ram_studio.algorithm import naming, scaling
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.algorithm.meters import relations
+from ram_studio.algorithm.meters.kept import Energies, kept_dict
 from ram_studio.algorithm.meters.relations import Relations
 from ram_studio.algorithm.meters.rounding_meter import StepCounts
 from ram_studio.algorithm.overlap import OverlapCounts
@@ -66,6 +67,8 @@ class Sketch:
         not collected.
     steps: unique updates by size in last places, for the rounding meter; None when they were not
         collected, or when agents were left out (what the others alone changed grows then).
+    energies: sums of products of changes over the model, for what a merge keeps of each agent; None
+        when they were not collected.
     warnings: what the compatibility check and the pass want the user to know.
     """
 
@@ -79,6 +82,7 @@ class Sketch:
     rounded: OverlapCounts | None = None
     relations: Relations | None = None
     steps: StepCounts | None = None
+    energies: Energies | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -175,6 +179,7 @@ class Sketch:
             rounded=None if self.rounded is None else self.rounded.keep_agents(keep),
             relations=None if self.relations is None else self.relations.keep_agents(keep),
             steps=None if self.steps is None else self.steps.keep_agents(keep),
+            energies=None if self.energies is None else self.energies.keep_agents(keep),
         )
 
     def preview(
@@ -191,7 +196,9 @@ class Sketch:
         Args: point: index into LADDER; rule, r, alpha: see scaling.scaling_factor; by: "model",
             or a grouping whose groups are added under "groups" with ratios inside each group.
         Returns: the keys of the ``preview --json`` contract; rho is None where it is infinite.
-            With relations, agents have "rho_m" (None where infinite) as well.
+            With relations, agents have "rho_m" (None where infinite) as well. "kept" and "all_else"
+            (see ``meters.kept``) are None without energies, and for an agent that changed nothing;
+            "methods" has them for the plain average and sum, or is None.
         Raises: SketchError for rule ``ram+m`` without them.
         """
         scaling.check_scaling(rule, r, alpha)
@@ -219,6 +226,7 @@ class Sketch:
             "alpha": alpha,
             **describe(self.model, "model", 0),
         }
+        result["methods"] = self._add_kept(result["agents"], point)
         if rounded is not None:
             result["as_base_dtype"] = describe(rounded, "model", 0)
         if by != "model":
@@ -228,6 +236,23 @@ class Sketch:
                 label: describe(counts, by, g) for g, label in enumerate(self.group_labels(by))
             }
         return result
+
+    def _add_kept(self, agents: dict[str, Any], point: int) -> dict[str, Any] | None:
+        """Say what is kept of each agent of a preview; return the same for other methods."""
+        energies = self.energies
+        if energies is None:
+            for agent in agents.values():
+                agent |= kept_dict(None)
+            return None
+        kept = energies.ram(point, [agent["lambda"] for agent in agents.values()])
+        for agent, own in zip(agents.values(), kept, strict=True):
+            agent |= kept_dict(own)
+        scales = {"average": 1.0 / len(self.agents), "sum": 1.0}
+        found = {name: energies.scaled_sum(scale) for name, scale in scales.items()}
+        return {
+            name: dict(zip(self.agents, map(kept_dict, kept), strict=True))
+            for name, kept in found.items()
+        }
 
     def to_frame(
         self,
@@ -242,7 +267,8 @@ class Sketch:
         Args: by: "model", or "layer", "module" or "tensor", whose label becomes a column of this
             name (a tensor's layer and module come along); the others: see ``preview``.
         Returns: columns agent, [by,] total, active, unique, shared (int64), density, rho, lambda
-            and, with relations, rho_m (float64; rho and rho_m are inf where nothing is unique).
+            and, with relations, rho_m (float64; rho and rho_m are inf where nothing is unique); for
+            the model also kept and all_else (NaN where unknown).
         Raises: SettingsError, SketchError as ``preview`` does.
         """
         import pandas as pd
@@ -250,15 +276,20 @@ class Sketch:
         found = self.preview(point, rule, r, alpha, by=by)
         places = {t.name: {"layer": t.layer, "module": t.module} for t in self.tensors}
         frame = pd.DataFrame(
-            {"agent": agent, **(places[label] if by == "tensor" else {}), by: label, **numbers}
+            {
+                "agent": agent,
+                **(places[label] if by == "tensor" else {}),
+                by: label,
+                **numbers,
+                **({"kept": (numbers["kept"] or {}).get("total")} if by == "model" else {}),
+            }
             for label, group in found.get("groups", {"model": found}).items()
             for agent, numbers in group["agents"].items()
         ).drop(columns=["model", "overlap"], errors="ignore")
         ratios = [name for name in ("rho", "rho_m") if name in frame]
         # JSON's null stands for an unbounded ratio.
-        return frame.astype(dict.fromkeys([*ratios, "lambda"], float)).fillna(
-            dict.fromkeys(ratios, math.inf)
-        )
+        floats = [*ratios, "lambda", *(["kept", "all_else"] if by == "model" else [])]
+        return frame.astype(dict.fromkeys(floats, float)).fillna(dict.fromkeys(ratios, math.inf))
 
     def _magnitude_ratios(self, point: int, by: str) -> Float[np.ndarray, "groups agents"]:
         magnitude = self.known_relations().magnitude[:, point]

@@ -68,9 +68,9 @@ def analyze(
     Args:
         base: folder or Hub id; agents: folder or Hub id by name, in the order results keep.
         missing, extra, rows: what to do where an agent does not fit, see check_compatibility.
-        relations: also collect what needs more than counts: magnitudes, signs, cosines, and the
-            rounding meter's updates. Counting alone is faster: twice where agents changed 3 % of
-            all elements, five times at 10 %, more where most elements changed.
+        relations: also collect what needs more than counts: magnitudes, signs, cosines, what is
+            kept, and the rounding meter's updates. Counting alone is faster: twice where agents
+            changed 3 % of all elements, five times at 10 %, more where most elements changed.
         run: device, threads, block_elements, on_progress, cancel, see RunKeywords.
 
     Raises: CheckpointError (NonFiniteError for NaN or Inf), CompatibilityError, HubError, Stopped.
@@ -122,6 +122,7 @@ def sketch_of(report: CompatibilityReport, run: RunOptions, *, relations: bool =
         rounded=rounded[0] if rounded else None,
         relations=None if related is None else related.relations(counts),
         steps=None if related is None else related.steps(),
+        energies=None if related is None else related.energies(counts),
     )
     return replace(sketch, warnings=storage_report(report, sketch).warnings)
 

@@ -100,6 +100,14 @@ def test_threads_and_blocks_do_not_change_a_sketch(tmp_path, agents):
     assert expected.model.shared[0, DEFAULT_INDEX].tolist() == overlap
 
 
+@pytest.mark.parametrize("agents", [3, 7])
+def test_order_of_shards_does_not_change_what_is_kept(tmp_path, agents):
+    one, many = (make_zoo(tmp_path / str(k), agents, dtype="F32", shards=k) for k in (1, 4))
+    found, other = analyze_zoo(one), analyze_zoo(many)
+    assert [t.name for t in found.tensors] != [t.name for t in other.tensors]
+    assert_same(found.energies, other.energies, "energies")
+
+
 def test_counts_in_mixed_dtypes_are_given_as_stored_and_as_the_base_would_store_them(tmp_path):
     zoo = make_zoo(tmp_path, 3, dtype="BF16", agent_dtypes=("F32", "F16", "BF16"), seed=5)
     sketch = analyze_zoo(zoo)

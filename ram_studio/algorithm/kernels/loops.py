@@ -704,6 +704,104 @@ def _touch_magnitudes(counts, to):
             which += 1
 
 
+@loop(forceinline=True)
+def _product_row(mask, a, b, to):
+    return to.products + to.product_of[mask, a, b]
+
+
+@loop(forceinline=True)
+def _add_between(row, upper, lower, value, to):
+    """Add a value at the thresholds lower .. upper."""
+    to.rows[row, upper] += value
+    if lower > 0:
+        to.rows[row, lower] -= value
+
+
+@loop(forceinline=True)
+def _add_products(tau, order, interval, active, to):
+    """Add tau_a tau_b of every set of agents that is active at some threshold.
+
+    In float64, in which these products are exact. Without sets: each agent's square, its product
+    with the others' sum, and the square of the whole sum.
+    """
+    n = to.dots.shape[0]
+    mask, total = 0, 0.0
+    for last in range(active):
+        mask |= 1 << order[last]
+        total += np.float64(tau[order[last]])
+        upper = interval[last]
+        lower = interval[last + 1] if last + 1 < active else 0
+        if lower == upper:
+            continue
+        for member in range(last + 1):
+            own = np.float64(tau[order[member]])
+            if to.has_sets:
+                for other in range(member, last + 1):
+                    row = _product_row(mask, order[member], order[other], to)
+                    value = own * np.float64(tau[order[other]])
+                    _add_between(row, upper, lower, value, to)
+                continue
+            row = to.products + order[member] * n + last
+            _add_between(row, upper, lower, own * own, to)
+            _add_between(row + n * n, upper, lower, own * (total - own), to)
+        if not to.has_sets:
+            _add_between(to.products + 2 * n * n + last, upper, lower, total * total, to)
+
+
+@loop
+def _add_own_products(t, changes, to):
+    """Add tau**2 of the elements that only agent t changed."""
+    n = to.dots.shape[0]
+    row = _product_row(1 << t, t, t, to) if to.has_sets else to.products + t * n
+    together = row if to.has_sets else to.products + 2 * n * n
+    to.touched[row] = 1
+    to.touched[together] = 1
+    for at in range(changes.shape[0]):
+        tau = np.float64(changes[at])
+        if tau == 0.0:
+            continue
+        v = _interval_of(changes[at], to)
+        to.rows[row, v] += tau * tau
+        if not to.has_sets:
+            to.rows[together, v] += tau * tau
+
+
+@loop
+def _add_pair_products(a, b, pair, to):
+    """Add the products of the elements that exactly agents a < b changed, without a branch."""
+    n, mask = to.dots.shape[0], (1 << a) | (1 << b)
+    if not to.has_sets:
+        tau = np.empty(n, dtype=np.float32)
+        order, interval = np.empty(2, dtype=np.int64), np.empty(2, dtype=np.int64)
+        to.touched[to.products : to.loose] = 1
+        for at in range(pair.shape[1]):
+            tau[a], tau[b] = pair[2, at], pair[3, at]
+            v, w = _interval_of(tau[a], to), _interval_of(tau[b], to)
+            order[0], order[1] = (a, b) if v >= w else (b, a)
+            interval[0], interval[1] = max(v, w), min(v, w)
+            _add_products(tau, order, interval, 2, to)
+        return
+    both_aa, both_bb = _product_row(mask, a, a, to), _product_row(mask, b, b, to)
+    both_ab = _product_row(mask, a, b, to)
+    only_a, only_b = _product_row(1 << a, a, a, to), _product_row(1 << b, b, b, to)
+    for row in (both_aa, both_bb, both_ab, only_a, only_b):
+        to.touched[row] = 1
+    rows = to.rows
+    for at in range(pair.shape[1]):
+        v, w = _interval_of(pair[2, at], to), _interval_of(pair[3, at], to)
+        tau_a, tau_b = np.float64(pair[2, at]), np.float64(pair[3, at])
+        both = min(v, w)
+        rows[both_aa, both] += tau_a * tau_a
+        rows[both_bb, both] += tau_b * tau_b
+        rows[both_ab, both] += tau_a * tau_b
+        rest_a = tau_a * tau_a if v > w else 0.0
+        rest_b = tau_b * tau_b if w > v else 0.0
+        rows[only_a, v] += rest_a
+        rows[only_a, both] -= rest_a
+        rows[only_b, w] += rest_b
+        rows[only_b, both] -= rest_b
+
+
 @loop(fastmath={"reassoc", "contract"})
 def _dot(x, y):
     """Return the dot product of two float32 arrays in float64, vectorised."""
@@ -763,6 +861,7 @@ def _add_pair(a, b, pair, to):
             owner, y, change = (a, pair[0, at], tau_a) if v > w else (b, pair[1, at], tau_b)
             _add_step(y, change, owner, max(v, w), both, to)
     if to.is_full:
+        _add_pair_products(a, b, pair, to)
         to.dots[a, a] += _dot(pair[2], pair[2])
         to.dots[b, b] += _dot(pair[3], pair[3])
         to.dots[a, b] += _dot(pair[2], pair[3])
@@ -787,6 +886,7 @@ def add_relations(gathered, to):
             if to.is_full:
                 _add_step(own[0, at], change, t, v, 0, to)
         if to.is_full:
+            _add_own_products(t, own[1], to)
             to.dots[t, t] += _dot(own[1], own[1])
         start += counts[t]
     start = 0
@@ -802,6 +902,7 @@ def add_relations(gathered, to):
         _add_magnitudes(tau, order, interval, active, to)
         if not to.is_full or active == 0:
             continue
+        _add_products(tau, order, interval, active, to)
         if active > 1:
             _add_signs(tau, order, interval, active, to)
         lower = interval[1] if active > 1 else 0

@@ -16,6 +16,7 @@ from ram_studio.algorithm.meters.relations import (
     HALF_STEPS,
     QUANTUM,
     RowLayout,
+    products_of,
 )
 
 
@@ -50,7 +51,8 @@ class RelationSums(NamedTuple):
 
     grid, interval_of_bin (uint8): the thresholds, as intervals between them by bin of |tau|.
     rows: float64 (rows, intervals), see ``relations.RowLayout``, whose rows begin at conflicts,
-    pairs and loose; touched: uint8 (rows,), set to 1 where a row was added to.
+    pairs, products and loose; touched: uint8 (rows,), set to 1 where a row was added to.
+    product_of: int64 (sets, agents, agents), which of the rows of products a set's tau_a tau_b is.
     is_full: False for sums of |tau| alone; what follows is then not touched.
     dots: float64 (agents, agents), the upper triangle of tau_a tau_b added up.
     steps: int32 (agents, intervals, EXPONENTS, HALF_STEPS + 1), updates by the interval below which
@@ -66,7 +68,9 @@ class RelationSums(NamedTuple):
     is_full: bool
     conflicts: int
     pairs: int
+    products: int
     loose: int
+    product_of: np.ndarray
     rows: np.ndarray
     touched: np.ndarray
     dots: np.ndarray
@@ -89,6 +93,10 @@ class RelationSums(NamedTuple):
         n_rows = layout.magnitudes.stop if only_magnitudes else layout.loose.stop
         # Mostly untouched: pages that no update falls on are never backed by memory.
         shape = (n_agents, 0 if only_magnitudes else width, EXPONENTS)
+        sets = 1 << n_agents if layout.has_sets else 0
+        product_of = np.zeros((sets, n_agents, n_agents), dtype=np.int64)
+        for row, (mask, a, b) in enumerate(products_of(n_agents) if sets else ()):
+            product_of[mask, a, b] = product_of[mask, b, a] = row
         return cls(
             grid=Grid(np.int32(edge_bits)),
             interval_of_bin=interval_of_bin.astype(np.uint8),
@@ -97,7 +105,9 @@ class RelationSums(NamedTuple):
             is_full=not only_magnitudes,
             conflicts=layout.conflicts,
             pairs=layout.pairs.start,
+            products=layout.products.start,
             loose=layout.loose.start,
+            product_of=product_of,
             rows=np.zeros((n_rows, width)),
             touched=np.zeros(n_rows, dtype=np.uint8),
             dots=np.zeros((n_agents, n_agents)),

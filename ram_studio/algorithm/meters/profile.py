@@ -9,6 +9,7 @@ import numpy as np
 
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.meters.kept import Energies
 from ram_studio.algorithm.meters.relations import Relations
 from ram_studio.algorithm.meters.rounding_meter import DTYPES, PRECISION, StepCounts
 from ram_studio.algorithm.sketch import Sketch
@@ -21,14 +22,16 @@ _LAYER_SMALLEST = 2e-3
 
 
 def client_profile(sketch: Sketch) -> dict[str, Any]:
-    """Return the counts for live previews as plain JSON data (100 to 250 kB).
+    """Return the counts for live previews as plain JSON data (100 to 350 kB).
 
     Keys: format, agents, ladder (K epsilons), default_index, total (elements), patterns (K lists
     of 2**N counts by agent bit mask, or None beyond six agents), overlap (K x N x N: elements agent
     t shares with exactly j others), layers, layer_total, layer_active (K x layers x N), layer_count
     (K x layers x (N + 1): elements by overlap count), modules, module_total, module_active,
     dialects, defaults, rules, dtypes, warnings; as_base_dtype_overlap (K x N x N or None);
-    relations and rounding, each None where the sketch does not have it:
+    energy, cross (K x N x N), meet (K x (N + 1)), norm2, others_all (N): sums for kept and all
+    else, see ``kept.Energies``, the first two as shares of norm2, in twelve digits; relations and
+    rounding. Each of these is None where the sketch does not have it.
 
     relations: unique_magnitude, shared_magnitude (K x N sums of |tau|: rho_m = shared / unique,
         0 when both are 0, infinite when only unique is); shared (K elements), conflict (K of them
@@ -77,9 +80,19 @@ def client_profile(sketch: Sketch) -> dict[str, Any]:
         "rules": list(scaling.RULES),
         "dtypes": dict(sketch.dtypes),
         "warnings": list(sketch.warnings),
+        **_energies(sketch.energies),
         "relations": None if sketch.relations is None else _relations(sketch),
         "rounding": None if sketch.steps is None else _rounding(sketch.steps),
     }
+
+
+def _energies(found: Energies | None) -> dict[str, Any]:
+    names = ("energy", "cross", "meet", "norm2", "others_all")
+    if found is None:
+        return dict.fromkeys(names)
+    sums = (found.energy, found.cross_shares, found.meet, found.norm2, found.others_all)
+    # The browser's kept is to agree with Sketch.preview to 1e-9, and all else takes differences.
+    return {name: _short(values, 12) for name, values in zip(names, sums, strict=True)}
 
 
 def _relations(sketch: Sketch) -> dict[str, Any]:
@@ -117,14 +130,14 @@ def _signs(found: Relations, where: Any) -> dict[str, Any]:
     }
 
 
-def _short(values: np.ndarray | np.floating) -> Any:
+def _short(values: np.ndarray | np.floating, digits: int = 6) -> Any:
     """Return an array as nested lists of numbers in six digits, None for NaN."""
     if isinstance(values, np.ndarray) and values.ndim:
-        return [_short(row) for row in values]
+        return [_short(row, digits) for row in values]
     number = float(values)
     if math.isnan(number):
         return None
-    return float(f"{number:.6g}") or 0
+    return float(f"{number:.{digits}g}") or 0
 
 
 def _rounding(steps: StepCounts) -> dict[str, Any]:

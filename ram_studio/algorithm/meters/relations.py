@@ -52,13 +52,19 @@ def members_of(n_agents: int) -> list[tuple[int, int]]:
     return [(m, t) for m in range(1, 1 << n_agents) for t in range(n_agents) if m >> t & 1]
 
 
+def products_of(n_agents: int) -> list[tuple[int, int, int]]:
+    """Return (bit mask, a, b) for agents a <= b of each set of agents, in the order kept."""
+    return [(m, a, b) for m, a in members_of(n_agents) for b in range(a, n_agents) if m >> b & 1]
+
+
 @dataclass(frozen=True)
 class RowLayout:
     """Where the kernels keep which statistic: consecutive rows of one table.
 
     magnitudes: |tau| by set and agent (row mask * agents + agent), or for more agents than sets
     are kept for, by agent: alone, shared; conflicts: one row; cancelled: one per agent; pairs:
-    PAIR_ROWS per pair; loose: two (|tau|, tau**2) per agent, nearness to an edge and binade.
+    PAIR_ROWS per pair; products: see ``meters.kept``; loose: two (|tau|, tau**2) per agent,
+    nearness to an edge and binade.
     """
 
     n_agents: int
@@ -90,9 +96,20 @@ class RowLayout:
         return slice(start, start + PAIR_ROWS * len(pairs_of(self.n_agents)))
 
     @property
+    def products(self) -> slice:
+        """Rows of tau_a tau_b: by set and pair; for more agents than sets are kept for, see there.
+
+        Those are tau_t**2, then tau_t times the other changes, both by agent and number of others,
+        and the square of the sum by number of agents.
+        """
+        n, start = self.n_agents, self.pairs.stop
+        return slice(start, start + (len(products_of(n)) if self.has_sets else 2 * n * n + n))
+
+    @property
     def loose(self) -> slice:
         """Rows of the updates that are not counted in steps."""
-        return slice(self.pairs.stop, self.pairs.stop + 4 * EXPONENTS * self.n_agents)
+        start = self.products.stop
+        return slice(start, start + 4 * EXPONENTS * self.n_agents)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ram_studio.algorithm.ladder import BIN_COUNT, LADDER
+from ram_studio.algorithm.meters.kept import Energies
 from ram_studio.algorithm.meters.relations import (
     EXPONENTS,
     HALF_STEPS,
@@ -20,6 +21,7 @@ from ram_studio.algorithm.meters.relations import (
     magnitude_of_sets,
     members_of,
     pairs_of,
+    products_of,
 )
 from ram_studio.algorithm.meters.rounding_meter import DTYPES, StepCounts
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS, OverlapCounts
@@ -27,9 +29,10 @@ from ram_studio.algorithm.sketch import Sketch, TensorEntry
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.errors import OutputError, SketchError
 
-SKETCH_FORMAT = 2
-_READABLE = (1, 2)
-"""Format 1 had counts only: such sketches have neither relations nor steps."""
+SKETCH_FORMAT = 3
+_READABLE = (1, 2, 3)
+"""Format 1 had counts only: such sketches have neither relations nor steps. Format 2 had no
+energies: what a merge keeps is not known from such a sketch."""
 
 _HEADER = "ram_studio_sketch"
 
@@ -48,6 +51,8 @@ def save_sketch(sketch: Sketch, path: str | Path) -> Path:
         arrays |= _relation_arrays(sketch.relations)
     if sketch.steps is not None:
         arrays |= _step_arrays(sketch.steps)
+    if sketch.energies is not None:
+        arrays |= _energy_arrays(sketch.energies)
     header = {
         "format": SKETCH_FORMAT,
         "agents": list(sketch.agents),
@@ -148,6 +153,7 @@ def _build(header: dict, arrays: dict[str, np.ndarray]) -> Sketch:
         rounded=counts("rounded") if is_mixed else None,
         relations=_build_relations(arrays, tensors, n_agents),
         steps=_build_steps(arrays, header.get("layers", []), n_agents),
+        energies=_build_energies(arrays, n_agents),
         warnings=tuple(header["warnings"]),
     )
 
@@ -204,6 +210,28 @@ def _build_relations(
         cancelled=optional("cancelled", points, n_agents),
         dots=array("dots", n_agents, n_agents),
     )
+
+
+def _energy_arrays(found: Energies) -> dict[str, np.ndarray]:
+    # Up to six agents all else follows from the sums by set.
+    if found.products is not None:
+        return {"energies.products": found.products}
+    return {f"energies.{name}": getattr(found, name) for name in ("square", "cross", "meet")}
+
+
+def _build_energies(arrays: dict[str, np.ndarray], n_agents: int) -> Energies | None:
+    def array(name: str, *shape: int) -> np.ndarray:
+        found = arrays[f"energies.{name}"]
+        _require(name, found.shape == (len(LADDER), *shape), np.isfinite(found).all())
+        return found
+
+    if "energies.products" in arrays:
+        products = array("products", len(products_of(n_agents)))
+        return Energies.of_products(products, n_agents)
+    if "energies.square" not in arrays:
+        return None
+    square, cross = (array(name, n_agents, n_agents) for name in ("square", "cross"))
+    return Energies(square, cross, array("meet", n_agents + 1))
 
 
 _STEP_SHAPES = {

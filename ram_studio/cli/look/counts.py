@@ -36,6 +36,9 @@ def print_counts(described: dict[str, Any], sketch: Sketch) -> None:
     if "as_base_dtype" in described:
         print_agents(described["as_base_dtype"]["agents"], title="As if in the base's dtype")
     print(verdict(sketch, snap(described["epsilon"])).text)
+    print_kept(described["agents"], title="What the merge keeps of each update, by energy")
+    if sketch.energies is None:
+        print("What a merge keeps is not known from this sketch: analyze again to see it.")
     _print_relations(described, sketch)
 
 
@@ -59,6 +62,19 @@ def print_agents(agents: dict[str, Any], title: str) -> None:
         ],
         title=title,
     )
+
+
+def print_kept(agents: dict[str, Any], title: str) -> None:
+    """Print what is kept of each agent and all else in the merge, where that is known."""
+    rows = []
+    for name, agent in agents.items():
+        kept = agent.get("kept")
+        if kept is not None:
+            rows.append((name, *(f"{part:.1%}" for part in kept.values())))
+            rows[-1] = (*rows[-1], f"{agent['all_else']:.2f} x")
+    if rows:
+        parts = ("kept", "unique", "boost", "shared", "averaged away", "below epsilon")
+        print_table(("agent", *parts, "all else"), rows, title=title)
 
 
 def _print_relations(described: dict[str, Any], sketch: Sketch) -> None:

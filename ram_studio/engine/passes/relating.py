@@ -20,6 +20,7 @@ from ram_studio.algorithm.kernels.relating import (
 )
 from ram_studio.algorithm.ladder import Thresholds
 from ram_studio.algorithm.meters import relations, rounding_meter
+from ram_studio.algorithm.meters.kept import Energies, build_energies
 from ram_studio.algorithm.meters.relations import EXPONENTS, Relations, RowLayout
 from ram_studio.algorithm.meters.rounding_meter import DTYPES, StepCounts
 from ram_studio.algorithm.overlap import OverlapCounts
@@ -55,10 +56,11 @@ class RelationTally:
         self.only_magnitudes = only_magnitudes
         self.n_rows = self.layout.magnitudes.stop if only_magnitudes else self.layout.loose.stop
         self.width = grid.points + 1
+        self._names = [t.name for t in tensors]
         self._layers = naming.sort_layers({naming.layer_of(t.name) for t in tensors})
         place = {label: i for i, label in enumerate(self._layers)}
         self._layer_of = [place[naming.layer_of(t.name)] for t in tensors]
-        kept = min(self.n_rows, self.layout.pairs.stop)
+        kept = min(self.n_rows, self.layout.products.stop)
         self._table = np.zeros((len(tensors), grid.points, kept))
         self._dots = np.zeros((len(tensors), n_agents, n_agents))
         self._loose: dict[int, np.ndarray] = {}
@@ -120,6 +122,10 @@ class RelationTally:
         """Return the statistics per tensor, once every block was added."""
         self._finish_tensor()
         return relations.build_relations(self._table, self._dots, counts)
+
+    def energies(self, counts: OverlapCounts) -> Energies:
+        """Return the sums of products over the model, once every block was added."""
+        return build_energies(self._table, self._names, counts)
 
     def magnitude(self, counts: OverlapCounts) -> np.ndarray:
         """Return only ``Relations.magnitude``, for a tally of nothing else."""
