@@ -13,7 +13,7 @@ import typer
 from ram_studio.cli import options
 from ram_studio.cli.progress import status_line
 from ram_studio.cli.tables import number_text, print_table, score_text
-from ram_studio.errors import Stopped
+from ram_studio.errors import EvaluationError, Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -95,6 +95,7 @@ def evaluate(
     from ram_studio.evals import EndpointEngine, compare_all
     from ram_studio.evals import evaluate as ask
     from ram_studio.evals.lm_eval import evaluate_with_harness
+    from ram_studio.evals.report.breakdown import missing
 
     if endpoint is None:
         sources: dict[str, Any] = dict(name_models(models))
@@ -145,6 +146,9 @@ def evaluate(
             )
     comparisons = compare_all(report, base=base, specialists=chosen) if base or chosen else ()
     show(report, comparisons, export, as_json)
+    answered = any(score.n for row in report.models.values() for score in row.domains.values())
+    if report.items and not answered:
+        raise EvaluationError(f"No question was answered. {' '.join(missing(report))}")
 
 
 def show(
@@ -154,7 +158,7 @@ def show(
     as_json: bool,
 ) -> None:
     """Write the export files, then print a report as a table or as JSON."""
-    from ram_studio.evals.report.breakdown import breakdown
+    from ram_studio.evals.report.breakdown import breakdown, missing
     from ram_studio.evals.report.export import export_report
 
     for file in export or ():
@@ -177,6 +181,8 @@ def show(
         title = f"{report.suite}, n = {n} per domain"
         print_table(("model", *domains, "average"), rows, title=title)
         _print_categories(report)
+        for sentence in missing(report):
+            print(sentence)
     _print_health(report)
     for comparison in comparisons:
         print(comparison.sentence())
@@ -205,12 +211,6 @@ def _print_categories(report: EvalReport) -> None:
         ]
     if rows:
         print_table(("category", *parts), rows)
-    for name, part in parts.items():
-        if part["unanswered"]:
-            print(
-                f"{name}: {part['unanswered']} questions got no reply and count as wrong; "
-                "run the same again to ask them again."
-            )
 
 
 def _fraction(score: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.engine import Engine
-from ram_studio.evals.question import Question, Reply, Verdict
+from ram_studio.evals.question import UNSCORED, Question, Reply, Verdict
 from ram_studio.evals.report.tables import Answer
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.store.answers import AnswerStore, RunKey
@@ -36,6 +36,14 @@ class SuiteRun:
     fresh: bool = False
     merge: Mapping[str, Any] | None = None
     run: int | None = field(default=None, init=False)
+
+    def check(self, questions: Sequence[Question]) -> None:
+        """Raise EvaluationError for a suite of which the model can be asked nothing at all."""
+        if reason := self.engine.misfit(questions):
+            raise EvaluationError(
+                f'Suite {self.suite.name} cannot be asked of model "{self.name}": {reason}. Leave '
+                "the suite out; nothing was asked."
+            )
 
     def answers(
         self,
@@ -96,7 +104,7 @@ class SuiteRun:
         }
 
     def _verdict(self, question: Question, reply: Reply) -> Verdict:
-        if reply.finish in ("too long", "refused", "failed"):
+        if reply.finish in UNSCORED:
             return Verdict(False, f"{reply.finish}: {reply.note}")
         text = reply.text if question.is_raw else visible(reply.text)
         verdict = self.suite.judge(question, text, self.code)

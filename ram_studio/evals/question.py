@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Finish = Literal["end", "length", "empty", "too long", "refused", "failed"]
+UNSCORED: tuple[Finish, ...] = ("too long", "refused", "failed")
+"""How a question ends that says nothing about the model's skill: it is no wrong answer."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,11 @@ class Reply:
     """What an engine got for one question.
 
     text: the answer, possibly empty. prompt: the exact text (or chat messages as JSON) that was
-    sent. finish: "end" the model ended its answer; "length" it was cut off; "empty" it said
-    nothing; "too long" the prompt does not fit the model's context, nothing was asked; "refused"
-    the server turned this question down; "failed" no usable reply came, asking again may help.
-    note: the reason in words. tokens: length of the answer, None when unknown. seconds: this
-    question's share of the time.
+    sent. finish: "end" the model ended its answer; "length" it was cut off, be it before it said
+    anything; "empty" it ended without a word; "too long" the prompt does not fit the model's
+    context, nothing was asked; "refused" the server turned this question down; "failed" no usable
+    reply came, asking again may help. note: the reason in words. tokens: length of the answer, None
+    when unknown. seconds: this question's share of the time.
     """
 
     text: str

@@ -155,10 +155,15 @@ def evaluate(
             try:
                 if asked is None:
                     asked = plan.questions(engine.count_tokens)
+                runs = [
+                    SuiteRun(name, path, engine, part, plan.code, store, fresh)
+                    for part in plan.suites
+                ]
+                for run in runs:
+                    run.check(asked[run.suite.name])
                 answered: list[tuple[Question, Answer]] = []
-                for part in plan.suites:
-                    run = SuiteRun(name, path, engine, part, plan.code, store, fresh)
-                    answered += run.answers(asked[part.name], on_progress, should_stop)
+                for run in runs:
+                    answered += run.answers(asked[run.suite.name], on_progress, should_stop)
                 measured = None
                 if health:
                     if on_progress:

@@ -14,6 +14,7 @@ from app_parts import built
 from typer.testing import CliRunner
 
 from ram_studio.app.check import browse, chatting, view
+from ram_studio.app.check import panel as check_panel
 from ram_studio.app.check import work as scoring
 from ram_studio.app.check.panel import CheckPanel
 from ram_studio.app.check.progress_grid import Scoring
@@ -161,6 +162,24 @@ def test_general_suites_and_health_run_for_models_with_room(session, workspace, 
     html = view.report_html(report, ())
     assert "Perplexity" in html
     assert "n 2" in html
+
+
+def test_suites_that_the_context_has_no_room_for_are_not_offered_and_why_is_said(
+    session, workspace, tmp_path
+) -> None:
+    panel = built(check_panel.build, workspace)
+    shown = panel._show_kind("general", session)
+    assert [name for _, name in shown[panel.suites]["choices"]] == ["health"]
+    assert "Mathematics: its shortest question takes 493 tokens, the context has 256" in str(
+        shown[panel.misfits]
+    )
+    folder = make_chat_model(tmp_path / "chat", context=1400)
+    session.load(replace(session.loaded, base=str(folder), example=None))
+    shown = panel._show_kind("general", session)
+    assert "tool" in (offered := [name for _, name in shown[panel.suites]["choices"]])
+    assert ("memory" in offered, shown[panel.lengths]["visible"]) == (True, "hidden")
+    assert panel._show_items(["memory"])[panel.lengths]["visible"] is True
+    assert shown[panel.misfits] == ""
 
 
 # ---------------------------------------------------------------------------- tables and items

@@ -7,9 +7,10 @@ import pytest
 from loopback_endpoint import serve
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals import AnswerStore, evaluate
-from ram_studio.evals.answering import EndpointEngine
+from ram_studio.evals import AnswerStore, PairedCounts, compare, evaluate
+from ram_studio.evals.answering import EndpointEngine, endpoint
 from ram_studio.evals.question import Question
+from ram_studio.evals.report.breakdown import missing
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
 
 SETTINGS = SuiteSettings(lambda text: -(-len(text) // 4), lengths=(1000,), seed=2026)
@@ -120,8 +121,9 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize(("body", "note"), GARBAGE, ids=range(len(GARBAGE)))
-def test_garbage_is_a_failed_reply_that_is_asked_again(body, note, tmp_path):
+def test_garbage_is_a_failed_reply_that_is_asked_again(body, note, tmp_path, monkeypatch):
     state = {"body": body}
+    monkeypatch.setattr(endpoint, "PAUSE_SECONDS", 0.001)
     with serve(lambda _: state["body"]) as server, AnswerStore(tmp_path / "s") as store:
         models = {"one": EndpointEngine(server.url)}
         report = evaluate(models, "math", limit=2, store=store)
@@ -129,19 +131,57 @@ def test_garbage_is_a_failed_reply_that_is_asked_again(body, note, tmp_path):
         assert not answer.is_correct
         assert answer.note.startswith("failed: ")
         assert note in answer.note
-        assert answer.facts["failed"]
+        assert (answer.finish, report.models["one"].domains["math"].n) == ("failed", 0)
+        assert all(run.answered == 0 for run in store.runs())
         state["body"] = "Answer: 61"
         mended = evaluate(models, "math", limit=2, store=store)
         assert [a.is_correct for a in mended.models["one"].answers["math"]].count(True) == 1
 
 
-def test_an_empty_answer_and_a_cut_one_are_verdicts():
-    cut = {"choices": [{"message": {"content": "Well, "}, "finish_reason": "length"}]}
-    with serve(lambda body: cut if "cut" in asked(body) else "") as server:
+def test_a_busy_server_is_asked_again_after_a_pause_and_one_in_lasting_trouble_is_left_out(
+    monkeypatch,
+):
+    monkeypatch.setattr(endpoint, "PAUSE_SECONDS", 0.001)
+    replies = [(503, b"loading"), (429, b"slow down"), "Answer: 61"]
+    with serve(lambda _: replies.pop(0)) as server:
+        (reply,) = ask(EndpointEngine(server.url), question())
+        assert (reply.finish, reply.text, len(server.requests)) == ("end", "Answer: 61", 3)
+
+    def answer(body: dict) -> object:
+        return (500, b"CUDA error") if body["model"] == "bad" else "Answer: 1"
+
+    with serve(answer, ("good", "bad")) as server:
+        models = {name: EndpointEngine(server.url, name) for name in ("good", "bad")}
+        report = evaluate(models, "math", limit=2)
+        assert len(server.requests) == 2 + 2 * (endpoint.RETRIES + 1)
+    bad = report.to_dict()["models"]["bad"]
+    assert "(5 tries)" in report.models["bad"].answers["math"][0].note
+    assert (bad["domains"]["math"]["score"], bad["average"]) == (None, None)
+    assert bad["outcomes"]["math"] == {
+        **dict.fromkeys(("asked", "too long", "cut off", "empty", "refused"), 0),
+        "questions": 2,
+        "failed": 2,
+    }
+    # Not answered is not wrong: there is nothing to compare.
+    assert compare(report, "good", "bad")["math"] == PairedCounts(0, 0, 0)
+    (said,) = missing(report)
+    assert "bad, math: of 2 questions 2 got no answer" in said
+
+
+def test_an_empty_answer_and_cut_ones_are_verdicts():
+    def cut(content: str | None) -> dict:
+        return {"choices": [{"message": {"content": content}, "finish_reason": "length"}]}
+
+    said = {"cut": cut("Well, "), "thought": cut(None), "null": {"choices": [{"message": {}}]}}
+    with serve(lambda body: said.get(asked(body), "")) as server:
         engine = EndpointEngine(server.url)
-        (empty,), (short,) = ask(engine, question()), ask(engine, question("cut"))
-    assert (empty.finish, empty.note) == ("empty", "the model said nothing")
-    assert (short.finish, short.note) == ("length", "cut off after 16 tokens")
+        found = [ask(engine, question(text))[0] for text in ("Say hi.", *said)]
+    assert [(reply.finish, reply.note) for reply in found] == [
+        ("empty", "the model said nothing"),
+        ("length", "cut off after 16 tokens"),
+        ("length", "cut off after 16 tokens before it said anything"),
+        ("empty", "the model said nothing"),
+    ]
 
 
 def test_a_prompt_beyond_the_context_is_told_apart_from_other_refusals():

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from ram_studio.cli.evaluate_command import evaluate, parse_lengths
 from ram_studio.cli.history_command import history
 from ram_studio.errors import RamStudioError
+from ram_studio.evals.answering import endpoint
 from ram_studio.resources import asset_path
 
 BASE, CODING = str(asset_path("example", "base")), str(asset_path("example", "coding"))
@@ -74,12 +75,14 @@ def test_an_endpoint_is_evaluated_by_name_and_categories_are_shown(run, monkeypa
         assert run("evaluate", "one", *options, "--token-env", "NO_SUCH")[0] == 2
 
 
-def test_failed_replies_and_accuracies_are_shown(run):
+def test_failed_replies_and_accuracies_are_shown(run, monkeypatch):
+    monkeypatch.setattr(endpoint, "PAUSE_SECONDS", 0.001)
     with serve(lambda body: (503, b"busy")) as server:
-        _, out, _ = run(
+        code, out, error = run(
             "evaluate", "one", "--endpoint", server.url, "--suite", "math", "--limit", 2
         )
-        assert "2 questions got no reply" in out
+        assert "of 2 questions 2 got no answer" in out
+        assert (code, "No question was answered. one, math: of 2" in str(error)) == (1, True)
     with serve(lambda body: "all small letters") as server:
         _, out, _ = run("evaluate", "one", "--endpoint", server.url, "--suite", "instructions")
         assert "instructions: prompt_strict" in out

@@ -25,7 +25,7 @@ HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> & \" ' =1
 def make_report(text: str = HOSTILE, name: str = "m<b>") -> EvalReport:
     item = Question("q<1>", "tool", "simple<i>", text, text, None, 8)
     right = Answer(text, True, text)
-    wrong = Answer("=HYPERLINK()", False, "", {"failed": True})
+    wrong = Answer("=HYPERLINK()", False, finish="failed")
     models = {
         label: ModelResult(label, None, {"tool": (answer,)}, 1.0, ("tool",))
         for label, answer in ((name, right), ("other", wrong))
@@ -65,9 +65,10 @@ def test_csv_has_a_line_per_answer_and_no_formulas():
 
 def test_json_has_scores_breakdown_and_answers():
     data = json.loads(as_json(make_report("x")))
-    assert data["models"]["other"]["domains"]["tool"]["score"] == 0
+    # What got no answer is no wrong one.
+    assert data["models"]["other"]["domains"]["tool"]["score"] is None
     assert data["breakdown"]["other"]["unanswered"] == 1
-    assert data["breakdown"]["other"]["categories"]["tool"]["simple<i>"]["n"] == 1
+    assert data["breakdown"]["other"]["categories"]["tool"]["simple<i>"]["n"] == 0
     assert [row["correct"] for row in data["answers"]] == [True, False]
     assert unanswered(make_report(), "other") == 1
 

@@ -69,7 +69,7 @@ def test_the_json_form_is_stable():
     assert set(form) == {"suite", "seed", "n", "models"}
     assert (form["suite"], form["seed"], form["n"]) == ("demo", 7, 4)
     row = form["models"]["a"]
-    assert set(row) == {"path", "domains", "average", "retention", "seconds"}
+    assert set(row) == {"path", "domains", "average", "retention", "seconds", "outcomes"}
     assert set(row["domains"]) == set(DOMAINS)
     assert set(row["domains"]["code"]) == {"n", "correct", "score", "stderr", "ci95"}
     assert row["domains"]["code"]["correct"] == 2

@@ -60,17 +60,27 @@ def test_every_suite_runs_to_its_end_on_a_model_that_talks_nonsense(chat_model):
     json.dumps(report.to_dict(), allow_nan=False)
 
 
-def test_each_suite_can_have_its_own_limit_and_tokens_are_told_as_they_come():
+def test_a_suite_beyond_the_context_cannot_be_started_and_leaves_no_zero_behind(tmp_path):
+    with AnswerStore(tmp_path / "s") as store:
+        with pytest.raises(
+            EvaluationError, match=r"Suite math cannot be asked of model .base.: .* context is \d"
+        ):
+            evaluate({"base": BASE}, "math,tool", device="cpu", store=store)
+        assert store.runs() == []
+
+
+def test_each_suite_can_have_its_own_limit_and_tokens_are_told_as_they_come(chat_model):
     heard = []
     report = evaluate(
-        {"base": BASE},
-        "tool,instructions",
-        limit={"tool": 2, "instructions": 1},
+        {"model": chat_model},
+        "math,instructions",
+        limit={"math": 2, "instructions": 1},
         device="cpu",
         on_tokens=heard.append,
     )
-    assert {d: len(q) for d, q in report.items.items()} == {"tool": 2, "instructions": 1}
-    assert heard == []  # The prompts do not fit: nothing was decoded.
+    assert {d: len(q) for d, q in report.items.items()} == {"math": 2, "instructions": 1}
+    assert heard
+    heard.clear()
     with AnswerStore(":memory:") as store:
         evaluate({"base": BASE}, "demo", limit=2, device="cpu", store=store, on_tokens=heard.append)
         (run,) = store.runs()

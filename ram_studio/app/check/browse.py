@@ -29,9 +29,11 @@ def matching_items(report: EvalReport, domain: str, which: str, agents: Sequence
     merges = [n for n in names if n != BASE and n not in agents]
     found = []
     for i in range(len(report.items[domain])):
-        right = {n: report.models[n].answers[domain][i].is_correct for n in names}
+        given = {n: report.models[n].answers[domain][i] for n in names}
+        right = {n: answer.is_correct for n, answer in given.items() if answer.is_scored}
         any_agent = any(right[a] for a in agents if a in right)
-        won, lost = any(right[m] for m in merges), any(not right[m] for m in merges)
+        marks = {right[m] for m in merges if m in right}
+        won, lost = True in marks, False in marks
         keep = {
             "all": True,
             "differ": len(set(right.values())) > 1,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from ram_studio.app.boxes import html, slider
 from ram_studio.app.check import view, work
@@ -105,9 +106,9 @@ class CheckPanel:
 
     def _lay_out_suites(self, settings: Settings) -> None:
         refusal = work.code_refusal()
-        offered = [n for n in (*GENERAL, HEALTH) if n != "code" or refusal is None]
+        self._offered = [n for n in (*GENERAL, HEALTH) if n != "code" or refusal is None]
         self.suites = gr.CheckboxGroup(
-            [(_SUITES[name][0], name) for name in offered],
+            [(_SUITES[name][0], name) for name in self._offered],
             value=list(_USUAL_SUITES),
             label="Suites",
             elem_id="suites",
@@ -134,7 +135,8 @@ class CheckPanel:
             visible="hidden",
             elem_id="lengths",
         )
-        suites = [_SUITES[name] for name in offered]
+        self.misfits = html(elem_id="suites-too-long", elem_classes="fine muted")
+        suites = [_SUITES[name] for name in self._offered]
         note = render("check/suites.html.j2", suites=suites, refusal=refusal)
         html(note, elem_id="suite-notes")
 
@@ -148,8 +150,9 @@ class CheckPanel:
             form | set(self.items.values()),
             result,
         )
-        shown = [self.limit, self.general]
-        self.kind.input(self._show_kind, self.kind, shown, queue=False, **QUIET)
+        general = [self.suites, self.misfits, *self.items.values(), self.lengths]
+        shown = [self.limit, self.general, *general]
+        self.kind.input(self._choose_kind, self.kind, shown, queue=False, **QUIET)
         self.suites.input(
             self._show_items,
             self.suites,
@@ -172,15 +175,32 @@ class CheckPanel:
         return {
             self.note: "" if is_example else callout(_NOT_ITS_SKILLS, "note"),
             self.kind: kind,
-            **self._show_kind(kind),
+            **self._show_kind(kind, session),
             **self._offer(session),
             **self._show_report(session),
         }
 
-    def _show_kind(self, kind: str) -> Updates:
-        return {
+    def _choose_kind(self, kind: str, request: gr.Request) -> Updates:
+        return self._show_kind(kind, self.shared.session(request))
+
+    def _show_kind(self, kind: str, session: Session) -> Updates:
+        shown = {
             self.limit: gr.update(visible=kind == SUITE),
             self.general: gr.update(visible=kind != SUITE),
+        }
+        if kind == SUITE:
+            return shown
+        # What the context has no room for is not offered, and said why.
+        misfits = work.misfits_of(session, self.shared.settings)
+        offered = [name for name in self._offered if name not in misfits]
+        chosen = [name for name in _USUAL_SUITES if name in offered]
+        reasons = "; ".join(f"{_SUITES[name][0]}: {why}" for name, why in misfits.items())
+        said = Markup("<p>Too long for these models. {}.</p>").format(reasons) if misfits else ""
+        return {
+            **shown,
+            self.suites: gr.update(choices=[(_SUITES[n][0], n) for n in offered], value=chosen),
+            self.misfits: said,
+            **self._show_items(chosen),
         }
 
     def _show_items(self, suites: list[str]) -> Updates:

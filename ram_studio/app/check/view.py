@@ -9,7 +9,7 @@ from typing import Any
 from ram_studio.app.check.work import BASE, specialist
 from ram_studio.app.templates import render
 from ram_studio.evals import RETENTION_DOMAIN, Comparison, EvalReport, compare_all
-from ram_studio.evals.report.breakdown import breakdown
+from ram_studio.evals.report.breakdown import breakdown, missing
 
 # Differences of so many points and more get the full tint.
 _FULL_POINTS = 30.0
@@ -47,7 +47,7 @@ def report_html(report: EvalReport, agents: Sequence[str]) -> str:
         "check/report.html.j2",
         statements=_statements(report, agents, pairs),
         heat=heat_table(report, agents, pairs) if report.items else None,
-        silent=_silent(report, parts),
+        silent=missing(report),
         models=list(parts),
         kinds=_kinds(parts),
         pairs=pairs,
@@ -66,7 +66,9 @@ def heat_table(
     kept = RETENTION_DOMAIN if report.suite == "demo" and RETENTION_DOMAIN in domains else None
     skills = [d for d in domains if d != kept]
     against = {(c.a, c.domain): c for c in pairs if c.against == "base" and c.b == base}
-    scores = {d: [m.domains[d].score for m in report.models.values()] for d in skills}
+    scores = {
+        d: [m.domains[d].score for m in report.models.values() if m.domains[d].n] for d in skills
+    }
     # Where all are equal, none is the best.
     best = {d: max(values) for d, values in scores.items() if len(set(values)) > 1}
     has_average = len(skills) > 1
@@ -111,7 +113,7 @@ def _cell(
 ) -> dict[str, Any]:
     score = report.models[name].domains[domain]
     cell = {"score": score, "is_best": best is not None and score.score == best}
-    if pair is None:
+    if pair is None or not pair.n:
         return {**cell, "tone": "", "side": "", "hint": "", "delta": ""}
     points = 100 * (score.score - report.models[base].domains[domain].score)
     tone = pair.outcome if pair.outcome in ("better", "worse") else ""
@@ -148,25 +150,6 @@ def _statements(
             line = {"pair": pair, "mine": mine, "theirs": theirs, "is_same": is_same}
             said[pair.a].append(line)
     return {name: lines for name, lines in said.items() if lines}
-
-
-def _silent(report: EvalReport, parts: dict[str, Any]) -> list[str]:
-    """Return sentences on questions that got no reply or did not fit."""
-    said = [
-        f"{name}: {part['unanswered']} questions got no reply and count as wrong; evaluate again "
-        "to ask them."
-        for name, part in parts.items()
-        if part["unanswered"]
-    ]
-    for name, row in report.models.items():
-        answers = [answer for own in row.answers.values() for answer in own]
-        n = sum(answer.note.startswith("too long") for answer in answers)
-        if n:
-            said.append(
-                f"{name}: {n} of {len(answers)} questions do not fit its context with their "
-                "answers; they were not asked and count as wrong."
-            )
-    return said
 
 
 def _kinds(parts: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:

@@ -83,6 +83,19 @@ def code_refusal() -> str | None:
     return None
 
 
+def misfits_of(session: Session, settings: Settings) -> dict[str, str]:
+    """Return why general suites cannot be asked of the loaded base, by name; empty for none."""
+    from ram_studio.evals.suites.fit import misfits
+
+    if session.loaded is None:
+        return {}
+    try:
+        folder = open_model(session.loaded.base, BASE, CancelToken()).folder
+    except RamStudioError:
+        return {}
+    return misfits(folder, GENERAL, offered_lengths(settings)[0])
+
+
 def make_plan(
     suites: Sequence[str], limits: Mapping[str, Any], lengths: Sequence[Any], settings: Settings
 ) -> Plan:
@@ -253,4 +266,5 @@ def specialist(report: EvalReport, domain: str, agents: Sequence[str]) -> str | 
     present = [a for a in agents if a in report.models]
     if not present:
         return None
-    return max(present, key=lambda a: report.models[a].domains[domain].score)
+    scores = {a: report.models[a].domains[domain] for a in present}
+    return max(present, key=lambda a: scores[a].score if scores[a].n else -1.0)

@@ -97,7 +97,7 @@ def method_grid(table: Table) -> Grid:
     rows = table["rows"]
     skills = [d for d in (rows[0]["domains"] if rows else ()) if d != RETENTION_DOMAIN]
     has_kept = bool(rows) and RETENTION_DOMAIN in rows[0]["domains"]
-    best = {d: max(row["domains"][d]["score"] for row in rows) for d in skills}
+    best = {d: max(row["domains"][d]["score"] or 0.0 for row in rows) for d in skills}
     top = max((row["average"] or 0.0 for row in rows), default=0.0)
     numbers = {row["row"]: i for i, row in enumerate(merge_rows(table), 1)}
     cells = []
@@ -106,7 +106,7 @@ def method_grid(table: Table) -> Grid:
         number = numbers.get(row["row"])
         line = [Cell(number or 0, "" if number is None else str(number)), plain(row["row"])]
         for d in skills:
-            is_best = domains[d]["score"] == best[d]
+            is_best = domains[d]["n"] and domains[d]["score"] == best[d]
             line.append(score_cell(domains[d], "best" if is_best else ""))
         known = "–" if average is None else f"{100 * average:.1f} %"
         line.append(Cell(average or 0.0, known, "best" if average == top else ""))

@@ -8,6 +8,7 @@ errors, identities, logs or the store; redirects are not followed with it.
 
 import ipaddress
 import json
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -29,6 +30,11 @@ DEFAULT_PARALLEL = 8
 MAX_REPLY_BYTES = 4 * 1024**2
 # A token is about four characters of English in the usual vocabularies.
 CHARACTERS_PER_TOKEN = 4
+# A server that is busy (429), in trouble (5xx) or gone in mid-answer is asked again: after one
+# pause, two, four and eight, or as long as it says itself.
+RETRIES = 4
+PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
 _STOP_POLL_SECONDS = 0.1
 _CONTEXT_WORDS = (
     "context length",
@@ -70,6 +76,7 @@ class EndpointEngine:
         self.is_chat = chat != "none"
         self.seconds, self.parallel = seconds, parallel
         self._model, self._token = model, token
+        self._given_up = threading.Event()
 
     def _client(self) -> Any:
         import httpx
@@ -103,8 +110,15 @@ class EndpointEngine:
         """Return an estimate, four characters a token: the server's tokenizer is out of reach."""
         return -(-len(text) // CHARACTERS_PER_TOKEN)
 
+    def misfit(self, questions: Sequence[Question]) -> str:
+        """Return "": the server alone knows its context."""
+        return ""
+
     def _only_model(self, client: Any) -> str:
-        status, body = self._request(client, "GET", "/models", None)
+        try:
+            status, body = self._request(client, "GET", "/models", None)
+        except _Busy as busy:
+            raise EvaluationError(f"{self.url}/models: {busy}. Try again later.") from None
         try:
             names = [str(row["id"]) for row in json.loads(body)["data"]]
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -123,6 +137,7 @@ class EndpointEngine:
         self, questions: Sequence[Question], should_stop: ShouldStop | None = None
     ) -> Iterator[list[tuple[Question, Reply]]]:
         """Yield answers as they arrive; see `Engine.answer`."""
+        self._given_up.clear()
         waiting = list(questions)[::-1]
         running: dict[Future[Reply], Question] = {}
         pool = ThreadPoolExecutor(max_workers=self.parallel)
@@ -144,6 +159,7 @@ class EndpointEngine:
                         if error := future.exception():
                             raise error
         finally:
+            self._given_up.set()
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, client: Any, question: Question) -> Reply:
@@ -160,11 +176,25 @@ class EndpointEngine:
             body["prompt"] = prompt = plain_text(question)
         start = time.perf_counter()
         path = "/chat/completions" if is_chat else "/completions"
-        status, text = self._request(client, "POST", path, body)
+        status, text = self._answered(client, path, body)
         seconds = time.perf_counter() - start
         if status is None:
             return Reply("", prompt, "failed", text, seconds=seconds)
         return _read(status, text, prompt, question.max_new_tokens, seconds)
+
+    def _answered(self, client: Any, path: str, body: Mapping[str, Any]) -> tuple[int | None, str]:
+        """Return `_request`'s outcome, of the last try where the server was busy or in trouble."""
+        pause = PAUSE_SECONDS
+        for tried in range(1, RETRIES + 2):
+            try:
+                return self._request(client, "POST", path, body)
+            except _Busy as busy:
+                reason = f"{busy} ({tried} tries)"
+                wait = min(max(busy.after, pause), LONGEST_PAUSE_SECONDS)
+                if tried > RETRIES or self._given_up.wait(wait):
+                    break
+                pause *= 2
+        return None, reason
 
     def _request(
         self, client: Any, method: str, path: str, body: Mapping[str, Any] | None
@@ -173,6 +203,7 @@ class EndpointEngine:
 
         Raises:
             EvaluationError: the server cannot be reached, or refuses the token.
+            _Busy: asking again may help.
         """
         import httpx
 
@@ -190,7 +221,7 @@ class EndpointEngine:
         except httpx.ReadTimeout:
             return None, f"no answer within {self.seconds:g} s"
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.DecodingError) as error:
-            return None, f"the connection broke: {error or type(error).__name__}"
+            raise _Busy(f"the connection broke: {error or type(error).__name__}") from None
         except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:
             raise EvaluationError(
                 f"{self.url} cannot be reached: {error or type(error).__name__}. Check that the "
@@ -206,17 +237,31 @@ class EndpointEngine:
                 f"{self._model!r}. Check the URL, the model's name and whether the "
                 "server offers chat."
             )
+        if status == 429 or status >= 500:
+            said = _short(content.decode("utf-8", "replace"))
+            text = f"the server answered with status {status}: {said}"
+            raise _Busy(text, _seconds_of(response.headers.get("Retry-After")))
         return status, content.decode("utf-8", "replace")
 
     def close(self) -> None:
         """Do nothing: no connection outlives the questions it was made for."""
 
 
+class _Busy(Exception):
+    """A reply after which the same question may be asked again; after: seconds it asks for."""
+
+    def __init__(self, text: str, after: float = 0.0) -> None:
+        super().__init__(text)
+        self.after = after
+
+
+def _seconds_of(text: str | None) -> float:
+    """Return the seconds of a Retry-After header; 0 for none, or for a date."""
+    return float(text) if text is not None and text.isascii() and text.isdecimal() else 0.0
+
+
 def _read(status: int, text: str, prompt: str, limit: int, seconds: float) -> Reply:
     """Return the reply that a response body holds."""
-    if status == 429 or status >= 500:
-        note = f"the server answered with status {status}: {_short(text)}"
-        return Reply("", prompt, "failed", note, seconds=seconds)
     if status >= 300:
         is_length = any(word in text.lower() for word in _CONTEXT_WORDS)
         note = f"the server refused it with status {status}: {_short(text)}"

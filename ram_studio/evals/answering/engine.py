@@ -36,6 +36,9 @@ class Engine(Protocol):
     def count_tokens(self, text: str) -> int:
         """Return the length of a text in the model's tokens (an estimate where that is all)."""
 
+    def misfit(self, questions: Sequence[Question]) -> str:
+        """Return why not one of these questions can be asked; "" where one can, or none knows."""
+
     def answer(
         self, questions: Sequence[Question], should_stop: ShouldStop | None = None
     ) -> Iterator[list[tuple[Question, Reply]]]:
@@ -70,6 +73,7 @@ def reason_of(error: BaseException) -> str:
 
 def finished(text: str, ended: bool, limit: int) -> tuple[Literal["end", "length", "empty"], str]:
     """Return (finish, note) of an answer that came back."""
-    if not text.strip():
-        return "empty", "the model said nothing"
-    return ("end", "") if ended else ("length", f"cut off after {limit} tokens")
+    if not ended:
+        silent = "" if text.strip() else " before it said anything"
+        return "length", f"cut off after {limit} tokens{silent}"
+    return ("end", "") if text.strip() else ("empty", "the model said nothing")

@@ -148,7 +148,7 @@ class LocalEngine:
             )
         return str(text)
 
-    @property
+    @cached_property
     def context(self) -> int | None:
         """Return the most tokens the model was made for; None when its config does not say."""
         from transformers import AutoConfig
@@ -163,6 +163,26 @@ class LocalEngine:
         value = getattr(config, "max_position_embeddings", None)
         return int(value) if value else None
 
+    def misfit(self, questions: Sequence[Question]) -> str:
+        """Return why no question fits the context with its answer, "" where one does."""
+        if self.context is None or not questions:
+            return ""
+        context, least = self.context, 0
+        for question in questions:
+            needed = len(self._ids_of(question)[1]) + question.max_new_tokens
+            if needed <= context:
+                return ""
+            least = min(least or needed, needed)
+        return (
+            f"its shortest question takes {least} tokens with the answer, the model's context is "
+            f"{context}"
+        )
+
+    def _ids_of(self, question: Question) -> tuple[str, list[int]]:
+        prompt = self.prompt_of(question)
+        # A rendered template brings its own special tokens.
+        return prompt, self._encode(prompt, special=question.is_raw or not self.is_chat)
+
     def answer(
         self, questions: Sequence[Question], should_stop: ShouldStop | None = None
     ) -> Iterator[list[tuple[Question, Reply]]]:
@@ -172,9 +192,7 @@ class LocalEngine:
         for question in questions:
             if should_stop is not None and should_stop():
                 raise Stopped("Stopped as asked; answers that were complete are kept.")
-            prompt = self.prompt_of(question)
-            # A rendered template brings its own special tokens.
-            ids = self._encode(prompt, special=question.is_raw or not self.is_chat)
+            prompt, ids = self._ids_of(question)
             needed = len(ids) + question.max_new_tokens
             if not ids:
                 refused.append((question, Reply("", prompt, "refused", "the prompt has no token")))

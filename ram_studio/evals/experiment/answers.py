@@ -90,8 +90,8 @@ class Entry:
 
     @property
     def verdicts(self) -> dict[str, bool]:
-        """Question id -> whether the answer is right."""
-        return {question: answer.is_correct for question, answer in self.answers.items()}
+        """Question id -> whether the answer is right; what was not asked is left out."""
+        return {q: answer.is_correct for q, answer in self.answers.items() if answer.is_scored}
 
     @property
     def is_alive(self) -> bool:
@@ -137,6 +137,8 @@ class Answers:
         self._merger: InMemoryMerger | None = None
         self._asked, self._seconds, self._is_warm = 0, 0.0, False
         self.items: Items = plan.draw(self._engine.count_tokens)
+        for name, questions in self.items.chosen_by.items():
+            SuiteRun(BASE, None, self._engine, ALL_SUITES[name]).check(questions)
 
     def _counted(self) -> Sketch | None:
         """Return a sketch with what the methods will want to know, None when that is nothing."""

@@ -2,23 +2,48 @@
 
 from typing import Any
 
-from ram_studio.evals.report.tables import DomainScore, EvalReport
+from ram_studio.evals.report.tables import Answer, DomainScore, EvalReport, outcomes
 from ram_studio.evals.suites.instructions import accuracies
 
 
 def categories(report: EvalReport, model: str, domain: str) -> dict[str, DomainScore]:
     """Return a model's score in each category of a domain, in the order of the questions."""
-    counts: dict[str, list[bool]] = {}
+    found: dict[str, list[Answer]] = {}
     answers = report.models[model].answers[domain]
     for item, answer in zip(report.items[domain], answers, strict=True):
-        counts.setdefault(item.category, []).append(answer.is_correct)
-    return {name: DomainScore(len(marks), sum(marks)) for name, marks in counts.items()}
+        found.setdefault(item.category, []).append(answer)
+    return {name: DomainScore.of(own) for name, own in found.items()}
 
 
 def unanswered(report: EvalReport, model: str) -> int:
-    """Return how many replies failed: they count as wrong, and asking again may help."""
+    """Return how many replies failed: they count nowhere, and asking again may help."""
     answers = report.models[model].answers.values()
-    return sum(bool(answer.facts.get("failed")) for domain in answers for answer in domain)
+    return sum(answer.finish == "failed" for domain in answers for answer in domain)
+
+
+def missing(report: EvalReport) -> list[str]:
+    """Return sentences on what keeps scores from resting on all questions, model by model."""
+    said = []
+    for name, row in report.models.items():
+        for domain, answers in row.answers.items():
+            found = outcomes(answers)
+            words = {
+                "too long": "do not fit its context with their answers and were not asked",
+                "refused": "were refused",
+                "failed": "got no answer, run the same again to ask them again",
+            }
+            parts = [f"{found[key]} {text}" for key, text in words.items() if found[key]]
+            if parts:
+                said.append(
+                    f"{name}, {domain}: of {found['questions']} questions {'; '.join(parts)}. "
+                    "They are in no score and no comparison."
+                )
+            if found["cut off"]:
+                said.append(
+                    f"{name}, {domain}: {found['cut off']} of {found['asked']} answers were cut "
+                    "off at the limit of tokens."
+                )
+    return said
 
 
 def breakdown(report: EvalReport) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import Question, Reply, Verdict
+from ram_studio.evals.question import UNSCORED, Finish, Question, Reply, Verdict
 from ram_studio.evals.suites.demo.tasks import RETENTION_DOMAIN, SKILL_DOMAINS
 
 if TYPE_CHECKING:
@@ -25,6 +25,12 @@ class DomainScore:
 
     n: int
     correct: int
+
+    @staticmethod
+    def of(answers: Iterable["Answer"]) -> "DomainScore":
+        """Return the score of these answers; questions that were not answered are left out."""
+        marks = [answer.is_correct for answer in answers if answer.is_scored]
+        return DomainScore(len(marks), sum(marks))
 
     @property
     def score(self) -> float:
@@ -70,6 +76,7 @@ class Answer:
 
     note: why it is wrong or remarkable, in words ("cut off after 48 tokens"); often empty. facts:
     what the checker counted, e.g. single constraints. seconds: the item's share of its batch.
+    finish: how it ended, see `Reply`.
     """
 
     text: str
@@ -77,12 +84,24 @@ class Answer:
     note: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     seconds: float | None = None
+    finish: Finish = "end"
 
     @staticmethod
     def of(reply: Reply, verdict: Verdict) -> "Answer":
         """Return the answer that a reply and its verdict make."""
-        facts = {**verdict.facts, **({} if reply.is_final else {"failed": True})}
-        return Answer(reply.text, verdict.is_correct, verdict.note, facts, reply.seconds)
+        return Answer(
+            reply.text,
+            verdict.is_correct,
+            verdict.note,
+            verdict.facts,
+            reply.seconds,
+            reply.finish,
+        )
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the model was asked and answered: what was not is neither right nor wrong."""
+        return self.finish not in UNSCORED
 
 
 @dataclass(frozen=True)
@@ -125,16 +144,14 @@ class ModelResult:
 
     @property
     def domains(self) -> dict[str, DomainScore]:
-        """Score per domain, in the suite's order."""
-        return {
-            domain: DomainScore(len(answers), sum(answer.is_correct for answer in answers))
-            for domain, answers in self.answers.items()
-        }
+        """Score per domain, in the suite's order, over the questions that were answered."""
+        return {domain: DomainScore.of(answers) for domain, answers in self.answers.items()}
 
     @property
     def average(self) -> float:
         """Mean score of the skill domains; the retention domain is not part of it."""
-        scores = [value.score for domain, value in self.domains.items() if domain in self.skills]
+        own = [value for domain, value in self.domains.items() if domain in self.skills]
+        scores = [value.score for value in own if value.n]
         return sum(scores) / len(scores) if scores else math.nan
 
     @property
@@ -150,7 +167,8 @@ class ModelResult:
         return scores[RETENTION_DOMAIN].score if RETENTION_DOMAIN in scores else math.nan
 
     def to_dict(self) -> dict[str, Any]:
-        """Return {"path", "domains", "average", "retention", "seconds"}, "health" if measured.
+        """Return {"path", "domains", "average", "retention", "seconds", "outcomes"}, "health" if
+        measured.
 
         An average over no domain is None (NaN is not JSON).
         """
@@ -160,8 +178,27 @@ class ModelResult:
             "average": _number(self.average),
             "retention": _number(self.retention),
             "seconds": self.seconds,
+            "outcomes": {d: outcomes(answers) for d, answers in self.answers.items()},
         }
         return result if self.health is None else {**result, "health": dict(self.health)}
+
+
+def outcomes(answers: Iterable[Answer]) -> dict[str, int]:
+    """Return how many questions there were, how many were answered, and what befell the others.
+
+    {"questions", "asked" (and answered: what the score is over), "too long", "cut off", "empty",
+    "refused", "failed"}; of those asked, "cut off" and "empty" ones count as they are judged.
+    """
+    ends = [answer.finish for answer in answers]
+    return {
+        "questions": len(ends),
+        "asked": sum(end not in UNSCORED for end in ends),
+        "too long": ends.count("too long"),
+        "cut off": ends.count("length"),
+        "empty": ends.count("empty"),
+        "refused": ends.count("refused"),
+        "failed": ends.count("failed"),
+    }
 
 
 def _number(value: float) -> float | None:
@@ -264,6 +301,7 @@ class PairedCounts:
 def compare(report: EvalReport, a: str, b: str) -> dict[str, PairedCounts]:
     """Return how `a` fares against `b` per domain, and under "skills" over all skill domains.
 
+    Questions that one of them was not asked, or got no answer to, are left out.
     The p-values are per comparison; looking at many pairs and picking the best needs a stricter
     bar.
 
@@ -279,7 +317,9 @@ def compare(report: EvalReport, a: str, b: str) -> dict[str, PairedCounts]:
     first, second = report.models[a].answers, report.models[b].answers
     counts = {
         domain: PairedCounts.of(
-            (x.is_correct, y.is_correct) for x, y in zip(first[domain], second[domain], strict=True)
+            (x.is_correct, y.is_correct)
+            for x, y in zip(first[domain], second[domain], strict=True)
+            if x.is_scored and y.is_scored
         )
         for domain in report.items
     }

@@ -300,7 +300,8 @@ class AnswerStore:
             rows = self._connection.execute(
                 "SELECT id, model, path, fingerprint, suite, suite_version, settings, created,"
                 " count(item), coalesce(sum(is_correct), 0), coalesce(sum(seconds), 0.0), merge"
-                " FROM runs LEFT JOIN answers ON run = id AND finish != 'failed'"
+                " FROM runs LEFT JOIN answers ON run = id"
+                " AND finish NOT IN ('failed', 'refused', 'too long')"
                 " GROUP BY id ORDER BY id DESC"
             ).fetchall()
         found = [dict(zip(_RUN, row, strict=True)) for row in rows]

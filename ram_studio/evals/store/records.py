@@ -50,8 +50,8 @@ class StoredAnswer:
 class StoredRun:
     """A run with its tally.
 
-    answered: how many final answers, correct: the right ones of them. merge: how a model that was
-    merged in memory was made, see `AnswerStore.open_run`.
+    answered: how many answers (what was not asked has none), correct: the right ones of them.
+    merge: how a model that was merged in memory was made, see `AnswerStore.open_run`.
     """
 
     id: int
