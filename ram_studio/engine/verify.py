@@ -12,9 +12,9 @@ from typing import Any
 from ram_studio._version import __version__
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.hub.open import open_checkpoint
-from ram_studio.checkpoints.read.checkpoint import Checkpoint, split_hub_id
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_list, who
-from ram_studio.checkpoints.record.passport import Passport, SourceRecord, read_passport
+from ram_studio.checkpoints.record.passport import Passport, read_passport
 from ram_studio.engine.analyse import load
 from ram_studio.engine.events import CancelToken, ProgressCallback
 from ram_studio.engine.job import AgentResult, MergeJob
@@ -98,9 +98,9 @@ def verify(
     checkpoint = open_checkpoint(str(folder), name="merged")
     source_files = compared = 0
     if with_sources or base is not None or agents:
-        recorded = {name: place_of(record) for name, record in passport.agents.items()}
+        recorded = {name: record.place for name, record in passport.agents.items()}
         places = {**recorded, **(agents or {})}
-        sources = _open_sources(passport, base or place_of(passport.base), places, cancel)
+        sources = _open_sources(passport, base or passport.base.place, places, cancel)
         source_files = check_sources(passport, sources, run)
         if not source_files:
             notes.append(
@@ -118,12 +118,6 @@ def verify(
         compared_bytes=compared,
         total_bytes=sum(t.nbytes for t in checkpoint.tensors.values()),
     )
-
-
-def place_of(record: SourceRecord) -> str:
-    """Return where a source was: of a Hub id the very commit, whatever its branch is now."""
-    parts = split_hub_id(record.source) if record.revision is not None else None
-    return record.source if parts is None else f"{parts[0]}@{record.revision}"
 
 
 def _open_sources(

@@ -90,7 +90,7 @@ def test_a_passport_comes_back_from_its_file_with_the_same_bytes(tmp_path: Path)
     agents = json.loads(written.to_json())["agents"]
     # An unbounded rho is null in JSON.
     assert (agents["memory"]["rho"], agents["coding"]["rho"]) == (None, 0.4)
-    told = "source revision fingerprint nbytes files license rho rho_m is_rho_m_infinite"
+    told = "source folder revision fingerprint nbytes files license rho rho_m is_rho_m_infinite"
     told += " scaling_factor effective_scaling_factor total changed unique shared overlap"
     assert list(agents["coding"]) == told.split()
 

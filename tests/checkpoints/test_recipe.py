@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -219,10 +220,13 @@ def test_dotted_sources_are_found_beside_the_recipe(
     (tmp_path / "recipes" / "m").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    text = "base: ./m\nagents: {a: ../elsewhere, b: ./not-there, c: m}"
-    recipe = load_recipe(write(tmp_path / "recipes", text))
-    assert Path(recipe.base) == tmp_path / "recipes" / "m"
-    assert Path(recipe.agents["a"]).resolve() == tmp_path / "elsewhere"
-    assert recipe.agents["b"] == "./not-there"
-    assert recipe.agents["c"] == "m"
+    (tmp_path / "recipes" / "owner" / "name").mkdir(parents=True)
+    text = "base: ./m\nagents: {a: ../elsewhere, b: ./not-there, c: m, d: owner/name, e: o/n}"
+    write(tmp_path / "recipes", text)
+    # A relative path to the recipe stays good when the working directory changes afterwards.
+    recipe = load_recipe(os.path.relpath(tmp_path / "recipes" / "recipe.yaml"))
+    assert recipe.base == str(tmp_path / "recipes" / "m")
+    assert recipe.agents["a"] == str(tmp_path / "elsewhere")
+    assert recipe.agents["d"] == str(tmp_path / "recipes" / "owner" / "name")
+    assert [recipe.agents[name] for name in "bce"] == ["./not-there", "m", "o/n"]
     assert isinstance(recipe, Recipe)

@@ -13,10 +13,16 @@ from engine_zoo import EMBEDDING, Zoo, make_zoo
 
 from ram_studio.checkpoints.read.content_hash import blake3_of
 from ram_studio.checkpoints.read.header import read_header
-from ram_studio.checkpoints.record.passport import SourceRecord, seal_of
+from ram_studio.checkpoints.record.passport import (
+    SourceRecord,
+    read_passport,
+    read_recipe,
+    seal_of,
+)
+from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
-from ram_studio.engine.verify import place_of, verify
+from ram_studio.engine.verify import verify
 from ram_studio.errors import RamStudioError, VerificationError
 
 SHAPES = {EMBEDDING: (40, 30), "model.layers.0.w": (5 * GROUP_ELEMENTS,), "model.norm.w": (9,)}
@@ -230,5 +236,26 @@ def test_a_folder_without_passport_is_no_merge(zoo):
 def test_a_source_of_the_hub_is_looked_for_at_the_commit_that_was_merged():
     record = {"fingerprint": "f", "nbytes": 1}
     hub = SourceRecord(source="owner/name@main", revision="a" * 40, **record)
-    assert place_of(hub) == f"owner/name@{'a' * 40}"
-    assert place_of(SourceRecord(source="owner/name", **record)) == "owner/name"  # a folder
+    assert hub.place == f"owner/name@{'a' * 40}"
+    assert SourceRecord(source="owner/name", **record).place == "owner/name"  # a folder
+
+
+def test_a_merge_of_relative_paths_is_verified_and_repeated_from_any_folder(
+    tmp_path, zoo, monkeypatch
+):
+    monkeypatch.chdir(zoo.folder.parent)
+    near = zoo.folder.name  # `zoo/base`, spelt like a Hub id
+    sources = {"base": f"{near}/base", "agents": {n: f"./{near}/{n}" for n in zoo.agents}}
+    merge(make_recipe(sources), tmp_path / "first")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    passport = read_passport("../first")
+    assert passport.recipe.base == passport.base.source == sources["base"]
+    assert passport.base.folder == str(zoo.base_path)
+    assert verify("../first", with_sources=True, full=True).compared_bytes > 0
+    again = read_recipe("../first/ram_studio.json")
+    shutil.copy("../first/ram_studio.json", "copied.json")
+    assert read_recipe("copied.json") == again
+    assert again.agents == {n: str(p) for n, p in zoo.agent_paths.items()}
+    merge(again, tmp_path / "second")
+    assert read_passport("../second").shards == passport.shards

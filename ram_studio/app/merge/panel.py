@@ -141,7 +141,7 @@ def _build_form() -> dict[str, Any]:
     )
     form["upload"] = gr.UploadButton(
         "Load a recipe",
-        file_types=[".yaml", ".yml"],
+        file_types=[".yaml", ".yml", ".json"],
         type="filepath",
         size="sm",
         elem_id="load-recipe",

@@ -14,7 +14,8 @@ from ram_studio.app.session import Loaded
 from ram_studio.app.settings import Settings
 from ram_studio.app.tune.deep_link import ALPHA_MAX, R_MAX
 from ram_studio.checkpoints.read.describe import printable
-from ram_studio.checkpoints.record.recipe import Recipe, load_recipe, make_recipe, recipe_yaml
+from ram_studio.checkpoints.record.passport import read_recipe
+from ram_studio.checkpoints.record.recipe import Recipe, make_recipe, recipe_yaml
 from ram_studio.errors import RamStudioError, SettingsError
 
 _LEFT_AS_LOADED = ("missing", "extra", "rows")
@@ -87,7 +88,7 @@ def take(path: str, loaded: Loaded | None) -> Taken:
         raise SettingsError(NEED_LOAD)
     name = printable(Path(path).name, 80)
     try:
-        recipe = load_recipe(path)
+        recipe = read_recipe(path)
     except RamStudioError as error:
         # The upload's folder is no business of the reader.
         raise SettingsError(str(error).replace(printable(path), name)) from error

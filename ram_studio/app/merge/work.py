@@ -93,7 +93,7 @@ def merge_work(
         result = merge(
             recipe, out, sketch=loaded.sketch, device=device, on_progress=report, cancel=cancel
         )
-        text = recipe_text(recipe, loaded, settings)
+        text = recipe_text(result.passport.placed_recipe, loaded, settings)
         merged = Merged(name, out, recipe.method, result.to_dict(), text)
         session.merges[name] = merged
         remember_merge(

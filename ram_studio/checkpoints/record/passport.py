@@ -1,25 +1,33 @@
 """The passport: `ram_studio.json` beside a merged checkpoint, telling how it came to be.
 
 Same merge, same bytes: nothing in it depends on the clock or the machine, except the sources as the
-user spelt them and the versions of the libraries. `verify` checks a folder against it.
+user spelt them, the folders they were in, and the versions of the libraries. `verify` checks a
+folder against it.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.checkpoint import Checkpoint, split_hub_id
 from ram_studio.checkpoints.read.content_hash import CONTENT_HASH, hash_bytes
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.json_files import read_bounded
 from ram_studio.checkpoints.record.licences import Licence, licence_of
-from ram_studio.checkpoints.record.recipe import AgentName, Recipe, describe_validation
+from ram_studio.checkpoints.record.recipe import (
+    AgentName,
+    Recipe,
+    at_places,
+    describe_validation,
+    load_recipe,
+)
 from ram_studio.errors import VerificationError
 
 PASSPORT_FILE = "ram_studio.json"
@@ -65,6 +73,7 @@ class SourceRecord(_Record):
 
     Attributes:
         source: as the user gave it.
+        folder: where it was, absolute; None for a Hub id.
         revision: the commit, for a Hub id.
         fingerprint: see `fingerprint_of`.
         nbytes: of its shards.
@@ -73,11 +82,18 @@ class SourceRecord(_Record):
     """
 
     source: str
+    folder: str | None = None
     revision: str | None = None
     fingerprint: str
     nbytes: Count
     files: dict[str, SourceFile] | None = None
     license: LicenceRecord = LicenceRecord()
+
+    @property
+    def place(self) -> str:
+        """Where it was: a folder, or of a Hub id the very commit, whatever its branch is now."""
+        parts = split_hub_id(self.source) if self.revision is not None else None
+        return self.folder or self.source if parts is None else f"{parts[0]}@{self.revision}"
 
 
 class AgentRecord(SourceRecord):
@@ -160,6 +176,11 @@ class Passport(_Record):
         """The base ("base") and the agents by name."""
         return {"base": self.base, **self.agents}
 
+    @property
+    def placed_recipe(self) -> Recipe:
+        """The recipe with every source where it was, to be merged again from anywhere."""
+        return at_places(self.recipe, {name: s.place for name, s in self.sources.items()})
+
     def sealed(self, files: Mapping[str, bytes]) -> Passport:
         """Return the passport of a folder that also holds these files, with its seal."""
         records = {
@@ -198,6 +219,7 @@ def source_record(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = Non
     licence = licence_of(checkpoint)
     return SourceRecord(
         source=checkpoint.source,
+        folder=None if checkpoint.revision else os.path.abspath(checkpoint.folder),
         revision=checkpoint.revision,
         fingerprint=checkpoint.fingerprint,
         nbytes=checkpoint.nbytes,
@@ -214,13 +236,39 @@ def agent_record(
     return AgentRecord.model_validate({**source.model_dump(), **numbers})
 
 
+def read_recipe(path: str | Path) -> Recipe:
+    """Return the recipe in a file: a recipe's YAML, or the one a passport was merged by.
+
+    Of a passport (`ram_studio.json`) the sources are where they were, whatever the working
+    directory is now.
+
+    Raises: SettingsError for a recipe, VerificationError for a passport; CheckpointError.
+    """
+    path = Path(path)
+    return _read_passport(path).placed_recipe if _is_passport(path) else load_recipe(path)
+
+
+def _is_passport(path: Path) -> bool:
+    """Say whether a file is a passport: by its name, or what a renamed one begins with."""
+    if path.name == PASSPORT_FILE:
+        return True
+    try:
+        with open(path, "rb") as file:
+            return path.suffix == ".json" and b'"ram_studio_version"' in file.read(200)
+    except OSError:
+        return False  # who reads it says what is wrong
+
+
 def read_passport(folder: str | Path) -> Passport:
     """Return the passport of a merged checkpoint.
 
     Raises: VerificationError when there is none, it is damaged or was changed after the merge;
     CheckpointError when it cannot be read.
     """
-    path = Path(folder).expanduser() / PASSPORT_FILE
+    return _read_passport(Path(folder).expanduser() / PASSPORT_FILE)
+
+
+def _read_passport(path: Path) -> Passport:
     if not path.is_file():
         raise VerificationError(
             f"{printable(path)} is missing; expected the folder of a checkpoint that RAM Studio "

@@ -13,7 +13,9 @@ the method's own model.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -129,6 +131,16 @@ def make_recipe(values: Mapping[str, Any], *, where: str = "recipe") -> Recipe:
     return recipe.model_copy(update={"settings": settings})
 
 
+def at_places(recipe: Recipe, places: Mapping[str, str]) -> Recipe:
+    """Return the recipe with other sources.
+
+    places: where the base ("base") and the agents are, by name; those left out stay.
+    """
+    agents = {name: places.get(name, source) for name, source in recipe.agents.items()}
+    base = places.get(BASE_NAME, recipe.base)
+    return recipe.model_copy(update={"base": base, "agents": agents})
+
+
 def describe_validation(error: ValidationError, model: type[BaseModel] | None = None) -> str:
     """Return a pydantic error as one line: the first three fields, and how many there are more.
 
@@ -153,8 +165,9 @@ def describe_validation(error: ValidationError, model: type[BaseModel] | None = 
 def load_recipe(path: str | Path) -> Recipe:
     """Read a recipe file; settings that it does not give are at their defaults.
 
-    A source that starts with `./` or `../` is looked for beside the recipe first, then in the
-    working directory.
+    A source that is a path (`./x`, `../x`, `x/y`) to something beside the recipe becomes that
+    place, absolute, so that the recipe means the same in every working directory; any other stays
+    as written.
 
     Raises: SettingsError, one line that names the file and the field (or the YAML line).
     """
@@ -177,8 +190,11 @@ def load_recipe(path: str | Path) -> Recipe:
 def _beside(value: Any, folder: Path) -> Any:
     if isinstance(value, dict):
         return {name: _beside(source, folder) for name, source in value.items()}
-    if isinstance(value, str) and value.startswith(("./", "../")) and (folder / value).exists():
-        return str(folder / value)
+    # A bare name is left to whoever reads it: only what has a slash is written as a path.
+    if isinstance(value, str) and "/" in value and "\0" not in value:
+        with contextlib.suppress(OSError):  # a name too long for a path is none
+            if not os.path.isabs(value) and (folder / value).exists():
+                return os.path.abspath(folder / value)
     return value
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def merge(
-    recipe: Annotated[Path | None, typer.Argument(help="A recipe (YAML).")] = None,
+    recipe: Annotated[Path | None, typer.Argument(help="A recipe (YAML), or a passport (ram_studio.json).")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to create.")] = None,
     base: options.Base = None,
     agent: options.Agents = None,
@@ -91,7 +91,7 @@ def merge(
     remember_merge(
         user_folder(),
         result.to_dict(),
-        recipe_yaml(result.passport.recipe),
+        recipe_yaml(result.passport.placed_recipe),
         name=result.out.name,
         title=", ".join(result.agents),
     )
@@ -127,9 +127,10 @@ def _recipe(
     extra_settings: dict[str, Any],
 ) -> Recipe:
     from ram_studio.algorithm.methods import get_method
-    from ram_studio.checkpoints.record.recipe import load_recipe, make_recipe
+    from ram_studio.checkpoints.record.passport import read_recipe
+    from ram_studio.checkpoints.record.recipe import make_recipe
 
-    loaded = None if path is None else load_recipe(path)
+    loaded = None if path is None else read_recipe(path)
     values: dict[str, Any] = {} if loaded is None else loaded.model_dump()
     if base is not None or loaded is None:
         values["base"] = options.require_base(base)

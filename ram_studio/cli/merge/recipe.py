@@ -12,7 +12,7 @@ from ram_studio.errors import OutputError
 
 
 def recipe(
-    source: Annotated[Path, typer.Argument(help="A recipe, or with --from-mergekit its YAML.")],
+    source: Annotated[Path, typer.Argument(help="A recipe or a passport, or with --from-mergekit its YAML.")],
     from_mergekit: Annotated[
         bool, typer.Option("--from-mergekit", help="Read mergekit's YAML, write a recipe.")
     ] = False,
@@ -42,7 +42,8 @@ def recipe(
 def _converted(source: Path, from_mergekit: bool, to_mergekit: bool) -> tuple[str, tuple[str, ...]]:
     from ram_studio.checkpoints.read.json_files import read_bounded
     from ram_studio.checkpoints.record.mergekit import export_mergekit, import_mergekit
-    from ram_studio.checkpoints.record.recipe import MAX_RECIPE_BYTES, load_recipe, recipe_yaml
+    from ram_studio.checkpoints.record.passport import read_recipe
+    from ram_studio.checkpoints.record.recipe import MAX_RECIPE_BYTES, recipe_yaml
     from ram_studio.errors import SettingsError
 
     if from_mergekit:
@@ -53,7 +54,7 @@ def _converted(source: Path, from_mergekit: bool, to_mergekit: bool) -> tuple[st
             raise SettingsError(f"{source} is not UTF-8 text; expected a YAML file.") from error
         imported = import_mergekit(text, where=str(source))
         return recipe_yaml(imported.recipe), imported.warnings
-    loaded = load_recipe(source)
+    loaded = read_recipe(source)
     if to_mergekit:
         exported = export_mergekit(loaded)
         return exported.text, exported.warnings
