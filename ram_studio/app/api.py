@@ -190,6 +190,7 @@ class Endpoints:
         rounding: str = "nearest",
         seed: int = 0,
         device: str = "auto",
+        other_base: bool = False,
     ) -> dict:
         """Merge the agents into one model folder, kept for this client until it expires.
 
@@ -201,6 +202,7 @@ class Endpoints:
             rounding: "nearest" or "stochastic" (seeded).
             seed: of everything random.
             device: "auto", "cpu" or "cuda".
+            other_base: merge agents that seem to be of another base too.
 
         Returns:
             {"merge": name for /evaluate, "out": folder (its name only on a public Space), "method",
@@ -212,7 +214,13 @@ class Endpoints:
         if self._settings.is_public and "files" in (settings or {}):
             raise SettingsError("files names a folder, which this public app does not open.")
         recipe = recipe_from(
-            loaded, method, settings or {}, dtype=dtype, rounding=rounding, seed=seed
+            loaded,
+            method,
+            settings or {},
+            dtype=dtype,
+            rounding=rounding,
+            seed=seed,
+            other_base=other_base,
         )
         merged = await _finish(merge_work(recipe, session, self._settings, device=device), session)
         out = merged.folder.name if self._settings.is_public else str(merged.folder)

@@ -39,6 +39,7 @@ class AgentResult:
     scaling_factor: lambda asked for (the mean over unique elements where the scope is not global),
     None for methods that have none; effective_scaling_factor: what the output's dtype stored.
     rho_m: the ratio by magnitude over the whole model, None unless the method asked for it.
+    effective_interval: of it, 95 %, see ``MergeTally.effective_interval``.
     overlap: elements shared with exactly 0, 1, ... others.
     """
 
@@ -49,6 +50,7 @@ class AgentResult:
     unique: int
     rho_m: float | None = None
     overlap: tuple[int, ...] = ()
+    effective_interval: tuple[float, float] | None = None
 
 
 class OutputKeywords(TypedDict, total=False):
@@ -193,6 +195,7 @@ class MergeJob:
                 unique=unique,
                 rho_m=None if counted is None else _rho_m(counted.magnitude, t),
                 overlap=tuple(shared),
+                effective_interval=tally.effective_interval(t),
             )
         return results
 

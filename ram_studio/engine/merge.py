@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ram_studio._version import __version__
+from ram_studio.algorithm.meters.storage import texts
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.read.shard_files import INDEX_FILE
 from ram_studio.checkpoints.record.card import model_card
@@ -37,6 +38,7 @@ from ram_studio.engine.events import Progress
 from ram_studio.engine.job import AgentResult, MergeJob
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions
 from ram_studio.engine.passes.plan import Plan
+from ram_studio.engine.reading.sampling import other_bases, refuse_other_bases, sampled_densities
 from ram_studio.engine.source_hashes import SourceHasher
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ class MergeResult:
                     "rho": a.rho if math.isfinite(a.rho) else None,
                     "lambda": a.scaling_factor,
                     "effective_lambda": a.effective_scaling_factor,
+                    "effective_lambda_range": a.effective_interval,
                 }
                 for name, a in self.agents.items()
             },
@@ -112,6 +115,9 @@ def merge(
         on_download: as for ``analyze``.
         run: device, threads, block_elements, on_progress, cancel, see RunKeywords.
 
+    An agent of which nearly all elements differ (by a sample) is refused unless the recipe says
+    ``other_base: accept``.
+
     Raises: SettingsError, CheckpointError, CompatibilityError, HubError, SketchError, OutputError;
     Stopped when cancelled. Nothing is left behind then.
     """
@@ -127,6 +133,9 @@ def merge(
         on_download=on_download,
         cancel=options.cancel,
     )
+    unlike = other_bases(sampled_densities(report))
+    if recipe.other_base == "refuse":
+        refuse_other_bases(unlike)
     hasher = SourceHasher(report) if hash_sources else None
     watch = hasher.watch(options.on_progress) if hasher else options.on_progress
     job = MergeJob(report, recipe, replace(options, on_progress=watch))
@@ -145,6 +154,7 @@ def merge(
         agents = job.run(plan, writer)
         hashes = hasher.finish(options.on_progress, options.cancel) if hasher else {}
         passport = _passport(job, plan, agents, writer, hashes)
+        passport = passport.model_copy(update={"warnings": (*passport.warnings, *texts(unlike))})
         files["README.md"] = model_card(passport).encode()
         index = {INDEX_FILE: index_json(writer.shards)} if len(writer.shards) > 1 else {}
         passport = passport.sealed(files | index)

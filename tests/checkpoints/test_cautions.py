@@ -160,6 +160,34 @@ def test_another_chat_template_is_a_warning_of_its_own(
     assert finding.text.startswith(f'Agent "coder": {words}')
 
 
+@pytest.mark.parametrize(
+    ("files", "of_agent", "said"),
+    [
+        ([], [], ["no tokenizer files", "add the files to the base first"]),
+        (
+            [],
+            ["tokenizer.json", "chat_template.jinja"],
+            ["no tokenizer files", "(tokenizer: coder)"],
+        ),
+        (["tokenizer.json"], ["tokenizer.json"], ["no chat template", "asked as in a chat"]),
+        (["tokenizer.json", "chat_template.jinja"], [], []),
+    ],
+)
+def test_what_a_merge_could_not_be_asked_for_is_told_from_the_start(
+    tmp_path: Path, files: list[str], of_agent: list[str], said: list[str]
+) -> None:
+    base, agent = (
+        make(tmp_path, name, small_tensors(i)) for i, name in enumerate(("base", "coder"))
+    )
+    for checkpoint, names in ((base, files), (agent, of_agent)):
+        for name in names:
+            (checkpoint.folder / name).write_text("{}")
+    found = check_compatibility(base, [agent]).findings
+    notes = [f.text for f in found if f.level == "note"]
+    assert len(notes) == bool(said)
+    assert all(words in notes[0] for words in said)
+
+
 def test_a_chat_template_in_a_file_of_its_own_is_compared(
     pair: tuple[Checkpoint, Checkpoint],
 ) -> None:

@@ -72,21 +72,46 @@ def test_a_policy_that_does_not_exist_is_refused(
 
 
 def test_shape_mismatches_are_all_listed_with_both_shapes(tmp_path: Path, base: Checkpoint) -> None:
-    changed = {
+    others = {
         name: torch.ones(*(n + 1 for n in tensor.shape), dtype=torch.bfloat16)
-        for name, tensor in small_tensors().items()
+        for name, tensor in list(small_tensors().items())[:3]
     }
-    error = refuse(base, make(tmp_path, "coder", changed))
-    assert str(error).startswith("6 tensors do not fit: ")
+    error = refuse(base, make(tmp_path, "coder", {**small_tensors(), **others}))
+    assert str(error).startswith("3 tensors do not fit: ")
     assert (
         'Agent "coder": tensor `lm_head.weight` (model.safetensors) has shape (11, 5), '
         "the base has (10, 4)" in str(error)
     )
-    assert "and 3 more" in str(error)
     assert "rows: common" not in str(error)
-    assert len(error.__notes__) == 6
-    for name in changed:
+    for name in others:
         assert any(f"`{name}`" in note for note in error.__notes__)
+
+
+UP = "model.layers.{}.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        # Deeper: the shapes of what both have may even be the same.
+        (
+            {**small_tensors(), **{UP.format(i): torch.ones(8, 4) for i in range(1, 4)}},
+            "4 layers against 1",
+        ),
+        (
+            {n: torch.ones(*(d + 1 for d in t.shape)) for n, t in small_tensors().items()},
+            "6 of 6 tensors have other shapes, `lm_head.weight` (11, 5) against (10, 4)",
+        ),
+        ({f"transformer.{n}": t for n, t in small_tensors().items()}, "no tensor has a name"),
+    ],
+)
+def test_an_agent_of_another_base_is_told_in_a_word(
+    tmp_path: Path, base: Checkpoint, theirs: dict[str, torch.Tensor], said: str
+) -> None:
+    error = refuse(base, make(tmp_path, "coder", theirs))
+    assert str(error).startswith(f'Agent "coder": it has another base ({said}')
+    assert str(error).endswith("Choose the base this agent was trained from.")
+    assert len(error.__notes__) >= 3
 
 
 def changed(seed: int, changes: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:

@@ -91,7 +91,8 @@ def test_a_passport_comes_back_from_its_file_with_the_same_bytes(tmp_path: Path)
     # An unbounded rho is null in JSON.
     assert (agents["memory"]["rho"], agents["coding"]["rho"]) == (None, 0.4)
     told = "source folder revision fingerprint nbytes files license rho rho_m is_rho_m_infinite"
-    told += " scaling_factor effective_scaling_factor total changed unique shared overlap"
+    told += " scaling_factor effective_scaling_factor effective_interval"
+    told += " total changed unique shared overlap"
     assert list(agents["coding"]) == told.split()
 
 
@@ -160,6 +161,30 @@ def test_the_card_shows_the_formula_the_numbers_and_how_to_reproduce() -> None:
     assert "/home/me" not in card
     assert "mem (local)" in card
     assert recipe["agents"]["memory"] == "./mem"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "cell", "said"),
+    [
+        ({}, "1.0123", "kept only part of the rescaling of coding:"),
+        ({"effective_scaling_factor": 1.06}, "1.0600", "overshot the rescaling of coding:"),
+        ({"effective_scaling_factor": 1.041}, "1.0410", None),
+        # A few large weights make most of the sums, and of what is stored.
+        (
+            {"effective_scaling_factor": 1.041, "effective_interval": (0.98, 1.1)},
+            "1.0410 (0.98 to 1.10)",
+            "That of coding has a range (95 %)",
+        ),
+        ({"effective_scaling_factor": 1.04, "effective_interval": (1.039, 1.041)}, "1.0400", None),
+    ],
+)
+def test_the_card_tells_what_rounding_did_to_lambda(numbers, cell, said) -> None:
+    made = passport()
+    coding = made.agents["coding"].model_copy(update=numbers)
+    card = model_card(passport(agents={**made.agents, "coding": coding}))
+    assert f"| {cell} |" in next(line for line in card.splitlines() if line.startswith("| coding"))
+    every = ("kept only part of the", "overshot the", "has a range")
+    assert [words for words in every if words in card] == [w for w in every if w in (said or "")]
 
 
 def test_a_merge_of_local_folders_names_no_base_model() -> None:

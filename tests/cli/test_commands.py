@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import yaml
@@ -77,7 +78,8 @@ def test_merge_prints_the_contract_and_verify_matches(cli, example, tmp_path, ho
     result = json.loads(out)
     told = "out method agents bytes_read bytes_written seconds peak_rss_bytes"
     assert set(result) == set(told.split())
-    assert set(result["agents"]["tool"]) == {"rho", "lambda", "effective_lambda"}
+    told = {"rho", "lambda", "effective_lambda", "effective_lambda_range"}
+    assert set(result["agents"]["tool"]) == told
     assert result["method"] == "ram+"
     # It joins the list that History shows.
     (past,) = past_merges(home)
@@ -190,3 +192,29 @@ def test_presets_give_the_dialects_that_the_sketch_shows(cli, example, tmp_path,
     shown = {d.name: d.factors for d in load_sketch(SKETCH).dialects()}
     merged = [a["lambda"] for a in json.loads(out)["agents"].values()]
     assert merged == pytest.approx(shown[preset], rel=1e-12)
+
+
+def test_an_agent_of_another_base_is_told_before_and_merged_only_when_asked(cli, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    base, other = asset_path("example", "base"), tmp_path / "other"
+    shutil.copytree(base, other)
+    tensors = load_file(other / "model.safetensors")
+    save_file(
+        {n: (t.float() * -1 + 0.5).to(t.dtype) for n, t in tensors.items()},
+        other / "model.safetensors",
+        {"format": "pt"},
+    )
+    options = ["--base", str(base), "--agent", f"far={other}"]
+    code, out, _ = cli("inspect", *options, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["sampled"]["far"] > 0.99
+    assert [f["kind"] for f in found["storage"]["findings"] if f["level"] == "warn"] == ["dense"]
+    code, _, said = cli("merge", *options, "--out", tmp_path / "out")
+    assert (code, (tmp_path / "out").exists()) == (1, False)
+    assert "of all elements. Is this the base it was trained from?" in said
+    assert "--yes-other-base" in said
+    code, _, said = cli("merge", *options, "--yes-other-base", "--out", tmp_path / "out")
+    assert code == 0
+    assert 'warning: Agent "far" changed about' in said

@@ -29,7 +29,8 @@ def big_zoo(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_a_stopped_merge_exits_with_130_and_leaves_nothing(
     start, big_zoo, tmp_path: Path, signal_number: int
 ) -> None:
-    process = start("merge", *big_zoo, "--out", tmp_path / "merged", "--threads", "1")
+    options = ("--yes-other-base", "--out", tmp_path / "merged", "--threads", "1")
+    process = start("merge", *big_zoo, *options)
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob(".merged.partial-*/*.partial")):
         assert process.poll() is None, process.communicate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 
 import numpy as np
@@ -106,7 +107,26 @@ def test_how_many_rows_an_experiment_has() -> None:
     assert counts["unique-region"] == 9
     assert counts["leave-one-out"] == 4
     assert counts["pairwise"] == 3
-    assert counts["task-arithmetic-grid"] == 10
+
+
+SCALES = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "varied"),
+    [
+        ("r-ablation", {"r": (0.0, 0.05, 0.1, 0.15, 0.2)}),
+        ("task-arithmetic-grid", {"scale": SCALES}),
+        ("fisher-grid", {"scale": SCALES, "examples": (256, 512, 1024, 2048)}),
+        ("ties-grid", {"scale": SCALES, "density": (0.1, 0.2, 0.3)}),
+        ("dare-grid", {"drop_rate": tuple(i / 10 for i in range(1, 10))}),
+    ],
+)
+def test_grids_are_the_papers_tables(name, varied) -> None:
+    rows = experiment_recipes(name, example_recipe()).values()
+    found = {tuple(row.settings[key] for key in varied) for row in rows}
+    assert found == set(itertools.product(*varied.values()))
+    assert len(found) == len(rows)
 
 
 def test_experiments_refuse_what_they_cannot_do() -> None:

@@ -186,6 +186,14 @@ def test_exports_say_what_is_lost() -> None:
     assert yaml.safe_load(known.text)["out_dtype"] == "bfloat16"
 
 
+def test_ties_warns_of_equal_magnitudes_both_ways() -> None:
+    recipe = make_recipe({"base": "b", "agents": {"one": "x"}, "method": "ties"})
+    exported = export_mergekit(recipe)
+    back = import_mergekit(exported.text)
+    [told] = set(exported.warnings) & set(back.warnings)
+    assert "a tenth of all elements can differ" in told
+
+
 @pytest.mark.parametrize(
     ("method", "settings", "said"),
     [

@@ -198,14 +198,7 @@ def pass_findings(sketch: Sketch, point: int = DEFAULT_INDEX) -> tuple[Finding, 
         else:
             share = verdict.rounded or verdict.stored
             if share.density > DENSE:
-                found.append(
-                    Finding(
-                        "dense",
-                        f'Agent "{agent}" changed {share.density:.1%} of all elements. Is this '
-                        "the base it was trained from?",
-                        (agent,),
-                    )
-                )
+                found.append(dense_finding(agent, share.density))
     for pair in equal_agents(sketch):
         found.append(
             Finding(
@@ -217,6 +210,17 @@ def pass_findings(sketch: Sketch, point: int = DEFAULT_INDEX) -> tuple[Finding, 
             )
         )
     return tuple(found)
+
+
+def dense_finding(agent: str, density: float, *, is_sampled: bool = False) -> Finding:
+    """Return the warning of an agent that changed more than DENSE."""
+    about = "about " if is_sampled else ""
+    return Finding(
+        "dense",
+        f'Agent "{agent}" changed {about}{density:.1%} of all elements. Is this the base it was '
+        "trained from?",
+        (agent,),
+    )
 
 
 def equal_agents(sketch: Sketch) -> list[tuple[str, str]]:

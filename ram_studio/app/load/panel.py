@@ -129,13 +129,11 @@ def _build_form(shared: Shared) -> dict[str, Any]:
     base = _source_box(f"Base model · {where}", known, elem_id="base")
     rows = [_build_row(i, where, known) for i in range(1, MAX_AGENTS + 1)]
     add = gr.Button("+ Add an agent", size="sm", elem_id="add-agent")
-    with gr.Accordion("When tensors do not match", open=False), gr.Row():
+    with gr.Accordion(work.MISMATCHES, open=False), gr.Row():
         options = {
-            name: gr.Radio([("Refuse", refusal), other], value=refusal, label=label)
-            for name, label, refusal, other in (
-                ("missing", "A tensor is missing in an agent", "error", _KEEP),
-                ("extra", "An agent has an extra tensor", "error", ("Leave it out", "ignore")),
-                ("rows", "Vocabulary sizes differ", "exact", ("Merge the common rows", "common")),
+            name: gr.Radio([("Refuse", refusal), (answer, other)], value=refusal, label=label)
+            for (name, (label, answer)), (refusal, other) in zip(
+                work.CHOICES.items(), _ANSWERS, strict=True
             )
         }
     with gr.Row(elem_classes="actions"):
@@ -155,7 +153,8 @@ def _build_form(shared: Shared) -> dict[str, Any]:
     }
 
 
-_KEEP = ("Keep the base's", "keep-base")
+_ANSWERS = (("error", "keep-base"), ("error", "ignore"), ("exact", "common"))
+"""Of each of the form's choices: what refuses, and what does not."""
 
 
 def _source_box(label: str, choices: list[str], **options: Any) -> gr.Dropdown | gr.Textbox:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from markupsafe import Markup
@@ -15,6 +16,7 @@ from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.fit.storage_report import storage_report
 from ram_studio.checkpoints.read.checkpoint import DownloadProgress
 from ram_studio.engine.events import Progress
+from ram_studio.engine.reading.sampling import other_bases, sampled_densities
 
 _CELLS, _COLUMNS = 48, 8
 # Cells each agent changed, as column + 8 * row: a sparse agent, and two denser ones.
@@ -75,7 +77,11 @@ def fit_html(fit: CompatibilityReport, sketch: Sketch | None = None, *, is_publi
     sketch: of the same checkpoints, once they were analyzed. is_public: name no place of this
     machine.
     """
-    models = (fit.base, *fit.agents)
+    models = fit.checkpoints
+    stored = storage_report(fit, sketch)
+    # An analysis has counted; before it a sample tells about how much was changed.
+    sampled = sampled_densities(fit) if sketch is None else {}
+    stored = replace(stored, findings=(*stored.findings, *other_bases(sampled)))
     return templates.render(
         "load/fit.html.j2",
         fit=fit,
@@ -83,7 +89,8 @@ def fit_html(fit: CompatibilityReport, sketch: Sketch | None = None, *, is_publi
         tied=[tensor.name for tensor in fit.tensors if tensor.tied_to is not None],
         missing=sum(model.nbytes for model in models if not model.is_local),
         free=shutil.disk_usage(fit.base.folder if fit.base.folder.exists() else "/").free,
-        stored=storage_html(storage_report(fit, sketch)),
+        stored=storage_html(stored),
+        sampled=sampled,
         sources=[
             Path(m.source).name if is_public and Path(m.source).is_absolute() else m.source
             for m in models

@@ -12,13 +12,29 @@ from ram_studio.app.numbers import size_text
 from ram_studio.app.session import Loaded
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
+from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
 from ram_studio.checkpoints.hub.open import open_checkpoint
-from ram_studio.checkpoints.read.checkpoint import open_folder
+from ram_studio.checkpoints.read.checkpoint import Checkpoint, open_folder
 from ram_studio.engine.analyse import analyze_report
 from ram_studio.engine.events import CancelToken, Progress
-from ram_studio.errors import HubError
+from ram_studio.errors import CompatibilityError, HubError
 
 BASE = "base"
+
+MISMATCHES = "When tensors do not match"
+CHOICES = {
+    "missing": ("A tensor is missing in an agent", "Keep the base's"),
+    "extra": ("An agent has an extra tensor", "Leave it out"),
+    "rows": ("Vocabulary sizes differ", "Merge the common rows"),
+}
+"""What the form asks, by option, and what it calls the answer that does not refuse."""
+
+
+def in_form_words(message: str) -> str:
+    """Return an error's text with options named as the form names them."""
+    for option, (_, answer) in CHOICES.items():
+        message = message.replace(OPTION_WORDS[option], f"choose “{answer}” under “{MISMATCHES}”")
+    return message
 
 
 class Analysis(NamedTuple):
@@ -59,9 +75,21 @@ def inspect(
                 f"{size_text(settings.max_download_bytes)} for each model. Run RAM Studio on your "
                 "own machine for larger ones."
             )
-    return check_compatibility(
-        checkpoints[BASE], [checkpoints[name] for name in sources.agents], **options
-    )
+    return fitting(checkpoints, options)
+
+
+def fitting(
+    checkpoints: Mapping[str, Checkpoint], options: Mapping[str, Any]
+) -> CompatibilityReport:
+    """Return how the base ("base") and the agents fit together.
+
+    Raises: CompatibilityError in the words of the form.
+    """
+    agents = [checkpoint for name, checkpoint in checkpoints.items() if name != BASE]
+    try:
+        return check_compatibility(checkpoints[BASE], agents, **options)
+    except CompatibilityError as error:
+        raise CompatibilityError(in_form_words(str(error))) from error
 
 
 def analyze(
@@ -88,7 +116,7 @@ def analyze(
             )
             for name, source in {BASE: sources.base, **sources.agents}.items()
         }
-        fit = check_compatibility(opened[BASE], [opened[n] for n in sources.agents], **options)
+        fit = fitting(opened, options)
     last: list[Progress] = []
 
     def tell(event: Progress) -> None:

@@ -65,6 +65,7 @@ class Panel:
     seed: gr.Number
     device: gr.Dropdown
     name: gr.Textbox
+    other_base: gr.Checkbox
     upload: gr.UploadButton
     upload_status: gr.HTML
     plan: gr.HTML
@@ -74,6 +75,7 @@ class Panel:
     def form(self, shared: Shared) -> set[Any]:
         """Everything that ``read`` takes."""
         rest = {self.method, self.dtype, self.rounding, self.seed, self.device, self.name}
+        rest.add(self.other_base)
         return {*shared.tuning.all, *self.own, *rest}
 
     def read(self, data: dict[Any, Any], shared: Shared) -> MergeForm:
@@ -91,6 +93,7 @@ class Panel:
             seed=data[self.seed],
             device=data[self.device],
             name=data[self.name] or "",
+            other_base=bool(data[self.other_base]),
         )
 
 
@@ -138,6 +141,11 @@ def _build_form() -> dict[str, Any]:
         max_lines=1,
         max_length=60,
         elem_id="merge-name",
+    )
+    form["other_base"] = gr.Checkbox(
+        label="Merge although an agent seems to be of another base",
+        visible=False,
+        elem_id="other-base",
     )
     form["upload"] = gr.UploadButton(
         "Load a recipe",
@@ -192,10 +200,11 @@ def _wire_form(panel: Panel, shared: Shared) -> None:
             panel.plan: view.plan_html(loaded, form, shared.workspace.root),
             # Hidden, not taken out: the page writes the sliders' values into it.
             panel.from_tune: gr.update(visible=True if is_tuned else "hidden"),
+            panel.other_base: gr.update(visible=loaded is not None and view.has_other(loaded)),
             **controls.show_controls(form.method, panel.own),
         }
 
-    shown = [panel.plan, panel.from_tune, *panel.own]
+    shown = [panel.plan, panel.from_tune, panel.other_base, *panel.own]
     gr.on(
         [
             panel.method.input,

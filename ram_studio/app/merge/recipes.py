@@ -29,6 +29,7 @@ def recipe_from(
     dtype: str | None = None,
     rounding: str = "nearest",
     seed: float = 0,
+    other_base: bool = False,
 ) -> Recipe:
     """Return the validated recipe of a merge of what is loaded.
 
@@ -46,6 +47,7 @@ def recipe_from(
         "dtype": dtype or None,
         "rounding": rounding,
         "seed": whole,
+        "other_base": "accept" if other_base else "refuse",
         **loaded.options,
     }
     return make_recipe(values, where="The merge")

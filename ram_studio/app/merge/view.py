@@ -7,12 +7,14 @@ from pathlib import Path
 from markupsafe import Markup
 
 from ram_studio.algorithm.meters.rounding_meter import rounding_advice
+from ram_studio.algorithm.meters.storage import pass_findings
 from ram_studio.app import templates
 from ram_studio.app.jobs import NEED_LOAD
 from ram_studio.app.merge.plan import RESCALING, plan_merge
 from ram_studio.app.merge.work import MergeForm
 from ram_studio.app.session import Loaded, Merged, Session
 from ram_studio.app.settings import Settings
+from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
 
 _NOTES = {
     "ram": "Unique changes in full, shared ones averaged.",
@@ -36,6 +38,11 @@ def plan_html(loaded: Loaded | None, form: MergeForm, folder: Path) -> Markup:
     return templates.render("merge/plan.html.j2", plan=plan, note=_NOTES.get(form.method, ""))
 
 
+def has_other(loaded: Loaded) -> bool:
+    """Say whether the analysis found an agent that seems to be of another base."""
+    return any(finding.kind == "dense" for finding in pass_findings(loaded.sketch))
+
+
 def result_html(merged: Merged, settings: Settings) -> Markup:
     """Return a finished merge: lambda asked and stored per agent, sizes, time, where it is."""
     agents = merged.result["agents"]
@@ -51,5 +58,6 @@ def result_html(merged: Merged, settings: Settings) -> Markup:
 
 
 def hide_paths(text: str, session: Session, settings: Settings) -> str:
-    """Return a message without the session's folder in it, on a Space."""
+    """Return a message without the session's folder in it, on a Space, in the form's words."""
+    text = text.replace(OPTION_WORDS["other base"], "tick “Merge although …” in the form")
     return text.replace(f"{session.folder}/", "") if settings.is_public else text

@@ -34,7 +34,8 @@ _LONGEST_NAME = 60
 class MergeForm:
     """The Merge step's form.
 
-    point, r, alpha: as in Tune, point on the ladder; own: the method's other settings, by name.
+    point, r, alpha: as in Tune, point on the ladder; own: the method's other settings, by name;
+    other_base: merge agents that seem to be of another base too.
     """
 
     method: str
@@ -47,6 +48,7 @@ class MergeForm:
     seed: float = 0
     device: str = "auto"
     name: str = ""
+    other_base: bool = False
 
     def settings(self) -> dict[str, Any]:
         """Return the method's own settings."""
@@ -65,6 +67,7 @@ class MergeForm:
             dtype=self.dtype,
             rounding=self.rounding,
             seed=self.seed or 0,
+            other_base=self.other_base,
         )
 
 

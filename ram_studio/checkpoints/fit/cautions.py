@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ram_studio.algorithm.meters.storage import Finding
-from ram_studio.checkpoints.fit.tokenizer_difference import tokenizer_differences
+from ram_studio.algorithm.meters.storage import Finding, Kind
+from ram_studio.checkpoints.fit.tokenizer_difference import lacks, tokenizer_differences
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import printable, shown_list, who
 from ram_studio.checkpoints.read.header import MERGED_DTYPES
@@ -58,6 +58,7 @@ def cautions(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
                 "copied, add them to the merged folder yourself where you trust them.",
             )
         )
+    found += _lacking(base, agents)
     for agent in agents:
         found += _config_differences(base, agent)
         found += _dtype_differences(base, agent)
@@ -88,6 +89,29 @@ def _tokenizer_differences(base: Checkpoint, agent: Checkpoint) -> list[Finding]
             )
         )
     return found
+
+
+def _lacking(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
+    """Say now what would stop the merge from being asked anything: no tokenizer, no template."""
+    missing = lacks(base)
+    if missing is None:
+        return []
+    kind: Kind = "chat-template" if "template" in missing else "tokenizer"
+    having = [agent.name for agent in agents if lacks(agent) is None]
+    if having and kind == "chat-template":
+        return []  # told as a difference of that agent
+    advice = (
+        f"take an agent's (tokenizer: {having[0]})" if having else "add the files to the base first"
+    )
+    return [
+        Finding(
+            kind,
+            f"The base has {missing}, and the merge would take over the base's: it could not be "
+            f"{'asked as in a chat' if kind == 'chat-template' else 'asked anything'}. To have "
+            f"them, {advice}.",
+            level="note",
+        )
+    ]
 
 
 def _same_files(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:

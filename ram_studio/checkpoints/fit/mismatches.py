@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ram_studio.algorithm.naming import layer_of
 from ram_studio.checkpoints.fit.tied import has_vocabulary_rows
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import (
@@ -33,24 +34,37 @@ _MASK = re.compile(r"(^|\.)(attn|attention|self_attn)\.bias$")
 
 
 class Mismatch(NamedTuple):
-    """One reason why a merge cannot start; `kind` selects the advice at the message's end."""
+    """One reason why a merge cannot start; `kind` selects the advice at the message's end.
+
+    parts: what it sums up.
+    """
 
     kind: str
     text: str
+    parts: tuple[str, ...] = ()
 
+
+OPTION_WORDS = {
+    "missing": "set missing: keep-base",
+    "extra": "set extra: ignore",
+    "rows": "set rows: common",
+    "other base": "set other_base: accept (--yes-other-base)",
+}
+"""How messages name an option; a form with words of its own puts those in their place."""
 
 _ADVICE = {
-    "missing": "Choose the base this agent was trained from, or set missing: keep-base to leave "
-    "those tensors as the base has them.",
-    "extra": "Choose the base this agent was trained from, or set extra: ignore to leave those "
-    "tensors out.",
+    "base": "Choose the base this agent was trained from.",
+    "missing": f"Choose the base this agent was trained from, or {OPTION_WORDS['missing']} to "
+    "leave those tensors as the base has them.",
+    "extra": f"Choose the base this agent was trained from, or {OPTION_WORDS['extra']} to leave "
+    "those tensors out.",
     "shape": "Shapes must match: choose the base this agent was trained from.",
-    "rows": "Only the rows of the embedding and head differ (padded vocabulary): set rows: common "
-    "to merge the rows they share.",
+    "rows": "Only the rows of the embedding and head differ (padded vocabulary): "
+    f"{OPTION_WORDS['rows']} to merge the rows they share.",
     "dtype": "Convert the checkpoint to bfloat16 first (load it with transformers and "
     "save_pretrained).",
     "integer": "Integer tensors are copied, not merged; choose agents trained from this base.",
-    "tied": "Set extra: ignore to leave the agent's head out, or untie the base first.",
+    "tied": f"To leave the agent's head out, {OPTION_WORDS['extra']}; or untie the base first.",
 }
 
 
@@ -65,8 +79,9 @@ def incompatible(problems: Sequence[Mismatch]) -> CompatibilityError:
     error = CompatibilityError(
         f"{lead}{shown_list(texts)}. {' '.join(_ADVICE[kind] for kind in kinds)}"
     )
-    for text in texts:
-        error.add_note(text)
+    for problem in problems:
+        for text in problem.parts or (problem.text,):
+            error.add_note(text)
     return error
 
 
@@ -136,12 +151,47 @@ def match_agent(
             problems.append(problem)
         elif own.shape != wanted.shape:
             cropped.append(f"{quoted(name)} {own.shape[0]} of {wanted.shape[0]}")
+    if another := _another_base(base, tensors, problems):
+        problems = [
+            Mismatch(
+                "base",
+                f"{at}it has another base ({another})",
+                tuple(problem.text for problem in problems),
+            )
+        ]
     if cropped:
         warnings.append(
             f"{at}the vocabulary has another number of rows than the base's; merged are the rows "
             f"they share ({shown_list(cropped, separator=', ')}), beyond them the base stands."
         )
     return problems, warnings
+
+
+def _another_base(
+    base: Checkpoint, tensors: Mapping[str, TensorInfo], problems: Sequence[Mismatch]
+) -> str | None:
+    """Return how an agent's whole model differs from the base's, None where only tensors do."""
+    unfit = [problem for problem in problems if problem.kind in ("shape", "missing", "extra")]
+    ours, theirs = _layers(base.tensors), _layers(tensors)
+    if ours != theirs and unfit:
+        return f"{plural(theirs, 'layer')} against {ours}"
+    if len(unfit) <= max(1, len(base.tensors) // 2):
+        return None
+    common = [name for name in base.tensors if name in tensors]
+    other = [n for n in common if base.tensors[n].shape != tensors[n].shape]
+    if not common:
+        return "no tensor has a name that is also in the base"
+    if other:
+        shapes = shown_shape(tensors[other[0]].shape), shown_shape(base.tensors[other[0]].shape)
+        return (
+            f"{len(other)} of {plural(len(base.tensors), 'tensor')} have other shapes, "
+            f"{quoted(other[0])} {shapes[0]} against {shapes[1]}"
+        )
+    return f"{len(unfit)} of {plural(len(base.tensors), 'tensor')} are in one of the two only"
+
+
+def _layers(tensors: Mapping[str, TensorInfo]) -> int:
+    return len({layer for name in tensors if (layer := layer_of(name)).isdecimal()})
 
 
 def _compare(

@@ -52,6 +52,26 @@ def tokenizer_differences(base: Checkpoint, agent: Checkpoint) -> TokenizerDiffe
     return TokenizerDifferences(_differences(ours, theirs), _template_difference(ours, theirs))
 
 
+def lacks(checkpoint: Checkpoint) -> str | None:
+    """Return what a checkpoint's folder lacks to be talked to: tokenizer, chat template, or None.
+
+    A template is looked for only beside a tokenizer; one that cannot be read counts as there.
+    """
+    if not (_has_tokenizer(checkpoint.folder) or (checkpoint.folder / "tokenizer.model").is_file()):
+        return "no tokenizer files"
+    at, folder = who(checkpoint.name), checkpoint.folder
+
+    def load(name: str) -> dict[str, Any]:
+        path = folder / name
+        return read_json_object(path, at) if path.is_file() else {}
+
+    try:
+        template = _template(folder, load("tokenizer_config.json"), load, at)
+    except CheckpointError:
+        return None
+    return None if template else "no chat template"
+
+
 def _has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in _FILES)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ram_studio.algorithm.meters.rounding_meter import lost_rescaling
+from ram_studio.algorithm.meters.rounding_meter import LOST, lost_rescaling
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.checkpoints.read.describe import plural, printable
@@ -92,6 +92,8 @@ def model_card(passport: Passport) -> str:
         columns=columns,
         cells={name: [_COLUMNS[head](a) for head in columns] for name, a in agents.items()},
         lost=_with_lost_rescaling(passport),
+        overshot=_overshot(passport),
+        dominated=[name for name, a in agents.items() if _is_dominated(a)],
         rule=None if rule is None else Markdown(rule),
         shared=recipe.settings.get("shared", "mean"),
         settings=_settings(passport),
@@ -206,6 +208,34 @@ def _with_lost_rescaling(passport: Passport) -> list[str]:
     )
 
 
+def _overshot(passport: Passport) -> list[str]:
+    """Return the agents of which rounding stored more rescaling than was asked, by a tenth."""
+    return [
+        name
+        for name, a in passport.agents.items()
+        if a.scaling_factor is not None
+        and a.scaling_factor > 1
+        and a.effective_scaling_factor is not None
+        and a.effective_scaling_factor - 1 > (1 + LOST) * (a.scaling_factor - 1)
+    ]
+
+
+def _is_dominated(agent: AgentRecord) -> bool:
+    """Say whether a few large weights make so much of lambda stored that a range belongs to it."""
+    asked, interval = agent.scaling_factor, agent.effective_interval
+    if asked is None or asked <= 1 or interval is None:
+        return False
+    return interval[1] - interval[0] > 2 * LOST * (asked - 1)
+
+
+def _stored_factor(agent: AgentRecord) -> str:
+    shown = _number(agent.effective_scaling_factor)
+    if agent.effective_interval is None or not _is_dominated(agent):
+        return shown
+    low, high = agent.effective_interval
+    return f"{shown} ({low:.2f} to {high:.2f})"
+
+
 def _density(agent: AgentRecord) -> str:
     return "-" if agent.changed is None or not agent.total else _number(agent.changed / agent.total)
 
@@ -230,7 +260,7 @@ _COLUMNS: Mapping[str, Callable[[AgentRecord], str]] = {
     "rho": _rho,
     "rho by magnitude": lambda a: "∞" if a.is_rho_m_infinite else _number(a.rho_m),
     "lambda asked": lambda a: _number(a.scaling_factor),
-    "lambda kept": lambda a: _number(a.effective_scaling_factor),
+    "lambda stored": _stored_factor,
 }
 """Heading -> an agent's cell; "-" is none."""
 

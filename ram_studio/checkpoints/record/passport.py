@@ -106,6 +106,8 @@ class AgentRecord(SourceRecord):
         is_rho_m_infinite: it is.
         scaling_factor: lambda as asked for.
         effective_scaling_factor: lambda as stored after rounding; null without unique elements.
+        effective_interval: its range of 95 %, wide where few large weights dominate; null where
+            too few elements tell.
         total: elements compared (a tied matrix once).
         changed: elements with |tau| above epsilon; `unique` plus `shared`.
         unique, shared: elements changed by this agent alone, and by others too.
@@ -117,6 +119,7 @@ class AgentRecord(SourceRecord):
     is_rho_m_infinite: bool = False
     scaling_factor: Ratio = None
     effective_scaling_factor: Ratio = None
+    effective_interval: tuple[float, float] | None = None
     total: Count | None = None
     changed: Count | None = None
     unique: Count | None = None

@@ -83,6 +83,7 @@ class Recipe(BaseModel):
         rounding: how float32 results are rounded to it.
         seed: of everything random, 0 to 2**64 - 1.
         missing, extra, rows: what to do where an agent does not fit, see `check_compatibility`.
+        other_base: whether to merge agents of which nearly all elements differ from the base.
         tokenizer: "base", or the agent whose tokenizer is copied.
     """
 
@@ -100,6 +101,7 @@ class Recipe(BaseModel):
     missing: MissingPolicy = "error"
     extra: ExtraPolicy = "error"
     rows: RowsPolicy = "exact"
+    other_base: Literal["refuse", "accept"] = "refuse"
     tokenizer: str = BASE_NAME
 
     @model_validator(mode="after")

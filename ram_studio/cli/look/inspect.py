@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -25,8 +26,8 @@ def inspect(
 ) -> None:
     """Check that base and agents fit together, and how each is stored.
 
-    Reads headers alone, before any download; with a sketch also what the counts say of storage and
-    training.
+    Reads headers alone, before any download, and of local files a sample that tells about how much
+    each agent changed; with a sketch also what the counts say of storage and training.
     """
     from ram_studio.checkpoints.fit.compatibility import check_compatibility
     from ram_studio.checkpoints.fit.storage_report import storage_report
@@ -34,6 +35,7 @@ def inspect(
     from ram_studio.checkpoints.read.describe import shown_bytes
     from ram_studio.checkpoints.record.sketch_file import load_sketch
     from ram_studio.cli.look.storage import print_storage
+    from ram_studio.engine.reading.sampling import other_bases, sampled_densities
 
     sources = {"base": options.require_base(base), **options.parse_agents(agent)}
     loaded = None if sketch is None else load_sketch(sketch)
@@ -42,14 +44,23 @@ def inspect(
         opened.pop("base"), list(opened.values()), **options.policies(missing, extra, rows)
     )
     storage = storage_report(report, loaded)
+    # A sketch has counted; without one a sample of the files tells about how much was changed.
+    sampled = sampled_densities(report) if loaded is None else {}
+    storage = replace(storage, findings=(*storage.findings, *other_bases(sampled)))
     if as_json:
-        print(json.dumps({**report.to_dict(), "storage": storage.to_dict()}))
+        print(json.dumps({**report.to_dict(), "sampled": sampled, "storage": storage.to_dict()}))
         return
     print_table(
-        ("checkpoint", "tensors", "size", "dtypes"),
+        ("checkpoint", "tensors", "size", "dtypes", *["changed, by a sample"] * bool(sampled)),
         [
-            (c.name, str(len(c.tensors)), shown_bytes(c.nbytes), ", ".join(report.dtypes[c.name]))
-            for c in (report.base, *report.agents)
+            (
+                c.name,
+                str(len(c.tensors)),
+                shown_bytes(c.nbytes),
+                ", ".join(report.dtypes[c.name]),
+                *[f"{sampled[c.name]:.2%}" if c.name in sampled else "-"] * bool(sampled),
+            )
+            for c in report.checkpoints
         ],
     )
     print_storage(storage)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def merge(
-    recipe: Annotated[Path | None, typer.Argument(help="A recipe (YAML), or a passport (ram_studio.json).")] = None,
+    recipe: Annotated[
+        Path | None, typer.Argument(help="A recipe (YAML), or a passport (ram_studio.json).")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to create.")] = None,
     base: options.Base = None,
     agent: options.Agents = None,
@@ -46,6 +48,10 @@ def merge(
     missing: Annotated[str | None, typer.Option(help="error or keep-base.")] = None,
     extra: Annotated[str | None, typer.Option(help="error or ignore.")] = None,
     rows: Annotated[str | None, typer.Option(help="exact or common.")] = None,
+    yes_other_base: Annotated[
+        bool,
+        typer.Option("--yes-other-base", help="Merge agents that seem to be of another base."),
+    ] = False,
     hash_sources: Annotated[
         bool,
         typer.Option("--hash/--no-hash", help="Keep a hash of every source file in the passport."),
@@ -70,6 +76,7 @@ def merge(
         "missing": missing,
         "extra": extra,
         "rows": rows,
+        "other_base": "accept" if yes_other_base else None,
     }
     shared = {"epsilon": epsilon, "r": r, "alpha": alpha}
     own = _preset(preset) | options.parse_pairs(settings, "set KEY=VALUE")

@@ -12,7 +12,9 @@ from ram_studio.errors import OutputError
 
 
 def recipe(
-    source: Annotated[Path, typer.Argument(help="A recipe or a passport, or with --from-mergekit its YAML.")],
+    source: Annotated[
+        Path, typer.Argument(help="A recipe or a passport, or with --from-mergekit its YAML.")
+    ],
     from_mergekit: Annotated[
         bool, typer.Option("--from-mergekit", help="Read mergekit's YAML, write a recipe.")
     ] = False,

@@ -66,6 +66,21 @@ class MergeTally:
         )
         return top / bottom if bottom else None
 
+    def effective_interval(self, agent: int) -> tuple[float, float] | None:
+        """Return a range of 95 % for the effective factor; None from fewer than two groups.
+
+        A ratio of sums over groups of elements, with the usual error of a ratio estimator: wide
+        where a few groups hold most of sum(tau**2), because a few large weights dominate it.
+        """
+        factor = self.effective_factor(agent)
+        groups = [tuple(map(float, row)) for sums in self._sums for row in sums[:, agent] if row[1]]
+        if factor is None or len(groups) < 2:
+            return None
+        squares = math.fsum((top - factor * bottom) ** 2 for top, bottom in groups)
+        total = math.fsum(bottom for _, bottom in groups)
+        half = 1.96 * math.sqrt(squares * len(groups) / (len(groups) - 1)) / total
+        return factor - half, factor + half
+
 
 @dataclass
 class Merging:

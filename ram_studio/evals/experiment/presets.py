@@ -4,8 +4,8 @@ Each is a function from one recipe (base, agents, and what they share) to recipe
 plain recipes: apply them in memory (`in_memory.InMemoryMerger`), score them
 (`experiment.run.compare_methods`) or write them out (`merge.merge`).
 
-The values of the grids are this project's, in the ranges people use; where the paper names a range
-the grid's description says so.
+The values of the grids are those of the paper's Table 11, of r those of its Table 2; where they are
+this project's, the description says so.
 """
 
 from __future__ import annotations
@@ -123,6 +123,9 @@ def _grid(method: str, **values: str) -> Callable[[Recipe], dict[str, Recipe]]:
     return build
 
 
+_SCALES = "0.1,0.3,0.5,0.7,0.9,1"
+_DROP_RATES = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9"
+
 EXPERIMENTS: dict[str, Experiment] = {
     "standard": Experiment(
         "All methods",
@@ -147,8 +150,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "r-ablation": Experiment(
         "How strong the rescaling",
-        "RAM+ from r = 0 to 0.2 (the range of the paper's Table 2; the steps are ours).",
-        _grid("ram+", r="0:0.2:5"),
+        "RAM+ at the r of the paper's Table 2: 0, 0.05, 0.1, 0.15 and 0.2.",
+        _grid("ram+", r="0,0.05,0.1,0.15,0.2"),
     ),
     "epsilon-ablation": Experiment(
         "Which elements count as changed",
@@ -157,28 +160,28 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "task-arithmetic-grid": Experiment(
         "Task Arithmetic, all scales",
-        "Scales 0.1 to 1.0 (ours).",
-        _grid("task-arithmetic", scale="0.1:1:10"),
+        "Scales 0.1 to 1.0 (the paper's Table 11).",
+        _grid("task-arithmetic", scale=_SCALES),
     ),
     "ties-grid": Experiment(
         "TIES, all scales",
-        "Scales 0.1 to 1.0 at three densities (ours).",
-        _grid("ties", density="0.1,0.2,0.5", scale="0.1:1:10"),
+        "Scales 0.1 to 1.0, keeping 0.1, 0.2 and 0.3 of the changes (the paper's Table 11).",
+        _grid("ties", density="0.1,0.2,0.3", scale=_SCALES),
     ),
     "dare-grid": Experiment(
-        "DARE + Task Arithmetic, all scales",
-        "Scales 0.1 to 1.0 at three drop rates (ours).",
-        _grid("dare-ta", drop_rate="0.2,0.5,0.8", scale="0.1:1:10"),
+        "DARE + Task Arithmetic, all drop rates",
+        "Drop rates 0.1 to 0.9 (the paper's Table 11).",
+        _grid("dare-ta", drop_rate=_DROP_RATES),
     ),
     "dare-ties-grid": Experiment(
-        "DARE + TIES, all scales",
-        "Scales 0.1 to 1.0 at two drop rates (ours).",
-        _grid("dare-ties", drop_rate="0.2,0.5", scale="0.1:1:10"),
+        "DARE + TIES, all drop rates",
+        "Drop rates 0.1 to 0.9 (the paper's Table 11).",
+        _grid("dare-ties", drop_rate=_DROP_RATES),
     ),
     "fisher-grid": Experiment(
         "Fisher, all scales",
-        "Scales 0.1 to 1.0 (ours).",
-        _grid("fisher", scale="0.1:1:10"),
+        "Scales 0.1 to 1.0, estimated on 256 to 2048 examples (the paper's Table 11).",
+        _grid("fisher", scale=_SCALES, examples="256,512,1024,2048"),
     ),
 }
 

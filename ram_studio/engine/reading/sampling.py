@@ -1,0 +1,92 @@
+"""How much agents changed, estimated from pages spread evenly over their elements.
+
+It takes as many reads as a fingerprint does, whatever the models, and tells an agent of another
+base (nearly everything differs) before any pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from ram_studio.algorithm import rounding
+from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.meters.storage import DENSE, MANTISSA_BITS, Finding, dense_finding, texts
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
+from ram_studio.checkpoints.read.header import TensorInfo
+from ram_studio.engine.reading.sources import Sources
+from ram_studio.errors import CompatibilityError
+
+PAGES = 256
+PAGE_ELEMENTS = 4096
+
+
+def sampled_densities(report: CompatibilityReport) -> dict[str, float]:
+    """Return by agent about which share of its elements differs from the base by more than 1e-5.
+
+    All elements count where there are no more than PAGES * PAGE_ELEMENTS. Base and agent are
+    compared in the coarser of their dtypes: what rounding alone makes is left out. Elements that
+    are not finite count as changed. Empty where the checkpoints are not on this disk.
+
+    Raises: CheckpointError when a file cannot be read.
+    """
+    if not report.is_local:
+        return {}
+    changed = np.zeros(len(report.agents), dtype=np.int64)
+    seen = np.zeros(len(report.agents), dtype=np.int64)
+    with Sources(*report.checkpoints) as sources:
+        for tensor, start, count in _pages(report.counted):
+            base = _read(sources, tensor.base, start, count)
+            for t, agent in enumerate(tensor.agents):
+                n = max(0, min(count, tensor.common_numel[t] - start))
+                own = _read(sources, agent, start, n)
+                coarser = min(tensor.base.dtype, agent.dtype, key=MANTISSA_BITS.__getitem__)
+                with np.errstate(invalid="ignore", over="ignore"):
+                    moved = np.abs(_as(own, coarser) - _as(base[:n], coarser))
+                    changed[t] += n - np.count_nonzero(moved <= LADDER[DEFAULT_INDEX])
+                seen[t] += n
+    shares = changed / np.maximum(seen, 1)
+    return {a.name: float(share) for a, share in zip(report.agents, shares, strict=True)}
+
+
+def other_bases(shares: Mapping[str, float]) -> tuple[Finding, ...]:
+    """Return a warning for each agent that changed nearly all of the elements sampled."""
+    dense = {name: share for name, share in shares.items() if share > DENSE}
+    return tuple(dense_finding(name, share, is_sampled=True) for name, share in dense.items())
+
+
+def refuse_other_bases(found: tuple[Finding, ...]) -> None:
+    """Raise CompatibilityError if some agents are of another base."""
+    if found:
+        raise CompatibilityError(
+            f"{' '.join(texts(found))} Give the base it was trained from; where this is the one, "
+            f"{OPTION_WORDS['other base']} to merge nevertheless."
+        )
+
+
+def _pages(tensors: list[MergeTensor]) -> Iterator[tuple[MergeTensor, int, int]]:
+    """Yield tensor, first element and number of elements of each page."""
+    total = sum(t.numel for t in tensors)
+    wanted = PAGES * PAGE_ELEMENTS
+    # As many elements of each tensor as its share asks for, in pages spread over it.
+    for tensor in tensors:
+        share = min(1.0, wanted / total) if total else 0.0
+        pages = max(1, round(tensor.numel * share / PAGE_ELEMENTS))
+        size = tensor.numel if share == 1.0 else min(tensor.numel, PAGE_ELEMENTS)
+        for page in range(1 if size == tensor.numel else pages):
+            start = 0 if pages == 1 else page * (tensor.numel - size) // (pages - 1)
+            if size:
+                yield tensor, start, size
+
+
+def _read(sources: Sources, tensor: TensorInfo, start: int, count: int) -> np.ndarray:
+    stored = np.empty(count, dtype=rounding.STORAGE[tensor.dtype])
+    if count:
+        sources.read_into(tensor, start * stored.itemsize, stored.data.cast("B"))
+    return rounding.decode(stored, tensor.dtype)
+
+
+def _as(values: np.ndarray, dtype: str) -> np.ndarray:
+    return rounding.decode(rounding.store(values, dtype), dtype)
