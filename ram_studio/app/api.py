@@ -287,7 +287,8 @@ class Endpoints:
         Args:
             analysis: "example", "dense" or what /analyze returned.
             rows: among "task-arithmetic-mean", "task-arithmetic-sum", "ties", "dare-ta",
-                "dare-ties", "fisher", "wudi", "ram", "ram+", "ram+s"; a usual seven when left out.
+                "dare-ties", "fisher", "wudi", "tsv-m", "iso-c", "ram", "ram+", "ram+s"; a usual
+                seven when left out.
             preset: instead of rows: "r-ablation", "epsilon-ablation", "standard" (every method),
                 "unique-region", "leave-one-out" or "pairwise".
             settings: epsilon, r and alpha of the RAM rows.

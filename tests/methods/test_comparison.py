@@ -103,7 +103,7 @@ def test_every_experiment_gives_valid_recipes(name, agents) -> None:
 def test_how_many_rows_an_experiment_has() -> None:
     recipe = example_recipe()
     counts = {name: len(experiment_recipes(name, recipe)) for name in EXPERIMENTS}
-    assert counts["standard"] == 13
+    assert counts["standard"] == 15
     assert counts["unique-region"] == 9
     assert counts["leave-one-out"] == 4
     assert counts["pairwise"] == 3

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from random_zoo import flat, write_zoo
 
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
-from ram_studio.algorithm.methods.wudi import is_linear
+from ram_studio.algorithm.methods.matrices import is_linear
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.merge import merge
 
@@ -102,7 +102,8 @@ def test_an_agent_that_left_the_layer_alone_changes_nothing() -> None:
         ("model.layers.0.self_attn.q_proj.bias", (4,), False),
         ("model.embed_tokens.weight", (9, 4), False),
         ("lm_head.weight", (9, 4), False),
-        ("model.layers.0.mlp.experts.down_proj", (2, 4, 3), False),
+        ("model.layers.0.mlp.experts.down_proj", (2, 4, 3), True),
+        ("model.layers.0.conv1d.weight", (8, 1, 4), False),
     ],
 )
 def test_which_tensors_are_linear_layers(name, shape, linear) -> None:

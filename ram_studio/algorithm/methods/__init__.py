@@ -18,6 +18,7 @@ from ram_studio.algorithm.methods.base import (
 )
 from ram_studio.algorithm.methods.dare import DARE_TASK_ARITHMETIC, DARE_TIES
 from ram_studio.algorithm.methods.fisher import FISHER
+from ram_studio.algorithm.methods.isotropic import ISO
 from ram_studio.algorithm.methods.ram import (
     PRESETS,
     RAM,
@@ -29,6 +30,7 @@ from ram_studio.algorithm.methods.ram import (
 from ram_studio.algorithm.methods.region import REGION
 from ram_studio.algorithm.methods.task_arithmetic import TASK_ARITHMETIC
 from ram_studio.algorithm.methods.ties import TIES
+from ram_studio.algorithm.methods.tsv import TSV
 from ram_studio.algorithm.methods.wudi import WUDI
 from ram_studio.errors import SettingsError, did_you_mean
 
@@ -60,6 +62,8 @@ METHODS: dict[str, Method] = {
         DARE_TIES,
         FISHER,
         WUDI,
+        TSV,
+        ISO,
         REGION,
     )
 }

@@ -14,7 +14,7 @@ its gradient is 2 (M A - B). Solver "closed" goes to the minimum at once, M = M_
 directions whose eigenvalue in A is below 1e-9 of the largest, where the minimum is ill-conditioned
 or anything is a minimum, keep M_0. Adam as published is stopped early and seldom gets that far.
 
-Linear layers are two-dimensional weights other than embedding and head. For all other tensors the
+Linear layers, packed experts among them, are as ``matrices`` says. For all other tensors the
 authors' scripts differ (their vision script leaves them at the base); here they are averaged unless
 ``others`` says sum or base. An agent that left a layer alone has no term in its loss (the
 authors' code divides by zero there).
@@ -27,14 +27,18 @@ also moves elements that no agent changed; they count as changed by nobody.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from ram_studio.algorithm.methods.base import BlockInput, BlockOutput, Facts, Method, MethodSettings
-from ram_studio.algorithm.methods.task_arithmetic import sum_rule
-from ram_studio.algorithm.naming import EMBEDDING, HEAD, layer_of
+from ram_studio.algorithm.methods.base import BlockInput, BlockOutput, Method
+from ram_studio.algorithm.methods.matrices import (
+    MatrixSettings,
+    Prepared,
+    is_linear,
+    merge_matrices,
+    prepare,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -45,7 +49,7 @@ _BETA1, _BETA2, _TINY = 0.9, 0.999, 1e-8
 """Adam's usual constants, which the authors keep."""
 
 
-class WudiSettings(MethodSettings):
+class WudiSettings(MatrixSettings):
     """Settings of WUDI; the defaults are the authors'."""
 
     solver: Annotated[
@@ -56,28 +60,6 @@ class WudiSettings(MethodSettings):
     learning_rate: Annotated[
         float, Field(gt=0, le=1, allow_inf_nan=False, description="Step size of Adam.")
     ] = 1e-5
-    others: Annotated[
-        Literal["mean", "sum", "base"],
-        Field(description="What tensors become that are no linear layers."),
-    ] = "mean"
-
-
-@dataclass(frozen=True)
-class Interference:
-    """WUDI made ready for one merge; other_factor: on the sum of tau in other tensors."""
-
-    settings: WudiSettings
-    other_factor: float
-
-
-def is_linear(settings: WudiSettings, name: str, shape: tuple[int, ...]) -> bool:
-    """Say whether a tensor holds a linear layer's weights (and is therefore needed whole)."""
-    return len(shape) == 2 and layer_of(name) not in (EMBEDDING, HEAD)
-
-
-def _prepare(settings: WudiSettings, facts: Facts) -> Interference:
-    factor = {"mean": 1.0 / len(facts.agents), "sum": 1.0, "base": 0.0}[settings.others]
-    return Interference(settings, factor)
 
 
 def quadratic_form(
@@ -140,29 +122,18 @@ def minimum(
     return start + (b - start @ a) @ vectors / values[kept] @ vectors.T
 
 
-def merge_block(block: BlockInput, rule: Interference) -> BlockOutput:
-    """Merge a linear layer, or a block of another tensor."""
-    import torch
-
+def merge_block(block: BlockInput, rule: Prepared) -> BlockOutput:
+    """Merge linear layers, or a block of another tensor."""
     settings = rule.settings
-    if not is_linear(settings, block.name, block.shape):
-        from ram_studio.algorithm.kernels import torch as kernels
 
-        averaging = sum_rule(len(block.agents), rule.other_factor)
-        return BlockOutput(*kernels.merge(averaging, block.base, block.agents))
-    x = block.base.double()
-    taus = (block.agents.double() - x).view(-1, *block.shape)
-    merged = taus.sum(0)
-    a, b = quadratic_form(taus, block.check)
-    if settings.solver == "closed":
-        merged = minimum(merged, a, b)
-    else:
-        merged = descend(merged, a, b, settings.iterations, settings.learning_rate, block.check)
-    merged = merged.flatten()
-    active = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
-    for t, tau in enumerate(taus):
-        active |= (tau.flatten() != 0).long() << t
-    return BlockOutput(torch.where(merged != 0, x + merged, x), active)
+    def merge_one(taus: Float64[Tensor, "agents out in"]) -> Float64[Tensor, "out in"]:
+        start = taus.sum(0)
+        a, b = quadratic_form(taus, block.check)
+        if settings.solver == "closed":
+            return minimum(start, a, b)
+        return descend(start, a, b, settings.iterations, settings.learning_rate, block.check)
+
+    return merge_matrices(block, rule, merge_one)
 
 
 WUDI = Method(
@@ -172,7 +143,7 @@ WUDI = Method(
     source="arXiv 2503.08099",
     settings=WudiSettings,
     needs=lambda settings: frozenset(),
-    prepare=_prepare,
+    prepare=prepare,
     merge_block=merge_block,
     whole=is_linear,
 )

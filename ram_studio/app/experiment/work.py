@@ -44,6 +44,8 @@ CHOICES = {
     "dare-ties": Choice("DARE + TIES", "dare-ties"),
     "fisher": Choice("Fisher (slow)", "fisher"),
     "wudi": Choice("WUDI (slow)", "wudi"),
+    "tsv-m": Choice("TSV-M (slow)", "tsv-m"),
+    "iso-c": Choice("Iso-C (slow)", "iso-c"),
     "ram": Choice("RAM", "ram"),
     "ram+": Choice("RAM+", "ram+"),
     "ram+s": Choice("RAM+s", "ram+s"),

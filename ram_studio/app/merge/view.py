@@ -25,6 +25,10 @@ _NOTES = {
     "ties": "Keeps each agent's largest changes, elects one sign, averages those that agree.",
     "dare-ta": "Drops changes at random, scales up the rest, then adds them.",
     "dare-ties": "Drops changes at random, scales up the rest, then resolves signs.",
+    "tsv-m": "Keeps each agent's strongest directions per layer and turns them apart before adding "
+    "them. Needs whole matrices in memory and many times longer than the others.",
+    "iso-c": "Adds all changes per layer, then makes every direction of the sum equally strong. "
+    "Needs whole matrices in memory and many times longer than the others.",
     "wudi": "Finds per-layer changes that disturb each agent's own ones least. Needs no data, but "
     "whole matrices in memory and many times longer than the others.",
 }

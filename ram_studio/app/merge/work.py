@@ -23,7 +23,7 @@ from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
 
-SLOW = ("wudi",)
+SLOW = ("wudi", "tsv-m", "iso-c")
 """Methods that take minutes of computing, not the time of reading and writing."""
 
 _ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}

@@ -158,7 +158,7 @@ def _fisher(rule: Any, element: ElementInput) -> Worked:
     return Worked(f"{number(x)} + {_factor_text(rule.scale)}{text}", x + rule.scale * mean, note)
 
 
-def _wudi(rule: Any, element: ElementInput) -> Worked:
+def _matrix(rule: Any, element: ElementInput) -> Worked:
     if rule.other_factor == 0:
         return _stays(element, "left as in the base")
     factors = (rule.other_factor,) * (len(element.values) + 1)
@@ -181,7 +181,7 @@ def _region(probe: Any, element: ElementInput) -> Worked:
 
 _FORMULAS: dict[str, Callable[[Any, ElementInput], Worked]] = {
     "fisher": _fisher,
-    "wudi": _wudi,
+    **dict.fromkeys(("wudi", "tsv-m", "iso-c"), _matrix),
     "region": _region,
 }
 """Of the methods that are no weighted sums of an element's changes."""

@@ -15,6 +15,7 @@ from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.algorithm.meters.storage import DENSE, MANTISSA_BITS, Finding, dense_finding, texts
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
+from ram_studio.checkpoints.read.describe import shown_list
 from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import CompatibilityError
@@ -61,8 +62,8 @@ def refuse_other_bases(found: tuple[Finding, ...]) -> None:
     """Raise CompatibilityError if some agents are of another base."""
     if found:
         raise CompatibilityError(
-            f"{' '.join(texts(found))} Give the base it was trained from; where this is the one, "
-            f"{OPTION_WORDS['other base']} to merge nevertheless."
+            f"{shown_list(texts(found), separator=' ')} Give the base it was trained from; where "
+            f"this is the one, {OPTION_WORDS['other base']} to merge nevertheless."
         )
 
 

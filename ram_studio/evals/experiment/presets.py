@@ -71,6 +71,8 @@ def _standard(recipe: Recipe) -> dict[str, Recipe]:
         ("dare-ta", {"scale": 1.0}),
         ("dare-ties", {}),
         ("wudi", {}),
+        ("tsv-m", {}),
+        ("iso-c", {}),
         ("ram", {}),
         ("ram+", {}),
         ("ram+s", {}),

@@ -1,0 +1,87 @@
+"""What matrix methods share: which tensors are matrices, and how all others are merged.
+
+A matrix is a linear layer's weights: two-dimensional, neither embedding nor head. Packed experts,
+(experts, rows, columns), are a stack of matrices, each merged by itself. Rows are taken as outputs
+and columns as inputs, as in a linear layer; some models pack experts the other way round.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from ram_studio.algorithm.methods.base import BlockInput, BlockOutput, Facts, MethodSettings
+from ram_studio.algorithm.methods.task_arithmetic import sum_rule
+from ram_studio.algorithm.naming import EMBEDDING, HEAD, layer_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_EXPERTS = re.compile(r"(^|\.)experts?\.")
+
+Others = Annotated[
+    Literal["mean", "sum", "base"],
+    Field(description="What tensors become that are no linear layers."),
+]
+
+
+class MatrixSettings(MethodSettings):
+    """Settings that every matrix method has."""
+
+    others: Others = "mean"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A matrix method made ready for one merge; other_factor: on the sum of tau elsewhere."""
+
+    settings: Any
+    other_factor: float
+
+
+def prepare(settings: Any, facts: Facts) -> Prepared:
+    """Return a matrix method made ready; its settings have ``others``."""
+    factor = {"mean": 1.0 / len(facts.agents), "sum": 1.0, "base": 0.0}[settings.others]
+    return Prepared(settings, factor)
+
+
+def is_linear(settings: Any, name: str, shape: tuple[int, ...]) -> bool:
+    """Say whether a tensor holds linear layers' weights (and is therefore needed whole)."""
+    if len(shape) == 3:
+        return _EXPERTS.search(name) is not None
+    return len(shape) == 2 and layer_of(name) not in (EMBEDDING, HEAD)
+
+
+def merge_matrices(
+    block: BlockInput, rule: Prepared, merge_one: Callable[[Tensor], Tensor]
+) -> BlockOutput:
+    """Merge a whole tensor matrix by matrix, or a block of another tensor by its factor.
+
+    merge_one: task vectors, float64 (agents, rows, columns) -> the merged one (rows, columns).
+    Elements where it is 0 stay as in the base, bit for bit.
+    """
+    import torch
+
+    if not is_linear(rule.settings, block.name, block.shape):
+        from ram_studio.algorithm.kernels import torch as kernels
+
+        averaging = sum_rule(len(block.agents), rule.other_factor)
+        return BlockOutput(*kernels.merge(averaging, block.base, block.agents))
+    rows, columns = block.shape[-2:]
+    values = block.base.double()
+    active = torch.zeros(values.shape, dtype=torch.int64, device=values.device)
+    # One matrix at a time: all of a stack in float64 could be many times the model.
+    size = rows * columns
+    for first in range(0, len(values), size) if size else ():
+        block.check()
+        part = slice(first, first + size)
+        taus = block.agents[:, part].double() - values[part]
+        merged = merge_one(taus.view(-1, rows, columns)).reshape(-1)
+        for t, tau in enumerate(taus):
+            active[part] |= (tau != 0).long() << t
+        values[part] = torch.where(merged != 0, values[part] + merged, values[part])
+    return BlockOutput(values, active)
