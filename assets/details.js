@@ -1,12 +1,12 @@
-// Below the cards of Tune: what rounding keeps of lambda, and how the agents' changes relate. A
-// sentence each, always; tables and charts by layer only while they are unfolded.
+// The details of Tune, one press away: what rounding keeps of lambda, how the agents' changes relate, and
+// the same counts in other implementations. Drawn while they are open.
 import { agentDots, BARS_HINT, groupedBars, layerName } from "./bars.js";
+import { cardKept, LOST, usualFormat } from "./canvas/rounding.js";
 import { marker, named, put } from "./nodes.js";
 import {
   count, dtypeName, factor, keptToNearest, percent, ratio, roundingCurve, stochasticError,
 } from "./numbers.js";
 
-const LOST = 0.1;
 const MEASURES = ["conflict", "cancelled"];
 
 let root = null;
@@ -29,6 +29,7 @@ export const mountDetails = (element, redraw) => {
     else return;
     redraw();
   });
+  part("dialects-more").addEventListener("toggle", redraw);
   for (const name of ["rounding", "relations"]) {
     part(`${name}-more`).addEventListener("toggle", redraw);
     part(`${name}-chart`).addEventListener("keydown", (event) => {
@@ -43,23 +44,11 @@ export const mountDetails = (element, redraw) => {
   }
 };
 
-// The output dtype that a merge has unless another is chosen: the base's.
-const usualFormat = (profile) => Math.max(0, profile.rounding.dtypes.indexOf(profile.dtypes.base));
-
 export const drawDetails = (profile, state, result) => {
   shown = { profile, state, result };
   drawRounding();
   drawRelations();
-};
-
-// What a card says in a line: { asked, kept, width, dtype } for the base's format, or null.
-export const cardKept = (profile, point, t, lambda) => {
-  if (!profile.rounding || lambda === null) return null;
-  const d = usualFormat(profile);
-  const kept = keptToNearest(
-    roundingCurve(profile, point, t, d), lambda, profile.rounding.precision[d]
-  );
-  return kept && { asked: lambda, kept: kept.value, width: kept.high - kept.value, dtype: dtypeName(profile.rounding.dtypes[d]) };
+  drawDialects();
 };
 
 // ---------------------------------------------------------------- rounding
@@ -294,4 +283,19 @@ const drawConflictByLayer = () => {
     onPoint: (g) => { pointed.relations = g; readout(); },
   });
   readout();
+};
+
+// ---------------------------------------------------------------- other implementations
+
+const drawDialects = () => {
+  if (!isOpen("dialects")) return;
+  const body = part("dialects");
+  body.replaceChildren();
+  shown.result.agents.forEach((agent, t) => {
+    const row = put(body, "tr");
+    agentHead(row, t);
+    const { paper, script, mergekit } = agent.dialects;
+    put(row, "td", { class: "strong" }, factor(agent.lambda));
+    for (const value of [paper, script, mergekit]) put(row, "td", {}, factor(value));
+  });
 };

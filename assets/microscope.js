@@ -1,6 +1,10 @@
-// The microscope's grid of weights and the panel about the one pointed at. The server sends the
-// texts; this draws them, moves by pointer and arrow keys, and asks again when settings rest.
+// The microscope: a drawer over the outcome, so that the line of epsilon stays in sight and cells flip
+// while it is dragged. The server sends weights and texts; which of them count is decided here.
+import { focusRows } from "./canvas/stage.js";
+import { onPaint, state } from "./canvas/store.js";
+import { layerTitle, rowName } from "./canvas/words.js";
 import { marker, named, put } from "./nodes.js";
+
 const PAUSE = 300;
 const MOST_MARKERS = 4;
 
@@ -8,11 +12,38 @@ let root = null;
 let data = null;
 let at = 0;
 let timer = 0;
+let layer = ""; // that was pressed
+let drawnFor = null; // the point of the ladder that the cells show
 
 export const mountScope = (element, props, watch) => {
   root = element.querySelector(".scope") || element;
   watch("value", () => setData(props.value));
   setData(props.value);
+  onPaint(paintCells);
+  document.getElementById("microscope")?.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    event.stopPropagation();
+    closeScope();
+  });
+};
+
+const isOpen = () => document.body.classList.contains("scope-open");
+
+// Show a layer's weights; the keyboard goes into the drawer.
+export const openScope = (name) => {
+  layer = name;
+  document.body.classList.add("scope-open");
+  data = null;
+  drawHead();
+  document.getElementById("scope-ask")?.click();
+};
+
+// Read by Gradio when the button above is pressed.
+export const askedLayer = () => layer;
+
+export const closeScope = () => {
+  document.body.classList.remove("scope-open");
+  focusRows();
 };
 
 // After Tune's settings or the models changed: the same weights again, if anybody sees them.
@@ -20,84 +51,100 @@ export const settingsRest = () => {
   clearTimeout(timer);
   timer = setTimeout(() => {
     const button = document.getElementById("scope-refresh");
-    if (button && data && root.offsetParent !== null) button.click();
+    if (button && data && isOpen()) button.click();
   }, PAUSE);
 };
 
 const setData = (value) => {
   const parsed = typeof value === "string" && value ? JSON.parse(value) : value;
+  const isSame = data !== null && parsed?.tensor === data.tensor && parsed.elements[at]?.at === data.elements[at]?.at;
   data = parsed && parsed.elements ? parsed : null;
-  if (!root) return;
-  // The keyboard stays where it was when the numbers are renewed.
+  if (!root || !data) return;
+  // Whoever looks at a weight keeps it when the numbers are renewed.
   const held = root.contains(document.activeElement);
-  root.replaceChildren();
-  if (!data) return;
-  at = Math.min(data.focus, data.elements.length - 1);
+  if (!isSame) at = Math.min(data.focus, data.elements.length - 1);
   draw();
   if (held) cell(at).focus({ preventScroll: true });
 };
 
 const cell = (i) => root.querySelector(`[data-element="${i}"]`);
 
-const whoText = (element) => {
-  if (element.changed.length) {
-    return `changed by ${element.changed.map((t) => data.agents[t]).join(", ")}`;
+// Agents whose change of an element counts at this epsilon.
+const changedBy = (element) => {
+  const epsilon = state.profile.ladder[state.settings.point];
+  return element.sizes.flatMap((size, t) => (size > epsilon ? [t] : []));
+};
+
+const whoText = (element, changed) => {
+  if (changed.length) {
+    const word = changed.length > 1 ? "shared by" : "unique to";
+    return `${word} ${changed.map((t) => data.agents[t]).join(", ")}`;
   }
   return element.moved.length ? "moved too little to count" : "changed by nobody";
 };
 
+const drawHead = () => {
+  root.replaceChildren();
+  const head = put(root, "header", { class: "scope-head-line" });
+  const words = put(head, "div");
+  put(words, "h3", {}, `Microscope · ${layerTitle(layer || rowName(""))}`);
+  put(words, "p", { class: "fine facts" }, data ? data.facts : "Reading the files …");
+  const close = put(head, "button", { type: "button", class: "cv-btn cv-icon", id: "close-microscope", "aria-label": "Close the microscope" }, "×");
+  close.addEventListener("click", closeScope);
+  if (!data) close.focus({ preventScroll: true });
+};
+
 const draw = () => {
-  put(root, "p", { class: "fine facts" }, data.facts);
-  const sides = put(root, "div", { class: "scope-sides" });
-  const left = put(sides, "div", { class: "scope-left" });
-  const label = `Weights of ${data.tensor}; arrow keys move, the panel beside shows the one pointed at`;
-  const grid = put(left, "div", { class: "scope-grid", role: "grid", "aria-label": label });
+  drawHead();
+  put(root, "p", { class: "fine scope-tensor" }, data.tensor);
+  const label = `Weights of ${data.tensor}; arrow keys move, below is the one pointed at`;
+  const grid = put(root, "div", { class: "scope-grid", role: "grid", "aria-label": label });
   for (const [head, places] of data.rows) {
     const row = put(grid, "div", { class: "scope-row", role: "row" });
     put(row, "span", { class: "scope-head", role: "rowheader" }, head);
-    for (const i of places) drawCell(row, i);
+    for (const i of places) {
+      put(row, "button", { type: "button", role: "gridcell", class: "scope-cell", tabindex: "-1", "data-element": i });
+    }
   }
-  drawLegend(left);
-  put(sides, "div", { class: "scope-detail", "aria-live": "polite" });
+  const legend = put(root, "p", { class: "cv-legend" });
+  for (const [css, text] of [["sunken", "unchanged"], ["unique-soft", "unique"], ["shared-soft", "shared"]]) {
+    const item = put(legend, "span");
+    put(item, "i", { class: `cv-swatch cv-back-${css}` });
+    item.append(text);
+  }
+  put(legend, "span", {}, "moves with ε");
+  put(root, "div", { class: "scope-detail", "aria-live": "polite" });
   grid.addEventListener("keydown", move);
   const point = (event) => {
     const target = event.target.closest("[data-element]");
     if (target) pointAt(Number(target.dataset.element));
   };
-  grid.addEventListener("pointerover", point);
   grid.addEventListener("focusin", point);
   grid.addEventListener("click", point);
+  drawnFor = null;
+  paintCells();
   pointAt(at, true);
 };
 
-const drawCell = (row, i) => {
-  const element = data.elements[i];
-  const count = element.changed.length;
-  const box = put(row, "button", {
-    type: "button", role: "gridcell", class: "scope-cell", tabindex: "-1",
-    "data-element": i, "data-count": count, "aria-label": `${element.at}, ${whoText(element)}`,
+// Cells at the epsilon of now; only those that flipped are touched.
+const paintCells = () => {
+  if (!data || !isOpen() || !state.profile || drawnFor === state.settings.point) return;
+  drawnFor = state.settings.point;
+  data.elements.forEach((element, i) => {
+    const changed = changedBy(element);
+    const key = changed.join();
+    const box = cell(i);
+    if (!box || box.dataset.key === key) return;
+    box.dataset.key = key;
+    box.dataset.count = changed.length;
+    box.setAttribute("aria-label", `${element.at}, ${whoText(element, changed)}`);
+    box.replaceChildren();
+    if (!changed.length && element.moved.length) box.textContent = "·";
+    const shown = changed.length > MOST_MARKERS ? MOST_MARKERS - 1 : changed.length;
+    changed.slice(0, shown).forEach((t) => marker(box, t));
+    if (shown < changed.length) put(box, "span", { class: "more" }, `+${changed.length - shown}`);
+    if (i === at) drawDetail(root.querySelector(".scope-detail"));
   });
-  if (!count) {
-    box.textContent = element.moved.length ? "·" : "";
-    return;
-  }
-  box.style.setProperty("--cell", `var(--ram-overlap-${Math.min(count - 1, 7)})`);
-  const shown = count > MOST_MARKERS ? MOST_MARKERS - 1 : count;
-  element.changed.slice(0, shown).forEach((t) => marker(box, t));
-  if (shown < count) put(box, "span", { class: "more" }, `+${count - shown}`);
-};
-
-const drawLegend = (parent) => {
-  const legend = put(parent, "p", { class: "legend" });
-  data.agents.forEach((name, t) => {
-    named(put(legend, "span", { class: "item" }), t, name);
-  });
-  const most = Math.max(1, ...data.elements.map((e) => e.changed.length));
-  for (let n = 1; n <= most; n += 1) {
-    const item = put(legend, "span", { class: "item" });
-    put(item, "i", { class: "swatch", style: `background:var(--ram-overlap-${Math.min(n - 1, 7)})` });
-    item.append(n === 1 ? "one agent" : `${n} agents`);
-  }
 };
 
 const move = (event) => {
@@ -141,12 +188,13 @@ const drawDetail = (box) => {
   put(head, "h3", {}, element.at);
   put(head, "span", { class: "muted" }, element.place);
   const who = put(box, "p", { class: "scope-who" });
-  if (!element.changed.length) who.textContent = whoText(element);
+  const changed = changedBy(element);
+  if (!changed.length) who.textContent = whoText(element, changed);
   else {
-    who.append("changed by ");
-    for (const t of element.changed) {
-      named(put(who, "span", { class: "item" }), t, data.agents[t]);
-    }
+    const css = changed.length > 1 ? "cv-shared-ink" : "cv-unique-ink";
+    put(who, "b", { class: css }, changed.length > 1 ? "shared" : "unique");
+    who.append(changed.length > 1 ? " by" : " to");
+    for (const t of changed) named(put(who, "span", { class: "item" }), t, data.agents[t]);
   }
   drawRule(box);
   drawValues(box, element);
@@ -162,7 +210,7 @@ const formula = (parent, method) => {
 
 // The rule chosen in Tune, as one line.
 const drawRule = (box) => {
-  const method = data.methods.find((m) => m.method === data.rule);
+  const method = data.methods.find((m) => m.label === data.rule);
   if (!method) return;
   const line = put(box, "p", { class: "scope-formula", "data-part": "formula" });
   put(line, "b", {}, `${method.name} `);
@@ -186,7 +234,7 @@ const drawValues = (box, element) => {
     if (t !== null) marker(head, t);
     head.append(name);
     put(row, "td", {}, value);
-    put(row, "td", t !== null && element.changed.includes(t) ? { class: "strong" } : {}, change);
+    put(row, "td", t !== null && changedBy(element).includes(t) ? { class: "strong" } : {}, change);
   };
   add("base", null, element.base, "");
   data.agents.forEach((name, t) => add(name, t, element.values[t], element.taus[t]));
@@ -195,7 +243,7 @@ const drawValues = (box, element) => {
 const drawMethods = (box) => {
   const body = tableOf(box, ["Method", "Stored", "Moved by"], "scope-methods");
   for (const method of data.methods) {
-    const css = method.method === data.rule ? { class: "own" } : {};
+    const css = method.label === data.rule ? { class: "own" } : {};
     const row = put(body, "tr", css);
     put(row, "th", { scope: "row" }, method.name);
     put(row, "td", { class: "strong" }, method.stored[at]);

@@ -1,7 +1,11 @@
 // Moving between the steps, the theme, and what a browser tab remembers.
-import { copyLink, hasProfile, mount, redraw, remember, setProfile, update } from "./live.js";
-import { mountScope } from "./microscope.js";
+import { askedLayer, mountScope } from "./microscope.js";
 import * as numbers from "./numbers.js";
+import { present } from "./canvas/canvas.js";
+import { outcomeOf } from "./canvas/outcome.js";
+import {
+  copyLink, hasProfile, mergeMethod, mount, remember, setProfile, settings, show, update,
+} from "./tune.js";
 
 const STEPS = ["load", "look", "tune", "merge", "check"];
 const PAGES = [...STEPS, "history"];
@@ -18,7 +22,7 @@ const go = (step) => {
     button.classList.toggle("passed", STEPS.indexOf(name) < STEPS.indexOf(step));
   }
   if (moved) window.scrollTo(0, 0);
-  redraw();
+  if (step === "tune") show();
   if (moved) tab("step", step);
   document.getElementById("open-history")?.toggleAttribute("data-current", step === "history");
   if (step === "history") address(step);
@@ -116,6 +120,7 @@ const start = () => {
   }
   document.addEventListener("click", (event) => {
     if (event.target.closest("#theme")) toggleTheme();
+    if (event.target.closest("#present")) present(true);
     const opens = event.target.closest("[data-open]");
     if (opens) open(opens.dataset.open);
     const link = event.target.closest("[data-go]");
@@ -128,5 +133,6 @@ else start();
 
 // What the page's events and its tests call: Gradio runs snippets of script, which cannot import.
 window.RAM = {
-  ...numbers, copyLink, enter, go, mount, mountScope, open, setProfile, tabKey, update,
+  ...numbers, askedLayer, copyLink, enter, go, mergeMethod, mount, mountScope, open, outcomeOf, setProfile,
+  settings, tabKey, update,
 };

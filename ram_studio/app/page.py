@@ -37,15 +37,15 @@ def _stepper() -> dict[str, gr.Button]:
 def build_page(workspace: Workspace) -> gr.Blocks:
     """Return the app."""
     with gr.Blocks(title=shell.TITLE, analytics_enabled=False, delete_cache=(600, 3600)) as app:
-        html(shell.head_html(), elem_id="ram-head")
-        if offers_sign_in():
-            gr.LoginButton(size="sm", elem_id="sign-in")
-        shared = Shared(workspace, _stepper())
+        with gr.Row(elem_id="top"):
+            html(shell.head_html(), elem_id="ram-head")
+            if offers_sign_in():
+                gr.LoginButton(size="sm", elem_id="sign-in")
+            shared = Shared(workspace, _stepper())
         # Before the panels' events: their handlers' names would take the endpoints'.
         api.build(workspace)
         for panel in (load, look, tune, merge, check, history):
             panel.build(shared)
-        html('<div id="ram-strip"></div>')
         shared.connect()
     app.queue(max_size=200, default_concurrency_limit=8, api_open=False)
     app.ram_workspace = workspace

@@ -11,6 +11,29 @@ from collections.abc import Mapping
 import gradio as gr
 
 AGENTS_LIGHT = (
+    "#b814a0",
+    "#1f6157",
+    "#e73c00",
+    "#a66af0",
+    "#3aa2b1",
+    "#5a2a10",
+    "#787f5c",
+    "#3a1f68",
+)
+"""Agent colours on white; they and unique and shared keep apart in all sorts of colour sight."""
+
+AGENTS_DARK = (
+    "#d93fb0",
+    "#53eaad",
+    "#ff6433",
+    "#cdbfff",
+    "#beedff",
+    "#9a6238",
+    "#fbf9a0",
+    "#7f5ae0",
+)
+
+AGENTS_FIGURE = (
     "#0072b2",
     "#c87000",
     "#00805d",
@@ -20,18 +43,7 @@ AGENTS_LIGHT = (
     "#7059c8",
     "#85672c",
 )
-"""Agent colours on white; also those of the figures, which must work on both backgrounds."""
-
-AGENTS_DARK = (
-    "#56b4e9",
-    "#f0b93a",
-    "#2fc79b",
-    "#e593c2",
-    "#f58b52",
-    "#b4dcf5",
-    "#ab9cf0",
-    "#cfae74",
-)
+"""Agent colours of plotly's figures, which must work on both backgrounds."""
 
 SHAPE_PATHS = (
     "M6 1.2a4.8 4.8 0 1 0 0 9.6a4.8 4.8 0 1 0 0-9.6Z",
@@ -58,37 +70,56 @@ PLOTLY_SYMBOLS = (
 """The same markers in figures."""
 
 OVERLAP = (
-    "#2f74d0",
-    "#8fb0de",
-    "#b9a25a",
-    "#8c6d31",
-    "#b5653a",
-    "#a8547c",
-    "#7d68b8",
-    "#727b88",
+    "#2a5bd7",
+    "#d9981a",
+    "#b87c10",
+    "#97650b",
+    "#7a5006",
+    "#5f3e04",
+    "#472e02",
+    "#332000",
 )
-"""Alone, with 1 other, with 2 others, ...: blue is what RAM protects, brown what it averages."""
+"""Alone, with 1 other, with 2 others, ...: blue means only unique, amber only shared."""
 
 PAGE: Mapping[str, tuple[str, str]] = {
     # name: (on white, on dark)
     "ink": ("#16202e", "#e8edf4"),
-    "muted": ("#55606f", "#a6b1c0"),
-    "line": ("#dbe1e8", "#313a48"),
-    "panel": ("#ffffff", "#171d27"),
-    "sunken": ("#f4f6f9", "#10151d"),
-    "page": ("#fbfcfd", "#0c1017"),
-    "accent": ("#1f5fbf", "#6ea8ff"),
-    "accent-ink": ("#ffffff", "#0b1220"),
+    "muted": ("#566171", "#a6b1c0"),
+    "line": ("#dfe4ea", "#2c3543"),
+    "hair": ("#eceff3", "#222a36"),
+    "panel": ("#ffffff", "#141a23"),
+    "sunken": ("#f1f3f6", "#1c2430"),
+    "page": ("#f7f8fa", "#0c1017"),
+    # Accents are ink, so that blue means only unique.
+    "accent": ("#16202e", "#e8edf4"),
+    "accent-ink": ("#ffffff", "#0c1017"),
+    "unchanged": ("#d3d8df", "#3a4351"),
+    "outline": ("#aab2bd", "#6b7687"),
+    "left": ("rgba(86, 97, 113, .075)", "rgba(166, 177, 192, .085)"),
+    "unique": ("#2a5bd7", "#6f9dff"),
+    "unique-soft": ("#c3d2f6", "#2b3f70"),
+    "unique-ink": ("#2350c0", "#8fb3ff"),
+    "shared": ("#d9981a", "#f2bf4a"),
+    "shared-soft": ("#f2ddb3", "#5b4a22"),
+    "shared-ink": ("#8a5b00", "#f2c765"),
     "good": ("#0b6e4f", "#4fd3a5"),
     "good-soft": ("#e3f4ed", "#12332a"),
     "bad": ("#b3261e", "#ff9a90"),
-    "bad-soft": ("#fbe9e7", "#3b1a18"),
+    "bad-soft": ("#fdecea", "#3b1a18"),
     "warn": ("#7a4d00", "#f2c463"),
     "warn-soft": ("#fdf3dd", "#33280f"),
 }
+"""Shared on white has less than 3:1: its number always stands beside it."""
 
-# System fonts: nothing is fetched.
-_FONT = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
+# Shipped with Gradio, with Greek, superscripts and tabular digits; its SemiBold is a subset.
+_FONT = [
+    gr.themes.LocalFont("IBM Plex Sans", weights=(400, 700)),
+    "system-ui",
+    "-apple-system",
+    "Segoe UI",
+    "Roboto",
+    "sans-serif",
+]
 _MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
 
 FIGURE_INK = "#7c8796"
@@ -100,7 +131,7 @@ FIGURE_GRID = "rgba(127, 138, 153, 0.28)"
 
 def agent_color(index: int) -> str:
     """Return the figure colour of agent ``index`` (0-based, wraps after eight)."""
-    return AGENTS_LIGHT[index % len(AGENTS_LIGHT)]
+    return AGENTS_FIGURE[index % len(AGENTS_FIGURE)]
 
 
 def agent_symbol(index: int) -> str:
@@ -160,7 +191,7 @@ def build_theme() -> gr.themes.Base:
     known = {name: value for name, value in values.items() if hasattr(theme, name)}
     return theme.set(
         button_border_width="1px",
-        button_large_text_weight="600",
+        button_large_text_weight="700",
         block_shadow="none",
         checkbox_label_background_fill="transparent",
         checkbox_label_background_fill_dark="transparent",

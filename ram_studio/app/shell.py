@@ -22,10 +22,19 @@ from ram_studio.resources import asset_path
 
 TITLE = "RAM Studio"
 
-SCRIPTS = ("page.js", "live.js", "details.js", "bars.js", "microscope.js", "nodes.js", "numbers.js")
-"""The page's modules under assets/; the first imports the others."""
+ENTRY = "page.js"
+"""The page's first module, which imports the others."""
 
-STYLES = ("app.css", "check.css")
+
+def script_names() -> list[str]:
+    """Return the page's modules, as paths under assets/."""
+    root = asset_path(ENTRY).parent
+    return sorted(
+        p.relative_to(root).as_posix() for p in (*root.glob("*.js"), *root.glob("*/*.js"))
+    )
+
+
+STYLES = ("app.css", "canvas.css", "check.css")
 """The page's style sheets under assets/."""
 
 
@@ -35,9 +44,9 @@ def head_html() -> Markup:
 
 
 def _script(request: Request) -> Response:
-    """Serve one of SCRIPTS, asked for anew at every visit: their names carry no version."""
+    """Serve a module, asked for anew at every visit: their names carry no version."""
     name = request.path_params["name"]
-    if name not in SCRIPTS:
+    if name not in script_names():
         return Response(status_code=404)
     path = asset_path(name)
     return FileResponse(path, media_type="text/javascript", headers={"Cache-Control": "no-cache"})
@@ -49,12 +58,12 @@ def document_head() -> str:
     Gradio may mount a panel before the modules are there; it waits for the promise RAM_READY.
     """
     css = "\n".join(asset_path(name).read_text(encoding="utf-8") for name in STYLES)
-    preloads = "".join(f'<link rel="modulepreload" href="ram/{name}">' for name in SCRIPTS)
+    preloads = "".join(f'<link rel="modulepreload" href="ram/{name}">' for name in script_names())
     # In the head as it is: launch(css=) rewrites selectors, those in @media wrongly.
     return (
         f"<style>{palette.css_variables()}\n{css}</style>{preloads}<script>"
         f"window.RAM_SHAPES = {json.dumps(palette.SHAPE_PATHS)};"
-        f'window.RAM_READY = import("./ram/{SCRIPTS[0]}").then(() => window.RAM);</script>'
+        f'window.RAM_READY = import("./ram/{ENTRY}").then(() => window.RAM);</script>'
     )
 
 
@@ -68,7 +77,7 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
         "theme": palette.build_theme(),
         "head": document_head(),
         "app_kwargs": {
-            "routes": [Route("/ram/{name}", _script), zip_route(workspace.merge_folder)],
+            "routes": [Route("/ram/{name:path}", _script), zip_route(workspace.merge_folder)],
             "middleware": [Middleware(Doorway, presence=workspace.presence, headers=headers)],
         },
         # A job that waits or runs holds one while it is watched; light events need some too.

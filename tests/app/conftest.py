@@ -127,8 +127,8 @@ def page(browser: object) -> Iterator[object]:
     page = browser.new_page()  # type: ignore[attr-defined]
     where = "http://modules.test"
     page.route(
-        f"{where}/*.js",
-        lambda route: route.fulfill(path=asset_path(route.request.url.rpartition("/")[2])),
+        f"{where}/**/*.js",
+        lambda route: route.fulfill(path=asset_path(route.request.url.removeprefix(where + "/"))),
     )
     page.route(f"{where}/", lambda route: route.fulfill(content_type="text/html", body="<html>"))
     page.goto(f"{where}/")
@@ -163,12 +163,12 @@ class Visit:
         self.page.wait_for_selector("#to-load[aria-current=step], #to-tune[aria-current=step]")
 
     def use_example(self) -> None:
-        """Press the big button and wait for the cards."""
+        """Press the big button and wait for the canvas."""
         self.page.click("#use-example")
         self.page.wait_for_selector("[data-agent]", state="visible")
 
     def cards(self) -> dict[str, dict[str, str]]:
-        """Return each card's data attributes."""
+        """Return the numbers of each agent's row, its data attributes."""
         return self.page.evaluate(
             "() => Object.fromEntries([...document.querySelectorAll('[data-agent]')]"
             ".map(e => [e.dataset.agent, {...e.dataset}]))"

@@ -29,14 +29,14 @@ def _contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize("side", [0, 1])
 def test_texts_and_marks_are_legible(side: int) -> None:
     background = palette.PAGE["panel"][side]
-    for name in ("ink", "muted", "accent", "good", "bad", "warn"):
+    for name in ("ink", "muted", "unique-ink", "shared-ink", "good", "bad", "warn"):
         assert _contrast(palette.PAGE[name][side], background) >= 4.5, name
     for name in ("good", "bad", "warn"):
         assert _contrast(palette.PAGE[name][side], palette.PAGE[f"{name}-soft"][side]) >= 4.5
     assert _contrast(palette.PAGE["accent"][side], palette.PAGE["accent-ink"][side]) >= 4.5
     for color in (palette.AGENTS_LIGHT, palette.AGENTS_DARK)[side]:
         assert _contrast(color, background) >= 3.0, color
-    for color in palette.AGENTS_LIGHT:
+    for color in palette.AGENTS_FIGURE:
         assert _contrast(color, background) >= 3.0, f"{color} in a figure"
 
 

@@ -130,20 +130,20 @@ def test_what_rounding_keeps_is_estimated_as_in_python(page) -> None:
 
 
 def mount(page, profile: dict, *, point: int, r: float = 0.1, rule: str = "ram+") -> None:
-    """Show a profile in the Tune panel, all of it unfolded."""
+    """Show a profile in the Tune panel with its details open."""
     page.evaluate(
         """([html, profile, point, r, rule]) => {
           document.body.innerHTML = "<div id=live></div>";
           const live = document.getElementById("live");
           live.innerHTML = html;
-          for (const details of live.querySelectorAll("details")) details.open = true;
           RAM.mount(live, { value: profile }, () => {});
+          document.getElementById("open-details").click();
           RAM.update(point, r, 2, rule);
         }""",
-        [render("tune/live.html.j2"), profile, point, r, rule],
+        [render("tune/canvas.html.j2"), profile, point, r, rule],
     )
     page.wait_for_function(
-        "(e) => document.querySelector('.agent-card')?.dataset.epsilon === String(e)",
+        "(e) => document.querySelector('[data-agent]')?.dataset.epsilon === String(e)",
         arg=LADDER[point],
     )
 
@@ -186,7 +186,9 @@ def test_advice_is_python_s_sentence(page, real_sketch) -> None:
     lost = {name: (preview[name]["lambda"], 1.0) for name in real_sketch.agents[:2]}
     assert text_of(page, "rounding-line") == rounding_advice("bfloat16", lost)
     assert page.get_attribute("[data-part=rounding-line]", "data-tone") == "note"
-    assert page.locator(".agent-card .kept").first.inner_text() == "stored in bfloat16: λ 1.000"
+    verdict = text_of(page, "verdict")
+    assert verdict.startswith("Rounding to nearest in bfloat16 takes part of λ")
+    assert f"{real_sketch.agents[0]} 1.000 instead of" in verdict
     mount(page, profile, point=DEFAULT_INDEX, r=0.0)
     assert "Nothing is rescaled" in text_of(page, "rounding-line")
 
@@ -222,10 +224,10 @@ def test_old_sketches_say_what_to_do(page) -> None:
     assert "Analyze the models again" in text_of(page, "relations-line")
     for part in ("rounding-more", "relations-more"):
         assert not page.is_visible(f"[data-part={part}]")
-    card = page.locator(".agent-card").first
-    assert card.locator(".lambda b").inner_text() == "–"
-    assert "analyze again" in card.locator(".note").inner_text()
-    assert card.locator(".kept").count() == 0
+    row = page.locator("[data-agent]").first
+    assert row.locator(".cv-lambda b").inner_text() == "–"
+    assert "analyze again" in text_of(page, "lambda-formula")
+    assert row.get_attribute("data-kept") == ""
     assert complaints == []
 
 
@@ -259,6 +261,6 @@ def test_names_from_elsewhere_stay_text(page) -> None:
     profile = build_profile(make_sketch(2))
     profile["agents"][0] = "<img src=x onerror=window.hacked=1>"
     mount(page, profile, point=DEFAULT_INDEX)
-    assert "<img" in page.inner_text(".agent-card >> nth=0")
+    assert "<img" in page.inner_text("[data-agent] >> nth=0")
     assert page.locator("img").count() == 0
     assert page.evaluate("() => window.hacked === undefined")

@@ -19,6 +19,9 @@ from ram_studio.app.tune.microscope_panel import ScopePanel
 from ram_studio.engine.microscope import view as scope
 
 MATRIX = "model.layers.0.mlp.up_proj.weight"
+WIDTH = 128
+"""Columns of the example's matrices."""
+
 PANEL = ScopePanel(*(field.name for field in fields(ScopePanel)))
 """Names instead of components: updates are keyed by whatever stands there."""
 
@@ -27,6 +30,15 @@ def show(tensor: str = MATRIX, *, jumps: bool = False, **changes: object) -> dic
     form = ScopeForm(**{"point": DEFAULT_INDEX, "r": 0.1, "alpha": 2.0, "rule": "ram+", **changes})
     form = replace(form, tensor=tensor)
     return microscope_panel.show(PANEL, load_example("1"), form, jumps=jumps)
+
+
+def open_layer(page) -> None:
+    """Open the microscope at layer 1 by keyboard: the third row from the top."""
+    page.focus(".cv-rows")
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".scope-cell[aria-selected]")
 
 
 def value_of(text: str) -> float:
@@ -44,7 +56,7 @@ def test_the_panel_shows_the_library_s_numbers_as_text() -> None:
         loaded.agents,
         MATRIX,
         start=40,
-        count=96,
+        count=microscope_data.COUNT,
         methods={"ram+": {"r": 0.5}},
         epsilon=epsilon,
         rounding="stochastic",
@@ -57,7 +69,7 @@ def test_the_panel_shows_the_library_s_numbers_as_text() -> None:
     assert [e["changed"] for e in data["elements"]] == [
         np.flatnonzero(column).tolist() for column in view.changed.T
     ]
-    assert [i for _, places in data["rows"] for i in places] == list(range(96))
+    assert [i for _, places in data["rows"] for i in places] == list(range(microscope_data.COUNT))
     assert len(json.dumps(data)) < 200_000
     assert {name for name, _ in data["hidden"]} == {"Fisher", "WUDI"}
 
@@ -87,14 +99,14 @@ def test_it_begins_where_something_is_to_be_seen() -> None:
     assert 1 in counts
     assert max(counts) > 1
     assert counts[data["focus"]] == 1
-    assert shown["start"]["maximum"] > 96
+    assert shown["start"]["maximum"] > microscope_data.COUNT
 
 
 def test_layer_and_module_narrow_the_tensors() -> None:
     tensor = show(MATRIX, layer="2")["tensor"]
     assert tensor["choices"]
     assert all(".layers.2." in name for name in tensor["choices"])
-    assert tensor["value"] == tensor["choices"][0]
+    assert tensor["value"] in tensor["choices"]
     tensor = show(MATRIX, layer="2", module="q_proj")["tensor"]
     assert tensor["choices"] == ["model.layers.2.self_attn.q_proj.weight"]
     # The embedding has no q_proj: the module gives way.
@@ -122,11 +134,11 @@ def test_jumping_finds_the_next_one_and_says_when_there_is_none() -> None:
 
 def test_a_window_has_the_matrix_s_rows() -> None:
     data = show(layout="window", start=128 * 5 + 120)["view"]
-    assert [head for head, _ in data["rows"]] == [f"row {r}" for r in range(5, 13)]
-    assert [len(places) for _, places in data["rows"]] == [8] * 8  # cut off at column 128
+    assert [head for head, _ in data["rows"]] == [f"row {r}" for r in range(5, 11)]
+    assert [len(places) for _, places in data["rows"]] == [8] * 6  # cut off at column 128
     assert data["elements"][8]["place"] == "row 6, column 120"
     data = show("model.layers.0.self_attn.q_proj.bias", layout="window", start=3)["view"]
-    assert [len(places) for _, places in data["rows"]] == [12]
+    assert [len(places) for _, places in data["rows"]] == [10]
 
 
 def test_what_cannot_be_shown_is_said() -> None:
@@ -161,8 +173,9 @@ def test_a_visitor_looks_at_single_weights(visit) -> None:
     page = it.page
     it.open()
     it.use_example()
-    page.click("#microscope > button")
-    page.wait_for_selector(".scope-cell[aria-selected]")
+    open_layer(page)
+    assert ".layers.1." in page.inner_text(".scope-tensor")
+    page.click("#scope-where > button")
     page.click("#scope-jump")
     page.wait_for_selector(".scope-detail .scope-who .item:nth-of-type(2)")
     page.focus(".scope-cell[aria-selected]")
@@ -171,17 +184,30 @@ def test_a_visitor_looks_at_single_weights(visit) -> None:
     page.keyboard.press("ArrowDown")
     after = page.inner_text(".scope-detail h3")
     number = [int(re.sub(r"\D", "", text)) for text in (before, after)]
-    assert number[1] - number[0] == 1 + microscope_data.COLUMNS
+    assert number[1] - number[0] == 1 + WIDTH
     # A cell says in words what its colour and markers say.
     label = page.get_attribute(".scope-cell[aria-selected]", "aria-label")
     assert label.startswith(after)
-    assert "changed by" in label or "moved too little" in label
+    assert any(word in label for word in ("shared by", "unique to", "moved too", "by nobody"))
+    # Which weights count follows the line at once, without the server.
+    many = page.locator(".scope-cell:not([data-count='0'])").count()
+    page.focus("#epsilon-line")
+    page.keyboard.press("End")
+    page.wait_for_function(
+        "(n) => document.querySelectorAll('.scope-cell:not([data-count=\"0\"])').length < n",
+        arg=many,
+    )
+    page.click("#reset")
+    page.wait_for_function(
+        "(n) => document.querySelectorAll('.scope-cell:not([data-count=\"0\"])').length === n",
+        arg=many,
+    )
     # Tune's settings are the panel's: after a pause the same weights come with the new lambda.
     alone = page.locator(".scope-cell[data-count='1']").first
     alone.click()
     shown = page.inner_text("[data-part=formula]")
     weight = page.inner_text(".scope-detail h3")
-    page.focus("#r input[type=range]")
+    page.focus("#dial-r")
     page.keyboard.press("End")
     page.wait_for_function(
         "(old) => document.querySelector('[data-part=formula]')?.innerText !== old", arg=shown
@@ -191,8 +217,12 @@ def test_a_visitor_looks_at_single_weights(visit) -> None:
     page.locator(".scope-cell[data-count='1']").first.click()
     assert page.inner_text(".scope-detail h3") == weight
     assert any(f"{x} ×" in page.inner_text("[data-part=formula]") for x in factors)
-    page.get_by_label("Matrix window").check()
-    page.wait_for_selector(".scope-head:has-text('row')")
+    page.get_by_label("Run").check()
+    page.wait_for_selector(".scope-head:not(:has-text('row'))")
+    page.focus(".scope-cell[aria-selected]")
+    page.keyboard.press("Escape")
+    assert page.is_hidden("#microscope")
+    assert page.evaluate("() => document.activeElement.className") == "cv-rows"
 
 
 @pytest.mark.browser
@@ -202,7 +232,7 @@ def test_a_closed_microscope_asks_nothing(visit) -> None:
     it.use_example()
     it.page.wait_for_timeout(500)
     before = len(it.requests)
-    it.page.focus("#r input[type=range]")
+    it.page.focus("#dial-r")
     it.page.keyboard.press("End")
     it.page.wait_for_timeout(1000)
     assert it.requests[before:] == []
@@ -214,12 +244,11 @@ def test_unfolded_details_fit_a_phone(visit) -> None:
     page = it.page
     it.open()
     it.use_example()
-    for part in ("rounding", "relations", "dialects"):
-        page.click(f"[data-part={part}-more] > summary")
+    page.click("#open-details")
     page.wait_for_selector("[data-part=rounding-chart] path:visible")
     page.wait_for_selector("[data-part=relations-chart] rect.bar")
-    page.click("#microscope > button")
-    page.wait_for_selector(".scope-cell[aria-selected]")
+    page.keyboard.press("Escape")
+    open_layer(page)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
     sizes = page.evaluate(
         "() => [...document.querySelectorAll('.scope-cell')]"

@@ -220,9 +220,16 @@ def _wire_form(panel: Panel, shared: Shared) -> None:
         **QUIET,
     )
     _wire_upload(panel, shared).then(plan, panel.form(shared), shown, queue=False, **QUIET)
-    # The rule chosen in Tune is the method offered here; no request for that.
+    # The method chosen in Tune is the one offered here; no request for that.
     rule = shared.tuning.rule
-    gr.on([rule.input, rule.change], fn=None, inputs=rule, outputs=panel.method, js="(r) => r")
+    scale = controls.control_of("task-arithmetic", "scale", panel.own)
+    gr.on(
+        [rule.input, rule.change],
+        fn=None,
+        inputs=rule,
+        outputs=[panel.method, scale],
+        js="(rule) => window.RAM.mergeMethod(rule)",
+    )
 
 
 def _wire_upload(panel: Panel, shared: Shared) -> Any:

@@ -16,6 +16,9 @@ from ram_studio.app.load.examples import FOLDERS
 R_MAX = 1.0
 ALPHA_MAX = 10.0
 
+SHOWN = (*RULES, "task-arithmetic-mean", "task-arithmetic-sum", "ties")
+"""Methods that the canvas shows, as assets/canvas/methods.js names them."""
+
 
 class Link(NamedTuple):
     """What the address asks for; None where it says nothing usable."""
@@ -51,5 +54,5 @@ def read_link(query: Mapping[str, str]) -> Link:
         None if epsilon is None else snap(epsilon),
         _number(query.get("r"), 0.0, R_MAX),
         _number(query.get("alpha"), 0.0, ALPHA_MAX),
-        rule if rule in RULES else None,
+        rule if rule in SHOWN else None,
     )

@@ -5,7 +5,7 @@ Knows no Gradio; assets/microscope.js draws what ``panel_data`` returns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,8 +24,8 @@ from ram_studio.engine.microscope.lens import Seen
 from ram_studio.engine.microscope.search import SHARED, find_element
 from ram_studio.engine.microscope.worked_example import number
 
-COLUMNS = 12
-ROWS = 8
+COLUMNS = 10
+ROWS = 6
 COUNT = COLUMNS * ROWS
 BEFORE = 5
 """Elements shown before the one that was looked for."""
@@ -110,34 +110,40 @@ def settle(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> Scop
     tensor, start = form.tensor, form.start
     if tensor not in names:
         tensor, start = names[0], 0
-        if layer == module == EVERYWHERE:
-            tensor, first = first_view(loaded, report, form.epsilon)
+        if module == EVERYWHERE:
+            tensor, first = first_view(loaded, report, form.epsilon, names)
             start = max(0, first - BEFORE)
     return replace(form, layer=layer, module=module, tensor=tensor, start=start)
 
 
-def first_view(loaded: Loaded, report: CompatibilityReport, epsilon: float) -> tuple[str, int]:
-    """Return the tensor and element to begin with: a matrix with much both unique and shared.
+def first_view(
+    loaded: Loaded, report: CompatibilityReport, epsilon: float, names: Sequence[str]
+) -> tuple[str, int]:
+    """Return the tensor among these and the element to begin with: much both unique and shared.
 
-    Its first shared element; where agents meet nowhere, the beginning of the first tensor.
+    A matrix, at its first shared element; where agents meet nowhere, the first tensor's beginning.
     """
     tensors = {t.name: t for t in merged_tensors(report)}
     point = LADDER.index(epsilon)
     counts = loaded.sketch.counts.by_count[:, point]
     both = np.minimum(counts[:, 1], counts[:, 2:].sum(-1))
     share = both / np.maximum(1, loaded.sketch.counts.numel)
-    names = [entry.name for entry in loaded.sketch.tensors]
+    offered = set(names) & set(tensors)
     edge = (naming.EMBEDDING, naming.HEAD)
-    plain = [
-        n in tensors and len(tensors[n].shape) > 1 and naming.layer_of(n) not in edge for n in names
-    ]
-    for i in sorted(range(len(names)), key=lambda i: (not plain[i], -share[i])):
-        if both[i] and names[i] in tensors:
-            tensor = tensors[names[i]]
-            found = find_element(report, tensor, SHARED, epsilon=epsilon, limit=SEARCH_LIMIT)
-            if found is not None:
-                return names[i], found.index
-    return next(iter(tensors)), 0
+
+    def rank(i: int) -> tuple[bool, float]:
+        name = loaded.sketch.tensors[i].name
+        is_plain = len(tensors[name].shape) > 1 and naming.layer_of(name) not in edge
+        return not is_plain, -float(share[i])
+
+    entries = loaded.sketch.tensors
+    found = [i for i, entry in enumerate(entries) if entry.name in offered and both[i]]
+    for i in sorted(found, key=rank):
+        tensor = tensors[entries[i].name]
+        element = find_element(report, tensor, SHARED, epsilon=epsilon, limit=SEARCH_LIMIT)
+        if element is not None:
+            return tensor.name, element.index
+    return names[0], 0
 
 
 def panel_data(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> dict[str, Any]:
@@ -222,6 +228,7 @@ def _element(view: scope.View, i: int, width: int) -> dict[str, Any]:
         "base": _value(view.base[i], view.dtype),
         "values": [_value(view.agents[t, i], dtype) for t, dtype in enumerate(view.agent_dtypes)],
         "taus": [_change(tau) for tau in view.tau[:, i].tolist()],
+        "sizes": np.abs(view.tau[:, i]).tolist(),
         "changed": [t for t, flag in enumerate(view.changed[:, i]) if flag],
         "moved": [t for t, tau in enumerate(view.tau[:, i]) if tau != 0],
     }
@@ -245,6 +252,7 @@ def _method(label: str, seen: Seen, base: np.ndarray, form: ScopeForm) -> dict[s
     return {
         "name": _name(label),
         "method": seen.method,
+        "label": label,
         "dtype": DTYPE_NAMES.get(seen.dtype, seen.dtype),
         "is_drawn": seen.rounding == "stochastic",
         "stored": [number(float(x), digits) for x in seen.stored],

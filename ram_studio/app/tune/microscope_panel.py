@@ -1,7 +1,8 @@
-"""The microscope in the Tune step: pickers, a grid of weights, and the formula of one of them.
+"""The microscope of Tune: a drawer with a grid of weights, and what becomes of one of them.
 
-Folded by default and silent until opened. While it is open, a pause in moving Tune's settings asks
-for the same weights again (assets/microscope.js presses the hidden button).
+Silent until a layer of the canvas is pressed. While it is open, the browser decides which weights
+count as changed; a pause in moving the settings asks for the same weights again, for what each
+method would store (assets/microscope.js presses the hidden buttons).
 """
 
 from __future__ import annotations
@@ -31,10 +32,6 @@ _CUT = (
     f"There is none among the next {count_text(data_of.SEARCH_LIMIT)} weights; move the start and "
     "search on."
 )
-_LEAD = (
-    "Single weights under the microscope, read from your files: what each agent made of a weight, "
-    "and what every method would store there with the settings above."
-)
 _ANYWHERE = [("All", EVERYWHERE)]
 
 
@@ -42,7 +39,6 @@ _ANYWHERE = [("All", EVERYWHERE)]
 class ScopePanel:
     """The components of the panel."""
 
-    box: gr.Accordion
     layer: gr.Dropdown
     module: gr.Dropdown
     tensor: gr.Dropdown
@@ -54,6 +50,8 @@ class ScopePanel:
     rounding: gr.Radio
     status: gr.HTML
     view: gr.HTML
+    asked: gr.Textbox
+    ask: gr.Button
     refresh: gr.Button
 
     @property
@@ -69,41 +67,41 @@ class ScopePanel:
 
 def build(shared: Shared) -> ScopePanel:
     """Lay the panel out inside the open Blocks and connect it."""
-    title = "Microscope: one weight at a time"
-    with gr.Accordion(title, open=False, elem_id="microscope") as box:
-        html(f'<p class="lead">{_LEAD}</p>')
-        with gr.Row(elem_classes="scope-pickers"):
-            layer = _picker("Layer", "scope-layer", _ANYWHERE, min_width=90, scale=1)
-            module = _picker("Module", "scope-module", _ANYWHERE, min_width=120, scale=2)
-            tensor = _picker("Tensor", "scope-tensor", [], min_width=240, scale=5)
-        with gr.Row(elem_classes="scope-pickers"):
-            start = slider(
-                "First weight shown", (0, 1), 0, 1, min_width=240, scale=4, elem_id="scope-start"
-            )
-            target = _picker(
-                "Jump to the next", "scope-target", [], filterable=False, min_width=220, scale=4
-            )
-            jump = gr.Button("Jump", size="md", min_width=90, scale=0, elem_id="scope-jump")
-        with gr.Row(elem_classes="scope-pickers"):
-            layout = gr.Radio(
-                [("Run", "run"), ("Matrix window", "window")],
-                value="run",
-                label="Show",
-                min_width=220,
-                elem_id="scope-layout",
-            )
-            dtype = dtype_box("scope-dtype", min_width=120)
-            rounding = rounding_box("scope-rounding")
-        status = html(elem_id="scope-status")
+    with gr.Column(elem_id="microscope", elem_classes="drawer"):
         view = html(
             None,
             html_template='<div class="scope"></div>',
             js_on_load="window.RAM_READY.then((RAM) => RAM.mountScope(element, props, watch))",
             elem_id="scope",
         )
+        status = html(elem_id="scope-status")
+        with gr.Accordion("Look elsewhere", open=False, elem_id="scope-where"):
+            with gr.Row(elem_classes="scope-pickers"):
+                layer = _picker("Layer", "scope-layer", _ANYWHERE, min_width=90, scale=1)
+                module = _picker("Module", "scope-module", _ANYWHERE, min_width=120, scale=2)
+            tensor = _picker("Tensor", "scope-tensor", [], min_width=240)
+            start = slider("First weight shown", (0, 1), 0, 1, min_width=240, elem_id="scope-start")
+            with gr.Row(elem_classes="scope-pickers"):
+                target = _picker(
+                    "Jump to the next", "scope-target", [], filterable=False, min_width=220, scale=4
+                )
+                jump = gr.Button("Jump", size="md", min_width=90, scale=0, elem_id="scope-jump")
+            layout = gr.Radio(
+                [("Matrix window", "window"), ("Run", "run")],
+                value="window",
+                label="Show",
+                min_width=220,
+                elem_id="scope-layout",
+            )
+        with gr.Row(elem_classes="scope-pickers"):
+            dtype = dtype_box("scope-dtype", min_width=120)
+            rounding = rounding_box("scope-rounding")
+        asked = gr.Textbox("", visible=False)
+        ask = gr.Button("", elem_id="scope-ask", elem_classes="unseen")
         refresh = gr.Button("", elem_id="scope-refresh", elem_classes="unseen")
     places = (layer, module, tensor, start, target)
-    panel = ScopePanel(box, *places, jump, layout, dtype, rounding, status, view, refresh)
+    shows = (jump, layout, dtype, rounding, status, view)
+    panel = ScopePanel(*places, *shows, asked, ask, refresh)
     shared.when_built(lambda: _wire(panel, shared))
     return panel
 
@@ -114,20 +112,22 @@ def _picker(label: str, elem_id: str, choices: list[Any], **options: Any) -> gr.
 
 
 def _wire(panel: ScopePanel, shared: Shared) -> None:
-    inputs = {*shared.tuning.all, shared.seed, *panel.pickers, panel.target}
-    outputs = [*panel.places, panel.status, panel.view]
+    inputs = {*shared.tuning.all, shared.seed, *panel.pickers, panel.target, panel.asked}
+    outputs = [*panel.places, panel.status, panel.view, panel.asked]
 
     def show_form(data: dict[Any, Any], request: gr.Request, jumps: bool) -> Updates:
         tuned = shared.tuning.read(data)
+        # A layer pressed on the canvas: anything else chosen before is no longer meant.
+        asked = data[panel.asked]
         form = ScopeForm(
             tuned.point,
             tuned.r,
             tuned.alpha,
             tuned.rule,
-            layer=data[panel.layer],
-            module=data[panel.module],
-            tensor=data[panel.tensor] or "",
-            start=int(data[panel.start] or 0),
+            layer=asked or data[panel.layer],
+            module=EVERYWHERE if asked else data[panel.module],
+            tensor="" if asked else data[panel.tensor] or "",
+            start=0 if asked else int(data[panel.start] or 0),
             target=data[panel.target] or "",
             layout=data[panel.layout],
             dtype=data[panel.dtype] or None,
@@ -136,7 +136,7 @@ def _wire(panel: ScopePanel, shared: Shared) -> None:
         )
         session = shared.session(request)
         with acting_as(session.token):
-            return show(panel, session.loaded, form, jumps=jumps)
+            return {panel.asked: "", **show(panel, session.loaded, form, jumps=jumps)}
 
     def look(data: dict[Any, Any], request: gr.Request) -> Updates:
         return show_form(data, request, False)
@@ -145,13 +145,16 @@ def _wire(panel: ScopePanel, shared: Shared) -> None:
         return show_form(data, request, True)
 
     gr.on(
-        [panel.box.expand, panel.refresh.click, *(picker.input for picker in panel.pickers)],
+        [panel.refresh.click, *(picker.input for picker in panel.pickers)],
         look,
         inputs,
         outputs,
         trigger_mode="always_last",
         concurrency_limit=2,
         **QUIET,
+    )
+    panel.ask.click(fn=None, outputs=panel.asked, js="() => window.RAM.askedLayer()").then(
+        look, inputs, outputs, concurrency_limit=2, **QUIET
     )
     panel.jump.click(
         jump,

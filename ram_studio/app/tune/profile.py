@@ -1,4 +1,4 @@
-"""The client profile with what only the page needs: verdicts, another implementation's lambda.
+"""The client profile with what only the page needs: another implementation's lambda.
 
 Sent once per analysis; numbers.js does the same arithmetic on it as Sketch.preview (a test compares
 the two to 1e-12).
@@ -11,19 +11,14 @@ from typing import Any
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.algorithm.sketch import Sketch
-from ram_studio.algorithm.verdict import verdict
-
-TONES = {"helps": "good", "mixed": "note", "averages": "warn", "alone": "plain"}
 
 
 def build_profile(sketch: Sketch, *, example: str | None = None) -> dict[str, Any]:
-    """Return ``client_profile`` with, at each ladder point, the verdict and mergekit's factors.
+    """Return ``client_profile`` with mergekit's factors at each ladder point.
 
     ``example`` names the shipped set, so that a copied link can open it again.
     """
     profile = client_profile(sketch)
-    verdicts = [verdict(sketch, k) for k in range(len(LADDER))]
-    profile["verdicts"] = [{"tone": TONES[v.level], "text": v.text} for v in verdicts]
     profile["mergekit"] = [list(sketch.dialects(k)[-1].factors) for k in range(len(LADDER))]
     profile["example"] = example
     return profile

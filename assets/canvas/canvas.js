@@ -1,0 +1,147 @@
+// Tune as one canvas: choose on the left, the mechanism in the middle, the outcome on the right. The same
+// on the app's page and in an exported file; nothing here knows Gradio.
+import { marker, put } from "../nodes.js";
+import { epsilon } from "../numbers.js";
+import { layAgents, mountAgents, setAgents } from "./agents.js";
+import { mountControls } from "./controls.js";
+import { METHODS } from "./methods.js";
+import { mountPin } from "./pin.js";
+import { laySkills, mountSkills, setSkills, skillShares } from "./skills.js";
+import { focusAgent, layStage, mountStage, recolor, setStageProfile } from "./stage.js";
+import { choose, clean, onPaint, readTable, redraw, shown, state } from "./store.js";
+import { nearestRow } from "./table.js";
+import { verdictOf } from "./verdict.js";
+import { keptText } from "./words.js";
+
+const SAY_AFTER = 600; // ms after the last move
+
+let part = {};
+let saying = 0;
+let laidOut = "";
+
+// actions: { openLayer(layer) }, and buttons: [{ id, text, css, run or data }] at the foot of the left
+// column, which differ between the page and an exported file.
+export const mountCanvas = (root, { openLayer, buttons }) => {
+  root.classList.add("cv");
+  const column = (css, label) => put(root, "section", { class: `cv-col ${css}`, "aria-label": label });
+  const left = column("cv-choose", "Settings");
+  mountControls(left);
+  mountPin(left);
+  const foot = put(left, "div", { class: "cv-foot" });
+  for (const { text, css, run, ...attributes } of buttons) {
+    const button = put(foot, "button", { type: "button", class: `cv-btn ${css || ""}`, ...attributes }, text);
+    if (run) button.addEventListener("click", run);
+  }
+  mountStage(column("cv-mech", "Mechanism"), openLayer);
+  const right = column("cv-out", "Outcome");
+  const verdict = put(right, "p", { class: "cv-verdict", "data-part": "verdict" });
+  const lead = put(verdict, "b", { "data-part": "verdict-text" });
+  const rest = put(verdict, "span");
+  const said = put(right, "p", { class: "unseen", role: "status" });
+  mountAgents(right);
+  mountSkills(right);
+  const strip = put(root, "div", { class: "cv-strip", id: "ram-strip", "aria-hidden": "true" });
+  const leave = put(root, "button", { type: "button", class: "cv-btn cv-leave" }, "Leave presentation");
+  leave.addEventListener("click", () => present(false));
+  part = { root, verdict, lead, rest, said, strip };
+  readTable(nearestRow);
+  onPaint(paintVerdict);
+  onPaint(paintStrip);
+  new ResizeObserver(() => requestAnimationFrame(layOut)).observe(right);
+  new MutationObserver(recolor).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && isPresenting()) present(false);
+  });
+  document.fonts?.ready.then(relayout);
+};
+
+// A new set of models, or null. What was chosen stays.
+export const setCanvasProfile = (profile) => {
+  state.profile = profile;
+  state.pin = null;
+  state.layer = null;
+  if (!profile) return;
+  state.settings = clean(state.settings);
+  if (state.focus >= profile.agents.length) state.focus = null;
+  setAgents();
+  setSkills();
+  setStageProfile();
+  relayout();
+};
+
+const layOut = () => {
+  const size = `${part.root.clientWidth}x${part.root.clientHeight}`;
+  if (size === laidOut) return;
+  laidOut = size;
+  relayout();
+};
+
+export const relayout = () => {
+  layAgents();
+  laySkills();
+  layStage();
+  redraw();
+};
+
+export const reset = () => {
+  const { defaults, default_index: point } = state.profile;
+  choose({ point, r: defaults.r, alpha: defaults.alpha, method: defaults.rule });
+};
+
+// ---------------------------------------------------------------- presentation
+
+export const isPresenting = () => document.documentElement.classList.contains("cv-present");
+
+export const present = (isOn) => {
+  document.documentElement.classList.toggle("cv-present", isOn);
+  requestAnimationFrame(relayout);
+};
+
+// ---------------------------------------------------------------- verdict and strip
+
+const paintVerdict = () => {
+  const { tone, lead, pieces } = verdictOf(state.profile, shown.result, shown.near);
+  const key = `${lead}|${pieces.map(([text, strong]) => `${text}${strong}`).join("")}`;
+  part.verdict.dataset.tone = tone;
+  if (part.verdict.dataset.key === key) return;
+  part.verdict.dataset.key = key;
+  part.lead.textContent = lead;
+  part.rest.replaceChildren();
+  for (const [text, isStrong] of pieces) {
+    if (isStrong) put(part.rest, "b", {}, text);
+    else part.rest.append(text);
+  }
+  // Not a live region on the sentence itself: it would talk all the time.
+  clearTimeout(saying);
+  saying = setTimeout(() => { part.said.textContent = part.verdict.textContent; }, SAY_AFTER);
+};
+
+// Line and outcome on one screen while dragging on a phone.
+const paintStrip = () => {
+  const { profile, settings } = state;
+  const shares = skillShares();
+  const { strip } = part;
+  strip.replaceChildren();
+  const head = put(strip, "div", { class: "cv-strip-row" });
+  put(head, "b", {}, `ε ${epsilon(profile.ladder[settings.point])}`);
+  put(head, "span", { class: "cv-muted" }, `${METHODS[settings.method].title}${shares && !shown.near.isExact ? " · nearest measured" : ""}`);
+  const row = put(strip, "div", { class: "cv-strip-row" });
+  const item = (label, text, share) => {
+    const box = put(row, "span", { class: "cv-strip-item" });
+    const line = put(box, "span");
+    label(line);
+    put(line, "b", {}, text);
+    if (share === null) return;
+    put(put(box, "span", { class: "cv-strip-bar" }), "i").style.width = `${Math.min(100, 100 * share)}%`;
+  };
+  if (shares) {
+    shares.forEach(({ name, share }) => item((line) => line.append(`${name} `), `${Math.round(100 * share)} %`, share));
+    return;
+  }
+  shown.result.agents.slice(0, 4).forEach((agent, t) => {
+    const text = agent.kept ? keptText(agent.kept.sum) : `λ ${agent.lambda === null ? "–" : agent.lambda.toFixed(2)}`;
+    item((line) => { marker(line, t); line.append(" "); }, text, agent.kept ? agent.kept.sum : null);
+  });
+};
+
+export { focusAgent };

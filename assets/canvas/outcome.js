@@ -1,0 +1,86 @@
+// What a setting does to each agent's update: rho, lambda, and how much of the update the merge keeps.
+// Arithmetic on the profile's counts and sums; nothing is estimated. Knows nothing of the page.
+import { compute } from "../numbers.js";
+import { METHODS } from "./methods.js";
+
+const sum = (values) => values.reduce((a, b) => a + b, 0);
+
+// kept = <own part of the merge, tau> / |tau|^2, in parts: unique, boost (what lambda adds), shared,
+// below (changes that epsilon leaves out but the method keeps), whole (not told apart). lost*: what was
+// averaged away or left out. energy[j]: share of |tau|^2 where j other agents changed the element too.
+const keptParts = (profile, settings, t, lambda) => {
+  const method = METHODS[settings.method];
+  const energy = profile.energy[settings.point][t];
+  const unique = energy[0];
+  const shared = sum(energy.slice(1));
+  const below = Math.max(0, 1 - unique - shared);
+  const parts = { unique: 0, boost: 0, shared: 0, below: 0, whole: 0, lostUnique: 0, lostShared: 0, lostBelow: 0 };
+  if (!profile.norm2[t]) return { ...parts, sum: 1 }; // nothing to keep: nothing is lost
+  if (method.isRam) {
+    parts.unique = unique;
+    parts.boost = (lambda - 1) * unique;
+    parts.shared = energy.reduce((kept, e, j) => (j ? kept + e / (j + 1) : kept), 0);
+  } else if (method.factor) {
+    const factor = method.factor(profile.agents.length);
+    parts.unique = unique * factor;
+    parts.shared = shared * factor;
+    parts.below = below * factor;
+  } else {
+    parts.whole = profile.ties.kept[t];
+    return { ...parts, lostBelow: Math.max(0, 1 - parts.whole), sum: parts.whole };
+  }
+  parts.lostUnique = unique - parts.unique;
+  parts.lostShared = shared - parts.shared;
+  parts.lostBelow = below - parts.below;
+  return { ...parts, sum: parts.unique + parts.boost + parts.shared + parts.below };
+};
+
+// all else = |merge - own part| / |tau|: everything else in the merge, in units of the agent's update.
+const allElse = (profile, settings, agents, t) => {
+  const method = METHODS[settings.method];
+  const { point } = settings;
+  if (!method.isRam) {
+    return method.factor
+      ? Math.sqrt(profile.others_all[t]) * method.factor(agents.length) : profile.ties.others[t];
+  }
+  const norm2 = profile.norm2;
+  let others = 0;
+  for (let j = 1; j < agents.length; j += 1) {
+    const own = profile.energy[point][t][j] + 2 * profile.cross[point][t][j];
+    others += (profile.meet[point][j + 1] - own * norm2[t]) / (j + 1) ** 2;
+  }
+  for (const other of agents) {
+    if (other.t !== t) others += other.lambda ** 2 * profile.energy[point][other.t][0] * norm2[other.t];
+  }
+  return norm2[t] ? Math.sqrt(Math.max(0, others) / norm2[t]) : 0;
+};
+
+// Sketches of older versions have no sums; TIES needs a merge, which only some sets carry.
+export const canTellKept = (profile, settings) =>
+  Boolean(profile.energy) && (settings.method !== "ties" || Boolean(profile.ties));
+
+// settings: { point, r, alpha, method }. lambda is null where the method has none, kept and others
+// where the profile cannot tell. byCount[j]: elements changed by j + 1 agents.
+export const outcomeOf = (profile, settings) => {
+  const { point, r, alpha, method } = settings;
+  const isRam = Boolean(METHODS[method].isRam);
+  const result = compute(profile, point, isRam ? method : "ram", r, alpha);
+  const cap = method === "ram+" || method === "ram+m" ? alpha : Infinity;
+  const agents = result.agents.map((agent, t) => {
+    const used = method === "ram+m" ? agent.rhoM : agent.rho;
+    return { ...agent, t, ratio: used, lambda: isRam ? agent.lambda : null, isCapped: used > cap };
+  });
+  const known = canTellKept(profile, settings) && agents.every((a) => !isRam || a.lambda !== null);
+  for (const agent of agents) {
+    agent.kept = known ? keptParts(profile, settings, agent.t, agent.lambda) : null;
+    agent.others = known ? allElse(profile, settings, agents, agent.t) : null;
+  }
+  return { settings, isRam, agents, byCount: result.byCount, changed: sum(result.byCount), hasKept: known };
+};
+
+// Kept of each agent at every point of the ladder, or null.
+export const keptCurves = (profile, settings) => {
+  const at = profile.ladder.map((_, point) => outcomeOf(profile, { ...settings, point }));
+  if (!at[0].hasKept) return null;
+  return profile.agents.map((_, t) => at.map((result) => result.agents[t].kept.sum));
+};

@@ -1,0 +1,96 @@
+// The table of measured settings: what was asked, what was right, and which row a setting shows.
+//
+// profile.skills: { n prompts a skill, domains, specialists (an agent's index per domain, or null),
+// rows, prompts, gold, answers }. A row: { kind "source" or "merge", method, settings, point (null for
+// methods without epsilon), right: one character 0 or 1 a prompt, domain after domain, answers: an index
+// into answers[prompt] each }. Nothing is ever interpolated between rows.
+import { METHODS } from "./methods.js";
+import { outcomeOf } from "./outcome.js";
+
+const Z = 1.96;
+
+// The 95 % interval of a share, after Wilson.
+export const wilson = (right, n) => {
+  const p = right / n;
+  const scale = 1 + Z ** 2 / n;
+  const centre = (p + Z ** 2 / 2 / n) / scale;
+  const half = (Z * Math.sqrt((p * (1 - p)) / n + Z ** 2 / 4 / n ** 2)) / scale;
+  return [Math.max(0, centre - half), Math.min(1, centre + half)];
+};
+
+export const isRight = (row, i) => row.right[i] === "1";
+
+export const scoreOf = (skills, row, domain) => {
+  let right = 0;
+  for (let i = domain * skills.n; i < (domain + 1) * skills.n; i += 1) right += isRight(row, i) ? 1 : 0;
+  return right;
+};
+
+const known = new WeakMap(); // skills -> index
+
+const sourceRow = (skills, name) => skills.rows.find((row) => row.kind === "source" && row.method === name);
+
+export const baseOf = (skills) => sourceRow(skills, "base");
+
+// The row of the agent that a domain was trained for, or null.
+export const specialistOf = (skills, domain) => {
+  const agent = skills.specialists[domain];
+  return agent === null ? null : sourceRow(skills, skills.agents[agent]);
+};
+
+// Prompts of a domain in the order of the mosaic: right in the base, learned by the specialist, neither.
+export const orderOf = (skills, domain) => {
+  const base = baseOf(skills);
+  const specialist = specialistOf(skills, domain) || base;
+  const rank = (i) => 2 * isRight(base, i) + isRight(specialist, i);
+  const first = domain * skills.n;
+  return Array.from({ length: skills.n }, (_, i) => first + i).sort((a, b) => rank(b) - rank(a) || a - b);
+};
+
+export const settingsOf = (row) => ({
+  point: row.point ?? 0, r: row.settings.r ?? 0, alpha: row.settings.alpha ?? 2, method: row.method,
+});
+
+const indexOf = (profile) => {
+  const { skills } = profile;
+  if (known.has(skills)) return known.get(skills);
+  const merges = skills.rows.filter((row) => row.kind === "merge");
+  const counts = profile.overlap.map(String);
+  const rows = merges.filter((row) => METHODS[row.method]?.isRam).map((row) => ({
+    row, counts: counts[row.point], place: placeOf(profile, row.point),
+    lambdas: outcomeOf(profile, settingsOf(row)).agents.map((a) => a.lambda),
+  }));
+  const index = { rows, counts, merges };
+  known.set(skills, index);
+  return index;
+};
+
+const placeOf = (profile, point) => (point ? Math.log10(profile.ladder[point]) : -8.5);
+
+// The measured row that a setting shows: { row, isExact }, or null without a table. Settings with the
+// same counts and lambdas are the same weights; otherwise the nearest by log10 epsilon and lambda.
+export const nearestRow = (profile, result) => {
+  const { skills } = profile;
+  if (!skills) return null;
+  const { rows, counts, merges } = indexOf(profile);
+  if (!result.isRam) {
+    const row = merges.find((r) => r.method === result.settings.method);
+    return row ? { row, isExact: true } : null;
+  }
+  if (!result.changed) return { row: baseOf(skills), isExact: true };
+  const { point } = result.settings;
+  const place = placeOf(profile, point);
+  let best = null;
+  for (const { row, lambdas, ...known } of rows) {
+    const far = lambdas.reduce((d, lambda, t) =>
+      (result.agents[t].unique ? d + Math.abs(lambda - result.agents[t].lambda) : d), 0);
+    const away = known.counts === counts[point] ? 0 : Math.abs(known.place - place);
+    const distance = 4 * away + 3 * far;
+    if (!best || distance < best.distance - 1e-9) best = { row, distance };
+  }
+  return best && { row: best.row, isExact: best.distance < 1e-6 };
+};
+
+// Ladder points at which something was measured.
+export const measuredPoints = (profile) =>
+  (profile.skills ? [...new Set(indexOf(profile).rows.map(({ row }) => row.point))] : []);

@@ -1,0 +1,136 @@
+// The Tune step on the app's page: the canvas, Gradio's sliders as the values of record, and links.
+import { mountCanvas, relayout, reset, setCanvasProfile } from "./canvas/canvas.js";
+import { recipeOf } from "./canvas/methods.js";
+import { accept, onChange, onPaint, redraw, sameSettings, shown, state } from "./canvas/store.js";
+import { drawDetails, mountDetails } from "./details.js";
+import { openScope, settingsRest } from "./microscope.js";
+import { epsilon } from "./numbers.js";
+
+const REST = 120; // ms after which the sliders follow a move
+const WRITE = 200; // ms after which the address does
+
+let root = null;
+let timer = 0;
+let recorded = { ...state.settings }; // what the sliders last said or were told
+
+export const hasProfile = () => state.profile !== null;
+
+// Gradio calls this when the panel is mounted; `watch` reports new values from the server.
+export const mount = (element, props, watch) => {
+  root = element;
+  const dialog = element.querySelector(".cv-details");
+  mountCanvas(element.querySelector(".cv-root"), {
+    openLayer: (layer) => openScope(state.profile.layers[layer]),
+    buttons: [
+      { text: "Reset", id: "reset", run: reset },
+      { text: "Copy link", id: "copy-link", run: copyLink },
+      { text: "Details", id: "open-details", css: "cv-wide", run: () => { dialog.showModal(); redraw(); } },
+      { text: "Next: merge", css: "cv-main next", "data-open": "merge" },
+    ],
+  });
+  mountDetails(dialog, redraw);
+  onPaint(paintElsewhere);
+  onChange(follow);
+  // Whatever is pressed next finds the sliders where the canvas is.
+  document.addEventListener("pointerup", record);
+  watch("value", () => setProfile(props.value));
+  if (props.value) setProfile(props.value);
+};
+
+export const setProfile = (value) => {
+  const parsed = typeof value === "string" && value ? JSON.parse(value) : value;
+  const profile = parsed && parsed.agents ? parsed : null;
+  if (!root) return;
+  setCanvasProfile(profile);
+  if (profile) settingsRest();
+};
+
+// ---------------------------------------------------------------- the values of record
+
+const follow = () => {
+  clearTimeout(timer);
+  timer = setTimeout(record, REST);
+  settingsRest();
+  remember();
+};
+
+const record = () => {
+  clearTimeout(timer);
+  if (sameSettings(recorded, state.settings)) return;
+  recorded = { ...state.settings };
+  document.getElementById("record-settings")?.click();
+};
+
+// Read by Gradio when the button above is pressed.
+export const settings = () => {
+  const { point, r, alpha, method } = state.settings;
+  return [point, r, alpha, method];
+};
+
+// A slider of record changed: by a link, a recipe, a reload, or because the canvas said so.
+export const update = (point, r, alpha, method) => {
+  const said = { point: Number(point), r: Number(r), alpha: Number(alpha), method: method || state.settings.method };
+  if (sameSettings(said, recorded)) return; // an echo
+  recorded = said;
+  accept(said);
+  settingsRest();
+  remember();
+};
+
+// Method and scale for the Merge step, from Tune's.
+export const mergeMethod = (method) => recipeOf(method);
+
+const paintElsewhere = () => {
+  if (root.querySelector(".cv-details").open) drawDetails(state.profile, state.settings, shown.result);
+  const { profile, settings: { point, r, alpha } } = state;
+  for (const node of document.querySelectorAll("[data-live=settings]")) {
+    node.textContent = `ε ${epsilon(profile.ladder[point])} · r ${r} · α ${alpha}`;
+  }
+};
+
+// The step was opened: it is measured only when it is seen.
+export const show = () => { if (root && state.profile) relayout(); };
+
+// ---------------------------------------------------------------- links
+
+const link = () => {
+  const { profile, settings: { point, r, alpha, method } } = state;
+  const url = new URL(window.location.href);
+  const theme = url.searchParams.get("__theme");
+  url.search = "";
+  if (profile?.example) url.searchParams.set("example", profile.example);
+  url.searchParams.set("epsilon", String(profile ? profile.ladder[point] : 1e-5));
+  url.searchParams.set("r", String(r));
+  url.searchParams.set("alpha", String(alpha));
+  url.searchParams.set("rule", method);
+  if (theme) url.searchParams.set("__theme", theme);
+  return url;
+};
+
+let writing = 0;
+export const remember = () => {
+  clearTimeout(writing);
+  writing = setTimeout(() => {
+    if (state.profile && document.body.dataset.step !== "load") history.replaceState(history.state, "", link());
+  }, WRITE);
+};
+
+const say = (text) => {
+  const box = root.querySelector("[data-part=link]");
+  box.textContent = text;
+  clearTimeout(say.timer);
+  say.timer = setTimeout(() => { box.textContent = ""; }, 6000);
+};
+
+export const copyLink = async () => {
+  const url = link().toString();
+  history.replaceState(history.state, "", url);
+  try {
+    await navigator.clipboard.writeText(url);
+    say(state.profile?.example
+      ? "Link copied. It opens this example with these settings."
+      : "Link copied. It carries the settings; your models stay on this machine.");
+  } catch {
+    say("The link is in the address bar: copy it from there.");
+  }
+};
