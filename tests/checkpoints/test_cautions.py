@@ -31,6 +31,15 @@ def test_an_agent_with_the_files_of_the_base_is_named(tmp_path: Path) -> None:
     assert "same files as the base" in warning
 
 
+@pytest.mark.parametrize("place", ["coder/lora_adapter", "lora_adapter"])
+def test_an_adapter_that_was_never_applied_is_found_beside_it(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).mkdir(parents=True)
+    write_json(tmp_path / place / "adapter_config.json", {})
+    base = make(tmp_path, "base", small_tensors(0))
+    [warning] = warnings_of(base, make(tmp_path, "coder", small_tensors(0)))
+    assert f"Your adapter was never applied: it lies in {tmp_path / place}" in warning
+
+
 YARN = {"type": "yarn", "factor": 2.0}
 ROPE = QWEN_CONFIG | {"rope_theta": 1e4, "eos_token_id": 7}
 CODE = QWEN_CONFIG | {"auto_map": {"AutoModel": "modeling.Model"}}

@@ -204,7 +204,7 @@ def test_a_folder_that_may_not_be_entered_is_named(
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({"adapter_model": ["lora_A"]}, ["LoRA adapter", "merge_and_unload"]),
+        ({"adapter_model": ["lora_A"]}, ["part of a LoRA adapter", "adapter_config.json"]),
         ({"a": ["w"], "b": ["w"]}, ["`w`", "a.safetensors", "b.safetensors"]),
         (
             {f"model-{i:05d}-of-{n:05d}": [f"w{n}{i}"] for n in (2, 3) for i in range(1, n + 1)},
@@ -220,6 +220,26 @@ def test_files_that_are_no_model_are_refused(
     for stem, names in files.items():
         save_file({name: torch.ones(2) for name in names}, tmp_path / f"{stem}.safetensors")
     refuse(tmp_path, *words)
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["adapter_model.bin", "adapter_config.json"], ["LoRA adapter as a pickle", "AutoPeft"]),
+        (["model_world_size_8_rank_0.pt", "fsdp_config.json"], ["verl's", "verl.model_merger"]),
+        (["zero_to_fp32.py", "latest"], ["DeepSpeed", "zero_to_fp32.py {} OUT --safe"]),
+        (["mp_rank_00_model_states.pt"], ["DeepSpeed"]),
+        ([".metadata", "__0_0.distcp"], ["DCP", "dcp_to_torch {} OUT.pt"]),
+        (["m-Q4_K_M.gguf"], ["GGUF", "gguf_file='m-Q4_K_M.gguf'"]),
+        (["pytorch_model.bin"], ["pickle", "save_pretrained"]),
+    ],
+)
+def test_what_trainers_leave_is_refused_with_what_converts_it(
+    tmp_path: Path, files: list[str], words: list[str]
+) -> None:
+    for name in files:
+        (tmp_path / name).write_bytes(b"never opened")
+    refuse(tmp_path, *(word.format(tmp_path) for word in words))
 
 
 def test_a_config_that_is_not_a_json_object_is_refused(tmp_path: Path) -> None:

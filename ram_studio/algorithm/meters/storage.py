@@ -42,6 +42,7 @@ Kind = Literal[
     "chat-template",
     "tied-head",
     "sources",
+    "adapter",
 ]
 Verdict = Literal["training", "partly-storage", "storage", "unchanged", "unknown"]
 

@@ -6,13 +6,16 @@ Returns findings whose sentences name the agent. Nothing here stops a merge.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ram_studio.algorithm.meters.storage import Finding, Kind
 from ram_studio.checkpoints.fit.tokenizer_difference import lacks, tokenizer_differences
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.derived import LowRank
 from ram_studio.checkpoints.read.describe import printable, shown_list, who
 from ram_studio.checkpoints.read.header import MERGED_DTYPES
+from ram_studio.checkpoints.read.shard_files import ADAPTER_CONFIG
 
 # Settings that change what the same weights compute. Sizes are listed although shapes were
 # compared: heads of another size or number can have the same matrices.
@@ -61,7 +64,7 @@ def cautions(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
     found += _lacking(base, agents)
     for agent in agents:
         found += _config_differences(base, agent)
-        found += _dtype_differences(base, agent)
+        found += _dtype_differences(base, agent) if agent.adapter is None else _adapter(base, agent)
         found += _tokenizer_differences(base, agent)
     return found
 
@@ -89,6 +92,22 @@ def _tokenizer_differences(base: Checkpoint, agent: Checkpoint) -> list[Finding]
             )
         )
     return found
+
+
+def _adapter(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
+    """Tell what an adapter is, and what its sparsity comes from."""
+    ranks = sorted(
+        {t.derived.rank for t in agent.tensors.values() if isinstance(t.derived, LowRank)}
+    )
+    dtypes = " and ".join(sorted({t.dtype for t in base.tensors.values()} & set(MERGED_DTYPES)))
+    rank = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+    count = sum(isinstance(t.derived, LowRank) for t in agent.tensors.values())
+    text = (
+        f"{who(agent.name)}a LoRA adapter of {rank} on {count} of {len(base.tensors)} tensors, "
+        "applied to the base in float32. Training moved nearly every element of those; where they "
+        f"equal the base in {dtypes}, rounding makes that sparsity, not training."
+    )
+    return [Finding("adapter", text, (agent.name,), level="note")] if ranks else []
 
 
 def _lacking(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
@@ -120,6 +139,11 @@ def _same_files(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]
     for agent in agents:
         if agent.fingerprint == base.fingerprint:
             text = "it holds the same files as the base, so it has nothing to merge."
+            if beside := _adapter_beside(agent):
+                text += (
+                    f" Your adapter was never applied: it lies in {printable(beside)}; give that "
+                    "folder as the agent."
+                )
             found.append(Finding("equal-base", f"{who(agent.name)}{text}", (agent.name,)))
         elif agent.fingerprint in first:
             other = first[agent.fingerprint]
@@ -134,6 +158,14 @@ def _same_files(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]
         else:
             first[agent.fingerprint] = agent.name
     return found
+
+
+def _adapter_beside(agent: Checkpoint) -> Path | None:
+    """Return the folder of an adapter in or beside a checkpoint's, as trainers leave it."""
+    for folder in (agent.folder / "lora_adapter", agent.folder.parent / "lora_adapter"):
+        if (folder / ADAPTER_CONFIG).is_file():
+            return folder
+    return None
 
 
 def _comparable(config: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ram_studio.checkpoints.read.describe import plural, printable, quoted, show
 from ram_studio.checkpoints.read.header import Header, TensorInfo, read_header
 from ram_studio.checkpoints.read.json_files import MAX_CONFIG_BYTES, read_json_object
 from ram_studio.checkpoints.read.links import check_link
-from ram_studio.checkpoints.read.shard_files import find_shards
+from ram_studio.checkpoints.read.shard_files import ADAPTER_CONFIG, ADAPTER_FILE, find_shards
 from ram_studio.errors import CheckpointError
 
 CONFIG_FILE = "config.json"
@@ -77,6 +77,8 @@ class Checkpoint:
         fingerprint: see `fingerprint_of`.
         nbytes: bytes of all shards together.
         revision: the commit, for a Hub id.
+        adapter: adapter_config.json of a LoRA adapter, whose tensors are its factors until it is
+            applied to a base (see ``fit.adapters``); None for whole models.
         is_local: False when only the headers were fetched and the shards are not on this disk.
     """
 
@@ -90,6 +92,7 @@ class Checkpoint:
     nbytes: int
     revision: str | None = None
     is_local: bool = True
+    adapter: dict[str, Any] | None = None
 
 
 def split_hub_id(source: str) -> tuple[str, str | None] | None:
@@ -194,6 +197,9 @@ def assemble(
         nbytes=sum(header.file_size for header in headers),
         revision=revision,
         is_local=hub_contents is None,
+        adapter=read_json_object(folder / ADAPTER_CONFIG, at, limit=MAX_CONFIG_BYTES)
+        if [header.path.name for header in headers] == [ADAPTER_FILE]
+        else None,
     )
 
 

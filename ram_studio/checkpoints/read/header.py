@@ -44,6 +44,10 @@ MERGED_DTYPES = ("BF16", "F16", "F32")
 COPIED_DTYPES = ("BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64")
 
 
+class Derived:
+    """How a tensor follows from stored ones, see ``derived``."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
     """Where one tensor lies and what it is.
@@ -55,6 +59,8 @@ class TensorInfo:
         path: the shard file.
         offset: absolute byte offset of the data in that file.
         nbytes: bytes of data, equal to numel times the size of the dtype.
+        derived: how its elements are computed where no file holds them as they are; `path` is then
+            the file that makes the difference, and `offset` means nothing.
     """
 
     name: str
@@ -63,6 +69,7 @@ class TensorInfo:
     path: Path
     offset: int
     nbytes: int
+    derived: Derived | None = None
 
     @property
     def numel(self) -> int:

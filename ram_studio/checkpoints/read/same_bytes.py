@@ -18,11 +18,14 @@ def same_bytes(
     that differs.
 
     Args:
-        a, b: any two tensors; different sizes are never the same.
+        a, b: any two tensors; different sizes are never the same, nor is a derived tensor that is
+            computed in another way.
         agents: whose they are, for messages.
 
     Raises: CheckpointError when a file cannot be read or ends early.
     """
+    if a.derived or b.derived:
+        return a.derived == b.derived and (a.derived is not None)
     if a.nbytes != b.nbytes:
         return False
     if (a.path, a.offset) == (b.path, b.offset):

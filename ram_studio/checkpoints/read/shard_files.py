@@ -18,6 +18,8 @@ from ram_studio.errors import CheckpointError
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+ADAPTER_FILE = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 _NUMBERED_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})\.safetensors")
@@ -73,15 +75,57 @@ def find_shards(
     if not shards:
         raise CheckpointError(_nothing_to_open(names, folder, at))
     if all(n.startswith("adapter_") for n in shards):
-        raise CheckpointError(
-            f"{at}{printable(folder)} holds a LoRA adapter ({shards[0]}), not a whole model; merge "
-            "the adapter into its base first (peft: merge_and_unload, then save_pretrained)."
-        )
+        if ADAPTER_FILE not in shards or ADAPTER_CONFIG not in names:
+            raise CheckpointError(
+                f"{at}{printable(folder)} holds a part of a LoRA adapter ({shards[0]}); expected "
+                f"both {ADAPTER_FILE} and {ADAPTER_CONFIG}, as peft's save_pretrained writes them."
+            )
+        return [ADAPTER_FILE], None
     shards = [n for n in shards if not n.startswith("adapter_")]
     return _numbered_shards(shards, f"{at}{printable(folder)}"), None
 
 
+_TRAINERS = (
+    (
+        r"adapter_model\.bin",
+        "a LoRA adapter as a pickle",
+        'python -c "from peft import AutoPeftModelForCausalLM as M; '
+        "M.from_pretrained('{folder}').save_pretrained('OUT')\"",
+    ),
+    (
+        r"model_world_size_\d+_rank_\d+\.pt",
+        "verl's FSDP shards",
+        "python -m verl.model_merger merge --backend fsdp --local_dir {folder} --target_dir OUT",
+    ),
+    (
+        r"zero_to_fp32\.py|global_step\d+|(mp|zero_pp)_rank_\d+.*\.pt",
+        "a DeepSpeed checkpoint",
+        "python {folder}/zero_to_fp32.py {folder} OUT --safe_serialization",
+    ),
+    (
+        r".+\.distcp",
+        "a torch distributed checkpoint (DCP)",
+        "python -m torch.distributed.checkpoint.format_utils dcp_to_torch {folder} OUT.pt",
+    ),
+    (
+        r".+\.gguf",
+        "GGUF files, which are usually quantized: prefer the checkpoint they were made from",
+        'python -c "from transformers import AutoModelForCausalLM as M; '
+        "M.from_pretrained('{folder}', gguf_file='{file}').save_pretrained('OUT')\"",
+    ),
+)
+"""What trainers and converters leave: names of files, what they are, what converts them."""
+
+
 def _nothing_to_open(names: list[str], folder: Path, at: str) -> str:
+    for pattern, what, command in _TRAINERS:
+        found = next((name for name in names if re.fullmatch(pattern, name)), None)
+        if found is not None:
+            shown = command.format(folder=printable(folder), file=printable(found))
+            return (
+                f"{at}{printable(folder)} holds {what} ({printable(found)}), no safetensors files. "
+                f"Where you trust it, convert it once: {shown}"
+            )
     pickles = [n for n in names if n.lower().endswith(PICKLE_SUFFIXES)]
     if pickles:
         return (

@@ -13,6 +13,7 @@ from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import who
 from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
+from ram_studio.engine.reading.derived import derive
 from ram_studio.errors import CheckpointError, NonFiniteError, SourceChangedError
 
 _PIECE_BYTES = 4 * BLOCK_ELEMENTS
@@ -61,6 +62,11 @@ class Sources:
 
         Raises: SourceChangedError when the file ends before, CheckpointError when reading fails.
         """
+        if source.derived is not None:
+            width = rounding.STORAGE[source.dtype].itemsize
+            made = derive(source.derived, self._elements, byte_start // width, len(buffer) // width)
+            buffer[:] = rounding.store(made, source.dtype).data.cast("B")
+            return
         handle = self._handles[source.path]
         done = 0
         while done < len(buffer):
@@ -78,6 +84,12 @@ class Sources:
                     "and run again."
                 )
             done += got
+
+    def _elements(self, source: TensorInfo, start: int, count: int) -> np.ndarray:
+        stored = np.empty(count, dtype=rounding.STORAGE[source.dtype])
+        if count:
+            self.read_into(source, start * stored.itemsize, stored.data.cast("B"))
+        return rounding.decode(stored, source.dtype)
 
     def pieces(self, source: TensorInfo, nbytes: int) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the first bytes of a tensor in order: where a piece begins, and it (uint8)."""

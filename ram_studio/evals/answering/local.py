@@ -89,6 +89,11 @@ class LocalEngine:
     def identity(self) -> Mapping[str, Any]:
         """Fingerprint of weights, tokenizer and template; engine, device, dtype, chat."""
         checkpoint = open_checkpoint(str(self.path), name=self.path.name or "model")
+        if checkpoint.adapter is not None:
+            raise EvaluationError(
+                f"{self.path} is a LoRA adapter, which only answers with its base: merge it first "
+                "(ram-studio merge --method task-arithmetic --set scale=1), and evaluate that."
+            )
         return self._identity(checkpoint.fingerprint, checkpoint.nbytes)
 
     def _identity(self, weights: str, nbytes: int) -> dict[str, Any]:

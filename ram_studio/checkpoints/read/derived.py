@@ -1,0 +1,36 @@
+"""Tensors that follow from stored ones: what they are made of. ``engine.reading.derived`` computes.
+
+So an adapter beside its base is a checkpoint like any other to whoever reads blocks of tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ram_studio.checkpoints.read.header import Derived, TensorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank(Derived):
+    """base + scale * left @ right, in float64 rounded once to float32; DoRA scales rows after.
+
+    Attributes:
+        base: (rows, columns).
+        left: (rows, rank), or (rank, rows) where `is_transposed`.
+        right: (rank, columns), or (columns, rank) where `is_transposed`.
+        scale: lora_alpha / rank, or / sqrt(rank) for rank-stabilised adapters.
+        is_transposed: both factors are stored the other way round (embeddings, GPT-2's layers).
+        magnitude: of DoRA, (rows,): each row gets this length; None for plain LoRA.
+    """
+
+    base: TensorInfo
+    left: TensorInfo
+    right: TensorInfo
+    scale: float
+    is_transposed: bool = False
+    magnitude: TensorInfo | None = None
+
+    @property
+    def rank(self) -> int:
+        """The rank of the update."""
+        return self.right.shape[1 if self.is_transposed else 0]

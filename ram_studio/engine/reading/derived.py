@@ -1,0 +1,64 @@
+"""Computing tensors that follow from stored ones, some elements at a time, in bounded memory.
+
+What a run of elements is does not depend on where it begins or ends: rows are computed in groups
+that are cut at the same rows always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ram_studio.checkpoints.read.derived import LowRank
+from ram_studio.checkpoints.read.header import Derived, TensorInfo
+
+Read = Callable[[TensorInfo, int, int], np.ndarray]
+"""(tensor, first element, how many) -> float32."""
+
+GROUP_ELEMENTS = 1 << 16
+"""About so many elements are computed together."""
+
+
+def derive(derived: Derived, read: Read, start: int, count: int) -> np.ndarray:
+    """Return elements of a derived tensor as float32."""
+    assert isinstance(derived, LowRank), "no other derivation is made"
+    rows, columns = derived.base.shape
+    if not count:
+        return np.empty(0, dtype=np.float32)
+    group = max(1, GROUP_ELEMENTS // columns)
+    first = start // columns // group * group
+    last = -(-(start + count) // columns)
+    right = _factor(read, derived.right, derived.is_transposed)
+    parts = [
+        _low_rank_rows(derived, read, right, row, min(row + group, rows))
+        for row in range(first, last, group)
+    ]
+    return np.concatenate(parts)[start - first * columns :][:count]
+
+
+def _factor(read: Read, tensor: TensorInfo, is_transposed: bool) -> np.ndarray:
+    """Return a factor as (rank, columns) in float64."""
+    stored = read(tensor, 0, tensor.numel).reshape(tensor.shape).astype(np.float64)
+    return np.ascontiguousarray(stored.T) if is_transposed else stored
+
+
+def _low_rank_rows(
+    low: LowRank, read: Read, right: np.ndarray, first: int, last: int
+) -> np.ndarray:
+    columns = low.base.shape[1]
+    if low.is_transposed:
+        left = read(low.left, 0, low.left.numel).reshape(low.left.shape)[:, first:last].T
+    else:
+        left = read(low.left, first * low.rank, (last - first) * low.rank).reshape(-1, low.rank)
+    base = read(low.base, first * columns, (last - first) * columns).reshape(-1, columns)
+    update = low.scale * (left.astype(np.float64) @ right)
+    if low.magnitude is None:
+        # An update of exactly nothing leaves the base as it is, also where it is -0.0.
+        made = np.where(update != 0, base + update, base)
+    else:
+        made = base + update
+        lengths = np.sqrt((made * made).sum(1))
+        wanted = read(low.magnitude, first, last - first).astype(np.float64)
+        made *= np.divide(wanted, lengths, out=np.ones_like(lengths), where=lengths > 0)[:, None]
+    return made.astype(np.float32).reshape(-1)
