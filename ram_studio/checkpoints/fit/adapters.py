@@ -62,17 +62,18 @@ def applied(agent: Checkpoint, base: Checkpoint) -> Checkpoint:
     factors, whole = _sorted(agent.tensors)
     tensors = dict(base.tensors)
     problems = []
-    for module, parts in factors.items():
-        made = _made(module, parts, base, config)
-        if isinstance(made, str):
-            problems.append(made)
-        else:
-            tensors[made.name] = made
     for name, tensor in whole.items():
         if name in tensors:
             tensors[name] = replace(tensor, name=name)
         else:
             problems.append(f"tensor {quoted(name)} is not in the base")
+    # An embedding may be saved whole beside its factors, which then go on top of it.
+    for module, parts in factors.items():
+        made = _made(module, parts, tensors, config)
+        if isinstance(made, str):
+            problems.append(made)
+        else:
+            tensors[made.name] = made
     if problems or not factors:
         raise CompatibilityError(
             f"{at} is not an adapter of this base: "
@@ -142,11 +143,14 @@ def _sorted(
 
 
 def _made(
-    module: str, parts: Mapping[str, TensorInfo], base: Checkpoint, config: Mapping[str, Any]
+    module: str,
+    parts: Mapping[str, TensorInfo],
+    below: Mapping[str, TensorInfo],
+    config: Mapping[str, Any],
 ) -> TensorInfo | str:
     """Return a module's weight with its update, or why there is none."""
     name = f"{module}.weight"
-    weight = base.tensors.get(name)
+    weight = below.get(name)
     if weight is None:
         return f"tensor {quoted(name)} is not in the base"
     is_embedding = "embedding_A" in parts
