@@ -1,5 +1,5 @@
 // The Tune step on the app's page: the canvas, Gradio's sliders as the values of record, and links.
-import { mountCanvas, relayout, reset, setCanvasProfile } from "./canvas/canvas.js";
+import { mountCanvas, relayout, reset, setCanvasProfile, setTable } from "./canvas/canvas.js";
 import { recipeOf } from "./canvas/methods.js";
 import { accept, onChange, onPaint, redraw, sameSettings, shown, state } from "./canvas/store.js";
 import { drawDetails, mountDetails } from "./details.js";
@@ -42,7 +42,12 @@ export const setProfile = (value) => {
   const profile = parsed && parsed.agents ? parsed : null;
   if (!root) return;
   setCanvasProfile(profile);
-  if (profile) settingsRest();
+  if (!profile) return;
+  settingsRest();
+  // A file of its own: the counts are there before it, and sessions do not carry it.
+  if (profile.skills_at) {
+    fetch(profile.skills_at).then((answer) => answer.json()).then((table) => setTable(profile, table));
+  }
 };
 
 // ---------------------------------------------------------------- the values of record

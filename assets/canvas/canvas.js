@@ -9,7 +9,7 @@ import { mountPin } from "./pin.js";
 import { laySkills, mountSkills, setSkills, skillShares } from "./skills.js";
 import { focusAgent, layStage, mountStage, recolor, setStageProfile } from "./stage.js";
 import { choose, clean, onPaint, readTable, redraw, shown, state } from "./store.js";
-import { nearestRow } from "./table.js";
+import { nearestRow, skillsOf } from "./table.js";
 import { verdictOf } from "./verdict.js";
 import { keptText } from "./words.js";
 
@@ -66,6 +66,14 @@ export const setCanvasProfile = (profile) => {
   setAgents();
   setSkills();
   setStageProfile();
+  relayout();
+};
+
+// The table of measured settings of these models, when it has come.
+export const setTable = (profile, table) => {
+  if (profile !== state.profile) return;
+  profile.skills = skillsOf(table, profile);
+  setSkills();
   relayout();
 };
 

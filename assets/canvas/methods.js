@@ -30,6 +30,21 @@ export const lambdaFormula = (method) => LAMBDA[method];
 
 export const usesDial = (method, dial) => METHODS[method].dials.includes(dial);
 
+const isNear = (value, wanted) => Math.abs(value - wanted) < 1e-9;
+
+// The canvas's name of a recipe's method and settings for N agents, or null where it shows no such.
+export const shownAs = (method, settings, n) => {
+  const only = (...names) => Object.keys(settings).every((name) => names.includes(name));
+  if (METHODS[method]?.isRam) return only("epsilon", "r", "alpha") ? method : null;
+  if (method === "task-arithmetic") {
+    const scale = settings.scale ?? 1 / n;
+    if (isNear(scale, 1 / n)) return "task-arithmetic-mean";
+    return isNear(scale, 1) ? "task-arithmetic-sum" : null;
+  }
+  const isDefault = isNear(settings.density ?? 0.2, 0.2) && isNear(settings.scale ?? 1, 1);
+  return method === "ties" && isDefault && only("density", "scale") ? "ties" : null;
+};
+
 // What Merge is told: the method there, and the scale of task arithmetic (null: 1/N).
 export const recipeOf = (method) => {
   if (method === "task-arithmetic-mean") return ["task-arithmetic", null];

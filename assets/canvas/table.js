@@ -1,10 +1,10 @@
 // The table of measured settings: what was asked, what was right, and which row a setting shows.
 //
-// profile.skills: { n prompts a skill, domains, specialists (an agent's index per domain, or null),
-// rows, prompts, gold, answers }. A row: { kind "source" or "merge", method, settings, point (null for
-// methods without epsilon), right: one character 0 or 1 a prompt, domain after domain, answers: an index
-// into answers[prompt] each }. Nothing is ever interpolated between rows.
-import { METHODS } from "./methods.js";
+// A shipped table has n prompts a skill, domains, rows, prompts, gold, answers. A row: kind "source" or
+// "merge", method, settings, k (point of the ladder, null without epsilon), right: one character 0 or 1 a
+// prompt, domain after domain, answers: an index into answers[prompt] each. Nothing is ever interpolated
+// between rows.
+import { METHODS, shownAs } from "./methods.js";
 import { outcomeOf } from "./outcome.js";
 
 const Z = 1.96;
@@ -16,6 +16,23 @@ export const wilson = (right, n) => {
   const centre = (p + Z ** 2 / 2 / n) / scale;
   const half = (Z * Math.sqrt((p * (1 - p)) / n + Z ** 2 / 4 / n ** 2)) / scale;
   return [Math.max(0, centre - half), Math.min(1, centre + half)];
+};
+
+// What the canvas uses of a shipped table: its rows under the canvas's names of methods, and for every
+// domain the agent that learned it (its index, or null where none is better than the base beyond noise).
+export const skillsOf = (table, profile) => {
+  const rows = table.rows.flatMap((row) => {
+    const method = row.kind === "source" ? row.method : shownAs(row.method, row.settings, profile.agents.length);
+    return method === null || (METHODS[method]?.isRam && row.k === null) ? [] : [{ ...row, method, point: row.k }];
+  });
+  const skills = { ...table, rows, agents: profile.agents };
+  skills.specialists = table.domains.map((_, domain) => {
+    const scores = profile.agents.map((name) => scoreOf(skills, sourceRow(skills, name), domain));
+    const best = scores.indexOf(Math.max(...scores));
+    const [, high] = wilson(scoreOf(skills, baseOf(skills), domain), table.n);
+    return scores[best] / table.n > high ? best : null;
+  });
+  return skills;
 };
 
 export const isRight = (row, i) => row.right[i] === "1";

@@ -13,6 +13,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from ram_studio.app import palette
+from ram_studio.app.load.examples import skill_table
 from ram_studio.app.public.doorway import MOST_RECIPE_BYTES, Doorway, security_headers
 from ram_studio.app.public.visitor import duplicate_link
 from ram_studio.app.public.zips import zip_route
@@ -52,6 +53,15 @@ def _script(request: Request) -> Response:
     return FileResponse(path, media_type="text/javascript", headers={"Cache-Control": "no-cache"})
 
 
+def _skills(request: Request) -> Response:
+    """Serve the measured skills of a shipped set."""
+    path = skill_table(request.path_params["example"])
+    if path is None:
+        return Response(status_code=404)
+    headers = {"Content-Encoding": "gzip", "Cache-Control": "no-cache"}
+    return FileResponse(path, media_type="application/json", headers=headers)
+
+
 def document_head() -> str:
     """Return what goes into the document's head: styles, colours, and the start of the scripts.
 
@@ -77,7 +87,11 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
         "theme": palette.build_theme(),
         "head": document_head(),
         "app_kwargs": {
-            "routes": [Route("/ram/{name:path}", _script), zip_route(workspace.merge_folder)],
+            "routes": [
+                Route("/ram/skills/{example}.json", _skills),
+                Route("/ram/{name:path}", _script),
+                zip_route(workspace.merge_folder),
+            ],
             "middleware": [Middleware(Doorway, presence=workspace.presence, headers=headers)],
         },
         # A job that waits or runs holds one while it is watched; light events need some too.

@@ -220,7 +220,7 @@ def measured(profile: dict) -> dict:
             "kind": kind,
             "method": method,
             "settings": settings,
-            "point": point,
+            "k": point,
             "right": right,
             "answers": [0] * 8,
         }
@@ -228,17 +228,20 @@ def measured(profile: dict) -> dict:
     return {
         "n": 4,
         "domains": ["first", "second"],
-        "specialists": [0, None],
-        "agents": profile["agents"],
         "prompts": ["?"] * 8,
         "gold": ["!"] * 8,
         "answers": [["!"]] * 8,
         "rows": [
-            row("source", "base", "10001111"),
+            row("source", "base", "00001111"),
             row("source", "agent0", "11111111"),
+            row("source", "agent1", "00001111"),
             row("merge", "ram+", "11111110", 1, r=0.3, alpha=1.5),
             row("merge", "ram", "00001111", 4),
-            row("merge", "task-arithmetic-mean", "10101010"),
+            row("merge", "task-arithmetic", "10101010", scale=0.5),
+            # Not what the canvas shows under these names.
+            row("merge", "task-arithmetic", "11111111", scale=0.7),
+            row("merge", "ties", "11111111", density=0.5, scale=1.0),
+            row("merge", "dare-ta", "11111111", drop_rate=0.1),
         ],
     }
 
@@ -248,8 +251,10 @@ def nearest(page, profile: dict, **settings: Any) -> dict | None:
     return page.evaluate(
         """async ([profile, settings]) => {
           const { outcomeOf } = await import('./canvas/outcome.js');
-          const { nearestRow } = await import('./canvas/table.js');
+          const { nearestRow, skillsOf } = await import('./canvas/table.js');
           const { verdictOf } = await import('./canvas/verdict.js');
+          const table = profile.skills;
+          profile.skills = skillsOf(table, profile);
           const result = outcomeOf(profile, settings);
           const near = nearestRow(profile, result);
           const text = verdictOf(profile, result, near).pieces.map(([text]) => text).join("");
@@ -274,7 +279,7 @@ def test_only_the_same_weights_count_as_measured(page) -> None:
     assert "Measured" not in found["text"]
     # Nothing counts as changed: the merge is the base.
     found = nearest(page, profile, point=6)
-    assert (found["right"], found["isExact"]) == ("10001111", True)
+    assert (found["right"], found["isExact"]) == ("00001111", True)
     found = nearest(page, profile, method="task-arithmetic-mean", point=5)
     assert (found["right"], found["isExact"]) == ("10101010", True)
     assert nearest(page, profile, method="ties") is None
@@ -283,7 +288,5 @@ def test_only_the_same_weights_count_as_measured(page) -> None:
 def test_a_skill_falls_where_its_interval_ends_below_the_specialist(page) -> None:
     profile = sums(large(0.2))
     profile["skills"] = measured(profile)
-    found = nearest(page, profile, point=5, method="ram")
-    assert found["isExact"]  # nothing is left at 1.0
-    page_text = nearest(page, profile, point=4, method="ram")
-    assert "Measured: first 1 of 4." in page_text["text"]
+    found = nearest(page, profile, point=5, method="ram")  # nothing is left: it is the base
+    assert "Measured: first 0 of 4." in found["text"]

@@ -40,10 +40,19 @@ def load_example(example: str) -> Loaded:
     )
 
 
+def skill_table(example: str) -> Path | None:
+    """Return the measured skills of a shipped set, gzipped JSON; None where it has none."""
+    folder = FOLDERS.get(example)
+    path = None if folder is None else asset_path(folder) / "skills.json.gz"
+    return path if path is not None and path.is_file() else None
+
+
 @lru_cache(maxsize=len(FOLDERS))
 def example_profile(example: str) -> dict[str, Any]:
     """Return the client profile of a shipped set; computed once."""
-    return build_profile(load_example(example).sketch, example=example)
+    profile = build_profile(load_example(example).sketch, example=example)
+    profile["skills_at"] = f"ram/skills/{example}.json" if skill_table(example) else None
+    return profile
 
 
 def profile_of(loaded: Loaded) -> dict[str, Any]:
