@@ -24,7 +24,7 @@ DTYPES = ("BF16", "F32")
 def chain_of(block: ElementBlock, edge_bits: int = EDGE_BITS) -> np.ndarray:
     n = len(block.agents)
     chain = np.zeros((1 << n) * n * BIN_COUNT, dtype=np.int32)
-    assert cpu.fill_chain(block.base, block.agents, chain, cpu.Grid(np.int32(edge_bits)))
+    assert cpu.fill_chain(block.base, block.agents, chain, cpu.Grid.anchored(edge_bits))
     chain = chain.reshape(1 << n, n, BIN_COUNT).astype(np.int64)
     chain[0] = 0  # scratch
     return chain

@@ -34,18 +34,22 @@ _EXPONENT = np.uint16(0x7F80)
 
 
 class Grid(NamedTuple):
-    """The bins of |tau| (see ``ladder``): ``edge_bits`` is the float32 at bin -lowest's lower edge.
+    """The bins of |tau| (see ``ladder``): bin 0 begins at size ``origin``; ``last`` is the last.
 
-    All are int32, so that loops compile once.
+    Smaller sizes count in bin 0, larger ones in the last.
     """
 
-    edge_bits: np.int32
-    shift: np.int32 = np.int32(ladder.BIN_SHIFT)
-    lowest: np.int32 = np.int32(ladder.LOWEST_BIN)
-    bins: np.int32 = np.int32(ladder.BIN_COUNT)
+    origin: np.int32
+    last: np.uint32
+
+    @classmethod
+    def anchored(cls, edge_bits: int = ladder.EDGE_BITS) -> Grid:
+        """Return the grid in which the float32 with these bits is an edge, the ladder's 1e-5."""
+        lowest = edge_bits + 1 + (ladder.LOWEST_BIN << ladder.BIN_SHIFT)
+        return cls(np.int32(lowest), np.uint32(ladder.BIN_COUNT - 1))
 
 
-LADDER_GRID = Grid(np.int32(ladder.EDGE_BITS))
+LADDER_GRID = Grid.anchored()
 
 
 @cache

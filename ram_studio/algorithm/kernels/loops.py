@@ -323,57 +323,54 @@ def measure(base, agents, stored, pattern, cuts, work, sums):
 # Histograms of |tau|
 
 
-@loop
+@loop(forceinline=True)
 def _bin_of(size, grid):
     """Return the bin of a size that is not 0, see ``ladder``; grid: see ``cpu.Grid``."""
-    k = np.int32(np.int32(size - grid.edge_bits - np.int32(1)) >> grid.shift) - grid.lowest
-    return np.int32(min(max(np.int32(k), np.int32(0)), np.int32(grid.bins - np.int32(1))))
+    above = np.uint32(np.uint32(max(size, grid.origin)) - np.uint32(grid.origin))
+    # 16 is ``ladder.BIN_SHIFT``: shifting by what only the caller knows costs half as much again.
+    return np.int32(min(np.uint32(above >> np.uint32(16)), grid.last))
+
+
+@loop(forceinline=True)
+def _bin_or_none(size, grid):
+    return _bin_of(size, grid) if size != np.int32(0) else np.int32(-1)
+
+
+def _sizes_at(agents, i, x):
+    """Return the sizes of all tau of element i, whose base is x, in a tuple: it needs no memory."""
+
+
+@overload(_sizes_at)
+def _sizes_of(agents, i, x):
+    if len(agents) == 1:
+        return lambda agents, i, x: (size_of(load(agents[0][i]) - x),)
+    return lambda agents, i, x: (size_of(load(agents[0][i]) - x), *_sizes_at(agents[1:], i, x))
 
 
 @loop
-def _bins_of(base, agent, bins, grid):
-    """Write the bin of each |tau|, -1 where tau is 0; return the largest size."""
-    largest = np.int32(0)
-    for i in range(base.shape[0]):
-        size = size_of(load(agent[i]) - load(base[i]))
-        largest = max(largest, size)
-        bins[i] = _bin_of(size, grid) if size != np.int32(0) else np.int32(-1)
+def _find_slots(base, agents, start, length, spare, slots, grid):
+    """Write where in the chain histogram elements count when an agent leaves; slots: by agent.
+
+    That is at its bin, with the set of those still active, itself included. Where it changed
+    nothing, a scratch entry: those of a tile differ, so that they do not wait on each other.
+    Returns the largest size.
+    """
+    n, largest = len(agents), np.int32(0)
+    bins = np.int32(np.int32(grid.last) + np.int32(1))
+    for i in range(length):
+        at = np.uint64(start + i)
+        sizes = _sizes_at(agents, at, load(base[at]))
+        unchanged = spare[i]
+        for t in range(n):
+            largest = max(largest, sizes[t])
+            own = _bin_or_none(sizes[t], grid)
+            slot = np.int32(own + np.int32(np.int32((1 << t) * n + t) * bins))
+            for other in range(n):
+                k = _bin_or_none(sizes[other], grid)
+                stays = k >= own if other > t else k > own
+                slot += np.int32(np.int32((1 << other) * n) * bins) if stays else np.int32(0)
+            slots[t, i] = slot if own >= np.int32(0) else unchanged
     return largest
-
-
-@loop
-def _find_leaving(agent, agents, bins, slots, grid):
-    """Write where in the chain histogram each element counts at which ``agent`` leaves."""
-    n_agents = len(agents)  # a constant to the compiler, unlike a number passed in
-    own = bins[agent]
-    for i in range(slots.shape[0]):
-        still_active = np.int32(0)
-        for other in range(n_agents):
-            k = bins[other, i]
-            stays = (k > own[i]) | ((k == own[i]) & (other >= agent))
-            still_active |= np.int32(1 << other) if stays else np.int32(0)
-        slot = np.int32(np.int32(still_active * n_agents + agent) * grid.bins + own[i])
-        # Unchanged elements hit scratch slots, spread so that they do not wait on each other.
-        slots[i] = np.uint32(slot if own[i] >= 0 else np.int32(i & 1023))
-
-
-@loop
-def _pack(agents, bins, length, found):
-    """Move the bins of elements that some agent changed to the front; return how many there are."""
-    for i in range(length):
-        highest = bins[0, i]
-        for t in range(1, len(agents)):
-            highest = max(highest, bins[t, i])
-        found[i] = highest
-    end = 0
-    for i in range(length):
-        is_changed = found[i] >= 0
-        found[end] = i
-        end += np.int64(is_changed)
-    for t in range(len(agents)):
-        for i in range(end):
-            bins[t, i] = bins[t, found[i]]
-    return end
 
 
 @loop
@@ -384,38 +381,33 @@ def _count_slots(slots, table):
 
 @loop
 def fill_chain(base, agents, chain, grid):
-    n_agents = len(agents)
-    bins = np.empty((n_agents, TILE), dtype=np.int32)
-    slots = np.empty(TILE, dtype=np.uint32)
-    found = np.empty(TILE, dtype=np.int32)
+    slots = np.empty((len(agents), TILE), dtype=np.uint32)
+    spare = np.arange(TILE).astype(np.int32)
     largest = np.int32(0)
     for start in range(0, base.shape[0], TILE):
-        part = slice(start, min(start + TILE, base.shape[0]))
-        x = base[part]
-        for t in range(n_agents):
-            largest = max(largest, _bins_of(x, agents[t][part], bins[t], grid))
-        length = _pack(agents, bins, x.shape[0], found)
-        for t in range(n_agents):
-            _find_leaving(t, agents, bins, slots[:length], grid)
-            _count_slots(slots[:length], chain)
+        length = min(TILE, base.shape[0] - start)
+        found = _find_slots(base, agents, start, length, spare, slots, grid)
+        largest = max(largest, found)
+        for t in range(len(agents)):
+            _count_slots(slots[t, :length], chain)
     return largest < INFINITE
 
 
 @loop
 def count_sizes(base, agents, table, grid):
-    bins = np.empty(TILE, dtype=np.int32)
     slots = np.empty(TILE, dtype=np.uint32)
+    spare = np.arange(TILE).astype(np.int32) + np.int32(grid.last + np.uint32(1))
     largest = np.int32(0)
     for start in range(0, base.shape[0], TILE):
         part = slice(start, min(start + TILE, base.shape[0]))
         x = base[part]
-        length = x.shape[0]
         for t in range(len(agents)):
-            largest = max(largest, _bins_of(x, agents[t][part], bins, grid))
-            for i in range(length):
-                spare = np.int32(grid.bins + np.int32(i & 1023))
-                slots[i] = np.uint32(bins[i] if bins[i] >= 0 else spare)
-            _count_slots(slots[:length], table[t])
+            y = agents[t][part]
+            for i in range(x.shape[0]):
+                size, unchanged = size_of(load(y[i]) - load(x[i])), spare[i]
+                largest = max(largest, size)
+                slots[i] = _bin_of(size, grid) if size != np.int32(0) else unchanged
+            _count_slots(slots[: x.shape[0]], table[t])
     return largest < INFINITE
 
 

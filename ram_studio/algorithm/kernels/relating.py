@@ -98,7 +98,7 @@ class RelationSums(NamedTuple):
         for row, (mask, a, b) in enumerate(products_of(n_agents) if sets else ()):
             product_of[mask, a, b] = product_of[mask, b, a] = row
         return cls(
-            grid=Grid(np.int32(edge_bits)),
+            grid=Grid.anchored(edge_bits),
             interval_of_bin=interval_of_bin.astype(np.uint8),
             rounder=2.0**52 * QUANTUM,
             has_sets=layout.has_sets,

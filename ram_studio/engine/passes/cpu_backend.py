@@ -55,7 +55,7 @@ class CpuBackend:
             return is_finite
         loop = {"chain": cpu.fill_chain, "steps": cpu.fill_steps, "sizes": cpu.count_sizes}[kind]
         table = histogram.reshape(-1) if kind == "chain" else histogram
-        return loop(base, agents, table, cpu.Grid(np.int32(grid.edge_bits)))
+        return loop(base, agents, table, cpu.Grid.anchored(grid.edge_bits))
 
     def take(self, histogram: np.ndarray) -> np.ndarray:
         """See Backend."""
