@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from ram_studio.evals import AnswerStore, Comparison, EvalReport
+    from ram_studio.evals.report.retention import Retention
 
 Store = Annotated[
     str | None,
@@ -39,6 +40,9 @@ BatchSize = Annotated[int, typer.Option(help="Prompts decoded together.")]
 Export = Annotated[
     list[str] | None,
     typer.Option(metavar="FILE", help="Also write a .json, .csv or .html file; repeatable."),
+]
+Margin = Annotated[
+    float, typer.Option(help="Points below its specialist that a merge may be and still survive.")
 ]
 BaseRow = Annotated[str | None, typer.Option("--base", help="Which of the models is the base.")]
 Specialists = Annotated[
@@ -65,6 +69,7 @@ def evaluate(
     code: Code = "auto",
     base: BaseRow = None,
     specialists: Specialists = None,
+    margin: Margin = 5.0,
     endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="OpenAI-compatible server of the models.")
     ] = None,
@@ -96,6 +101,7 @@ def evaluate(
     from ram_studio.evals import evaluate as ask
     from ram_studio.evals.lm_eval import evaluate_with_harness
     from ram_studio.evals.report.breakdown import missing
+    from ram_studio.evals.report.retention import check_margin, verdicts_of
 
     if endpoint is None:
         sources: dict[str, Any] = dict(name_models(models))
@@ -109,6 +115,7 @@ def evaluate(
     # Before hours are spent: what is only needed at the end must be right, too.
     chosen = parse_specialists(specialists, sources)
     check_exports(export)
+    check_margin(margin / 100)
     sizes = parse_lengths(lengths)
     with open_store(store, no_store) as answers, status_line(quiet=as_json) as tell:
 
@@ -145,7 +152,8 @@ def evaluate(
                 on_progress=on_progress,
             )
     comparisons = compare_all(report, base=base, specialists=chosen) if base or chosen else ()
-    show(report, comparisons, export, as_json)
+    verdicts = verdicts_of(report, chosen, base, margin=margin / 100)
+    show(report, comparisons, verdicts, export, as_json)
     answered = any(score.n for row in report.models.values() for score in row.domains.values())
     if report.items and not answered:
         raise EvaluationError(f"No question was answered. {' '.join(missing(report))}")
@@ -154,21 +162,25 @@ def evaluate(
 def show(
     report: EvalReport,
     comparisons: Sequence[Comparison],
+    verdicts: Sequence[Retention],
     export: Sequence[str] | None,
     as_json: bool,
 ) -> None:
-    """Write the export files, then print a report as a table or as JSON."""
+    """Write the export files, then print a report, verdicts first, or as JSON."""
     from ram_studio.evals.report.breakdown import breakdown, missing
     from ram_studio.evals.report.export import export_report
 
     for file in export or ():
-        export_report(report, file, comparisons)
+        export_report(report, file, comparisons, verdicts)
     if as_json:
         result = report.to_dict()
         result["breakdown"] = breakdown(report)
         result["comparisons"] = [comparison.to_dict() for comparison in comparisons]
+        result["verdicts"] = [verdict.to_dict() for verdict in verdicts]
         print(json.dumps(result))
         return
+    for verdict in verdicts:
+        print(verdict.sentence())
     domains = list(report.items)
     rows = []
     for name, model in report.models.items():

@@ -12,6 +12,7 @@ from ram_studio.cli import options
 from ram_studio.cli.evaluate_command import (
     BaseRow,
     Export,
+    Margin,
     Specialists,
     Store,
     check_exports,
@@ -31,11 +32,13 @@ def history(
     store: Store = None,
     base: BaseRow = None,
     specialists: Specialists = None,
+    margin: Margin = 5.0,
     export: Export = None,
     as_json: options.Json = False,
 ) -> None:
     """List past evaluations, or show and export some of them side by side."""
     from ram_studio.evals import AnswerStore, compare_all
+    from ram_studio.evals.report.retention import verdicts_of
     from ram_studio.evals.store.history import find_runs, stored_report
     from ram_studio.evals.store.history import history as past
 
@@ -45,7 +48,8 @@ def history(
             report = stored_report(answers, find_runs(answers, runs))
             chosen = parse_specialists(specialists, report.models)
             paired = compare_all(report, base=base, specialists=chosen) if base or chosen else ()
-            show(report, paired, export, as_json)
+            verdicts = verdicts_of(report, chosen, base, margin=margin / 100)
+            show(report, paired, verdicts, export, as_json)
             return
         listed = answers.runs()
     if export:

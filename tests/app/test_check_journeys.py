@@ -60,7 +60,10 @@ def test_stop_resume_read_ask_and_compare_with_the_past(visit, tmp_path: Path) -
     kept = int(re.search(r"([\d,]+) answers", said)[1].replace(",", ""))
     assert kept > 0
     page.click("#evaluate")
-    page.wait_for_selector("#scores table.heat", timeout=90_000)
+    page.wait_for_selector("#scores .verdicts", timeout=90_000)
+    assert page.locator(".verdict .skill[data-outcome]").count() == 3
+    assert re.search(r"keeps -?\d+ % of what|gained nothing", page.text_content(".verdict"))
+    page.click("#check-details > summary")
     said = page.text_content("#check-status")
     reused = int(re.search(r"([\d,]+) answers were there already", said)[1].replace(",", ""))
     assert reused >= kept
@@ -121,7 +124,7 @@ def test_stop_resume_read_ask_and_compare_with_the_past(visit, tmp_path: Path) -
     assert "mine" in json.loads((tmp_path / "past.json").read_text())["merges"]
     page.click("#history-open")
     page.wait_for_selector("#to-check[aria-current=step]")
-    page.wait_for_selector("#scores table.heat tbody tr >> nth=1")
+    page.wait_for_selector("#scores table.heat tbody tr >> nth=1", state="attached")
     assert page.locator("#scores table.heat tbody tr").count() == 2
 
 

@@ -156,7 +156,7 @@ def test_merge_download_check_and_reload(visit, tmp_path: Path) -> None:
     page.click("#to-check")
     _set_slider(page, "limit", 50)
     page.click("#evaluate")
-    page.wait_for_selector("#scores table", timeout=90_000)
+    page.wait_for_selector("#scores table", timeout=90_000, state="attached")
     rows = page.locator("#scores table.heat tbody tr").all_text_contents()
     assert len(rows) == 5
     assert "coding" in page.text_content(".statements")
@@ -165,7 +165,7 @@ def test_merge_download_check_and_reload(visit, tmp_path: Path) -> None:
 
     page.reload()
     page.wait_for_selector("#to-check[aria-current=step]")
-    page.wait_for_selector("#scores table")
+    page.wait_for_selector("#scores table", state="attached")
     page.click("#to-merge")
     page.wait_for_selector("#merge-result .result")
 

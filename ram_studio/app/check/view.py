@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ram_studio.app.check.verdicts import verdict_cards
 from ram_studio.app.check.work import BASE, specialist
 from ram_studio.app.templates import render
 from ram_studio.evals import RETENTION_DOMAIN, Comparison, EvalReport, compare_all
@@ -38,13 +39,14 @@ def comparisons_of(report: EvalReport, agents: Sequence[str], base: str = BASE) 
 
 
 def report_html(report: EvalReport, agents: Sequence[str]) -> str:
-    """Return the whole result: statements, heat table, categories, all pairs, health."""
+    """Return the whole result: verdicts, statements, heat table, categories, pairs, health."""
     pairs = comparisons_of(report, agents)
     parts = breakdown(report)
     health = {n: r.health for n, r in report.models.items() if r.health is not None}
     measured = next(iter(health.values()), {})
     return render(
         "check/report.html.j2",
+        verdicts=verdict_cards(report, agents),
         statements=_statements(report, agents, pairs),
         heat=heat_table(report, agents, pairs) if report.items else None,
         silent=missing(report),

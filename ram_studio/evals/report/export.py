@@ -14,6 +14,7 @@ from typing import Any
 from ram_studio._version import __version__
 from ram_studio.errors import EvaluationError, OutputError
 from ram_studio.evals.report.breakdown import breakdown
+from ram_studio.evals.report.retention import Retention
 from ram_studio.evals.report.statistics import Comparison
 from ram_studio.evals.report.tables import EvalReport
 from ram_studio.resources import templates
@@ -23,7 +24,10 @@ COLUMNS = ("model", "domain", "category", "item", "prompt", "gold", "answer", "c
 
 
 def export_report(
-    report: EvalReport, path: str | Path, comparisons: Sequence[Comparison] = ()
+    report: EvalReport,
+    path: str | Path,
+    comparisons: Sequence[Comparison] = (),
+    verdicts: Sequence[Retention] = (),
 ) -> None:
     """Write a report to a file; the ending of the name (.json, .csv, .html) chooses the format.
 
@@ -37,7 +41,7 @@ def export_report(
         raise EvaluationError(
             f"Cannot tell the format of {target.name!r}. End the name in {', '.join(FORMATS)}."
         )
-    content = writers[target.suffix.lower()](report, comparisons)
+    content = writers[target.suffix.lower()](report, comparisons, verdicts)
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
         # newline="": CSV brings its own line ends.
@@ -51,24 +55,37 @@ def export_report(
         ) from error
 
 
-def as_dict(report: EvalReport, comparisons: Sequence[Comparison] = ()) -> dict[str, Any]:
-    """Return scores, breakdown, comparisons and every answer as JSON-ready values."""
+def as_dict(
+    report: EvalReport,
+    comparisons: Sequence[Comparison] = (),
+    verdicts: Sequence[Retention] = (),
+) -> dict[str, Any]:
+    """Return scores, breakdown, comparisons, verdicts and every answer as JSON-ready values."""
     return {
         **report.to_dict(),
         "breakdown": breakdown(report),
         "comparisons": [comparison.to_dict() for comparison in comparisons],
+        "verdicts": [verdict.to_dict() for verdict in verdicts],
         "answers": [dict(zip(COLUMNS, row, strict=True)) for row in _rows(report)],
         "package_version": __version__,
     }
 
 
-def as_json(report: EvalReport, comparisons: Sequence[Comparison] = ()) -> str:
+def as_json(
+    report: EvalReport,
+    comparisons: Sequence[Comparison] = (),
+    verdicts: Sequence[Retention] = (),
+) -> str:
     """Return `as_dict` as JSON text."""
-    return json.dumps(as_dict(report, comparisons), ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(as_dict(report, comparisons, verdicts), ensure_ascii=False, indent=1) + "\n"
 
 
-def as_csv(report: EvalReport, comparisons: Sequence[Comparison] = ()) -> str:
-    """Return one line per answer; comparisons have no place in it."""
+def as_csv(
+    report: EvalReport,
+    comparisons: Sequence[Comparison] = (),
+    verdicts: Sequence[Retention] = (),
+) -> str:
+    """Return one line per answer; comparisons and verdicts have no place in it."""
     from pandas import DataFrame
 
     rows = [[_harmless(v) if isinstance(v, str) else v for v in row] for row in _rows(report)]
@@ -87,7 +104,13 @@ def _rows(report: EvalReport) -> Iterable[tuple[Any, ...]]:
                 yield (name, domain, *asked, answer.text, answer.is_correct, answer.note)
 
 
-def as_html(report: EvalReport, comparisons: Sequence[Comparison] = ()) -> str:
-    """Return one self-contained page: scores, comparisons, and every question with all answers."""
+def as_html(
+    report: EvalReport,
+    comparisons: Sequence[Comparison] = (),
+    verdicts: Sequence[Retention] = (),
+) -> str:
+    """Return one self-contained page: verdicts, scores, comparisons, every question's answers."""
     page = templates(Path(__file__).parent).get_template("report.html.j2")
-    return page.render(report=report, comparisons=comparisons, version=__version__)
+    return page.render(
+        report=report, comparisons=comparisons, verdicts=verdicts, version=__version__
+    )
