@@ -44,6 +44,15 @@ def test_right_answers_pass_and_near_ones_do_not():
         ("Answer: 1/0", None),
         ("9" * 5000, None),
         ("1,2,3", 3),
+        ("Answer: 8 * 12 = 96 books.", 96),
+        (r"Answer: 8 * 12 = \boxed{96} books in 3 boxes", 96),
+        (r"Answer: $8 \times 12 = 96$", 96),
+        ("Answer: x = 5", 5),
+        ("Answer: 96 = the total", 96),
+        ("#### 8 * 12 = 96", 96),
+        ("The final answer is 8 * 12 = 96.", 96),
+        ("Answer: 5. Then they buy 3 + 4 = 7 more.", 5),
+        (r"Step: \boxed{8 * 12 = 96}", 96),
     ],
 )
 def test_the_number_of_an_answer_is_found(text, number):

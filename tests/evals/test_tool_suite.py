@@ -133,7 +133,6 @@ def test_one_call_is_read_from_every_spelling(text):
     [
         "",
         "I would call get_weather for Rome.",
-        "get_weather('Rome', 2)",
         "get_weather(city=Rome)",
         "get_weather(city=open('x'))",
         "get_weather(**{'city': 'Rome'})",
@@ -249,3 +248,41 @@ def test_the_reason_names_the_argument():
     assert judge(question("integer", [3]), "f(x='3')").note == "f: x is '3', not of type integer"
     assert judge(question("integer", [3]), "g(x=3)").note == "calls g instead of f"
     assert judge(question("integer", [3]), "f()").note == "f: x is missing"
+
+
+ROME = '{"city": "Rome", "days": 2}'
+FOREIGN = {
+    "llama": f"<function=get_weather>{ROME}</function>",
+    "deepseek": f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{ROME}"
+    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "deepseek r1": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n"
+    f"```json\n{ROME}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "deepseek r1 without its marks": f"functionget_weather\n```json\n{ROME}\n```",
+    "gemma": "<start_function_call>call:get_weather{city:<escape>Rome<escape>,days:2}"
+    "<end_function_call>",
+    "gemma 3": '```tool_code\nprint(get_weather(city="Rome", days=2))\n```',
+    "mistral": f"[TOOL_CALLS]get_weather[ARGS]{ROME}",
+    "mistral without its mark": f"get_weather{ROME}",
+    "mistral with an id": f"[TOOL_CALLS]get_weather[CALL_ID]a1b2[ARGS]{ROME}",
+}
+
+
+@pytest.mark.parametrize("form", FOREIGN, ids=str)
+def test_calls_in_the_forms_of_other_families_are_read(form):
+    assert parse_calls(FOREIGN[form]) == PARSED
+
+
+def test_arguments_by_place_get_the_names_of_the_function():
+    (call,) = parse_calls('get_weather("Rome", days=2)')
+    assert (call.positional, call.arguments) == (("Rome",), {"days": 2})
+    assert call.named(["city", "days"]) == PARSED[0]
+    # One too many, or the same twice, is an argument that no function has.
+    (many,) = parse_calls('get_weather("Rome", 2, 3)')
+    assert many.named(["city", "days"]).arguments["argument 3"] == 3
+    (twice,) = parse_calls('get_weather("Rome", city="Oslo")')
+    assert twice.named(["city"]).arguments == {"city": "Oslo", "city twice": "Rome"}
+
+
+@pytest.mark.parametrize("text", ["Use the function get_weather to see.", "a{b}", "call:x{", "f{}"])
+def test_prose_with_names_and_brackets_is_no_call_with_arguments(text):
+    assert all(not call.arguments for call in parse_calls(text))

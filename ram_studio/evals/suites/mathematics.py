@@ -1,7 +1,8 @@
 """Suite `math`: word problems with one number as the answer, compared exactly.
 
-The prompt asks for a last line `Answer: <number>`. Without one, the last boxed number, the last
-"the answer is" or else the last number of the answer counts.
+The prompt asks for a last line `Answer: <number>`. Where that line holds a calculation, what stands
+in a box or after its last `=` counts (`Answer: 8 * 12 = 96 books.` is 96). Without such a line, the
+last boxed number, the last "the answer is" or else the last number of the answer does.
 """
 
 import re
@@ -21,13 +22,17 @@ _LEAD = r"[\s*_$€£:=\\(\[{]*"
 # In order of trust, with the occurrence that counts. The first "Answer:", as a model without a chat
 # format may run on and invent further questions with answers of their own; the last of what models
 # also say of a step on the way.
+_BOXED = re.compile(r"\\boxed{([^{}]*)")
 _MARKED = (
-    (re.compile(rf"\bfinal answer(?: is)?{_LEAD}({_NUMBER})", re.IGNORECASE), 0),
-    (re.compile(rf"\banswer\s*:{_LEAD}({_NUMBER})", re.IGNORECASE), 0),
-    (re.compile(rf"\\boxed{{{_LEAD}({_NUMBER})"), -1),
-    (re.compile(rf"####{_LEAD}({_NUMBER})"), 0),
-    (re.compile(rf"\banswer is{_LEAD}({_NUMBER})", re.IGNORECASE), -1),
+    (re.compile(r"\bfinal answer(?: is)?(.*)", re.IGNORECASE), 0),
+    (re.compile(r"\banswer\s*:(.*)", re.IGNORECASE), 0),
+    (re.compile(r"\\boxed(.*)"), -1),
+    (re.compile(r"####(.*)"), 0),
+    (re.compile(r"\banswer is(.*?)(?=\banswer is|$)", re.IGNORECASE | re.MULTILINE), -1),
 )
+_FIRST = re.compile(rf"{_LEAD}({_NUMBER})")
+# A dot, though not that of a number or an abbreviation in small letters.
+_SENTENCE_END = re.compile(r"[.;!?]\s+(?=[A-Z])")
 _ANY = re.compile(rf"(?<![\w.]){_NUMBER}")
 
 
@@ -39,10 +44,26 @@ def _asked(row: dict[str, Any]) -> dict[str, Any]:
 def find_number(text: str) -> Fraction | None:
     """Return the number that an answer ends up with, None if it holds none."""
     for pattern, place in _MARKED:
-        if found := pattern.findall(text):
+        found = [number for line in pattern.findall(text) if (number := _on_line(line))]
+        if found:
             return _value(found[place])
     found = _ANY.findall(text)
     return _value(found[-1]) if found else None
+
+
+def _on_line(said: str) -> str:
+    """Return the number that is meant by the rest of a line after its mark, "" for none."""
+    said = _SENTENCE_END.split(said, maxsplit=1)[0]
+    if boxed := _BOXED.findall(said):
+        said = boxed[-1]
+    elif said.startswith("{"):
+        said = said[1:].partition("}")[0]
+    _, equals, tail = said.rpartition("=")
+    return _group(_FIRST.match(tail) if equals else None) or _group(_FIRST.match(said))
+
+
+def _group(found: re.Match[str] | None) -> str:
+    return found.group(1) if found else ""
 
 
 def _value(text: str) -> Fraction | None:
@@ -70,4 +91,4 @@ def _written(value: Fraction) -> str:
     return str(value) if value.denominator == 1 else f"{float(value):g}"
 
 
-SUITE = Suite("math", 2, "Math word problems", shipped("math", MAX_NEW_TOKENS, _asked), judge)
+SUITE = Suite("math", 3, "Math word problems", shipped("math", MAX_NEW_TOKENS, _asked), judge)

@@ -58,7 +58,11 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     """Return whether the answer makes exactly the wanted calls."""
     if not text.strip():
         return Verdict(False, "empty answer")
-    calls = parse_calls(text)
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in question.tools}
+    calls = [
+        call.named(list(schemas[call.name]["properties"])) if call.name in schemas else call
+        for call in parse_calls(text)
+    ]
     if question.category == IRRELEVANCE:
         note = "" if not calls else f"calls {calls[0].name}, though no function fits"
         return Verdict(not calls, note)
@@ -66,7 +70,6 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
         return Verdict(False, "no call found in the answer")
     if len(calls) != len(question.spec):
         return Verdict(False, f"{len(calls)} calls instead of {len(question.spec)}")
-    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in question.tools}
     faults = [[_fault(call, wanted, schemas) for wanted in question.spec] for call in calls]
     if _pairs_up(faults):
         return Verdict(True)
@@ -156,4 +159,4 @@ def _plain(text: str) -> str:
     return _IGNORED.sub("", text).lower().replace("'", '"')
 
 
-SUITE = Suite("tool", 2, "Tool use", shipped("tool", MAX_NEW_TOKENS, _asked), judge)
+SUITE = Suite("tool", 3, "Tool use", shipped("tool", MAX_NEW_TOKENS, _asked), judge)

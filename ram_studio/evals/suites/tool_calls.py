@@ -1,11 +1,18 @@
 """Read function calls out of a model's answer, in the formats that models are trained to write.
 
 - `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, once per call; also with
-  `<function=name><parameter=key>value</parameter></function>` inside;
-- `[TOOL_CALLS] [...]` and `<|python_tag|>...`;
+  `<function=name><parameter=key>value</parameter></function>` inside, or alone;
+- Llama: `<function=name>{...}</function>`, `<|python_tag|>...`;
+- DeepSeek: `<｜tool▁call▁begin｜>name<｜tool▁sep｜>{...}<｜tool▁call▁end｜>`, and its older form
+  with the word "function" and a fenced block;
+- Gemma: `<start_function_call>call:name{key:<escape>text<escape>}<end_function_call>`, or Python in
+  a block `tool_code`, also inside `print(...)`;
+- Mistral: `[TOOL_CALLS] [...]`, `[TOOL_CALLS]name[ARGS]{...}`, `[TOOL_CALLS]name{...}`;
 - JSON: a call, a list of calls, several calls one after the other, alone or inside prose or a
   fenced block, arguments under "arguments", "parameters" or "args", also as a JSON text;
-- Python: `[f(a=1), g(b="x")]` or one call per line, values literal, arguments by keyword.
+- Python: `[f(a=1), g("x")]` or one call per line, values literal, arguments by keyword or place.
+
+Marks that are special tokens may be missing: a tokenizer leaves them out of the text.
 
 Nothing is ever executed.
 """
@@ -13,8 +20,9 @@ Nothing is ever executed.
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 MAX_ANSWER_CHARS = 20_000
@@ -26,7 +34,24 @@ _TAGGED = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
 _FUNCTION = re.compile(r"<function=([\w.\-]+)>(.*?)</function>", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([\w\-]+)>\s*(.*?)\s*</parameter>", re.DOTALL)
 _FENCED = re.compile(r"```[\w+-]*[ \t]*\n(.*?)(?:```|$)", re.DOTALL)
-_MARKERS = re.compile(r"\[TOOL_CALLS\]|<\|python_tag\|>|<\|eom_id\|>|<\|tool_call\|>")
+_MARKERS = re.compile(
+    r"\[TOOL_CALLS\](?!\w)|<\|python_tag\|>|<\|eom_id\|>|<\|tool_call\|>"
+    r"|<｜tool▁(?:calls?|outputs?)▁(?:begin|end)｜>"
+)
+# A name and then its arguments as JSON.
+_NAMED = re.compile(
+    r"\[TOOL_CALLS\]([\w.\-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?={)"
+    r"|(?:\bfunction)?<｜tool▁sep｜>([\w.\-]+)\s*(?:```(?:json)?\s*)?(?={)"
+    r"|([\w.\-]+)<｜tool▁sep｜>\s*(?={)"
+    r"|^function([\w.\-]+)\s*```json\s*(?={)"
+    r"|\A\s*([\w.\-]+)(?:\[ARGS\])?(?={)",
+    re.MULTILINE,
+)
+_GEMMA = re.compile(
+    r"<start_function_call>\s*call:([\w.\-]+)({.*?})\s*(?:<end_function_call>|$)", re.DOTALL
+)
+_ESCAPED = re.compile(r"<escape>(.*?)<escape>", re.DOTALL)
+_BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_][\w.\-]*)\s*:")
 _BRACKET = re.compile(r"[\[{]")
 _ARGUMENT_KEYS = ("arguments", "parameters", "args")
 _BESIDE_A_NAME = {"name", "function", "id", "type"}
@@ -36,10 +61,21 @@ _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 
 @dataclass(frozen=True)
 class Call:
-    """A function's name and its arguments as Python values."""
+    """A function's name and its arguments as Python values; positional: those without a name."""
 
     name: str
     arguments: dict[str, Any]
+    positional: tuple[Any, ...] = ()
+
+    def named(self, keys: Sequence[str]) -> "Call":
+        """Return the call with every argument named; keys: the function's, in its order."""
+        if not self.positional:
+            return self
+        # One too many, or one twice, stays an argument that no function has.
+        names = [*keys, *(f"argument {i + 1}" for i in range(len(keys), len(self.positional)))]
+        given = dict(zip(names, self.positional, strict=False))
+        twice = {f"{key} twice": given[key] for key in given if key in self.arguments}
+        return Call(self.name, {**given, **self.arguments, **twice})
 
 
 def parse_calls(text: str) -> list[Call]:
@@ -57,14 +93,59 @@ def parse_calls(text: str) -> list[Call]:
 
 
 def _part(text: str) -> list[Call]:
-    return _functions(text) or _json_calls(text) or _python_calls(text)
+    return (
+        _functions(text)
+        or _gemma_calls(text)
+        or _named_calls(text)
+        or _json_calls(text)
+        or _python_calls(text)
+    )
 
 
 def _functions(text: str) -> list[Call]:
-    return [
-        Call(name, {key: _loose(value) for key, value in _PARAMETER.findall(body)})
-        for name, body in _FUNCTION.findall(text)
-    ]
+    calls = []
+    for name, body in _FUNCTION.findall(text):
+        given = _loose(body.strip())
+        if not isinstance(given, dict):
+            given = {key: _loose(value) for key, value in _PARAMETER.findall(body)}
+        calls.append(Call(name, given))
+    return calls
+
+
+def _gemma_calls(text: str) -> list[Call]:
+    calls = []
+    for name, body in _GEMMA.findall(text):
+        texts: list[str] = []
+
+        def kept(found: re.Match[str], texts: list[str] = texts) -> str:
+            texts.append(found.group(1))
+            return f'"\\u0000{len(texts) - 1}"'
+
+        # Keys are bare and texts stand between marks: both become JSON.
+        given = _loose(_BARE_KEY.sub(r'\1"\2":', _ESCAPED.sub(kept, body)))
+        if isinstance(given, dict):
+            calls.append(Call(name, _filled(given, texts)))
+    return calls
+
+
+def _filled(value: Any, texts: list[str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled(part, texts) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_filled(part, texts) for part in value]
+    return texts[int(value[1:])] if isinstance(value, str) and value[:1] == "\0" else value
+
+
+def _named_calls(text: str) -> list[Call]:
+    decoder, calls = json.JSONDecoder(), []
+    for found in islice(_NAMED.finditer(text), MAX_CALLS):
+        try:
+            value, _ = decoder.raw_decode(text, found.end())
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            calls.append(Call(next(filter(None, found.groups())), value))
+    return calls
 
 
 def _loose(value: str) -> Any:
@@ -131,16 +212,19 @@ def _python_calls(text: str) -> list[Call]:
 
 
 def _python_call(node: ast.expr) -> Call:
-    """Return a call written in Python; ValueError unless it is one with literal keywords."""
-    if not isinstance(node, ast.Call) or node.args:
-        raise ValueError("not a call with keyword arguments")
+    """Return a call written in Python; ValueError unless it is one with literal arguments."""
+    if not isinstance(node, ast.Call):
+        raise ValueError("not a call")
     name = node.func
+    if isinstance(name, ast.Name) and name.id == "print" and len(node.args) == 1:
+        return _python_call(node.args[0])
     while isinstance(name, ast.Attribute):
         name = name.value
     if not isinstance(name, ast.Name) or any(keyword.arg is None for keyword in node.keywords):
         raise ValueError("not a call of a named function")
     values = {keyword.arg: _literal(keyword.value) for keyword in node.keywords}
-    return Call(ast.unparse(node.func), {key: value for key, value in values.items() if key})
+    named = {key: value for key, value in values.items() if key}
+    return Call(ast.unparse(node.func), named, tuple(map(_literal, node.args)))
 
 
 def _literal(node: ast.expr) -> Any:
