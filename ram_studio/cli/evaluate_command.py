@@ -187,6 +187,8 @@ def show(
         row = model.to_dict()
         cells = [score_text(row["domains"][domain]) for domain in domains]
         rows.append((name, *cells, number_text(row["average"])))
+    if report.floors:
+        rows.append(("(floor)", *(number_text(report.floors.get(d)) for d in domains), "-"))
     if domains:
         sizes = {len(items) for items in report.items.values()}
         n = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{min(sizes)}"
@@ -195,6 +197,8 @@ def show(
         _print_categories(report)
         for sentence in missing(report):
             print(sentence)
+        if report.floors:
+            print("(floor): what gibberish, or always saying the same, gets right.")
     _print_health(report)
     for comparison in comparisons:
         print(comparison.sentence())

@@ -106,6 +106,8 @@ class SuiteRun:
     def _verdict(self, question: Question, reply: Reply) -> Verdict:
         if reply.finish in UNSCORED:
             return Verdict(False, f"{reply.finish}: {reply.note}")
+        if question.must_end and reply.finish == "length":
+            return Verdict(False, reply.note)
         text = reply.text if question.is_raw else visible(reply.text)
         verdict = self.suite.judge(question, text, self.code)
         notes = "; ".join(note for note in (verdict.note, reply.note) if note)

@@ -23,6 +23,8 @@ class Question:
     right answer, for people to read. spec: what the checker needs, JSON-ready; its form is private
     to the suite. max_new_tokens: where an answer is cut off. tools: JSON schemas of the functions
     on offer. is_raw: the model continues the prompt as it stands, without any chat template.
+    must_end: an answer that was cut off is wrong; for questions that are passed by not doing
+    something, which endless talk would pass.
     """
 
     id: str
@@ -35,6 +37,7 @@ class Question:
     tools: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     is_raw: bool = False
     is_hard: bool = False
+    must_end: bool = False
 
     @property
     def digest(self) -> str:

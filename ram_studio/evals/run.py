@@ -15,6 +15,7 @@ from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE, LocalEngine
 from ram_studio.evals.answering.vllm_engine import VllmEngine
 from ram_studio.evals.asking import Progress, ShouldStop, SuiteRun
 from ram_studio.evals.question import Question
+from ram_studio.evals.report.floor import floors
 from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
 from ram_studio.evals.sandbox import CodeSwitch, check_code_allowed
 from ram_studio.evals.store.answers import AnswerStore
@@ -181,9 +182,9 @@ def evaluate(
     finally:
         if health:
             health.close()
-    return EvalReport.of(
-        plan.names, plan.seed, asked or {}, {name: results[name] for name in models}
-    )
+    ordered = {name: results[name] for name in models}
+    asked = asked or {}
+    return EvalReport.of(plan.names, plan.seed, asked, ordered, floors(asked, plan.code))
 
 
 def _opened(folder: str | Path, plan: EvaluationPlan, on_tokens: OnTokens | None) -> Engine:

@@ -66,7 +66,7 @@ def test_average_counts_skills_and_retention_stands_apart():
 
 def test_the_json_form_is_stable():
     form = json.loads(json.dumps(make_report({"a": ROW}, seed=7).to_dict()))
-    assert set(form) == {"suite", "seed", "n", "models"}
+    assert set(form) == {"suite", "seed", "n", "floors", "models"}
     assert (form["suite"], form["seed"], form["n"]) == ("demo", 7, 4)
     row = form["models"]["a"]
     assert set(row) == {"path", "domains", "average", "retention", "seconds", "outcomes"}

@@ -43,12 +43,14 @@ def verdict_cards(report: EvalReport, agents: Sequence[str]) -> dict[str, list[d
 
 
 def _card(report: EvalReport, verdict: Retention) -> dict[str, Any]:
+    floor = report.floors.get(verdict.domain)
     ends = (verdict.base_score, verdict.specialist_score, verdict.merge_score)
     return {
         "verdict": verdict,
         "tone": {"survived": "better", "damaged": "worse"}.get(verdict.outcome, "same"),
         "x": [round(_WIDTH * score, 1) for score in ends],
         "width": _WIDTH,
+        "floor": None if floor is None else round(_WIDTH * floor, 1),
         **_mosaic(report, verdict),
     }
 

@@ -102,6 +102,10 @@ def heat_table(
         "made": len(pairs),
         "is_compared": bool(against),
         "has_base": base in report.models,
+        "floors": [report.floors.get(d) for d in (*skills, *((kept,) if kept else ()))]
+        if report.floors
+        else [],
+        "skills": len(skills) if has_average else None,
     }
 
 
@@ -150,6 +154,9 @@ def _statements(
             mine, theirs = (report.models[n].domains[pair.domain].score for n in (pair.a, pair.b))
             is_same = pair.counts.wins == pair.counts.losses == 0
             line = {"pair": pair, "mine": mine, "theirs": theirs, "is_same": is_same}
+            line["floor"] = None
+            if pair.n and report.is_at_floor(pair.domain, mine, theirs):
+                line["floor"] = report.floors[pair.domain]
             said[pair.a].append(line)
     return {name: lines for name, lines in said.items() if lines}
 

@@ -11,15 +11,15 @@ The verdict is a test of non-inferiority against the specialist: with a margin o
 *survived* when its score is shown to be less than 5 points below the specialist's, it is *damaged*
 when it is shown to be more than 5 points below, and else the items *cannot tell*. Both are score
 tests for paired proportions at 2.5 %, one-sided (Tango, Statistics in Medicine 17, 1998). Where the
-specialist itself is not shown to be better than the base, there is nothing that could be kept, and
-the items cannot tell either.
+specialist itself is not shown to be better than the base, or not above the floor (see `floor`),
+there is nothing that could be kept, and the items cannot tell either.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ram_studio.errors import EvaluationError
@@ -133,7 +133,12 @@ def retention(
                 for row in zip(*answers, strict=True)
                 if all(answer.is_scored for answer in row)
             ]
-            found.append(_verdict(rows, (domain, merge, specialist, base), margin))
+            verdict = _verdict(rows, (domain, merge, specialist, base), margin)
+            if rows and report.is_at_floor(domain, verdict.specialist_score):
+                floor = f"the {100 * report.floors[domain]:.0f} % that nonsense gets"
+                why = f"as {specialist} is not above {floor}"
+                verdict = replace(verdict, outcome="cannot tell", why=why, items_needed=None)
+            found.append(verdict)
     return tuple(found)
 
 

@@ -207,13 +207,18 @@ def _number(value: float) -> float | None:
 
 @dataclass(frozen=True)
 class EvalReport:
-    """Models scored on the same prompts: suite, seed and items per domain, one result per model."""
+    """Models scored on the same prompts: suite, seed and items per domain, one result per model.
+
+    floors: by domain the share of right answers that nonsense gets, see `floor.floors`; without an
+    entry where it is not known.
+    """
 
     suite: str
     seed: int
     n: int
     items: dict[str, tuple[Question, ...]]
     models: dict[str, ModelResult]
+    floors: Mapping[str, float] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -221,6 +226,7 @@ class EvalReport:
         seed: int,
         asked: Mapping[str, Sequence[Question]],
         models: dict[str, ModelResult],
+        floors: Mapping[str, float] | None = None,
     ) -> "EvalReport":
         """Return the report of these questions by suite; n is that of the largest domain."""
         items: dict[str, list[Question]] = {}
@@ -228,16 +234,21 @@ class EvalReport:
             items.setdefault(question.domain, []).append(question)
         n = max((len(questions) for questions in items.values()), default=0)
         fixed = {domain: tuple(questions) for domain, questions in items.items()}
-        return EvalReport(",".join(suites), seed, n, fixed, models)
+        return EvalReport(",".join(suites), seed, n, fixed, models, floors or {})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return {"suite", "seed", "n", "models": {NAME: {...}}}, without the single answers."""
+        """Return {"suite", "seed", "n", "floors", "models": {NAME: {...}}}, without answers."""
         return {
             "suite": self.suite,
             "seed": self.seed,
             "n": self.n,
+            "floors": dict(self.floors),
             "models": {name: result.to_dict() for name, result in self.models.items()},
         }
+
+    def is_at_floor(self, domain: str, *scores: float) -> bool:
+        """Return whether none of these scores is above what nonsense gets in a domain."""
+        return domain in self.floors and max(scores) <= self.floors[domain]
 
     def to_frame(self) -> "DataFrame":
         """Return one row per model and domain: n, correct, score, stderr, low95, high95."""

@@ -10,7 +10,8 @@ These are the rules of the Berkeley Function Calling Leaderboard's checker; wher
 differ is listed and counted in tests/evals/test_bfcl_agreement.py.
 
 Irrelevance is passed by saying anything that is not a call, so a model that calls nothing at all
-passes it too: read it beside the other four. An empty answer is wrong everywhere.
+passes it too: read it beside the other four. An answer that was cut off, or only repeats itself,
+does not pass it. An empty answer is wrong everywhere.
 """
 
 import re
@@ -42,6 +43,7 @@ def _asked(row: dict[str, Any]) -> dict[str, Any]:
         "prompt": row["request"],
         "gold": "; ".join(_written(call) for call in row["calls"]) or "(no call)",
         "spec": row["calls"],
+        "must_end": row["category"] == IRRELEVANCE,
         "tools": tuple(
             {"type": "function", "function": {"name": name, **functions[name]}}
             for name in row["tools"]
@@ -64,8 +66,10 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
         for call in parse_calls(text)
     ]
     if question.category == IRRELEVANCE:
-        note = "" if not calls else f"calls {calls[0].name}, though no function fits"
-        return Verdict(not calls, note)
+        if calls:
+            return Verdict(False, f"calls {calls[0].name}, though no function fits")
+        is_loop = _repeats(text)
+        return Verdict(not is_loop, "only repeats itself" if is_loop else "")
     if not calls:
         return Verdict(False, "no call found in the answer")
     if len(calls) != len(question.spec):
@@ -78,6 +82,13 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     call = calls[faults.index(row)]
     named = [i for i, wanted in enumerate(question.spec) if wanted["name"] == call.name]
     return Verdict(False, (row[named[0]] if named else row[0]) or "the same call twice")
+
+
+def _repeats(text: str) -> bool:
+    """Return whether most runs of four words of an answer occurred before in it."""
+    words = text.lower().split()
+    runs = [tuple(words[i : i + 4]) for i in range(len(words) - 3)]
+    return 2 * len(set(runs)) < len(runs)
 
 
 def _pairs_up(faults: Sequence[Sequence[str]], used: frozenset[int] = frozenset()) -> bool:
@@ -159,4 +170,4 @@ def _plain(text: str) -> str:
     return _IGNORED.sub("", text).lower().replace("'", '"')
 
 
-SUITE = Suite("tool", 3, "Tool use", shipped("tool", MAX_NEW_TOKENS, _asked), judge)
+SUITE = Suite("tool", 4, "Tool use", shipped("tool", MAX_NEW_TOKENS, _asked), judge)

@@ -1,0 +1,71 @@
+"""What nonsense scores, and that nothing is concluded from scores that are no better."""
+
+from itertools import cycle
+
+import pytest
+from loopback_endpoint import serve
+from test_retention import report
+
+from ram_studio.app.check import view
+from ram_studio.evals import EndpointEngine, evaluate
+from ram_studio.evals.asking import SuiteRun
+from ram_studio.evals.question import Reply
+from ram_studio.evals.report.floor import floors
+from ram_studio.evals.report.retention import verdicts_of
+from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
+
+SUITES = ("demo", "tool", "math", "instructions")
+
+
+@pytest.mark.parametrize("said", ["the the the the the the the the", "[]", "yes"])
+def test_always_saying_the_same_never_beats_the_stated_floor(said):
+    with serve(lambda body: said) as server:
+        found = evaluate({"one": EndpointEngine(server.url)}, "tool,math,instructions", limit=15)
+    row = found.models["one"]
+    for domain, score in row.domains.items():
+        assert score.score <= found.floors[domain] < 0.6
+    assert found.to_dict()["floors"] == found.floors
+
+
+def test_every_suite_has_a_floor_which_is_the_same_each_time():
+    asked = {n: ALL_SUITES[n].make(SuiteSettings(len, limit=20, seed=1)) for n in SUITES}
+    found = floors(asked)
+    assert set(found) == {q.domain for own in asked.values() for q in own}
+    assert found == floors(asked)
+    # What many questions want is what a constant can always say.
+    questions = asked["math"]
+    usual = max(sum(q.gold == other.gold for q in questions) for other in questions)
+    assert found["math"] >= usual / len(questions)
+
+
+def test_code_is_judged_by_its_tests_and_nonsense_passes_none():
+    asked = {"code": ALL_SUITES["code"].make(SuiteSettings(len, limit=3))}
+    assert floors(asked)["code"] <= 1 / 3
+
+
+def test_a_request_that_no_function_fits_is_not_passed_by_talking_without_end():
+    suite = ALL_SUITES["tool"]
+    question = next(q for q in suite.make(SuiteSettings(len)) if q.category == "irrelevance")
+    run = SuiteRun("m", None, None, suite)
+    talk = "I am sorry, none of these functions can do that for you today."
+    verdicts = {
+        (text, finish): run._verdict(question, Reply(text, "", finish, "cut off")).is_correct
+        for text in (talk, "the " * 40)
+        for finish in ("end", "length")
+    }
+    assert [key for key, is_correct in verdicts.items() if is_correct] == [(talk, "end")]
+
+
+def test_at_the_floor_nothing_is_said_to_be_kept_or_as_good():
+    marks = cycle("10000")
+    low = "".join(next(marks) for _ in range(200))
+    found = report(base="0" * 200, coder=low, ram=low)
+    (before,) = verdicts_of(found, {"code": "coder"}, "base")
+    assert before.outcome == "survived"
+    found = type(found)(**{**vars(found), "floors": {"code": 0.2}})
+    (after,) = verdicts_of(found, {"code": "coder"}, "base")
+    assert after.outcome == "cannot tell"
+    assert "not above the 20 % that nonsense gets" in after.sentence()
+    page = view.report_html(found, ["coder"])
+    assert "exactly as good" not in page
+    assert "neither above the 20.0 % that nonsense gets" in page
