@@ -22,9 +22,11 @@ from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.header import read_header
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
-from ram_studio.errors import CheckpointError, EvaluationError, Stopped
+from ram_studio.errors import CheckpointError, EvaluationError, SettingsError, Stopped
+from ram_studio.evals.answering.chat_template import RENDERER
 from ram_studio.evals.answering.decode import Sampling, decode, ending_ids, load_model
 from ram_studio.evals.suites.demo.tasks import DOMAINS, make_items
+from ram_studio.resources import asset_path
 
 MAX_NEW_TOKENS = 48
 _BATCH = 64
@@ -42,6 +44,22 @@ def training_prompts(examples: int, seed: int) -> tuple[str, ...]:
     domains = [make_items(domain, share, seed, split="train") for domain in DOMAINS]
     rows = zip(*domains, strict=True)
     return tuple(item.prompt for row in rows for item in row)[:examples]
+
+
+def check_knows_examples(source: str | Path, name: str) -> None:
+    """Raise SettingsError for a model that `training_prompts` say nothing about.
+
+    They are the example suite's tasks, for models with the example's vocabulary.
+    """
+    own = open_checkpoint(source, name=name).folder / "tokenizer.json"
+    example = asset_path("example", "base", "tokenizer.json")
+    if not own.is_file() or own.read_bytes() != example.read_bytes():
+        raise SettingsError(
+            f'Agent "{name}": the built-in prompts are the example\'s small tasks and say nothing '
+            "about this model, whose vocabulary is another. Give a text file with prompts of what "
+            "it was trained for, one a line: ram-studio fisher --prompts FILE; a merge takes its "
+            "folder as the setting files."
+        )
 
 
 def estimate_fisher(
@@ -95,7 +113,7 @@ def _sample(
     """Return (prompt ids, sampled answer ids) per prompt, in order."""
     import torch
 
-    encoded = [tokenizer.encode(prompt) for prompt in prompts]
+    encoded = [_encoded(tokenizer, prompt) for prompt in prompts]
     pairs: list[tuple[list[int], list[int]]] = []
     for start in range(0, len(encoded), _BATCH):
         batch = encoded[start : start + _BATCH]
@@ -111,6 +129,18 @@ def _sample(
         )
         pairs += zip(batch, rows, strict=True)
     return pairs
+
+
+def _encoded(tokenizer: Any, prompt: str) -> list[int]:
+    """Return a prompt's ids, in the model's own chat template where it has one."""
+    if not getattr(tokenizer, "chat_template", None):
+        return list(tokenizer.encode(prompt))
+    text = RENDERER.render(
+        tokenizer.get_chat_template(),
+        [{"role": "user", "content": prompt}],
+        special=tokenizer.special_tokens_map,
+    )
+    return list(tokenizer.encode(text, add_special_tokens=False))
 
 
 def _add_squared_gradient(
@@ -209,6 +239,8 @@ def with_fisher_files(
 
     A recipe that names its files, or that is of another method, comes back as it is. Files of the
     same model, prompts and seed are used again.
+
+    Raises: SettingsError for agents that the built-in prompts say nothing about.
     """
     from ram_studio.algorithm.methods import make_settings
     from ram_studio.algorithm.methods.fisher import FisherSettings
@@ -219,6 +251,7 @@ def with_fisher_files(
     assert isinstance(settings, FisherSettings), "the method's own"
     prompts = training_prompts(settings.examples, recipe.seed)
     for name, source in recipe.agents.items():
+        check_knows_examples(source, name)
         path = fisher_path(folder, name)
         fingerprint = open_checkpoint(source, name=name).fingerprint
         wanted = (FORMAT, fingerprint, str(recipe.seed), prompts_digest(prompts))

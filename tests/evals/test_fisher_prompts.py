@@ -1,0 +1,33 @@
+"""Fisher information on prompts that say something about the model."""
+
+import pytest
+import typer
+from chat_model import make_chat_model
+from typer.testing import CliRunner
+
+from ram_studio.cli.fisher_command import fisher as command
+from ram_studio.errors import SettingsError
+from ram_studio.evals import fisher
+from ram_studio.evals.answering.decode import load_tokenizer
+from ram_studio.resources import asset_path
+
+
+def test_another_model_needs_prompts_of_its_own_and_gets_them_in_its_template(tmp_path):
+    folder = make_chat_model(tmp_path / "chat")
+    # Another vocabulary: the stand-in's is the example's.
+    other = folder / "tokenizer.json"
+    other.write_text(other.read_text("utf-8") + "\n", "utf-8")
+    fisher.check_knows_examples(asset_path("example", "coding"), "coding")
+    with pytest.raises(SettingsError, match=r"mine.: the built-in .* --prompts FILE"):
+        fisher.check_knows_examples(folder, "mine")
+    app = typer.Typer()
+    app.command()(command)
+    options = ["--agent", f"mine={folder}", "--out", str(tmp_path / "out")]
+    assert isinstance(CliRunner().invoke(app, options).exception, SettingsError)
+    assert not (tmp_path / "out").exists()
+
+    tokenizer = load_tokenizer(folder)
+    plain = tokenizer.encode("Say hi.")
+    assert len(fisher._encoded(tokenizer, "Say hi.")) > len(plain)
+    example = load_tokenizer(asset_path("example", "base"))
+    assert fisher._encoded(example, "Say hi.") == list(example.encode("Say hi."))
