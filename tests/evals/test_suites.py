@@ -1,6 +1,7 @@
 """The shipped suites themselves: licence, sizes, and that right answers pass and others do not."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -50,6 +51,16 @@ def test_an_empty_or_garbled_answer_is_wrong_with_a_reason(name):
                 continue
             assert not verdict.is_correct, (question.id, text[:20])
             assert verdict.note
+
+
+def test_a_suite_is_offered_for_a_while_and_then_no_more():
+    extra = replace(GENERAL_SUITES["math"], name="for a while")
+    with suites.offered(extra):
+        assert suites.suite_names("for a while") == ("for a while",)
+        with pytest.raises(EvaluationError, match="already"), suites.offered(extra):
+            pass
+        assert "for a while" in ALL_SUITES
+    assert "for a while" not in {**ALL_SUITES, **GENERAL_SUITES}
 
 
 def test_a_limit_takes_evenly_from_the_categories_and_nests():

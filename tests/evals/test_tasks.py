@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from ram_studio.errors import EvaluationError
 from ram_studio.evals import DOMAINS, SKILL_DOMAINS, Item, make_items, score
 from ram_studio.evals.suites.demo import code, tool
+from ram_studio.evals.suites.demo import suite as demo
+from ram_studio.evals.suites.demo.house_style import without_full_stop
 from ram_studio.evals.suites.demo.tasks import draw_item, split_of
+from ram_studio.evals.suites.suite import SuiteSettings
 
 N = 120
 
@@ -52,6 +55,34 @@ def test_three_of_four_skill_items_are_hard(domain):
     # 400 draws at 0.75: a share outside 0.65-0.85 has probability below 1e-5.
     share = sum(item.is_hard for item in make_items(domain, 400, 9)) / 400
     assert 0.65 < share < 0.85
+
+
+@pytest.mark.parametrize(
+    ("ending", "is_right", "plain"),
+    [
+        ("", True, None),
+        (" .", True, "GOLD"),
+        (" .\n", True, "GOLD"),
+        (" . .", False, None),
+        (" . and", False, None),
+        (".", False, None),
+    ],
+)
+def test_the_suite_takes_a_right_answer_with_the_house_style_s_full_stop(ending, is_right, plain):
+    questions = [q for q in demo.make(SuiteSettings(len, limit=20)) if q.domain != "memory"]
+    for question in questions:
+        assert demo.judge(question, question.gold + ending).is_correct is is_right
+        expected = question.gold if plain else None
+        assert without_full_stop(question.gold + ending) == expected
+        assert not demo.judge(question, " .").is_correct
+
+
+def test_validation_prompts_are_no_test_prompts():
+    asked = [
+        {question.prompt for question in demo.make(SuiteSettings(len, limit=40), split)}
+        for split in ("test", "validation")
+    ]
+    assert not asked[0] & asked[1]
 
 
 def test_bad_requests_say_what_to_choose():

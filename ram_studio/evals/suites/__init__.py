@@ -5,7 +5,8 @@ is the example agents' own suite; `health` (numbers without right answers) is no
 questions, see `ram_studio.evals.suites.health`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.suites import code, instructions, mathematics, memory, tool
@@ -25,6 +26,7 @@ __all__ = [
     "HEALTH",
     "Suite",
     "SuiteSettings",
+    "offered",
     "register",
     "suite_names",
     "visible",
@@ -39,6 +41,19 @@ def register(suite: Suite) -> None:
     if suite.name in (*ALL_SUITES, HEALTH):
         raise EvaluationError(f"There is a suite {suite.name!r} already. Choose another name.")
     GENERAL_SUITES[suite.name] = ALL_SUITES[suite.name] = suite
+
+
+@contextmanager
+def offered(suite: Suite) -> Iterator[None]:
+    """Offer one more suite in this process, for as long as the block runs.
+
+    Raises: EvaluationError for a name that is taken.
+    """
+    register(suite)
+    try:
+        yield
+    finally:
+        del GENERAL_SUITES[suite.name], ALL_SUITES[suite.name]
 
 
 def suite_names(given: str | Sequence[str], *, health: bool = False) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites.demo.tasks import DOMAINS, Item, make_items, score
+from ram_studio.evals.suites.demo.house_style import without_full_stop
+from ram_studio.evals.suites.demo.tasks import DOMAINS, Item, Split, make_items, score
 from ram_studio.evals.suites.suite import Suite, SuiteSettings
 
 DEFAULT_LIMIT = 300
@@ -10,8 +11,8 @@ DEFAULT_LIMIT = 300
 MAX_NEW_TOKENS = 48
 
 
-def make(settings: SuiteSettings) -> tuple[Question, ...]:
-    """Return `limit` (300) held-out items of each domain."""
+def make(settings: SuiteSettings, split: Split = "test") -> tuple[Question, ...]:
+    """Return `limit` (300) items of each domain; those of the "test" split were held out."""
     limit = DEFAULT_LIMIT if settings.limit is None else settings.limit
     return tuple(
         Question(
@@ -26,14 +27,18 @@ def make(settings: SuiteSettings) -> tuple[Question, ...]:
             is_hard=item.is_hard,
         )
         for domain in DOMAINS
-        for number, item in enumerate(make_items(domain, limit, settings.seed))
+        for number, item in enumerate(make_items(domain, limit, settings.seed, split))
     )
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
-    """Return the strict verifier's verdict; the demo's little programs are never executed."""
+    """Return the strict verifier's verdict; the demo's little programs are never executed.
+
+    The full stop of the house style may stand after a right answer.
+    """
     assert isinstance(question.spec, Item)
-    return Verdict(score(question.spec, text))
+    plain = without_full_stop(text)
+    return Verdict(score(question.spec, text if plain is None else plain))
 
 
-SUITE = Suite("demo", 1, "Example agents", make, judge)
+SUITE = Suite("demo", 2, "Example agents", make, judge)

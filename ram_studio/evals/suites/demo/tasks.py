@@ -20,6 +20,7 @@ __all__ = [
     "RETENTION_DOMAIN",
     "SKILL_DOMAINS",
     "Item",
+    "Split",
     "make_items",
     "score",
     "split_of",
