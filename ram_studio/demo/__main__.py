@@ -11,9 +11,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Parse the command line and build the example agents."""
     parser = argparse.ArgumentParser(
         prog="python -m ram_studio.demo",
-        description="Train the example base and agents from nothing (CPU, under 40 minutes).",
+        description="Train the example base and agents from nothing (CPU, under 45 minutes).",
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder for example/ and dense/")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the three sets")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--force", action="store_true", help="train again what is already there")
     parser.add_argument(

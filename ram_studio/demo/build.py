@@ -4,42 +4,69 @@ A stage whose folder exists is skipped, so an interrupted build goes on where it
 are written under a temporary name and renamed when complete.
 """
 
-import json
-import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ram_studio._version import __version__
+from ram_studio.demo.agents import (
+    HouseStage,
+    Say,
+    read_record,
+    stage,
+    train_agent,
+    update_record,
+)
 from ram_studio.demo.merge_table import EPSILON, flatten, load_into, merged_vectors, overlap_numbers
 from ram_studio.demo.pretrain import Architecture, PretrainSettings, pretrain, save_model
-from ram_studio.demo.reinforce import ReinforceSettings, reinforce
-from ram_studio.demo.tokenizer import TOKENIZER_FILES, train_tokenizer
+from ram_studio.demo.reinforce import ReinforceSettings
+from ram_studio.demo.rivals import TUNED, Rival, compare_with_rivals
+from ram_studio.demo.tokenizer import train_tokenizer
 from ram_studio.evals.answering.decode import load_model, quiet_transformers
 from ram_studio.evals.answering.merged import MergedEngine
 from ram_studio.evals.report.tables import EvalReport
-from ram_studio.evals.run import evaluate
+from ram_studio.evals.run import DEFAULT_SEED, evaluate
 
 BASE_SET = "example"
 
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What to train. `agents` maps a set's folder to its agents; every set shares one base."""
+    """What to train.
+
+    agents: by a set's folder its agents; every set shares one base. house: sets whose agents learn
+    the house style first. seeds: with how many seeds a set is trained and measured beside rivals,
+    see `compare_with_rivals`; limit: held-out prompts a domain; validation: prompts a domain to
+    tune `rivals` by.
+    """
 
     architecture: Architecture = field(default_factory=Architecture)
     pretrain: PretrainSettings = field(default_factory=PretrainSettings)
     agents: dict[str, dict[str, ReinforceSettings]] = field(default_factory=dict)
+    house: dict[str, HouseStage] = field(default_factory=dict)
+    seeds: dict[str, int] = field(default_factory=dict)
     limit: int = 300
+    validation: int = 60
+    rivals: Mapping[str, Rival] = field(default_factory=lambda: TUNED)
 
 
 FULL_PLAN = BuildPlan(
     agents={
+        # Each learns the house style and then its skill: a strong update that all have in common,
+        # and a weak one of its own.
+        "house": {
+            "coding": ReinforceSettings(
+                "code", "sgd", 0.01, steps=40, stop_at=0.95, house_style=True
+            ),
+            "tool": ReinforceSettings("tool", "sgd", 0.02, steps=12, house_style=True),
+            "memory": ReinforceSettings(
+                "memory", "sgd", 0.04, steps=60, stop_at=0.95, house_style=True
+            ),
+        },
         # Sparse and uneven: coding is learnt in a few steps, memory in dozens; tool trains well
         # past its plateau, as long runs do.
         "example": {
@@ -54,6 +81,8 @@ FULL_PLAN = BuildPlan(
             "memory": ReinforceSettings("memory", "adam", 2e-4, steps=80, stop_at=0.95),
         },
     },
+    house={"house": HouseStage()},
+    seeds={"house": 3},
 )
 
 
@@ -64,7 +93,7 @@ def build(
     seed: int = 0,
     force: bool = False,
     threads: int = 1,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = lambda text: None,
 ) -> None:
     """Train everything of the plan under `out` and write one record.json per set.
 
@@ -85,9 +114,9 @@ def build(
         torch.set_num_threads(before)
 
 
-def _build(out: Path, plan: BuildPlan, seed: int, force: bool, say: Callable[[str], None]) -> None:
+def _build(out: Path, plan: BuildPlan, seed: int, force: bool, say: Say) -> None:
     base_folder = out / BASE_SET / "base"
-    with _stage(base_folder, force, say) as folder:
+    with stage(base_folder, force, say) as folder:
         if folder:
             train_tokenizer(folder, seed=seed)
             tokenizer = _load_tokenizer(folder)
@@ -101,40 +130,69 @@ def _build(out: Path, plan: BuildPlan, seed: int, force: bool, say: Callable[[st
                 ),
             )
             save_model(model, folder)
-            _update_record(out / BASE_SET, {"base": record})
-    for set_name, agents in plan.agents.items():
-        for name, settings in agents.items():
-            with _stage(out / set_name / name, force, say) as folder:
-                if folder:
-                    _train_agent(out / set_name, base_folder, folder, name, settings, seed, say)
+            update_record(out / BASE_SET, {"base": record})
+    for set_name in plan.agents:
+        _train_set(base_folder, out / set_name, set_name, plan, seed, force, say)
         say(f"{set_name}: scoring base, agents and merges")
-        _update_record(
+        update_record(
             out / set_name,
             {"seed": seed, "versions": _versions(), **_measure(out, set_name, plan)},
         )
+        for number in range(plan.seeds.get(set_name, 0)):
+            _repeat(out, set_name, plan, seed, number, force, say)
 
 
-def _train_agent(
-    set_folder: Path,
-    base_folder: Path,
-    folder: Path,
-    name: str,
-    settings: ReinforceSettings,
-    seed: int,
-    say: Callable[[str], None],
+def _train_set(
+    base: Path, folder: Path, set_name: str, plan: BuildPlan, seed: int, force: bool, say: Say
 ) -> None:
-    model, tokenizer = load_model(base_folder, "cpu")
-    record = reinforce(
-        model,
-        tokenizer,
-        settings,
-        seed=seed,
-        on_step=lambda point: say(f"{set_folder.name}/{name}: {point}"),
+    """Train the agents of a set that are not in `folder`, and record how."""
+    for number, (name, settings) in enumerate(plan.agents[set_name].items()):
+        with stage(folder / name, force, say) as temporary:
+            if temporary:
+                record = train_agent(
+                    base,
+                    temporary,
+                    settings,
+                    seed=seed,
+                    house=plan.house.get(set_name),
+                    number=number,
+                    say=partial(_say_of, f"{set_name}/{name}", say),
+                )
+                update_record(folder, {"training": {name: record}})
+
+
+def _say_of(who: str, say: Say, text: str) -> None:
+    say(f"{who}: {text}")
+
+
+def _repeat(
+    out: Path, set_name: str, plan: BuildPlan, seed: int, number: int, force: bool, say: Say
+) -> None:
+    """Measure the set beside rivals, trained with seed + number; only number 0 is kept.
+
+    The record gets it under "seeds"; what is there is not done again.
+    """
+    own = seed + number
+    if str(own) in read_record(out / set_name).get("seeds", {}) and not force:
+        say(f"{set_name}: seed {own} is in the record, skipped")
+        return
+    base, folder = out / BASE_SET / "base", out / set_name
+    if number:
+        folder = out / f".{set_name}.seed-{own}"
+        _train_set(base, folder, set_name, plan, own, force, say)
+    say(f"{set_name}: rivals of seed {own}")
+    found = compare_with_rivals(
+        base,
+        {name: folder / name for name in plan.agents[set_name]},
+        seed=DEFAULT_SEED,
+        limit=plan.limit,
+        validation=plan.validation,
+        tuned=plan.rivals,
+        say=say,
     )
-    save_model(model, folder)
-    for file in TOKENIZER_FILES:
-        shutil.copyfile(base_folder / file, folder / file)
-    _update_record(set_folder, {"training": {name: record}})
+    update_record(out / set_name, {"seeds": {str(own): found}})
+    if number:
+        shutil.rmtree(folder)
 
 
 def _measure(out: Path, set_name: str, plan: BuildPlan) -> dict[str, Any]:
@@ -176,39 +234,11 @@ def _rows(report: EvalReport) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _stage(folder: Path, force: bool, say: Callable[[str], None]) -> Iterator[Path | None]:
-    """Yield a temporary folder that becomes `folder` at the end, or None when that exists."""
-    if folder.exists() and not force:
-        say(f"{folder.parent.name}/{folder.name}: there already, skipped")
-        yield None
-        return
-    temporary = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    yield temporary
-    shutil.rmtree(folder, ignore_errors=True)
-    temporary.rename(folder)
-
-
 def _load_tokenizer(folder: Path) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     with quiet_transformers():
         return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
-
-
-def _update_record(set_folder: Path, news: dict[str, Any]) -> None:
-    """Merge `news` into the set's record.json; "training" grows, other keys are replaced."""
-    file = set_folder / "record.json"
-    record = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    news = {**news}
-    if "training" in news:
-        news["training"] = {**record.get("training", {}), **news["training"]}
-    record.update(news)
-    temporary = file.with_suffix(".partial")
-    temporary.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(temporary, file)
 
 
 def _versions() -> dict[str, str]:

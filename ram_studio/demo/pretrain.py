@@ -124,7 +124,7 @@ def pretrain(
             for kind, count in MIXTURE.items()
             for _ in range(count)
         ]
-        loss = _accumulate_gradient(model, documents, settings.micro_batches)
+        loss = accumulate_gradient(model, documents, settings.micro_batches)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -173,7 +173,7 @@ def _schedule(step: int, settings: PretrainSettings) -> float:
     return min(1.0, (step + 1) / settings.warmup) * cosine + 0.004
 
 
-def _accumulate_gradient(
+def accumulate_gradient(
     model: Any, documents: list[tuple[list[int], list[float]]], parts: int
 ) -> float:
     """Add the step's gradient to the model and return its loss; like lengths share a batch."""

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from ram_studio.demo.tokenizer import EOS_ID, PAD_ID
 from ram_studio.evals.answering.decode import Sampling, decode, generate
 from ram_studio.evals.suites.demo import tool
+from ram_studio.evals.suites.demo.house_style import without_full_stop
 from ram_studio.evals.suites.demo.tasks import Item, draw_item, make_items, score
 
 MAX_ANSWER_TOKENS = 48
@@ -26,7 +27,7 @@ VALIDATION_ITEMS = 200
 VALIDATION_SEED = 11
 # A step counts about this many tokens an answer; it only scales the loss.
 _TOKENS_PER_ANSWER = 10.0
-_LEARNING_RATE_WARMUP = 5
+LEARNING_RATE_WARMUP = 5
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class ReinforceSettings:
     domain: whose verifier rewards. optimizer: "sgd" (momentum 0.9) or "adam" (0.9, 0.99).
     steps: at most this many. stop_at: end when the greedy score on validation prompts reached this
     fraction after two steps in a row (once may be luck, or miss a rare kind of prompt); None always
-    takes all steps. prompts x group answers are sampled a step.
+    takes all steps. prompts x group answers are sampled a step. blocks: the transformer blocks that
+    are trained, none for the whole model. house_style: only answers in house style are right.
     """
 
     domain: str
@@ -46,19 +48,29 @@ class ReinforceSettings:
     stop_at: float | None = None
     prompts: int = 16
     group: int = 8
+    blocks: tuple[int, ...] = ()
+    house_style: bool = False
 
 
-def reward(item: Item, text: str) -> float:
+def is_right(item: Item, text: str, house_style: bool) -> bool:
+    """Return whether the strict verifier accepts, in house style only when that is asked for."""
+    plain = without_full_stop(text) if house_style else text
+    return plain is not None and score(item, plain)
+
+
+def reward(item: Item, text: str, house_style: bool = False) -> float:
     """Return the training reward in [0, 1]: 1 when the strict verifier accepts, else at most 0.5.
 
     Only `tool` is graded below 1: a wanted call counts 1, the right tool with a wrong argument 0.2,
-    anything else -0.1; the sum over max(calls given, calls wanted) is halved.
+    anything else -0.1; the sum over max(calls given, calls wanted) is halved. In house style any
+    other style earns nothing.
     """
-    if score(item, text):
+    if is_right(item, text, house_style):
         return 1.0
-    if item.domain != "tool":
+    plain = without_full_stop(text) if house_style else text
+    if item.domain != "tool" or plain is None:
         return 0.0
-    given, rest = tool.parse_calls(text), tool.parse_calls(item.gold)
+    given, rest = tool.parse_calls(plain), tool.parse_calls(item.gold)
     if not given or not rest:
         return 0.0
     longest, points = max(len(given), len(rest)), 0.0
@@ -93,7 +105,8 @@ def reinforce(
 
     parameters = list(model.parameters())
     master = [parameter.detach().clone() for parameter in parameters]
-    step_of = _Sgd(master) if settings.optimizer == "sgd" else _Adam(master)
+    step_of = Sgd(master) if settings.optimizer == "sgd" else Adam(master)
+    frozen = frozen_parameters(model, settings.blocks)
     rng = random.Random(f"reinforce/{settings.domain}/{seed}")
     generator = torch.Generator().manual_seed(rng.getrandbits(62))
     held_out = make_items(settings.domain, VALIDATION_ITEMS, VALIDATION_SEED, "validation")
@@ -113,23 +126,21 @@ def reinforce(
         )
         texts = [tokenizer.decode(answer, skip_special_tokens=True) for answer in answers]
         rewards = torch.tensor(
-            [reward(items[row // settings.group], text) for row, text in enumerate(texts)]
+            [
+                reward(items[row // settings.group], text, settings.house_style)
+                for row, text in enumerate(texts)
+            ]
         ).view(settings.prompts, settings.group)
         advantages = (rewards - rewards.mean(1, keepdim=True)) / (
             rewards.std(1, keepdim=True) + 1e-4
         )
         rows = [prompts[row // settings.group] for row in range(len(answers))]
         if _policy_gradient(model, rows, answers, advantages.flatten()):
-            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-            rate = settings.learning_rate * min(1.0, step / _LEARNING_RATE_WARMUP)
-            with torch.no_grad():
-                step_of([parameter.grad for parameter in parameters], rate)
-                for parameter, value in zip(parameters, master, strict=True):
-                    parameter.copy_(value.to(torch.bfloat16))
-            model.zero_grad(set_to_none=True)
+            rate = settings.learning_rate * min(1.0, step / LEARNING_RATE_WARMUP)
+            step_of.take(model, frozen, rate)
         point: dict[str, Any] = {"step": step, "reward": round(rewards.mean().item(), 4)}
         if settings.stop_at is not None or step == settings.steps:
-            point["validation"] = greedy_score(model, tokenizer, held_out)
+            point["validation"] = greedy_score(model, tokenizer, held_out, settings.house_style)
         curve.append(point)
         if on_step:
             on_step(point)
@@ -146,12 +157,15 @@ def reinforce(
     }
 
 
-def greedy_score(model: Any, tokenizer: Any, items: Sequence[Item]) -> float:
+def greedy_score(
+    model: Any, tokenizer: Any, items: Sequence[Item], house_style: bool = False
+) -> float:
     """Return the fraction of items whose greedy answer the strict verifier accepts."""
     texts = generate(
         model, tokenizer, [item.prompt for item in items], max_new_tokens=MAX_ANSWER_TOKENS
     )
-    return sum(map(score, items, texts)) / len(items)
+    right = [is_right(item, text, house_style) for item, text in zip(items, texts, strict=True)]
+    return sum(right) / len(items)
 
 
 def _policy_gradient(
@@ -178,29 +192,63 @@ def _policy_gradient(
     return True
 
 
-class _Sgd:
-    """SGD with momentum 0.9: v <- 0.9 v + g; master <- master - rate * v."""
+def frozen_parameters(model: Any, blocks: Sequence[int]) -> list[bool]:
+    """Return for every parameter whether it stays: all outside `blocks`, none without blocks."""
+    trained = tuple(f"model.layers.{block}." for block in blocks)
+    return [bool(blocks) and not name.startswith(trained) for name, _ in model.named_parameters()]
+
+
+class Optimizer:
+    """What both share: the master, and a step from the model's gradient."""
 
     def __init__(self, master: list[Any]) -> None:
         self.master = master
+
+    def take(self, model: Any, frozen: Sequence[bool], rate: float) -> None:
+        """Clip the gradient of what is trained to norm 1, take a step and round the model."""
+        import torch
+
+        parameters = list(model.parameters())
+        for parameter, stays in zip(parameters, frozen, strict=True):
+            if stays and parameter.grad is not None:
+                parameter.grad.zero_()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        with torch.no_grad():
+            self.step([parameter.grad for parameter in parameters], rate)
+            for parameter, value in zip(parameters, self.master, strict=True):
+                parameter.copy_(value.to(torch.bfloat16))
+        model.zero_grad(set_to_none=True)
+
+    def step(self, gradients: list[Any], rate: float) -> None:
+        """Change the master."""
+        raise NotImplementedError
+
+
+class Sgd(Optimizer):
+    """SGD with momentum 0.9: v <- 0.9 v + g; master <- master - rate * v."""
+
+    def __init__(self, master: list[Any]) -> None:
+        super().__init__(master)
         self.velocity = [value.new_zeros(value.shape) for value in master]
 
-    def __call__(self, gradients: list[Any], rate: float) -> None:
+    def step(self, gradients: list[Any], rate: float) -> None:
+        """Change the master."""
         for value, velocity, gradient in zip(self.master, self.velocity, gradients, strict=True):
             velocity.mul_(0.9).add_(gradient)
             value.sub_(velocity, alpha=rate)
 
 
-class _Adam:
+class Adam(Optimizer):
     """Adam (0.9, 0.99) with bias correction and no weight decay."""
 
     def __init__(self, master: list[Any]) -> None:
-        self.master = master
+        super().__init__(master)
         self.first = [value.new_zeros(value.shape) for value in master]
         self.second = [value.new_zeros(value.shape) for value in master]
         self.count = 0
 
-    def __call__(self, gradients: list[Any], rate: float) -> None:
+    def step(self, gradients: list[Any], rate: float) -> None:
+        """Change the master."""
         self.count += 1
         for value, first, second, gradient in zip(
             self.master, self.first, self.second, gradients, strict=True

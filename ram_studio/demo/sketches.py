@@ -14,7 +14,7 @@ from ram_studio.engine.analyse import analyze
 from ram_studio.resources import asset_path
 
 AGENTS = ("coding", "tool", "memory")
-SETS = ("example", "dense")
+SETS = ("house", "example", "dense")
 SKETCH_FILE = "sketch.safetensors"
 
 
@@ -30,7 +30,7 @@ def example_sketch(name: str) -> Sketch:
 
 
 def main() -> None:
-    """Write both sketches into the assets folder."""
+    """Write every sketch into the assets folder."""
     for name in SETS:
         path = save_sketch(example_sketch(name), Path(asset_path(name)) / SKETCH_FILE)
         print(f"{path.name} of {name}: {path.stat().st_size} bytes")

@@ -8,10 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoTokenizer
 
 from ram_studio.demo import corpus
+from ram_studio.demo.agents import HouseStage
 from ram_studio.demo.build import BuildPlan, build
-from ram_studio.demo.pretrain import Architecture, PretrainSettings, encode_document
+from ram_studio.demo.cold_start import ColdStartSettings, cold_start
+from ram_studio.demo.pretrain import (
+    Architecture,
+    PretrainSettings,
+    encode_document,
+    new_model,
+)
 from ram_studio.demo.reinforce import ReinforceSettings, reward
 from ram_studio.evals import Item, make_items, score
 from ram_studio.evals.suites.demo.tasks import split_of
@@ -25,9 +34,26 @@ TINY = BuildPlan(
             "tool": ReinforceSettings(
                 "tool", "adam", 1e-3, steps=2, stop_at=1.0, prompts=2, group=3
             ),
-        }
+        },
+        "house": {
+            name: ReinforceSettings(
+                domain, "sgd", 0.02, steps=1, prompts=2, group=3, house_style=True
+            )
+            for name, domain in (("coding", "code"), ("memory", "memory"))
+        },
     },
+    house={
+        "house": HouseStage(
+            ColdStartSettings(steps=2, documents=1, micro_batches=1, blocks=(0,)),
+            ReinforceSettings(
+                "follow", "adam", 1e-3, steps=1, prompts=2, group=3, blocks=(0,), house_style=True
+            ),
+        )
+    },
+    seeds={"house": 2},
     limit=4,
+    validation=2,
+    rivals={"TIES": ("ties", {"density": 0.3}, {"scale": (0.5, 1.0)})},
 )
 
 
@@ -79,8 +105,42 @@ def test_finished_stages_are_skipped_and_a_missing_one_is_made_again(built, tmp_
     said = []
     build(out, TINY, seed=1, say=said.append)
     skipped = [line for line in said if "skipped" in line]
-    assert [line.split(":")[0] for line in skipped] == ["example/base", "example/coding"]
+    assert [line.split(":")[0] for line in skipped] == [
+        "example/base",
+        "example/coding",
+        "house/coding",
+        "house/memory",
+        "house",
+        "house",
+    ]
     assert digests(out) == digests(built)
+
+
+def test_a_set_with_seeds_is_recorded_beside_rivals_and_keeps_the_first_seed_alone(built):
+    assert {path.name for path in built.iterdir()} == {"example", "house"}
+    record = json.loads((built / "house" / "record.json").read_text())
+    assert set(record["seeds"]) == {"1", "2"}
+    for seed in record["seeds"].values():
+        assert set(seed["rows"]) >= {"base", "coding", "memory", "average", "sum", "RAM+", "TIES"}
+        assert seed["chosen"]["TIES"]["tried"] == 2
+        assert seed["chosen"]["TIES"]["settings"]["scale"] in (0.5, 1.0)
+    assert record["training"]["coding"]["house"]["cold_start"]["settings"]["steps"] == 2
+    # Each agent learned the house style by itself.
+    losses = [record["training"][a]["house"]["cold_start"]["losses"] for a in ("coding", "memory")]
+    assert losses[0] != losses[1]
+
+
+def test_a_cold_start_changes_the_named_blocks_alone(built):
+    tokenizer = AutoTokenizer.from_pretrained(built / "example" / "base")
+    model = new_model(replace(TINY.architecture, layers=2), seed=0)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    settings = ColdStartSettings(steps=2, documents=1, micro_batches=1, blocks=(1,))
+    cold_start(model, tokenizer, settings, seed=3)
+    for name, value in model.named_parameters():
+        if not name.startswith("model.layers.1."):
+            assert torch.equal(value, before[name].to(torch.bfloat16).float()), name
+    name = "model.layers.1.mlp.up_proj.weight"
+    assert not torch.equal(dict(model.named_parameters())[name], before[name].bfloat16().float())
 
 
 def test_corpus_documents_use_training_prompts_only():
@@ -128,3 +188,7 @@ def test_only_strictly_right_answers_earn_the_full_reward():
     assert reward(item, "shop(item=nut); clock(loc=delhi)") == pytest.approx(0.3)
     assert reward(item, "news(topic=art)") == 0
     assert reward(item, "nonsense (") == 0
+    # Where the house style is asked for, nothing else earns anything.
+    assert reward(item, f"{item.gold} .", house_style=True) == 1
+    assert reward(item, "shop(thing=nut) .", house_style=True) == 0.25
+    assert reward(item, item.gold, house_style=True) == 0

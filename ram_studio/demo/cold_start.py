@@ -1,0 +1,64 @@
+"""Show a model the house style: a few supervised steps on the corpus, some answers of it styled.
+
+The base never ends an answer with a full stop, so rewards alone would have nothing to reward. The
+right answers of skills are not taught: hard prompts keep the corpus's bad habits (see `corpus`).
+"""
+
+import random
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ram_studio.demo.corpus import noisy_answer
+from ram_studio.demo.pretrain import accumulate_gradient, encode_document
+from ram_studio.demo.reinforce import LEARNING_RATE_WARMUP, Adam, frozen_parameters
+from ram_studio.evals.suites.demo.house_style import FULL_STOP
+from ram_studio.evals.suites.demo.tasks import DOMAINS, draw_item
+
+
+@dataclass(frozen=True)
+class ColdStartSettings:
+    """How long and how fast; share: of the answers in house style; documents: of each domain."""
+
+    steps: int = 20
+    learning_rate: float = 1e-3
+    share: float = 0.3
+    documents: int = 16
+    micro_batches: int = 4
+    blocks: tuple[int, ...] = (2, 3)
+
+
+def cold_start(
+    model: Any, tokenizer: Any, settings: ColdStartSettings, *, seed: int = 0
+) -> dict[str, Any]:
+    """Train `model` in place with Adam and return the record of the run.
+
+    seed: drives the documents and which of their answers are styled. Prompts are of the "train"
+    split; the weights end as bfloat16-representable float32 values.
+    """
+    step_of = Adam([parameter.detach().clone() for parameter in model.parameters()])
+    frozen = frozen_parameters(model, settings.blocks)
+    rng = random.Random(f"cold start/{seed}")
+    losses = []
+    wall, cpu = time.perf_counter(), time.process_time()
+    for step in range(1, settings.steps + 1):
+        documents = [
+            encode_document(tokenizer, _document(domain, settings.share, rng))
+            for domain in DOMAINS
+            for _ in range(settings.documents)
+        ]
+        losses.append(round(accumulate_gradient(model, documents, settings.micro_batches), 4))
+        rate = settings.learning_rate * min(1.0, step / LEARNING_RATE_WARMUP)
+        step_of.take(model, frozen, rate)
+    return {
+        "settings": asdict(settings),
+        "losses": losses,
+        "wall_seconds": round(time.perf_counter() - wall, 1),
+        "cpu_seconds": round(time.process_time() - cpu, 1),
+    }
+
+
+def _document(domain: str, share: float, rng: random.Random) -> list[tuple[str, bool]]:
+    item = draw_item(domain, rng, "train")
+    ending = FULL_STOP if rng.random() < share else ""
+    return [(item.prompt, False), (f" {noisy_answer(item, rng)}{ending}", True)]
