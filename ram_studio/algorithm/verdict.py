@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
 from ram_studio.algorithm.sketch import Sketch
 
@@ -11,8 +13,12 @@ LITTLE_UNIQUE = 0.10
 """Below this unique share RAM is plain averaging in effect (dense example: 1 to 5 %)."""
 
 
+ALIKE = 0.3
+"""From this mean cosine on agents share an update, not only places (house style 0.6, others 0)."""
+
+
 class Verdict(NamedTuple):
-    """level: "helps", "mixed", "averages" or "alone"; text: one or two sentences."""
+    """level: "helps", "mixed", "common", "averages" or "alone"; text: one or two sentences."""
 
     level: str
     text: str
@@ -21,7 +27,8 @@ class Verdict(NamedTuple):
 def verdict(sketch: Sketch, point: int = DEFAULT_INDEX) -> Verdict:
     """Return what to expect from RAM at a ladder point, from the unique share of each agent.
 
-    RAM can protect only what one agent alone changed; everything shared is averaged.
+    RAM can protect only what one agent alone changed; everything shared is averaged. That costs
+    nothing where the agents moved it alike.
     """
     shared = sketch.model.shared[0, point]
     shares = {
@@ -34,6 +41,14 @@ def verdict(sketch: Sketch, point: int = DEFAULT_INDEX) -> Verdict:
     if len(sketch.agents) == 1 or len(shares) == 1:
         return Verdict("alone", "Only one agent changed anything: the merge is that agent.")
     overall = int(shared[:, 0].sum()) / int(shared.sum())
+    alike = mean_cosine(sketch)
+    if overall < LITTLE_UNIQUE and alike is not None and alike >= ALIKE:
+        return Verdict(
+            "common",
+            f"The agents moved much alike (mean cosine {alike:.2f}): averaging keeps what they "
+            f"have in common, a sum would apply it {len(sketch.agents)} times. What is unique, "
+            f"{overall:.1%} of all changes, keeps its full strength.",
+        )
     if overall < LITTLE_UNIQUE:
         return Verdict(
             "averages",
@@ -50,3 +65,19 @@ def verdict(sketch: Sketch, point: int = DEFAULT_INDEX) -> Verdict:
             "changes are averaged, and rescaling matters most there.",
         )
     return Verdict("helps", f"{text} Averaging would divide them by {len(sketch.agents)}.")
+
+
+def mean_cosine(sketch: Sketch) -> float | None:
+    """Return the mean cosine between two agents' tau over the model, epsilon 0.
+
+    None without the sums for it, or when fewer than two agents changed anything.
+    """
+    if sketch.relations is None:
+        return None
+    dots = sketch.relations.dots.sum(0)
+    norms = np.sqrt(dots.diagonal())
+    moved = np.flatnonzero(norms)
+    if len(moved) < 2:
+        return None
+    cosines = (dots / np.outer(norms, norms).clip(np.finfo(float).tiny))[np.ix_(moved, moved)]
+    return float((cosines.sum() - len(moved)) / (len(moved) * (len(moved) - 1)))

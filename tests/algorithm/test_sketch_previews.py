@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from element_blocks import make_block
 from ram_studio.algorithm import naming
 from ram_studio.algorithm.ladder import BIN_COUNT, DEFAULT_INDEX, LADDER
 from ram_studio.algorithm.meters.profile import client_profile
+from ram_studio.algorithm.meters.relations import Relations
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.sketch import Sketch, TensorEntry
 from ram_studio.algorithm.verdict import verdict
@@ -284,6 +286,26 @@ def test_the_verdict_follows_the_share_that_is_unique(patterns, level, said):
     found = verdict(sketch_of(patterns))
     assert found.level == level
     assert said in found.text
+
+
+@pytest.mark.parametrize(
+    ("cosine", "level", "said"),
+    [(0.6, "common", "a sum would apply it 3 times"), (0.01, "averages", "plain averaging")],
+)
+def test_little_unique_is_no_loss_where_the_agents_moved_alike(cosine, level, said):
+    dots = 4.0 * (np.full((3, 3), cosine) + (1 - cosine) * np.eye(3))
+    points = len(LADDER)
+    relations = Relations(
+        magnitude=np.zeros((1, points, 3, 2)),
+        by_set=None,
+        pair_counts=np.zeros((1, points, 3, 2), np.int64),
+        pair_sums=np.zeros((1, points, 3, 2)),
+        conflicts=None,
+        cancelled=None,
+        dots=dots[None],
+    )
+    found = verdict(replace(sketch_of([0, 1, 1, 1, 1, 0, 0, 300]), relations=relations))
+    assert (found.level, said in found.text) == (level, True)
 
 
 def test_layers_are_read_off_names_and_sorted_as_a_forward_pass_meets_them():
