@@ -9,6 +9,7 @@ const FAR = 1.5;
 const ALMOST_NOTHING = 0.2;
 const LITTLE = 0.5;
 const LITTLE_UNIQUE = 0.1;
+const ALIKE = 0.3; // from this mean cosine on agents share an update, not only places
 const STORAGE = 0.1; // less than this share of an agent's changes is left in the base's format
 
 const worst = (items, value) => items.reduce((a, b) => (value(b) < value(a) ? b : a));
@@ -29,6 +30,15 @@ const uniqueShare = (profile, result) => {
   if (!profile.energy) return total(moved, (a) => a.unique) / (total(moved, (a) => a.active) || 1);
   const energy = (a) => profile.energy[point][a.t].reduce((x, y) => x + y, 0) * profile.norm2[a.t];
   return total(moved, (a) => profile.energy[point][a.t][0] * profile.norm2[a.t]) / (total(moved, energy) || 1);
+};
+
+// The mean cosine between two agents' updates, pairs weighing as their sizes; null where it is not known.
+const likeness = ({ norm2, cross }) => {
+  if (!norm2 || !cross) return null;
+  const squares = total(norm2, (x) => x);
+  const sizes = total(norm2, Math.sqrt) ** 2 - squares;
+  const dots = total(norm2.map((x, t) => x * cross[0][t].reduce((a, b) => a + b, 0)), (x) => x);
+  return sizes > 0 ? dots / sizes : null;
 };
 
 const onlyStored = (profile, result) => {
@@ -88,6 +98,14 @@ const ofMethod = (profile, result) => ({
 const ofRam = (profile, result) => {
   if (profile.agents.length < 2) return { tone: "good", lead: "Only one agent: the merge is that agent, and all of it is unique." };
   const share = uniqueShare(profile, result);
+  const alike = likeness(profile);
+  if (share < LITTLE_UNIQUE && alike !== null && alike >= ALIKE) {
+    return {
+      tone: "good",
+      lead: `The agents moved alike (mean cosine ${alike.toFixed(2)}): averaging keeps what they have in common.`,
+      rest: ` A sum would apply it ${profile.agents.length} times. What is unique keeps its full strength.`,
+    };
+  }
   if (share < LITTLE_UNIQUE) {
     return {
       tone: "warn",

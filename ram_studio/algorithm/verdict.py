@@ -70,14 +70,12 @@ def verdict(sketch: Sketch, point: int = DEFAULT_INDEX) -> Verdict:
 def mean_cosine(sketch: Sketch) -> float | None:
     """Return the mean cosine between two agents' tau over the model, epsilon 0.
 
-    None without the sums for it, or when fewer than two agents changed anything.
+    sum of tau_a . tau_b / sum of |tau_a| |tau_b| over pairs: pairs weigh as their sizes. None
+    without the sums for it, or when fewer than two agents changed anything.
     """
     if sketch.relations is None:
         return None
     dots = sketch.relations.dots.sum(0)
-    norms = np.sqrt(dots.diagonal())
-    moved = np.flatnonzero(norms)
-    if len(moved) < 2:
-        return None
-    cosines = (dots / np.outer(norms, norms).clip(np.finfo(float).tiny))[np.ix_(moved, moved)]
-    return float((cosines.sum() - len(moved)) / (len(moved) * (len(moved) - 1)))
+    squares = dots.trace()
+    sizes = np.sqrt(dots.diagonal()).sum() ** 2 - squares
+    return float((dots.sum() - squares) / sizes) if sizes > 0 else None

@@ -1,7 +1,7 @@
 """The steps as named endpoints for gradio_client and MCP: plain JSON in, plain JSON out.
 
-An analysis is known by its name: "example" and "dense" are always there; ``/analyze`` returns one
-that the same client can use in the other calls.
+An analysis is known by its name: "example", "house", "independent" and "dense" are always
+there; ``/analyze`` returns one that the same client can use in the other calls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ram_studio.app.workspace import Workspace
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError, SettingsError
 
-EXAMPLES = {"example": "1", "dense": "dense"}
+EXAMPLES = {"example": "1", "house": "house", "independent": "independent", "dense": "dense"}
 _POLL_SECONDS = 0.1
 _MOST_PROMPTS = 300
 
@@ -94,8 +94,8 @@ class Endpoints:
             return loaded
         if session.loaded is None or analysis != session.loaded.title:
             raise SettingsError(
-                f"There is no analysis {analysis[:80]!r}; use 'example', 'dense', or what /analyze "
-                "returned to this client last."
+                f"There is no analysis {analysis[:80]!r}; use {', '.join(EXAMPLES)}, or "
+                "what /analyze returned to this client last."
             )
         return session.loaded
 
@@ -160,7 +160,7 @@ class Endpoints:
         """Return rho, lambda and the exact overlap counts of every agent at one epsilon.
 
         Args:
-            analysis: "example", "dense" or what /analyze returned.
+            analysis: "example", "house", "independent", "dense" or what /analyze returned.
             epsilon: a weight is changed when it moved by more; snapped to the nearest ladder point,
                 which the answer names.
             rule: "ram" (lambda 1), "ram+" (1 + r min(rho, alpha)), "ram+s"
@@ -195,7 +195,7 @@ class Endpoints:
         """Merge the agents into one model folder, kept for this client until it expires.
 
         Args:
-            analysis: "example", "dense" or what /analyze returned.
+            analysis: "example", "house", "independent", "dense" or what /analyze returned.
             method: "ram", "ram+", "ram+s", "task-arithmetic", ...
             settings: the method's own settings, e.g. {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}.
             dtype: "bfloat16", "float16" or "float32"; the base's when empty.
@@ -238,7 +238,7 @@ class Endpoints:
         """Score base, agents and this client's merges on the example's skills, or general suites.
 
         Args:
-            analysis: "example", "dense" or what /analyze returned.
+            analysis: "example", "house", "independent", "dense" or what /analyze returned.
             models: names among "base", the agents and what /merge returned; all when left out.
             limit: prompts per skill, 1 to 300; of a general suite at most as many as it has.
             suites: ["demo"] (the default), or any of "tool", "memory", "code", "math",
@@ -285,7 +285,7 @@ class Endpoints:
         """Score methods side by side, each merged in memory; no model folder is written.
 
         Args:
-            analysis: "example", "dense" or what /analyze returned.
+            analysis: "example", "house", "independent", "dense" or what /analyze returned.
             rows: among "task-arithmetic-mean", "task-arithmetic-sum", "ties", "dare-ta",
                 "dare-ties", "fisher", "wudi", "tsv-m", "iso-c", "ram", "ram+", "ram+s"; a usual
                 seven when left out.
@@ -326,7 +326,7 @@ class Endpoints:
         Args:
             over: what to vary, for example {"r": "0:0.5:6", "rule": ["ram+", "ram+s"]}; a range is
                 from:to:count, with :log at the end for even ratios. Left out: that example.
-            analysis: "example", "dense" or what /analyze returned.
+            analysis: "example", "house", "independent", "dense" or what /analyze returned.
             settings: epsilon, r and alpha where they are not varied.
             suites: as for /evaluate, without health; the example's own when left out.
             items: questions per suite (the example's: per skill) to choose by, 1 to 100.

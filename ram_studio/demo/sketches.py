@@ -32,7 +32,7 @@ def example_sketch(name: str) -> Sketch:
 def main() -> None:
     """Write every sketch into the assets folder."""
     for name in SETS:
-        path = save_sketch(example_sketch(name), Path(asset_path(name)) / SKETCH_FILE)
+        path = save_sketch(example_sketch(name), Path(asset_path(name)) / SKETCH_FILE, packed=True)
         print(f"{path.name} of {name}: {path.stat().st_size} bytes")
 
 

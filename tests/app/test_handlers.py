@@ -64,6 +64,8 @@ def test_a_link_is_read_and_clamped() -> None:
     # An unquoted plus arrives as a space.
     assert read_link({"rule": "ram "}).rule == "ram+"
     assert read_link({"epsilon": "inf"}).point == len(LADDER) - 1
+    for example in ("house", "independent", "dense"):
+        assert read_link({"example": example}).example == example
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app.load.examples import load_example
+from ram_studio.app.load.watch import watch_html
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.checkpoints.record.recipe import recipe_yaml
 
@@ -125,6 +126,11 @@ def test_the_dense_lesson_says_that_ram_cannot_help(visit) -> None:
     it.page.wait_for_selector("[data-agent]", state="visible")
     assert it.page.get_attribute("[data-part=verdict]", "data-tone") == "warn"
     assert "task arithmetic" in it.page.text_content("[data-part=verdict]")
+    said = it.page.text_content("#watch").split()
+    assert said == watch_html("dense").striptags().replace("&#39;", "'").split()
+    it.open("?example=house")
+    it.page.wait_for_selector("#watch >> text=house style")
+    assert it.page.get_attribute("[data-part=verdict]", "data-tone") == "good"
 
 
 def test_merge_download_check_and_reload(visit, tmp_path: Path) -> None:

@@ -42,6 +42,21 @@ def test_a_sketch_comes_back_from_disk_as_it_was(tmp_path, options):
     assert again.read_bytes() == path.read_bytes()
 
 
+def test_a_packed_sketch_is_smaller_and_the_same(tmp_path):
+    sketch = sketch_of(make_zoo(tmp_path / "zoo", 3))
+    plain = save_sketch(sketch, tmp_path / "a.sketch")
+    packed = save_sketch(sketch, tmp_path / "b.sketch", packed=True)
+    assert packed.stat().st_size < plain.stat().st_size / 3
+    assert_same_sketch(load_sketch(packed), sketch)
+
+    def cut(header, arrays):
+        arrays["packed"] = arrays["packed"][:-9].copy()
+
+    rewritten(packed, cut)
+    with pytest.raises(SketchError, match=r"b\.sketch.*damaged"):
+        load_sketch(packed)
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     return save_sketch(sketch_of(make_zoo(tmp_path / "zoo", 2)), tmp_path / "a.sketch")

@@ -1,4 +1,4 @@
-"""The two shipped sets of agents, ready with their sketches."""
+"""The three shipped sets of agents, ready with their sketches."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from ram_studio.app.tune.profile import build_profile
 from ram_studio.checkpoints.record.sketch_file import load_sketch
 from ram_studio.resources import asset_path
 
-FOLDERS = {"1": "example", "dense": "dense"}
+FOLDERS = {"1": "example", "house": "house", "independent": "example", "dense": "dense"}
 """Link value (``?example=...``) -> folder under assets/."""
 
-TITLES = {"1": "the example", "dense": "the dense agents"}
+TITLES = {
+    "1": "the example",
+    "house": "the house-style agents",
+    "independent": "the independent agents",
+    "dense": "the dense agents",
+}
 
 
 def _model_folder(folder: str, name: str) -> Path:
     own = asset_path(folder) / name
-    # Both sets were trained from the same base; it is shipped once.
+    # All sets were trained from the same base; it is shipped once.
     return own if own.is_dir() else asset_path("example", name)
 
 

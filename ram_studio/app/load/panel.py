@@ -41,10 +41,22 @@ _USE_NOTE = (
     "deliberately noisy corpus: hard prompts are often answered wrongly there, so that "
     "reinforcement learning has something to repair.</p>"
 )
-_DENSE_NOTE = (
-    "<p>The same skills, but these agents changed nearly the same weights. Little is unique, so "
-    "there is little for RAM to protect. See it, merge it, compare it with the plain sum.</p>"
-)
+_OTHERS = {
+    "house": (
+        "Use the house-style agents",
+        "<p>Each learned one house style, the same for all, and then its skill. Adding applies the "
+        "style three times, averaging divides the skills; RAM does neither.</p>"
+        '<p class="fine">How they learned was chosen to show this. DARE + TIES without trimming '
+        "comes close, and whoever has a checkpoint that all agents came from merges from there and "
+        "needs no RAM.</p>",
+    ),
+    "dense": (
+        "Use the dense agents",
+        "<p>The same skills, but these agents changed nearly the same weights. Little is unique, "
+        "so there is little for RAM to protect. Compare it with the plain sum.</p>",
+    ),
+}
+"""Link value of a shipped set -> its button, and what is said below."""
 _LEAD = "One base and the agents trained from it"
 _OWN = f"{_LEAD}: a folder with safetensors files, or a Hub id such as `owner/name`."
 _OWN_IN_PUBLIC = f"{_LEAD}, each a public Hub id such as `owner/name`, with safetensors files."
@@ -62,10 +74,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Panel:
-    """The components of the step. options: by the name of what they decide. shown: rows in use."""
+    """The components of the step.
 
-    use_example: gr.Button
-    use_dense: gr.Button
+    examples: the buttons of the shipped sets, by link value. options: by the name of what they
+    decide. shown: rows in use.
+    """
+
+    examples: dict[str, gr.Button]
     preset: gr.Dropdown
     base: gr.Dropdown | gr.Textbox
     rows: list[Row]
@@ -101,12 +116,14 @@ def build(shared: Shared) -> Panel:
                 use = gr.Button("Use the example", variant="primary", elem_id="use-example")
                 html(_USE_NOTE)
             with gr.Column(elem_classes=["box", "example"], scale=2):
-                html("<h3>A lesson: when RAM cannot help</h3>")
-                dense = gr.Button("Use the dense agents", elem_id="use-dense")
-                html(_DENSE_NOTE)
+                html("<h3>Lessons: when RAM is needed, and when it cannot help</h3>")
+                examples = {"1": use}
+                for link, (label, note) in _OTHERS.items():
+                    examples[link] = gr.Button(label, elem_id=f"use-{link}")
+                    html(note)
         with gr.Accordion("Your own models", open=False, elem_id="own-models"):
             own = _build_form(shared)
-    panel = Panel(use, dense, **own)
+    panel = Panel(examples, **own)
     _wire_rows(panel)
     later = [button for name, button in shared.steps.items() if name != "load"]
     shared.loaded.listen(later, lambda session: {b: gr.update(interactive=True) for b in later})
@@ -240,14 +257,14 @@ def _wire_examples(panel: Panel, shared: Shared) -> None:
         session.load(loaded)
         return shared.loaded.updates(session)
 
-    def use_example(request: gr.Request) -> Updates:
-        return use("1", request)
+    def user_of(example: str) -> Callable[[gr.Request], Updates]:
+        def use_example(request: gr.Request) -> Updates:
+            return use(example, request)
 
-    def use_dense(request: gr.Request) -> Updates:
-        return use("dense", request)
+        return use_example
 
-    for button, handler in ((panel.use_example, use_example), (panel.use_dense, use_dense)):
-        button.click(handler, None, outputs, **LIGHT).success(
+    for example, button in panel.examples.items():
+        button.click(user_of(example), None, outputs, **LIGHT).success(
             fn=None, js="() => { window.RAM.go('tune'); }"
         )
 

@@ -16,6 +16,7 @@ from ram_studio.algorithm import scaling
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app import templates
 from ram_studio.app.boxes import html, slider
+from ram_studio.app.load import watch
 from ram_studio.app.load.examples import profile_of
 from ram_studio.app.shared import Shared, Tuning
 from ram_studio.app.tune import microscope_panel
@@ -34,6 +35,7 @@ class Panel:
 def build(shared: Shared) -> Panel:
     """Lay the step out inside the open Blocks and connect it."""
     with gr.Column(elem_id="step-tune", elem_classes="step"):
+        watch.build(shared)
         live = html(
             None,
             html_template=templates.render("tune/canvas.html.j2"),

@@ -6,11 +6,12 @@ import contextlib
 import json
 import os
 import secrets
+import zlib
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from ram_studio.algorithm.ladder import BIN_COUNT, LADDER
 from ram_studio.algorithm.meters.kept import Energies
@@ -30,15 +31,22 @@ from ram_studio.checkpoints.read.describe import printable
 from ram_studio.errors import OutputError, SketchError
 
 SKETCH_FORMAT = 3
-_READABLE = (1, 2, 3)
+_READABLE = (1, 2, 3, 4)
 """Format 1 had counts only: such sketches have neither relations nor steps. Format 2 had no
 energies: what a merge keeps is not known from such a sketch."""
 
+PACKED_FORMAT = 4
+"""Format 3, deflated: one array of bytes that holds the file of format 3."""
+
 _HEADER = "ram_studio_sketch"
+_PACKED = "packed"
+_MOST_UNPACKED = 1 << 30
 
 
-def save_sketch(sketch: Sketch, path: str | Path) -> Path:
+def save_sketch(sketch: Sketch, path: str | Path, *, packed: bool = False) -> Path:
     """Write a sketch; the file appears whole or not at all, and replaces an older one.
+
+    packed: about a tenth of the size, for a file that is passed on; read as any other.
 
     Raises: OutputError when the file cannot be written.
     """
@@ -64,10 +72,11 @@ def save_sketch(sketch: Sketch, path: str | Path) -> Path:
         "warnings": list(sketch.warnings),
         "layers": [] if sketch.steps is None else list(sketch.steps.layers),
     }
-    data = save(
-        {name: np.ascontiguousarray(a) for name, a in arrays.items()},
-        metadata={_HEADER: json.dumps(header, sort_keys=True)},
-    )
+    arrays = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
+    if packed:
+        header["format"] = PACKED_FORMAT
+        arrays = {_PACKED: np.frombuffer(zlib.compress(save(arrays), 9), np.uint8)}
+    data = save(arrays, metadata={_HEADER: json.dumps(header, sort_keys=True)})
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,6 +115,8 @@ def load_sketch(path: str | Path) -> Sketch:
                 f"{' and '.join(map(str, _READABLE))}; "
                 "analyze the checkpoints again."
             )
+        if header["format"] == PACKED_FORMAT:
+            arrays = _unpack(arrays[_PACKED])
         if header["ladder"] != list(LADDER):
             raise SketchError(
                 f"{where} was counted on another epsilon ladder; analyze the checkpoints again."
@@ -117,11 +128,19 @@ def load_sketch(path: str | Path) -> Sketch:
         ) from error
     except OSError as error:
         raise SketchError(f"{where} cannot be read: {error.strerror}.") from error
-    except (SafetensorError, KeyError, ValueError, TypeError, IndexError) as error:
+    except (SafetensorError, zlib.error, KeyError, ValueError, TypeError, IndexError) as error:
         raise SketchError(
             f"{where} is damaged or no sketch at all ({type(error).__name__}); analyze the "
             "checkpoints again."
         ) from error
+
+
+def _unpack(packed: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the arrays of a packed file; a bomb is refused before it takes the memory."""
+    inflating = zlib.decompressobj()
+    data = inflating.decompress(packed.tobytes(), _MOST_UNPACKED)
+    _require(_PACKED, inflating.eof)
+    return load(data)
 
 
 def _build(header: dict, arrays: dict[str, np.ndarray]) -> Sketch:

@@ -1,0 +1,66 @@
+"""What to watch in a shipped set of agents: a sentence whose figures are read from its record."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any
+
+import gradio as gr
+from markupsafe import Markup
+
+from ram_studio.app import templates
+from ram_studio.app.boxes import html
+from ram_studio.app.load.examples import FOLDERS
+from ram_studio.app.session import Session
+from ram_studio.app.shared import Shared
+from ram_studio.resources import asset_path
+
+RIVALS = ("average", "sum", "task arithmetic", "TIES", "DARE + task arithmetic", "DARE + TIES")
+"""Rows of a record with rivals that RAM+ is held against."""
+
+UNTRIMMED = "DARE + TIES, untrimmed"
+"""Keeps all, which is not among the paper's kept ratios; told apart."""
+
+
+@lru_cache(maxsize=len(FOLDERS))
+def record_of(example: str) -> dict[str, Any]:
+    """Return the record of a shipped set, by its link value."""
+    file = asset_path(FOLDERS[example], "record.json")
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def best_rival(rows: dict[str, Any]) -> str:
+    """Return the best of `RIVALS` among the rows of a record."""
+    return max(RIVALS, key=lambda name: rows[name]["average"])
+
+
+@lru_cache(maxsize=len(FOLDERS))
+def watch_html(example: str) -> Markup:
+    """Return the sentence of a shipped set."""
+    record = record_of(example)
+    rows = record.get("seeds", {}).get(str(record["seed"]), {}).get("rows")
+    return templates.render(
+        "load/watch.html.j2",
+        folder=FOLDERS[example],
+        scores=record["scores"],
+        merges=record["merges"],
+        share=max(agent["unique_share"] for agent in record["agents"].values()),
+        rows=rows,
+        rival=best_rival(rows) if rows else None,
+        untrimmed=UNTRIMMED,
+    )
+
+
+def build(shared: Shared) -> gr.HTML:
+    """Lay the sentence out where one stands, shown while a shipped set is loaded."""
+    box = html("", elem_id="watch", visible=False)
+
+    def show(session: Session) -> dict[Any, Any]:
+        example = session.loaded.example if session.loaded is not None else None
+        text = watch_html(example) if example is not None else ""
+        return {box: gr.update(value=text, visible=bool(text))}
+
+    shared.loaded.listen([box], show)
+    return box
