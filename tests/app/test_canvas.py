@@ -174,11 +174,19 @@ def _one_step(profile: dict) -> dict:
         (large(0.2), {"method": "task-arithmetic-sum"}, {}, "good", "keeps every update whole"),
         # Most weights are unique, but hardly any of the change is.
         (
-            beside(large(0.06, n=400), np.full((2, 40), 5.0)),
+            beside(large(0.06, n=400), np.array([[5.0] * 40, [5.0, -5.0] * 20])),
             {},
             {},
             "warn",
             "(by size) is unique: RAM is averaging in effect",
+        ),
+        # Averaging loses nothing of what agents have in common.
+        (
+            beside(large(0.06, n=400), np.array([[5.0] * 40, [4.0] * 40])),
+            {},
+            {},
+            "good",
+            "The agents moved alike (mean cosine 1.00)",
         ),
         (large(0.2), {}, STORED, "warn", "What agent1 changed is storage, not training"),
         (
