@@ -86,7 +86,7 @@ class Job(Generic[Result]):
         token: the visitor's for the Hub, while it runs.
 
     Attributes:
-        clients: who waits for it (Gradio's session hashes). shown: how, in a page.
+        clients: who waits for it (Gradio's session hashes, the tab's key). shown: how, in a page.
         is_told: whether a page has shown how it ended. why: it was stopped, "" for the visitor.
     """
 
@@ -230,7 +230,7 @@ def begin(session: Session, work: Work[Result]) -> Job[Result]:
     turn = session.lanes.enter(getattr(work, "effort", Effort()), session.key, session.address)
     job = Job(work, turn, is_public=session.is_public, token=session.token)
     turn.job = session.job = job
-    job.clients.add(session.client)
+    job.clients |= {session.client, session.key}
     job.start()
     return job
 

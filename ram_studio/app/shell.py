@@ -62,16 +62,22 @@ def _skills(request: Request) -> Response:
     return FileResponse(path, media_type="application/json", headers=headers)
 
 
+def _here(request: Request) -> Response:
+    """Answer a page that is coming back; that it asked is what counts (public/presence.py)."""
+    return Response(status_code=204)
+
+
 def document_head() -> str:
     """Return what goes into the document's head: styles, colours, and the start of the scripts.
 
     Gradio may mount a panel before the modules are there; it waits for the promise RAM_READY.
     """
     css = "\n".join(asset_path(name).read_text(encoding="utf-8") for name in STYLES)
+    back = asset_path("back.js").read_text(encoding="utf-8")
     preloads = "".join(f'<link rel="modulepreload" href="ram/{name}">' for name in script_names())
     # In the head as it is: launch(css=) rewrites selectors, those in @media wrongly.
     return (
-        f"<style>{palette.css_variables()}\n{css}</style>{preloads}<script>"
+        f"<script>{back}</script><style>{palette.css_variables()}\n{css}</style>{preloads}<script>"
         f"window.RAM_SHAPES = {json.dumps(palette.SHAPE_PATHS)};"
         f'window.RAM_READY = import("./ram/{ENTRY}").then(() => window.RAM);</script>'
     )
@@ -89,6 +95,7 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
         "app_kwargs": {
             "routes": [
                 Route("/ram/skills/{example}.json", _skills),
+                Route("/ram/here/{key}", _here),
                 Route("/ram/{name:path}", _script),
                 zip_route(workspace.merge_folder),
             ],

@@ -139,6 +139,8 @@ def test_every_answer_has_the_headers() -> None:
         ("/gradio_api/queue/data", "session_hash=abc", "abc"),
         ("/prefix/gradio_api/call/sweep/e1", "", "e1"),
         ("/gradio_api/call/v2/sweep/e1", "", "e1"),
+        ("/prefix/ram/here/0123456789abcdef", "", "0123456789abcdef"),
+        ("/ram/page.js", "", None),
         ("/gradio_api/queue/data", "", None),
         ("/gradio_api/queue/join", "session_hash=abc", None),
     ],

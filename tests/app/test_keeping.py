@@ -84,6 +84,18 @@ def test_a_job_ends_some_seconds_after_the_last_who_waited_for_it_left(clock: Cl
     assert is_left(job, presence, clock.now)
 
 
+def test_a_page_that_says_it_is_coming_back_keeps_its_job_however_slow_it_is(clock: Clock) -> None:
+    presence = Presence(clock)
+    job = FakeJob("old", "key of the tab")
+    presence.arrive("old"), presence.leave("old")
+    for _ in range(20):
+        clock.now += 1.5
+        presence.arrive("key of the tab"), presence.leave("key of the tab")
+        assert not is_left(job, presence, clock.now)
+    clock.now += 5
+    assert is_left(job, presence, clock.now), "closed while it was loading"
+
+
 def test_a_request_that_nobody_listens_to_ends(clock: Clock) -> None:
     job = FakeJob("bot")
     keeper = Keeper(lambda: [job], Presence(clock), most_seconds=300, clock=clock)

@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.5
 LEAVE_SECONDS = 4.0
-"""A reloaded page finds its job within this time; then the job ends."""
+"""A page that was closed has this long until it says that it is coming back; then its job ends."""
 
 
 class Attended(Protocol):

@@ -1,7 +1,8 @@
 """Who is still there: visitors hold a stream open, and who has closed all of theirs is gone.
 
 A page holds Gradio's heartbeat while it is open, a waiting client the stream of its results. Both
-end within a moment of a closed tab, a reload or a dropped connection (see ``doorway``).
+end within a moment of a closed tab, a reload or a dropped connection (see ``doorway``). A page that
+is loading again tells so from the first line of its head on, by its tab's key (assets/back.js).
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from urllib.parse import parse_qs
 
-_STREAMS = re.compile(r"/gradio_api/(?:heartbeat|call(?:/v2)?/[^/]+)/(?P<client>[^/]+)/?$")
+_STREAMS = re.compile(
+    r"/(?:gradio_api/(?:heartbeat|call(?:/v2)?/[^/]+)|ram/here)/(?P<client>[^/]+)/?$"
+)
 _QUEUE = re.compile(r"/gradio_api/queue/data/?$")
 _MOST_GONE = 10_000
 
@@ -21,7 +24,8 @@ _MOST_GONE = 10_000
 def stream_client(path: str, query: str) -> str | None:
     """Return the client that a request's stream belongs to, None for any other request.
 
-    A client is known by Gradio's session hash, one of the plain ``/call`` route by its event.
+    A client is known by Gradio's session hash, one of the plain ``/call`` route by its event, a tab
+    that is loading again by its key.
     """
     if match := _STREAMS.search(path):
         return match["client"]
