@@ -92,7 +92,7 @@ const answerTwins = () => {
 // After the first answer of the server: where to start. A link opens Tune, a reload the same step
 // with the job that still runs: `job` names the button that shows it again.
 const enter = (job) => {
-  window.RAM_ENTERED = true; // back.js need not tell any more that this page is coming
+  window.RAM_ENTERED = true; // back.html.j2 need not tell any more that this page is coming
   answerTwins();
   if (job) document.getElementById(job)?.click();
   go(document.body.dataset.step || "load");

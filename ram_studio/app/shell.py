@@ -73,11 +73,10 @@ def document_head() -> str:
     Gradio may mount a panel before the modules are there; it waits for the promise RAM_READY.
     """
     css = "\n".join(asset_path(name).read_text(encoding="utf-8") for name in STYLES)
-    back = asset_path("back.js").read_text(encoding="utf-8")
     preloads = "".join(f'<link rel="modulepreload" href="ram/{name}">' for name in script_names())
     # In the head as it is: launch(css=) rewrites selectors, those in @media wrongly.
     return (
-        f"<script>{back}</script><style>{palette.css_variables()}\n{css}</style>{preloads}<script>"
+        f"{render('back.html.j2')}<style>{palette.css_variables()}\n{css}</style>{preloads}<script>"
         f"window.RAM_SHAPES = {json.dumps(palette.SHAPE_PATHS)};"
         f'window.RAM_READY = import("./ram/{ENTRY}").then(() => window.RAM);</script>'
     )

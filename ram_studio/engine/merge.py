@@ -101,6 +101,7 @@ def merge(
     sketch: Sketch | None = None,
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
     hash_sources: bool = True,
+    names: Mapping[str, str] | None = None,
     on_download: Callable | None = None,
     **run: Unpack[RunKeywords],
 ) -> MergeResult:
@@ -112,6 +113,8 @@ def merge(
         max_shard_bytes: the most bytes of tensor data in one file.
         hash_sources: keep a content hash of every source file in the passport, computed behind the
             readers of the first pass; False saves its time.
+        names: what the passport calls a source, by what the recipe calls it; for those who give the
+            folder to people who need not know where the sources lie.
         on_download: as for ``analyze``.
         run: device, threads, block_elements, on_progress, cancel, see RunKeywords.
 
@@ -153,7 +156,7 @@ def merge(
         plan = job.plan(sketch)
         agents = job.run(plan, writer)
         hashes = hasher.finish(options.on_progress, options.cancel) if hasher else {}
-        passport = _passport(job, plan, agents, writer, hashes)
+        passport = _passport(job, plan, agents, writer, hashes).renamed(names or {})
         passport = passport.model_copy(update={"warnings": (*passport.warnings, *texts(unlike))})
         files["README.md"] = model_card(passport).encode()
         index = {INDEX_FILE: index_json(writer.shards)} if len(writer.shards) > 1 else {}

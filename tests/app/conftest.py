@@ -25,8 +25,8 @@ BROWSER_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networki
 
 
 @contextlib.contextmanager
-def running_app(folder: Path, **more: str) -> Iterator[str]:
-    """Run ``python app.py`` on a free port, with more environment; yield its address."""
+def running_app(folder: Path, *flags: str, **more: str) -> Iterator[str]:
+    """Run ``python app.py`` on a free port, with flags and more environment; yield its address."""
     port = free_port()
     environment = {
         **os.environ,
@@ -39,7 +39,7 @@ def running_app(folder: Path, **more: str) -> Iterator[str]:
     log = folder / "app.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, str(ROOT / "app.py"), "--port", str(port)],
+            [sys.executable, str(ROOT / "app.py"), "--port", str(port), *flags],
             env=environment,
             cwd=folder,
             stdout=output,

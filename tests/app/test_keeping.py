@@ -11,20 +11,25 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from loopback_hub import serving
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from ram_studio.app.jobs import Job
 from ram_studio.app.public import disk
 from ram_studio.app.public.disk import Entry
 from ram_studio.app.public.keeper import Keeper, is_left
+from ram_studio.app.public.lanes import Effort, LineFullError
 from ram_studio.app.public.presence import Presence
 from ram_studio.app.public.visitor import address_of, forget_owner_token
 from ram_studio.app.public.zips import download_link, zip_route
 from ram_studio.app.session import Merged, Session
 from ram_studio.app.settings import Settings
+from ram_studio.app.shell import head_html
 from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.hub import rights
 from ram_studio.errors import OutputError
+from ram_studio.resources import asset_path
 
 
 class Clock:
@@ -131,6 +136,29 @@ def test_chores_are_done_in_their_time_and_a_fault_ends_nothing(clock: Clock) ->
     assert done == [1005, 1010]
 
 
+@pytest.mark.parametrize(
+    ("space", "way"),
+    [
+        ("owner/ram-studio", "duplicate this Space"),
+        ("", "For more, run RAM Studio on a"),
+    ],
+)
+def test_who_meets_a_limit_is_told_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, space: str, way: str
+) -> None:
+    monkeypatch.setenv("SPACE_ID", space)
+    lanes = Workspace(Settings(host="0.0.0.0", work_dir=tmp_path, is_space=bool(space))).lanes
+    for _ in range(2):
+        lanes.enter(Effort(), "tab", "10.0.0.1")
+    with pytest.raises(LineFullError, match=way):
+        lanes.enter(Effort(), "tab", "10.0.0.1")
+    job = Job(lambda report, cancel: cancel.raise_if_cancelled())
+    job.stop("time")
+    list(job.updates())
+    assert way in str(job.outcome()[1])
+    assert (f"/{space}?duplicate=true" in head_html()) == bool(space)
+
+
 # ---------------------------------------------------------------------------- sessions
 
 
@@ -205,6 +233,28 @@ def test_merges_and_gradios_cache_are_kept_below_the_watermark(workspace: Worksp
     assert not cached.exists()
     assert [folder.exists() for folder in folders] == [False, True, True]
     assert list(old.merges) == []
+
+
+def test_what_nobody_has_loaded_leaves_the_hubs_cache_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ram_studio.checkpoints.hub.inspect import download
+
+    with serving() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        monkeypatch.setenv("HF_HOME", str(tmp_path))
+        monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        folders = {}
+        for name in ("base", "coding"):
+            hub.add(f"owner/{name}", asset_path("example", name))
+            folders[name] = download(f"owner/{name}", name=name)[0]
+    used, entries = disk.hub_models({"owner/coding"})
+    assert used == sum(map(disk.folder_bytes, tmp_path.glob("hub/models--*/blobs")))
+    assert len(entries) == 1
+    assert disk.tidy(entries, used, used) == 0
+    assert disk.tidy(entries, used, used - 1) > 0
+    assert [folder.exists() for folder in folders.values()] == [False, True]
 
 
 def test_closing_leaves_nothing(workspace: Workspace) -> None:

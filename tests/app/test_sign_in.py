@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import json
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 from itsdangerous import TimestampSigner
 from loopback_hub import LoopbackHub, serving
-from visitor import RefusedError, Visitor
+from visitor import RefusedError, Visitor, tell
 
 from ram_studio.app.public.visitor import offers_sign_in
 from ram_studio.resources import asset_path
@@ -41,7 +40,7 @@ class Place:
         """Call an endpoint as a visitor of its own; ``hub.asked`` holds this visitor's requests."""
         self.hub.asked.clear()
 
-        async def tell() -> Any:
+        async def story() -> Any:
             async with Visitor(self.url) as visitor:
                 if cookie is not None:
                     visitor.http.headers["cookie"] = f"session={cookie}"
@@ -51,7 +50,7 @@ class Place:
                     await visitor.call("merge", analysis=found["analysis"], method="ram")
                 return found
 
-        return asyncio.run(tell())
+        return tell(story())
 
 
 def cookie_of(token: str, *, lasts: float = 600) -> str:
@@ -118,8 +117,8 @@ def test_the_button_is_there_where_one_can_sign_in(place: Place, space_url: str)
             ids = {c["props"].get("elem_id") for c in visitor.config["components"]}
             return "sign-in" in ids
 
-    assert asyncio.run(has_button(place.url))
-    assert not asyncio.run(has_button(space_url)), "a Space without hf_oauth"
+    assert tell(has_button(place.url))
+    assert not tell(has_button(space_url)), "a Space without hf_oauth"
 
 
 @pytest.mark.parametrize("missing", [None, *OAUTH])

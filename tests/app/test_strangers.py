@@ -14,9 +14,10 @@ from typing import Any
 import httpx
 import pytest
 from loopback_hub import serving
-from visitor import RefusedError, Visitor, free_port
+from visitor import RefusedError, Visitor, free_port, tell
 
 from ram_studio.app.public.keeper import LEAVE_SECONDS
+from ram_studio.app.public.lanes import Effort
 from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.hub import rights
 from ram_studio.engine.events import Progress
@@ -57,14 +58,14 @@ class Room:
     def visit(self, story: Callable[..., Coroutine[Any, Any, Any]], *hosts: int) -> Any:
         """Run a story of visitors, each from an address of its own."""
 
-        async def tell() -> Any:
+        async def told() -> Any:
             async with contextlib.AsyncExitStack() as stack:
                 visitors = [Visitor(self.url, f"127.0.0.{host}") for host in hosts]
                 for visitor in visitors:
                     await stack.enter_async_context(visitor)
                 return await story(*visitors)
 
-        return asyncio.run(tell())
+        return tell(told())
 
 
 @pytest.fixture(scope="module")
@@ -330,6 +331,28 @@ def test_a_closed_tab_ends_its_job(browser: Any, room: Room) -> None:
     page.close()
     room.wait_for((0, 0), 5)
     context.close()
+
+
+@pytest.mark.browser
+def test_a_page_in_line_shows_its_place_and_the_wait(
+    browser: Any, room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ram_studio.app.public.lanes.OVERDUE_SECONDS", float("inf"))
+    lanes = room.workspace.lanes
+    efforts = [60.0] * lanes.long_lanes + [1.0]
+    busy = [lanes.enter(Effort("seconds", {"": s}), f"other{n}") for n, s in enumerate(efforts)]
+    context = browser.new_context()
+    try:
+        page = open_page(context, room)
+        start_merge(page)
+        page.wait_for_selector("#merge-status:has-text('Place 1 in line')")
+        assert "starts in" in page.text_content("#merge-status")
+        busy.pop().leave()
+        page.wait_for_selector("#merge-result .result", state="attached")
+    finally:
+        for turn in busy:
+            turn.leave()
+        context.close()
 
 
 @pytest.mark.browser

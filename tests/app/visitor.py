@@ -12,11 +12,14 @@ import json
 import random
 import secrets
 import socket
-from typing import Any
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import httpx
 
 API = "gradio_api"
+Told = TypeVar("Told")
 _CONFIG = "window.gradio_config = "
 
 
@@ -25,6 +28,13 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def tell(story: Coroutine[Any, Any, Told]) -> Told:
+    """Run a story of visitors to its end and return what it returns."""
+    # In a thread of its own: this one's loop is the browser's, once a test has opened one.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, story).result()
 
 
 class RefusedError(Exception):

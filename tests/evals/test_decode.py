@@ -1,6 +1,8 @@
 """Decoding with the shipped example models, and what an evaluation of a folder or engine tells."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -173,3 +175,16 @@ def test_cuda_without_a_gpu_is_refused(monkeypatch):
     assert resolve_device("auto") == "cpu"
     with pytest.raises(EvaluationError, match="cuda:0"):
         resolve_device("cuda:0")
+
+
+def test_threads_that_are_first_together_all_find_the_library():
+    program = (
+        "import threading\n"
+        "from ram_studio.evals.answering.decode import transformers\n"
+        "found = []\n"
+        "threads = [threading.Thread(target=lambda: found.append(transformers().AutoTokenizer))\n"
+        "           for _ in range(4)]\n"
+        "[thread.start() for thread in threads]; [thread.join() for thread in threads]\n"
+        "assert len(found) == 4\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

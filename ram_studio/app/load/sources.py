@@ -73,6 +73,20 @@ def offered_models(settings: Settings) -> dict[str, str]:
     return {os.path.relpath(folder, settings.models_dir or ""): folder for folder in found}
 
 
+def public_name(source: str, settings: Settings) -> str:
+    """Return what a source of ``read_sources`` is called where others read it.
+
+    The example's folders are named as in the repository, those of --models-dir from there.
+    """
+    path = Path(source)
+    if not settings.is_public or not path.is_absolute():
+        return source
+    for root in (settings.models_dir, asset_path("example").parents[1]):
+        if root is not None and path.is_relative_to(root):
+            return path.relative_to(root).as_posix()
+    return path.name
+
+
 def name_from(source: str) -> str:
     """Return an agent name made from a folder or Hub id, "" when nothing usable is left."""
     last = re.split(r"[\\/]", source.strip().rstrip("\\/"))[-1].split("@")[0]

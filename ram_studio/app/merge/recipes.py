@@ -9,6 +9,7 @@ from typing import Any
 
 from ram_studio.algorithm.ladder import LADDER, snap
 from ram_studio.app.jobs import NEED_LOAD
+from ram_studio.app.load.sources import public_name
 from ram_studio.app.merge.controls import OFFERED
 from ram_studio.app.session import Loaded
 from ram_studio.app.settings import Settings
@@ -53,17 +54,11 @@ def recipe_from(
     return make_recipe(values, where="The merge")
 
 
-def recipe_text(recipe: Recipe, loaded: Loaded, settings: Settings) -> str:
-    """Return a recipe as YAML; where others come it names no place of this machine.
-
-    The example's folders are named as in the repository, those of --models-dir from there.
-    """
-    text = recipe_yaml(recipe)
-    if settings.is_public and loaded.example is not None:
-        text = text.replace(str(Path(loaded.base).parents[1]), "assets")
-    if settings.is_public and settings.models_dir is not None:
-        text = text.replace(f"{settings.models_dir}/", "")
-    return text
+def recipe_text(recipe: Recipe, settings: Settings) -> str:
+    """Return a recipe as YAML; where others come it names no place of this machine."""
+    agents = {name: public_name(source, settings) for name, source in recipe.agents.items()}
+    named = {"base": public_name(recipe.base, settings), "agents": agents}
+    return recipe_yaml(recipe.model_copy(update=named))
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import Any
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.app.check.answers import memory_folder
 from ram_studio.app.jobs import Report, Work, costing
+from ram_studio.app.load.sources import public_name
 from ram_studio.app.merge.controls import tuned_by
 from ram_studio.app.merge.recipes import recipe_from, recipe_text
 from ram_studio.app.numbers import DTYPE_NAMES
@@ -94,9 +95,15 @@ def merge_work(
                 most_bytes=settings.max_session_bytes,
             )
         result = merge(
-            recipe, out, sketch=loaded.sketch, device=device, on_progress=report, cancel=cancel
+            recipe,
+            out,
+            sketch=loaded.sketch,
+            names={source: public_name(source, settings) for source in loaded.sources},
+            device=device,
+            on_progress=report,
+            cancel=cancel,
         )
-        text = recipe_text(result.passport.placed_recipe, loaded, settings)
+        text = recipe_text(result.passport.placed_recipe, settings)
         merged = Merged(name, out, recipe.method, result.to_dict(), text)
         session.merges[name] = merged
         remember_merge(

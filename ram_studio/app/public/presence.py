@@ -2,7 +2,7 @@
 
 A page holds Gradio's heartbeat while it is open, a waiting client the stream of its results. Both
 end within a moment of a closed tab, a reload or a dropped connection (see ``doorway``). A page that
-is loading again tells so from the first line of its head on, by its tab's key (assets/back.js).
+is loading again tells so from the first line of its head on, by its tab's key (back.html.j2).
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def site_address() -> str:
     return address.rstrip("/")
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
     """Return the Hub cache: HF_HUB_CACHE or HF_HOME as they are now, else huggingface_hub's own."""
     if cache := os.environ.get("HF_HUB_CACHE"):
         return Path(cache).expanduser()
@@ -173,7 +173,7 @@ def _fetch(
             listing.repository,
             # The name, not the commit: the cache remembers what it stood for, for offline use.
             revision=listing.revision,
-            cache_dir=_cache_folder(),
+            cache_dir=cache_folder(),
             endpoint=site_address(),
             **LIBRARY,
             token=token,
@@ -260,7 +260,7 @@ def _cached_snapshot(repository: str, revision: str | None, name: str) -> Path |
     folder: str | None
     try:
         folder = huggingface_hub.snapshot_download(
-            repository, revision=revision, cache_dir=_cache_folder(), local_files_only=True
+            repository, revision=revision, cache_dir=cache_folder(), local_files_only=True
         )
     except LocalEntryNotFoundError as error:
         folder = getattr(error, "snapshot_path", None)
@@ -276,7 +276,7 @@ def _cached_snapshot(repository: str, revision: str | None, name: str) -> Path |
 
 def _snapshot_file(listing: _Listing, file: str) -> Path:
     owner_name = listing.repository.replace("/", "--")
-    return _cache_folder() / f"models--{owner_name}" / "snapshots" / listing.commit / file
+    return cache_folder() / f"models--{owner_name}" / "snapshots" / listing.commit / file
 
 
 def _missing_bytes(listing: _Listing, files: list[str]) -> int:
@@ -284,7 +284,7 @@ def _missing_bytes(listing: _Listing, files: list[str]) -> int:
 
 
 def _check_disk(needed: int, source: str, name: str) -> None:
-    cache = _cache_folder()
+    cache = cache_folder()
     free = shutil.disk_usage(nearest_folder(cache / "x")).free
     if free < needed:
         raise HubError(

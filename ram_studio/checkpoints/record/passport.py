@@ -174,6 +174,25 @@ class Passport(_Record):
     license: LicenceRecord = LicenceRecord()
     seal: Digest | None = None
 
+    def renamed(self, names: Mapping[str, str]) -> Passport:
+        """Return the passport with sources called otherwise, and no word of where they were."""
+
+        def record(own: SourceRecord) -> dict[str, Any]:
+            name = names.get(own.source, own.source)
+            return {} if name == own.source else {"source": name, "folder": None}
+
+        renamed = {n: names[r.source] for n, r in self.sources.items() if r.source in names}
+        return self.model_copy(
+            update={
+                "recipe": at_places(self.recipe, renamed),
+                "base": self.base.model_copy(update=record(self.base)),
+                "agents": {
+                    name: agent.model_copy(update=record(agent))
+                    for name, agent in self.agents.items()
+                },
+            }
+        )
+
     @property
     def sources(self) -> dict[str, SourceRecord]:
         """The base ("base") and the agents by name."""

@@ -3,6 +3,7 @@
 Knows nothing about tasks or scores. Only safetensors weights are opened and no remote code is run.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,8 +48,7 @@ def resolve_device(device: str) -> str:
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Hide transformers' progress bars inside the block; callers report progress themselves."""
-    from transformers.utils import logging
-
+    logging = transformers().utils.logging
     was_shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -73,14 +73,27 @@ def fitting_threads(model: Any) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+_FIRST_IMPORT = threading.Lock()
+
+
+def transformers() -> Any:
+    """Return the library, imported by one thread at a time.
+
+    It puts another module in its own place when it is imported: a second thread that comes in
+    between finds one without its names.
+    """
+    with _FIRST_IMPORT:
+        import transformers
+
+        return transformers
+
+
 def load_tokenizer(path: str | Path) -> Any:
     """Load the tokenizer of a local model folder; it does not need the weights.
 
     Raises:
         EvaluationError: the folder has no config or no tokenizer, or the tokenizer does not load.
     """
-    from transformers import AutoTokenizer
-
     folder = Path(path)
     if not (folder / "config.json").is_file():
         raise EvaluationError(
@@ -96,7 +109,9 @@ def load_tokenizer(path: str | Path) -> Any:
             "Copy the base model's tokenizer files into it."
         )
     with _loading_errors(folder):
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return transformers().AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
 
 
 @contextmanager
@@ -130,7 +145,6 @@ def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
             load.
     """
     import torch
-    from transformers import AutoModelForCausalLM
 
     folder = Path(path)
     tokenizer = load_tokenizer(folder)
@@ -143,7 +157,7 @@ def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
     target = resolve_device(device)
     nbytes = sum(file.stat().st_size for file in weights)
     with _loading_errors(folder):
-        model = AutoModelForCausalLM.from_pretrained(
+        model = transformers().AutoModelForCausalLM.from_pretrained(
             folder,
             local_files_only=True,
             trust_remote_code=False,

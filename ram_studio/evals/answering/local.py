@@ -24,6 +24,7 @@ from ram_studio.evals.answering.decode import (
     load_tokenizer,
     padding_id,
     resolve_device,
+    transformers,
 )
 from ram_studio.evals.answering.engine import (
     ChatMode,
@@ -156,12 +157,10 @@ class LocalEngine:
     @cached_property
     def context(self) -> int | None:
         """Return the most tokens the model was made for; None when its config does not say."""
-        from transformers import AutoConfig
-
         if self._loaded is not None:
             config = self._loaded.config
         else:
-            config = AutoConfig.from_pretrained(
+            config = transformers().AutoConfig.from_pretrained(
                 self.path, local_files_only=True, trust_remote_code=False
             )
         config = config.get_text_config() if hasattr(config, "get_text_config") else config

@@ -1,0 +1,88 @@
+"""A laptop that serves a class: only --models-dir is open, and nothing tells where it lies."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from visitor import RefusedError, Visitor, tell
+
+from ram_studio.resources import asset_path
+
+
+class Classroom:
+    """The app bound to every address. home: a folder of the owner that holds the models' folder."""
+
+    def __init__(self, url: str, home: Path) -> None:
+        self.url, self.home = url, home
+
+    def call(self, endpoint: str, **named: Any) -> Any:
+        """Call an endpoint as a visitor of its own."""
+
+        async def story() -> Any:
+            async with Visitor(self.url) as visitor:
+                await visitor.open()
+                return await visitor.call(endpoint, **named)
+
+        return tell(story())
+
+    def refusal(self, base: str) -> str:
+        """Return what is said to who asks for a base that is not offered."""
+        with pytest.raises(RefusedError) as refused:
+            self.call("analyze", base=base, agents={"a": "m/coding"})
+        return str(refused.value).replace(repr(base), "BASE")
+
+
+@pytest.fixture(scope="module")
+def classroom(run_app: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Classroom]:
+    folder = tmp_path_factory.mktemp("owner")
+    home = folder / "home-of-somebody"
+    for place in ("models/m", "private"):
+        for name in ("base", "coding"):
+            shutil.copytree(asset_path("example", name), home / place / name)
+    with run_app(
+        folder, "--models-dir", str(home / "models"), GRADIO_SERVER_NAME="0.0.0.0", HF_TOKEN="hf_o"
+    ) as url:
+        yield Classroom(url, home)
+
+
+def test_refusals_do_not_tell_what_is_on_the_disk(classroom: Classroom) -> None:
+    places = [
+        classroom.home / "private" / "base",  # a model
+        classroom.home / "private",
+        classroom.home / "nothing here",
+        Path("/etc/passwd"),
+    ]
+    asked = [*map(str, places), "../private/base", "m/../../private/base", "~/x", "./m/base"]
+    said = {classroom.refusal(base) for base in asked}
+    assert len(said) == 1, "one answer, whatever is there"
+    assert "choose a model of the list" in said.pop()
+
+
+def test_what_goes_home_names_no_place_of_the_laptop(classroom: Classroom) -> None:
+    async def story() -> tuple[list[Any], dict[str, bytes]]:
+        async with Visitor(classroom.url) as visitor:
+            await visitor.open()
+            models = {"base": "m/base", "agents": {"coding": "m/coding"}}
+            found = await visitor.call("analyze", **models)
+            own = await visitor.call("merge", analysis=found["analysis"], method="ram+")
+            scores = await visitor.call("evaluate", analysis=found["analysis"], limit=1)
+            made = classroom.home.parent.glob("ram-studio*/app-*/*/merges/*/*")
+            files = {path.name: path.read_bytes() for path in made}
+            example = await visitor.call("merge", analysis="example", method="ram")
+            made = classroom.home.parent.glob("ram-studio*/app-*/*/merges/*/*.*")
+            files |= {f"example {path.name}": path.read_bytes() for path in made}
+            return [found, own, scores, example], files
+
+    answers, files = tell(story())
+    assert "base: m/base" in answers[1]["recipe"]
+    assert "base: assets/example/base" in answers[3]["recipe"]
+    assert b'"m/base"' in files["ram_studio.json"]
+    assert set(files) >= {"README.md", "example README.md", "example ram_studio.json"}
+    places = (classroom.home, asset_path("example").parents[1], Path.home())
+    for name, content in [*files.items(), ("answers", repr(answers).encode())]:
+        for place in places:
+            assert str(place).encode() not in content, name
