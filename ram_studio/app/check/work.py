@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ram_studio.app.check.answers import open_answers
+from ram_studio.app.check.lent_gpu import LentGpuEngine
 from ram_studio.app.check.progress_grid import Cell, Scoring
 from ram_studio.app.jobs import Report, Work, costing
 from ram_studio.app.public.lanes import Effort
+from ram_studio.app.public.machine import lends_gpus
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Workspace
@@ -177,14 +179,15 @@ def score_models(
         nbytes = max(nbytes, checkpoint.nbytes)
     watch = _Watch(list(models), report)
     is_over = time_limit(settings, cancel)
+    batch_size = 128 if nbytes < _SMALL_BYTES else _BATCH_OF_LARGE
     try:
         with open_answers(session, workspace) as store:
             return evaluate(
-                folders,
+                _engines(folders, batch_size) if lends_gpus() else folders,
                 plan.suites,
                 limit=plan.limits,
                 lengths=plan.lengths,
-                batch_size=128 if nbytes < _SMALL_BYTES else _BATCH_OF_LARGE,
+                batch_size=batch_size,
                 base=BASE if BASE in folders else None,
                 store=store,
                 on_progress=watch.progress,
@@ -195,6 +198,10 @@ def score_models(
         if settings.is_private:
             raise
         raise EvaluationError(without_folders(str(error), folders, session)) from error
+
+
+def _engines(folders: Mapping[str, str], batch_size: int) -> dict[str, LentGpuEngine]:
+    return {name: LentGpuEngine(path, batch_size=batch_size) for name, path in folders.items()}
 
 
 def score_work(

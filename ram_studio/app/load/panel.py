@@ -28,6 +28,7 @@ from ram_studio.app.load import work
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.sources import MAX_AGENTS, Sources, offered_models, presets, read_sources
 from ram_studio.app.load.view import fit_html, hero_html, progress_html
+from ram_studio.app.public.machine import hardware_text
 from ram_studio.app.session import Session
 from ram_studio.app.shared import Shared
 from ram_studio.app.tune.deep_link import read_link
@@ -123,6 +124,8 @@ def build(shared: Shared) -> Panel:
                     html(note)
         with gr.Accordion("Your own models", open=False, elem_id="own-models"):
             own = _build_form(shared)
+        if shared.settings.is_public:
+            html(f"<p class='fine'>{hardware_text()}</p>", elem_id="hardware")
     panel = Panel(examples, **own)
     _wire_rows(panel)
     later = [button for name, button in shared.steps.items() if name != "load"]

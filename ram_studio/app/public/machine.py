@@ -1,12 +1,22 @@
-"""What the app runs on, and who goes first on it."""
+"""What the app runs on, who goes first on it, and GPUs that are lent by the call (ZeroGPU)."""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ram_studio.app.numbers import size_text
+
+Work = TypeVar("Work", bound=Callable[..., Any])
 
 _STEP_BACK = 5
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 def step_back() -> None:
@@ -18,3 +28,49 @@ def step_back() -> None:
         thread = threading.get_native_id()
         now = os.getpriority(os.PRIO_PROCESS, thread)
         os.setpriority(os.PRIO_PROCESS, thread, now + _STEP_BACK)
+
+
+def lends_gpus() -> bool:
+    """Whether GPUs are lent here by the call, through the Hub's package `spaces`."""
+    return find_spec("spaces") is not None
+
+
+def with_lent_gpu(seconds: int) -> Callable[[Work], Work]:
+    """Return what has a function called with a GPU lent for at most so long, or as it is.
+
+    On ZeroGPU the function runs in a process of its own: what goes in and comes out is pickled.
+    """
+    if not lends_gpus():
+        return lambda work: work
+    decorate: Callable[[Work], Work] = import_module("spaces").GPU(duration=seconds)
+    return decorate
+
+
+def hardware_text() -> str:
+    """Return what visitors are told about this machine, a sentence."""
+    cores = _limit("cpu.max") or float(len(os.sched_getaffinity(0)) if _CAN_ASK else _CORES)
+    parts = [f"{cores:g} processor{'s' * (cores != 1)}"]
+    if _CAN_ASK:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        parts.append(f"{size_text(min(memory, _limit('memory.max') or memory))} of memory")
+    if os.environ.get("SPACES_ZERO_GPU") == "true":
+        parts.append("a GPU lent for answers (ZeroGPU)")
+    elif Path("/proc/driver/nvidia/version").exists():
+        import torch
+
+        if torch.cuda.is_available():
+            parts.append(torch.cuda.get_device_name(0))
+    return f"This server has {', '.join(parts[:-1])} and {parts[-1]}."
+
+
+_CAN_ASK = sys.platform == "linux"
+_CORES = os.cpu_count() or 1
+
+
+def _limit(name: str) -> float:
+    """Return a container's limit, processors or bytes; 0 for none."""
+    try:
+        most, *period = (_CGROUP / name).read_text(encoding="ascii").split()
+        return float(most) / float(period[0]) if period else float(most)
+    except (OSError, ValueError):
+        return 0.0

@@ -3,6 +3,7 @@
 Knows nothing about tasks or scores. Only safetensors weights are opened and no remote code is run.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ OnTokens = Callable[[dict[int, int]], None]
 
 
 def resolve_device(device: str) -> str:
-    """Return the device to use: "auto" is "cuda" when torch sees a GPU, else "cpu".
+    """Return the device to use: "auto" is "cuda" when torch has a GPU, else "cpu".
 
     Raises:
         EvaluationError: a CUDA device is named and torch sees none.
@@ -37,7 +38,9 @@ def resolve_device(device: str) -> str:
     import torch
 
     if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        # On ZeroGPU torch claims a GPU that is only there where one was lent, which is named then.
+        is_lent = os.environ.get("SPACES_ZERO_GPU") == "true"
+        return "cuda" if torch.cuda.is_available() and not is_lent else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise EvaluationError(
             f"Device {device!r} was asked for, but torch sees no CUDA device. Use 'cpu' or 'auto'."

@@ -1,0 +1,50 @@
+"""Answers from a GPU that is lent for each run (ZeroGPU): all else stays on the processor.
+
+There a function with a GPU runs in a process of its own. So what crosses is small: a folder and
+questions go in, batches of replies come out, and are judged and stored here as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ram_studio.app.public.machine import with_lent_gpu
+from ram_studio.errors import Stopped
+from ram_studio.evals.answering.engine import ShouldStop
+from ram_studio.evals.answering.local import LocalEngine
+from ram_studio.evals.question import Question, Reply
+
+LENT_SECONDS = 120
+"""The longest run for which a GPU is asked; its answers are kept when it ends before."""
+
+Batch = list[tuple[Question, Reply]]
+
+
+@with_lent_gpu(LENT_SECONDS)
+def _answers(folder: str, batch_size: int, questions: list[Question]) -> Iterator[Batch]:
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    engine = LocalEngine(folder, device=device, batch_size=batch_size)
+    yield from engine.answer(questions)
+
+
+class LentGpuEngine(LocalEngine):
+    """A model folder whose answers come from a lent GPU. batch_size: most prompts at once."""
+
+    def __init__(self, folder: str | Path, *, batch_size: int) -> None:
+        super().__init__(folder, device="cpu", batch_size=batch_size)
+
+    def _identity(self, weights: str, nbytes: int) -> dict[str, Any]:
+        return {**super()._identity(weights, nbytes), "device": "lent"}
+
+    def answer(
+        self, questions: Sequence[Question], should_stop: ShouldStop | None = None
+    ) -> Iterator[Batch]:
+        """Yield batch after batch; see `Engine.answer`."""
+        for batch in _answers(str(self.path), self.batch_size, list(questions)):
+            yield batch
+            if should_stop is not None and should_stop():
+                raise Stopped("Stopped as asked; answers that were complete are kept.")

@@ -1,0 +1,110 @@
+"""What visitors are told about the machine, and GPUs that are lent by the call."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from ram_studio.app.check import lent_gpu
+from ram_studio.app.check import work as check
+from ram_studio.app.public import machine
+from ram_studio.engine.events import CancelToken
+from ram_studio.errors import Stopped
+from ram_studio.evals.answering.decode import resolve_device
+
+
+class Spaces(ModuleType):
+    """A stand-in for the Hub's package: notes what was decorated, and pickles what crosses."""
+
+    def __init__(self) -> None:
+        super().__init__("spaces")
+        self.__spec__ = importlib.machinery.ModuleSpec("spaces", None)
+        self.seconds: list[int] = []
+        self.calls: list[str] = []
+
+    def GPU(self, duration: int) -> Callable[[Any], Any]:
+        def decorate(work: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+            def lent(*arguments: Any) -> Iterator[Any]:
+                self.calls.append(work.__name__)
+                for batch in work(*pickle.loads(pickle.dumps(arguments))):
+                    yield pickle.loads(pickle.dumps(batch))
+
+            return lent
+
+        self.seconds.append(duration)
+        return decorate
+
+
+@pytest.fixture
+def spaces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spaces]:
+    made = Spaces()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "spaces", made)
+        importlib.reload(lent_gpu)
+        patch.setattr(check, "LentGpuEngine", lent_gpu.LentGpuEngine)
+        yield made
+    importlib.reload(lent_gpu)
+
+
+def score(workspace: Any, session: Any, cancel: CancelToken) -> Any:
+    plan = check.Plan(limits={"demo": 4})
+    models = check.choose(["base", "coding"], session)
+    return check.score_models(models, plan, session, workspace, lambda event: None, cancel)
+
+
+def test_answers_come_from_a_lent_gpu_and_are_the_same(
+    workspace: Any, session: Any, spaces: Spaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lent = score(workspace, session, CancelToken())
+    assert spaces.seconds == [lent_gpu.LENT_SECONDS]
+    assert spaces.calls == ["_answers", "_answers"]
+    monkeypatch.setattr(check, "lends_gpus", lambda: False)
+    own = score(workspace, session, CancelToken())
+
+    def texts(report: Any) -> list[Any]:
+        return [
+            [(a.text, a.is_correct) for part in model.answers.values() for a in part]
+            for model in report.models.values()
+        ]
+
+    assert texts(lent) == texts(own)
+    assert len(spaces.calls) == 2
+
+
+def test_stop_is_asked_for_between_batches(workspace: Any, session: Any, spaces: Spaces) -> None:
+    cancel = CancelToken()
+    cancel.cancel()
+    with pytest.raises(Stopped):
+        score(workspace, session, cancel)
+
+
+def test_without_the_package_a_function_stays_as_it_is() -> None:
+    assert machine.with_lent_gpu(60)(resolve_device) is resolve_device
+
+
+def test_a_gpu_that_is_only_lent_is_not_taken_for_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert resolve_device("auto") == "cuda"
+    monkeypatch.setenv("SPACES_ZERO_GPU", "true")
+    assert (resolve_device("auto"), resolve_device("cuda")) == ("cpu", "cuda")
+    assert "a GPU lent for answers" in machine.hardware_text()
+
+
+def test_the_machine_is_what_its_container_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    assert re.search(r"has \d+ processors?.* and .*\d+ GB of memory", machine.hardware_text())
+    (tmp_path / "cpu.max").write_text("200000 100000\n")
+    (tmp_path / "memory.max").write_text("1000000000\n")
+    assert "This server has 2 processors and 1.0 GB of memory" in machine.hardware_text()
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert re.search(r"has \d+ processor", machine.hardware_text())
