@@ -40,10 +40,14 @@ for machines, described in [Files and JSON](formats.md). Progress and messages g
 def reference() -> str:
     """Return the whole page."""
     parts = [HEAD]
-    for command in sorted(commands.registered_commands, key=lambda command: command.name or ""):
-        assert command.name
-        assert command.callback
-        parts += ["", *_page_of(command.name, command.callback)]
+    found = {c.name or "": c.callback for c in commands.registered_commands}
+    for group in commands.registered_groups:
+        assert group.typer_instance
+        name = group.typer_instance.info.name
+        found |= {f"{name} {c.name}": c.callback for c in group.typer_instance.registered_commands}
+    for command, callback in sorted(found.items()):
+        assert callback
+        parts += ["", *_page_of(command, callback)]
     return "\n".join([*parts, *_methods()]) + "\n"
 
 

@@ -19,7 +19,7 @@ from ram_studio.cli import (
     sweep_command,
 )
 from ram_studio.cli.look import analyze, inspect, microscope, preview
-from ram_studio.cli.merge import merge, recipe, verify
+from ram_studio.cli.merge import delta, merge, recipe, verify
 from ram_studio.errors import RamStudioError, Stopped
 
 EXIT_FAILED = 1
@@ -45,6 +45,7 @@ commands.command("recipe")(recipe.recipe)
 commands.command("history")(history_command.history)
 commands.command("compare")(compare_command.compare)
 commands.command("fisher")(fisher_command.fisher)
+commands.add_typer(delta.commands)
 commands.command("sweep")(sweep_command.sweep)
 
 

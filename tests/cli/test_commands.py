@@ -218,3 +218,15 @@ def test_an_agent_of_another_base_is_told_before_and_merged_only_when_asked(cli,
     code, _, said = cli("merge", *options, "--yes-other-base", "--out", tmp_path / "out")
     assert code == 0
     assert 'warning: Agent "far" changed about' in said
+
+
+def test_a_merge_can_keep_an_agents_tokenizer(cli, tmp_path):
+    tool = tmp_path / "tool"
+    shutil.copytree(asset_path("example", "tool"), tool)
+    (tool / "chat_template.jinja").write_text("{{ messages }} of the tool agent")
+    options = ["--base", str(asset_path("example", "base")), "--agent", f"tool={tool}"]
+    assert cli("merge", *options, "--like", "tool", "--out", tmp_path / "out")[0] == 0
+    kept = (tmp_path / "out" / "chat_template.jinja").read_text()
+    assert kept == "{{ messages }} of the tool agent"
+    code, _, said = cli("merge", *options, "--like", "nobody", "--out", tmp_path / "other")
+    assert (code, "name of an agent" in said) == (1, True)

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 from ram_studio.algorithm.meters.storage import Finding, texts
 from ram_studio.checkpoints.fit.adapters import applied
 from ram_studio.checkpoints.fit.cautions import cautions
+from ram_studio.checkpoints.fit.deltas import rebuilt
 from ram_studio.checkpoints.fit.mismatches import Mismatch, incompatible, match_agent, unmergeable
 from ram_studio.checkpoints.fit.tied import HeadStorage, resolve_tied
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
@@ -184,7 +185,7 @@ def check_compatibility(
     _check_choice("rows", rows, RowsPolicy)
     _check_names(base, agents)
     _refuse_quantized([base, *agents])
-    agents = [applied(agent, base) for agent in agents]
+    agents = [rebuilt(applied(agent, base), base) for agent in agents]
     tied = resolve_tied(base, agents, ignore_extra=extra == "ignore")
     problems = [
         Mismatch("tied", f"{who(agent)}tensor {quoted(tensor)} {text}")

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from ram_studio.checkpoints.read.shard_files import ADAPTER_CONFIG, ADAPTER_FILE
 from ram_studio.errors import CheckpointError
 
 CONFIG_FILE = "config.json"
+DELTA_FORMAT = "ram-studio delta 1"
 
 # Small checkpoints are fingerprinted whole; of large ones this many pages are read.
 WHOLE_FINGERPRINT_BYTES = 16 * 2**20
@@ -79,6 +80,8 @@ class Checkpoint:
         revision: the commit, for a Hub id.
         adapter: adapter_config.json of a LoRA adapter, whose tensors are its factors until it is
             applied to a base (see ``fit.adapters``); None for whole models.
+        delta: metadata of a file of changed elements, whose tensors are indices and values until it
+            is put on a base (see ``fit.deltas``); None for whole models.
         is_local: False when only the headers were fetched and the shards are not on this disk.
     """
 
@@ -93,6 +96,7 @@ class Checkpoint:
     revision: str | None = None
     is_local: bool = True
     adapter: dict[str, Any] | None = None
+    delta: dict[str, str] | None = None
 
 
 def split_hub_id(source: str) -> tuple[str, str | None] | None:
@@ -133,6 +137,7 @@ def open_folder(
 
     Args:
         folder: the folder; a single file `model.safetensors`, or shards with or without an index.
+            Or a delta, see `fit.deltas`: the file itself.
         name: "base" or the agent's name.
         source: what the user gave, when that is not the folder itself.
         revision: the commit, when the folder is a Hub snapshot.
@@ -142,6 +147,11 @@ def open_folder(
     at = who(name)
     source = str(folder) if source is None else source
     folder = Path(folder).expanduser()
+    if folder.suffix == ".safetensors" and folder.is_file():
+        header = read_header(folder, agent=name)
+        if header.metadata.get("format") == DELTA_FORMAT:
+            opened = assemble([header], folder, name=name, source=source)
+            return replace(opened, delta=header.metadata)
     if not folder.is_dir():
         hint = " (a file: give the folder it lies in)" if folder.is_file() else ""
         raise CheckpointError(

@@ -11,6 +11,21 @@ from ram_studio.checkpoints.read.header import Derived, TensorInfo
 
 
 @dataclass(frozen=True, slots=True)
+class Sparse(Derived):
+    """base with other elements at some places.
+
+    Attributes:
+        base: of any dtype; the derived tensor has it too.
+        indices: flat places, I32 or I64, rising.
+        values: the elements there, in the base's dtype.
+    """
+
+    base: TensorInfo
+    indices: TensorInfo
+    values: TensorInfo
+
+
+@dataclass(frozen=True, slots=True)
 class LowRank(Derived):
     """base + scale * left @ right, in float64 rounded once to float32; DoRA scales rows after.
 

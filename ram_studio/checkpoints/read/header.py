@@ -44,6 +44,7 @@ MERGED_DTYPES = ("BF16", "F16", "F32")
 COPIED_DTYPES = ("BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64")
 
 
+@dataclass(frozen=True, slots=True)
 class Derived:
     """How a tensor follows from stored ones, see ``derived``."""
 

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from ram_studio.checkpoints.read.describe import printable, quoted, who
-from ram_studio.checkpoints.read.header import TensorInfo
+from ram_studio.checkpoints.read.header import Derived, TensorInfo
 from ram_studio.errors import CheckpointError
 
 BLOCK_BYTES = 4 * 2**20
+
+
+def _same_derivation(a: Derived | None, b: Derived | None) -> bool:
+    """Say whether two tensors are computed alike from tensors of the same bytes."""
+    if a is None or b is None or type(a) is not type(b):
+        return False
+    parts = [(getattr(a, field.name), getattr(b, field.name)) for field in fields(a)]
+    return all(
+        same_bytes(*pair)
+        if all(isinstance(part, TensorInfo) for part in pair)
+        else pair[0] == pair[1]
+        for pair in parts
+    )
 
 
 def same_bytes(
@@ -24,8 +39,8 @@ def same_bytes(
 
     Raises: CheckpointError when a file cannot be read or ends early.
     """
-    if a.derived or b.derived:
-        return a.derived == b.derived and (a.derived is not None)
+    if a.derived is not None or b.derived is not None:
+        return _same_derivation(a.derived, b.derived)
     if a.nbytes != b.nbytes:
         return False
     if (a.path, a.offset) == (b.path, b.offset):

@@ -52,6 +52,10 @@ def merge(
         bool,
         typer.Option("--yes-other-base", help="Merge agents that seem to be of another base."),
     ] = False,
+    like: Annotated[
+        str | None,
+        typer.Option(metavar="AGENT", help="Whose tokenizer and chat template to keep [base]."),
+    ] = None,
     hash_sources: Annotated[
         bool,
         typer.Option("--hash/--no-hash", help="Keep a hash of every source file in the passport."),
@@ -76,6 +80,7 @@ def merge(
         "missing": missing,
         "extra": extra,
         "rows": rows,
+        "tokenizer": like,
         "other_base": "accept" if yes_other_base else None,
     }
     shared = {"epsilon": epsilon, "r": r, "alpha": alpha}

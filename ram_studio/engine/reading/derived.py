@@ -6,22 +6,55 @@ that are cut at the same rows always.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable
 
 import numpy as np
 
-from ram_studio.checkpoints.read.derived import LowRank
+from ram_studio.checkpoints.read.derived import LowRank, Sparse
 from ram_studio.checkpoints.read.header import Derived, TensorInfo
 
 Read = Callable[[TensorInfo, int, int], np.ndarray]
 """(tensor, first element, how many) -> float32."""
 
+ReadInto = Callable[[TensorInfo, int, memoryview], None]
+"""(tensor, first byte, buffer to fill)."""
+
 GROUP_ELEMENTS = 1 << 16
 """About so many elements are computed together."""
 
 
-def derive(derived: Derived, read: Read, start: int, count: int) -> np.ndarray:
-    """Return elements of a derived tensor as float32."""
+def overlay(sparse: Sparse, read_into: ReadInto, byte_start: int, buffer: memoryview) -> None:
+    """Fill a buffer with the base's bytes and the changed elements among them.
+
+    The places are found by bisection in the file: no more of it is read than is needed.
+    """
+    read_into(sparse.base, byte_start, buffer)
+    elements = max(1, sparse.base.numel)
+    width = sparse.base.nbytes // elements
+    index = np.dtype(np.int32 if sparse.indices.dtype == "I32" else np.int64)
+
+    def places(first: int, count: int) -> np.ndarray:
+        found = np.empty(count, dtype=index)
+        read_into(sparse.indices, first * index.itemsize, found.data.cast("B"))
+        return found
+
+    start, stop = byte_start // width, (byte_start + len(buffer)) // width
+    keys = range(sparse.indices.numel)
+    first, last = (
+        bisect.bisect_left(keys, end, key=lambda k: int(places(k, 1)[0])) for end in (start, stop)
+    )
+    if first >= last:
+        return
+    changed = np.empty(last - first, dtype=f"u{width}")
+    read_into(sparse.values, first * width, changed.data.cast("B"))
+    at = places(first, last - first).astype(np.int64) - start
+    inside = (at >= 0) & (at < stop - start)  # a damaged file may have its places in any order
+    np.frombuffer(buffer, dtype=changed.dtype)[at[inside]] = changed[inside]
+
+
+def low_rank(derived: Derived, read: Read, start: int, count: int) -> np.ndarray:
+    """Return elements of base + scale * left @ right as float32."""
     assert isinstance(derived, LowRank), "no other derivation is made"
     rows, columns = derived.base.shape
     if not count:

@@ -10,10 +10,11 @@ import numpy as np
 
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.derived import Sparse
 from ram_studio.checkpoints.read.describe import who
 from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
-from ram_studio.engine.reading.derived import derive
+from ram_studio.engine.reading.derived import low_rank, overlay
 from ram_studio.errors import CheckpointError, NonFiniteError, SourceChangedError
 
 _PIECE_BYTES = 4 * BLOCK_ELEMENTS
@@ -63,9 +64,11 @@ class Sources:
         Raises: SourceChangedError when the file ends before, CheckpointError when reading fails.
         """
         if source.derived is not None:
-            width = rounding.STORAGE[source.dtype].itemsize
-            made = derive(source.derived, self._elements, byte_start // width, len(buffer) // width)
-            buffer[:] = rounding.store(made, source.dtype).data.cast("B")
+            if isinstance(source.derived, Sparse):
+                overlay(source.derived, self.read_into, byte_start, buffer)
+            elif len(buffer):
+                span = byte_start // 4, len(buffer) // 4
+                buffer[:] = low_rank(source.derived, self._elements, *span).data.cast("B")
             return
         handle = self._handles[source.path]
         done = 0

@@ -1,0 +1,66 @@
+"""``ram-studio delta make|apply|info``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ram_studio.cli import options
+
+commands = typer.Typer(
+    name="delta",
+    help="Keep an agent as its base and the elements it changed, exactly.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@commands.command("make")
+def make(
+    base: Annotated[str, typer.Argument(help="Base model: folder or Hub id.")],
+    agent: Annotated[str, typer.Argument(help="An agent of it, or a merge.")],
+    out: Annotated[Path, typer.Option(help="File to write (safetensors).")],
+    as_json: options.Json = False,
+) -> None:
+    """Write what an agent or a merge changed; refused where that would not be smaller."""
+    from ram_studio.engine.delta import make_delta
+
+    _print(make_delta(base, agent, out).to_dict(), as_json)
+
+
+@commands.command("apply")
+def apply(
+    base: Annotated[str, typer.Argument(help="The base the delta was made from.")],
+    delta: Annotated[Path, typer.Argument(help="The delta.")],
+    out: Annotated[Path, typer.Option(help="Folder to create.")],
+    as_json: options.Json = False,
+) -> None:
+    """Write the agent again, bit for bit; config and tokenizer are the base's."""
+    from ram_studio.engine.delta import apply_delta
+
+    folder = apply_delta(base, delta, out)
+    print(json.dumps({"out": str(folder)}) if as_json else f"Written to {folder}, as it was.")
+
+
+@commands.command("info")
+def info(
+    delta: Annotated[Path, typer.Argument(help="The delta.")], as_json: options.Json = False
+) -> None:
+    """Say what a delta holds."""
+    from ram_studio.engine.delta import read_info
+
+    _print(read_info(delta).to_dict(), as_json)
+
+
+def _print(told: dict[str, object], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(told))
+        return
+    print(
+        f"{told['path']}: {told['changed']:,} of {told['elements']:,} elements changed "
+        f"({told['density']:.2%}) in {told['tensors']} tensors; {told['nbytes']:,} bytes in place "
+        f"of {told['whole_nbytes']:,}. Base {str(told['base'])[:16]}..."
+    )

@@ -1,0 +1,256 @@
+"""Sparse deltas: an agent as its base and the elements it changed, exactly.
+
+An element that is kept costs its value and an index of 4 bytes, so that a bfloat16 agent becomes
+smaller where it changed less than a third.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ram_studio.algorithm import rounding
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.read.checkpoint import DELTA_FORMAT
+from ram_studio.checkpoints.read.content_hash import make_hasher
+from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_bytes
+from ram_studio.checkpoints.write.output_folder import check_output
+from ram_studio.checkpoints.write.shard_plan import lay_out
+from ram_studio.checkpoints.write.sidecars import sidecar_files
+from ram_studio.checkpoints.write.writer import CheckpointWriter
+from ram_studio.engine.analyse import load
+from ram_studio.engine.events import CancelToken
+from ram_studio.engine.reading.sources import Sources
+from ram_studio.errors import CheckpointError, OutputError, SettingsError
+
+AGENT = "agent"
+MOST_INT32 = 2**31
+_ONE_FILE = 1 << 62
+
+
+@dataclass(frozen=True)
+class DeltaInfo:
+    """What a delta holds: bytes of its file and of the agent's weights, and how many elements."""
+
+    path: Path
+    base: str
+    agent: str
+    nbytes: int
+    whole_nbytes: int
+    elements: int
+    changed: int
+    tensors: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON, with `density`."""
+        density = self.changed / self.elements if self.elements else 0.0
+        return {**self.__dict__, "path": str(self.path), "density": density}
+
+
+def make_delta(
+    base: str | Path, agent: str | Path, out: str | Path, cancel: CancelToken | None = None
+) -> DeltaInfo:
+    """Write the delta of an agent, or of a merge, from its base.
+
+    Reads both twice, a piece at a time; memory grows with the changed elements of one tensor.
+
+    Raises: OutputError when ``out`` exists or cannot be written; SettingsError when it would not be
+    smaller than the agent, or a tensor has another dtype or other rows than the base;
+    CheckpointError, CompatibilityError, Stopped. (NaN and -0.0 are kept: bits are compared.)
+    """
+    out = Path(os.path.abspath(Path(out).expanduser()))
+    if out.exists():
+        raise OutputError(f"{printable(out)} exists; choose another name or remove it first.")
+    report = load(base, {AGENT: agent}, cancel=cancel)
+    for tensor in report.tensors:
+        own = tensor.agents[0]
+        if (own.dtype, own.shape) != (tensor.dtype, tensor.shape):
+            raise SettingsError(
+                f"Tensor {quoted(tensor.name)} is {own.dtype} in the agent and {tensor.dtype} in "
+                "the base; a delta keeps elements of one dtype. Store the agent in the base's "
+                "first (ram-studio merge --method task-arithmetic --set scale=1)."
+            )
+    with Sources(*report.checkpoints) as sources:
+        counts, hashes = _count(report, sources, cancel)
+        specs = [spec for t in report.tensors for spec in _specs(t, counts[t.name])]
+        elements = sum(t.numel for t in report.tensors)
+        whole = sum(t.agents[0].nbytes for t in report.tensors)
+        header = {
+            "format": DELTA_FORMAT,
+            "base": report.base.fingerprint,
+            "agent": report.agents[0].fingerprint,
+            "elements": str(elements),
+            "nbytes": str(whole),
+            "hashes": json.dumps(hashes, separators=(",", ":")),
+        }
+        # A file needs some tensor; an agent equal to its base has none that changed.
+        [shard] = lay_out(specs or [("unchanged", "U8", (0,))], _ONE_FILE, header)
+        changed = sum(counts.values())
+        if shard.file_size >= whole:
+            raise SettingsError(
+                f"A delta would take {shown_bytes(shard.file_size)}, the agent takes "
+                f"{shown_bytes(whole)}: it changed {changed / max(1, elements):.1%} of all "
+                "elements. Keep the agent as it is."
+            )
+        _write(out, shard.head, shard.offsets, shard.file_size, _arrays(report, sources, cancel))
+        sources.check_unchanged()
+    return read_info(out)
+
+
+def apply_delta(
+    base: str | Path, delta: str | Path, out: str | Path, cancel: CancelToken | None = None
+) -> Path:
+    """Write the agent that a delta is of, bit for bit, into the folder ``out``.
+
+    Configuration and tokenizer are the base's.
+
+    Raises: CheckpointError when what comes out is not what the delta was made of;
+    CompatibilityError for another base; OutputError, Stopped.
+    """
+    check_output(out, needed_bytes=0)
+    info = open_checkpoint(delta, name=AGENT)
+    if info.delta is None:
+        raise CheckpointError(f"{printable(delta)} is no delta; expected what delta make wrote.")
+    expected = json.loads(info.delta.get("hashes", "{}"))
+    report = load(base, {AGENT: delta}, cancel=cancel)
+    specs = [(t.name, t.dtype, t.shape) for t in report.tensors]
+    with (
+        CheckpointWriter(out, specs, sources=[report.base.folder]) as writer,
+        Sources(*report.checkpoints) as sources,
+    ):
+        for tensor in report.tensors:
+            digest = make_hasher("blake3")
+            for start, piece in sources.pieces(tensor.agents[0], tensor.agents[0].nbytes):
+                _check(cancel)
+                digest.update(piece.data)
+                writer.write(tensor.name, start, piece.data)
+            if expected.get(tensor.name) != digest.hexdigest():
+                raise CheckpointError(
+                    f"Tensor {quoted(tensor.name)} does not become what {printable(delta)} was "
+                    "made of: the base or the delta is damaged. Fetch both again."
+                )
+        return writer.finish(sidecar_files(report.base))
+
+
+def read_info(path: str | Path) -> DeltaInfo:
+    """Return what a delta holds, from its header.
+
+    Raises: CheckpointError for any other file.
+    """
+    opened = open_checkpoint(path, name=AGENT)
+    if opened.delta is None:
+        raise CheckpointError(f"{printable(path)} is no delta; expected what delta make wrote.")
+    values = [t for t in opened.tensors.values() if t.name.endswith(".values")]
+    return DeltaInfo(
+        path=Path(path),
+        base=opened.delta["base"],
+        agent=opened.delta["agent"],
+        nbytes=opened.nbytes,
+        whole_nbytes=int(opened.delta["nbytes"]),
+        elements=int(opened.delta["elements"]),
+        changed=sum(t.numel for t in values),
+        tensors=len(values),
+    )
+
+
+def _check(cancel: CancelToken | None) -> None:
+    if cancel is not None:
+        cancel.raise_if_cancelled()
+
+
+def _bits(piece: np.ndarray, dtype: str) -> np.ndarray:
+    """Return bytes as unsigned integers of an element's width: -0.0 is not 0.0, a NaN is itself."""
+    width = rounding.STORAGE[dtype].itemsize if dtype in rounding.STORAGE else 1
+    return piece.view(f"u{width}")
+
+
+def _pieces(
+    tensor: MergeTensor, sources: Sources, cancel: CancelToken | None
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield first element, base and agent of each piece of a tensor, as unsigned integers."""
+    own = tensor.agents[0]
+    both = zip(
+        sources.pieces(tensor.base, own.nbytes), sources.pieces(own, own.nbytes), strict=True
+    )
+    for (start, below), (_, above) in both:
+        _check(cancel)
+        before, after = _bits(below, tensor.dtype), _bits(above, tensor.dtype)
+        yield start // after.itemsize, before, after
+
+
+def _count(
+    report: CompatibilityReport, sources: Sources, cancel: CancelToken | None
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Return changed elements and the agent's content hash, by tensor."""
+    counts, hashes = {}, {}
+    for tensor in report.tensors:
+        digest, changed = make_hasher("blake3"), 0
+        for _, before, after in _pieces(tensor, sources, cancel):
+            changed += int(np.count_nonzero(before != after))
+            digest.update(after.data.cast("B"))
+        counts[tensor.name], hashes[tensor.name] = changed, digest.hexdigest()
+    return counts, hashes
+
+
+def _specs(tensor: MergeTensor, changed: int) -> list[tuple[str, str, tuple[int, ...]]]:
+    if not changed:
+        return []
+    index = "I32" if tensor.numel <= MOST_INT32 else "I64"
+    return [
+        (f"{tensor.name}.indices", index, (changed,)),
+        (f"{tensor.name}.values", tensor.dtype, (changed,)),
+    ]
+
+
+def _arrays(
+    report: CompatibilityReport, sources: Sources, cancel: CancelToken | None
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the changed tensors' indices and values."""
+    for tensor in report.tensors:
+        places, values = [], []
+        for first, before, after in _pieces(tensor, sources, cancel):
+            changed = np.flatnonzero(before != after)
+            places.append(changed + first)
+            values.append(after[changed])
+        if places and (indices := np.concatenate(places)).size:
+            width = np.int32 if tensor.numel <= MOST_INT32 else np.int64
+            yield f"{tensor.name}.indices", indices.astype(width)
+            yield f"{tensor.name}.values", np.concatenate(values)
+
+
+def _write(
+    out: Path,
+    head: bytes,
+    offsets: dict[str, tuple[int, int]],
+    size: int,
+    arrays: Iterator[tuple[str, np.ndarray]],
+) -> None:
+    """Write the file beside its place and move it there whole."""
+    partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with open(partial, "xb") as file:
+            file.truncate(size)
+            file.write(head)
+            for name, array in arrays:
+                start, nbytes = offsets[name]
+                assert array.nbytes == nbytes, "both passes saw the same elements"
+                file.seek(start)
+                file.write(array.data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(partial, out)
+    except OSError as error:
+        raise OutputError(
+            f"{printable(out)} cannot be written: {error.strerror or error}; "
+            f"{plural(size, 'byte')} are needed."
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)

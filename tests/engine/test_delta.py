@@ -1,0 +1,131 @@
+"""Sparse deltas: rebuilt bit for bit, agents like any other, refused where they do not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from engine_zoo import EMBEDDING, HEAD, Zoo, bits_of, make_zoo, read_folder, write_folder
+from safetensors import safe_open
+
+from ram_studio.algorithm.rounding import STORAGE
+from ram_studio.checkpoints.record.recipe import make_recipe
+from ram_studio.engine.analyse import analyze
+from ram_studio.engine.delta import apply_delta, make_delta, read_info
+from ram_studio.engine.merge import merge
+from ram_studio.engine.verify import verify
+from ram_studio.errors import CheckpointError, CompatibilityError, OutputError, SettingsError
+
+UP = "model.layers.0.mlp.up_proj.weight"
+
+
+def sparse(tensors: dict[str, torch.Tensor], every: int = 50) -> dict[str, torch.Tensor]:
+    """Return tensors of which some elements are others, among them a -0.0."""
+    found = {}
+    for name, tensor in tensors.items():
+        other = tensor.clone().flatten()
+        other[::every] = other[::every] * 2 + 1
+        found[name] = other.view(tensor.shape)
+    found[UP][0, 1] = -0.0
+    return found
+
+
+@pytest.fixture(params=sorted(STORAGE))
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
+    dtypes = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+    rng = torch.Generator().manual_seed(3)
+    shapes = {EMBEDDING: (300, 20), UP: (400, 900), "model.norm.weight": (20,)}
+    base = {n: torch.randn(s, generator=rng).to(dtypes[request.param]) for n, s in shapes.items()}
+    base[UP][0, 1] = 0.0
+    agent = {**sparse(base), "model.norm.weight": base["model.norm.weight"]}
+    return write_folder(tmp_path / "base", base), write_folder(tmp_path / "agent", agent, shards=2)
+
+
+def test_an_agent_is_rebuilt_bit_for_bit(pair, tmp_path) -> None:
+    base, agent = pair
+    made = make_delta(base, agent, tmp_path / "a.safetensors")
+    expected, before = read_folder(agent), read_folder(base)
+    changed = sum(int((bits_of(expected[n]) != bits_of(before[n])).sum()) for n in expected)
+    assert (made.changed, made.tensors) == (changed, 2)
+    assert made == read_info(tmp_path / "a.safetensors")
+    assert made.nbytes < made.whole_nbytes / 2
+    with safe_open(tmp_path / "a.safetensors", "pt") as file:
+        names = {f"{n}.{part}" for n in (EMBEDDING, UP) for part in ("indices", "values")}
+        assert set(file.keys()) == names
+        indices, values = (file.get_tensor(f"{UP}.{part}") for part in ("indices", "values"))
+    assert indices.dtype == torch.int32
+    assert torch.equal(bits_of(values), bits_of(expected[UP]).flatten()[indices.long()])
+    found = read_folder(apply_delta(base, tmp_path / "a.safetensors", tmp_path / "again"))
+    for name, tensor in expected.items():
+        assert torch.equal(bits_of(found[name]), bits_of(tensor))
+
+
+def test_a_delta_is_an_agent_wherever_its_base_is(pair, tmp_path) -> None:
+    base, agent = pair
+    make_delta(base, agent, tmp_path / "a.safetensors")
+    agents = {"a": tmp_path / "a.safetensors"}
+    assert analyze(base, agents).preview() == analyze(base, {"a": agent}).preview()
+    outs = []
+    for name, source in (("delta", agents["a"]), ("whole", agent)):
+        recipe = make_recipe({"base": str(base), "agents": {"a": str(source)}, "method": "ram"})
+        outs.append(merge(recipe, tmp_path / name).passport)
+    assert outs[0].shards == outs[1].shards
+    assert verify(tmp_path / "delta", with_sources=True, full=True).source_files == 2
+
+
+def test_tied_heads_stored_twice_and_integers_come_back(tmp_path) -> None:
+    zoo: Zoo = make_zoo(tmp_path / "zoo", 1, shapes={EMBEDDING: (300, 20), UP: (9, 7)})
+    matrix = zoo.base[EMBEDDING]
+    moved = matrix.clone()
+    moved[3, 2] = 7
+    base = write_folder(tmp_path / "base", {**zoo.base, HEAD: matrix.clone()}, tied=True)
+    both = {EMBEDDING: moved, HEAD: moved.clone()}
+    agent = write_folder(tmp_path / "agent", {**zoo.base, **both}, tied=True)
+    make_delta(base, agent, tmp_path / "a.safetensors")
+    found = read_folder(apply_delta(base, tmp_path / "a.safetensors", tmp_path / "again"))
+    assert all(torch.equal(bits_of(t), bits_of(found[n])) for n, t in read_folder(agent).items())
+
+
+def test_what_does_not_pay_or_fit_is_refused(pair, tmp_path) -> None:
+    base, agent = pair
+    out = tmp_path / "a.safetensors"
+    dense = write_folder(tmp_path / "dense", sparse(read_folder(base), 1))
+    with pytest.raises(SettingsError, match=r"changed (99\.9|100\.0)% of all elements"):
+        make_delta(base, dense, out)
+    wide = {n: t.to(torch.float64).float() for n, t in read_folder(agent).items()}
+    if next(iter(read_folder(base).values())).dtype != torch.float32:
+        with pytest.raises(SettingsError, match="is F32 in the agent"):
+            make_delta(base, write_folder(tmp_path / "wide", wide), out)
+    assert not out.exists()
+    make_delta(base, agent, out)
+    with pytest.raises(OutputError, match="exists"):
+        make_delta(base, agent, out)
+    with pytest.raises(CompatibilityError, match="delta of another base"):
+        apply_delta(agent, out, tmp_path / "again")
+    with pytest.raises(CheckpointError, match="is no delta"):
+        read_info(base)
+    data = bytearray(out.read_bytes())
+    data[-1] ^= 1
+    out.write_bytes(data)
+    with pytest.raises(CheckpointError, match="does not become what"):
+        apply_delta(base, out, tmp_path / "again")
+    assert not list(tmp_path.glob(".*")) + list(tmp_path.glob("again*"))
+
+
+def test_the_commands_make_tell_and_apply(pair, tmp_path, capsys, monkeypatch) -> None:
+    from ram_studio.cli.main import commands
+
+    base, agent = map(str, pair)
+    out = str(tmp_path / "a.safetensors")
+    for arguments in (
+        ["make", base, agent, "--out", out, "--json"],
+        ["info", out, "--json"],
+        ["apply", base, out, "--out", str(tmp_path / "again"), "--json"],
+    ):
+        commands(["delta", *arguments], standalone_mode=False)
+    made, told, applied = map(json.loads, capsys.readouterr().out.splitlines())
+    assert made == told
+    assert 0 < told["density"] < 0.05
+    assert applied == {"out": str(tmp_path / "again")}
