@@ -226,11 +226,21 @@ def test_what_fits_is_merged_as_asked_and_told(
     }
 
 
-def test_a_quantized_checkpoint_is_refused(tmp_path: Path, base: Checkpoint) -> None:
-    config = QWEN_CONFIG | {"quantization_config": {"quant_method": "awq"}}
-    agent = make(tmp_path, "coder", small_tensors(1), config=config)
-    assert 'Agent "coder"' in str(refuse(base, agent))
-    assert "is quantized" in str(refuse(base, agent))
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"quant_method": "awq"}, "is quantized (awq, by"),
+        ({"quant_method": "gptq", "bits": 4}, "is quantized (gptq, 4 bits, by"),
+        ({"load_in_8bit": True}, "is quantized (quantization_config, by"),
+        ("int8", "is quantized (quantization_config, by"),
+    ],
+)
+def test_a_quantized_checkpoint_is_refused_by_name(
+    tmp_path: Path, base: Checkpoint, settings: object, said: str
+) -> None:
+    config = QWEN_CONFIG | {"quantization_config": settings}
+    agent = make(tmp_path, "a", small_tensors(1), config=config)
+    assert said in str(refuse(base, agent))
 
 
 def test_problems_of_all_agents_come_in_one_message(tmp_path: Path, base: Checkpoint) -> None:

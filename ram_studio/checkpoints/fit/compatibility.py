@@ -233,10 +233,17 @@ def _check_names(base: Checkpoint, agents: Sequence[Checkpoint]) -> None:
 
 def _refuse_quantized(checkpoints: Sequence[Checkpoint]) -> None:
     for checkpoint in checkpoints:
-        if checkpoint.config.get("quantization_config"):
+        settings = checkpoint.config.get("quantization_config")
+        if settings:
+            kind = settings.get("quant_method") if isinstance(settings, dict) else None
+            bits = settings.get("bits") if isinstance(settings, dict) else None
+            what = printable(kind or "quantization_config", 40) + (
+                f", {printable(bits, 8)} bits" if bits else ""
+            )
             raise CompatibilityError(
-                f"{who(checkpoint.name)}{printable(checkpoint.folder)} is quantized (config.json "
-                "has a quantization_config); merge the checkpoint it was quantized from."
+                f"{who(checkpoint.name)}{printable(checkpoint.folder)} is quantized ({what}, by "
+                "its config.json): its codes are no weights to compare. Merge the checkpoint it "
+                "was quantized from."
             )
 
 
