@@ -76,7 +76,7 @@ def document_head() -> str:
     preloads = "".join(f'<link rel="modulepreload" href="ram/{name}">' for name in script_names())
     # In the head as it is: launch(css=) rewrites selectors, those in @media wrongly.
     return (
-        f"{render('back.html.j2')}<style>{palette.css_variables()}\n{css}</style>{preloads}<script>"
+        f"<style>{palette.css_variables()}\n{css}</style>{preloads}<script>"
         f"window.RAM_SHAPES = {json.dumps(palette.SHAPE_PATHS)};"
         f'window.RAM_READY = import("./ram/{ENTRY}").then(() => window.RAM);</script>'
     )
@@ -98,7 +98,14 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
                 Route("/ram/{name:path}", _script),
                 zip_route(workspace.merge_folder),
             ],
-            "middleware": [Middleware(Doorway, presence=workspace.presence, headers=headers)],
+            "middleware": [
+                Middleware(
+                    Doorway,
+                    presence=workspace.presence,
+                    headers=headers,
+                    opening=render("back.html.j2"),
+                )
+            ],
         },
         # A job that waits or runs holds one while it is watched; light events need some too.
         "max_threads": 300,

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from starlette.responses import HTMLResponse
 
 from ram_studio.app.public.doorway import Doorway, security_headers
 from ram_studio.app.public.presence import Presence, stream_client
@@ -130,6 +131,29 @@ def test_every_answer_has_the_headers() -> None:
         assert "googleapis" not in policy
     own = security_headers(is_space=False)["content-security-policy"]
     assert "https:" not in own, "away from the Hub there is no other host"
+
+
+def test_the_page_is_opened_by_what_must_run_before_anything_is_fetched() -> None:
+    async def story(path: str) -> tuple[bytes, str]:
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            page = HTMLResponse("<html><head><title>ä</title></head></html>")
+            await page(scope, receive, send)
+
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        doorway = Doorway(app, presence=Presence(), headers={}, opening="<script>ö</script>")
+        scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
+        await doorway(scope, None, send)
+        headers = {k.decode(): v.decode() for k, v in sent[0]["headers"]}
+        return b"".join(m.get("body", b"") for m in sent[1:]), headers["content-length"]
+
+    page, length = asyncio.run(story("/"))
+    assert page.decode().startswith("<html><head><script>ö</script><title>")
+    assert int(length) == len(page)
+    assert "script" not in asyncio.run(story("/other"))[0].decode()
 
 
 @pytest.mark.parametrize(

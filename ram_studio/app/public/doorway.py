@@ -71,11 +71,45 @@ def security_headers(*, is_space: bool) -> dict[str, str]:
     }
 
 
-class Doorway:
-    """The middleware. presence: told of streams. headers: put on every answer."""
+def _opened_by(send: Send, opening: bytes) -> Send:
+    """Return a send that puts ``opening`` first into the head of an HTML page."""
+    held: list[Message] = []
 
-    def __init__(self, app: Any, *, presence: Presence, headers: MutableMapping[str, str]) -> None:
+    async def send_page(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            held.append(message)
+            return
+        if held:
+            start, body = held.pop(), message.get("body", b"")
+            page = body.replace(b"<head>", b"<head>" + opening, 1)
+            headers = MutableHeaders(scope=start)
+            if "content-length" in headers:
+                longer = int(headers["content-length"]) + len(page) - len(body)
+                headers["content-length"] = str(longer)
+            message = {**message, "body": page}
+            await send(start)
+        await send(message)
+
+    return send_page
+
+
+class Doorway:
+    """The middleware. presence: told of streams. headers: put on every answer.
+
+    opening: HTML that stands first in the page's head. (Gradio's own ``head`` is put there by its
+    scripts, once they have come.)
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        *,
+        presence: Presence,
+        headers: MutableMapping[str, str],
+        opening: str = "",
+    ) -> None:
         self._app, self._presence, self._headers = app, presence, headers
+        self._opening = opening.encode()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -100,7 +134,9 @@ class Doorway:
                 receive = self._bounded(scope, receive)
             client = stream_client(path, query) if scope["method"] == "GET" else None
             if client is None:
-                await self._app(scope, receive, send_with_headers)
+                is_page = path == "/" and scope["method"] == "GET"
+                answer = _opened_by(send_with_headers, self._opening) if is_page else None
+                await self._app(scope, receive, answer or send_with_headers)
                 return
             self._presence.arrive(client)
             try:
@@ -108,8 +144,8 @@ class Doorway:
             finally:
                 self._presence.leave(client)
         except HTTPException as refused:
-            answer = PlainTextResponse(refused.detail, status_code=refused.status_code)
-            await answer(scope, receive, send_with_headers)
+            refusal = PlainTextResponse(refused.detail, status_code=refused.status_code)
+            await refusal(scope, receive, send_with_headers)
 
     @staticmethod
     def _bounded(scope: Message, receive: Receive, most: int = MOST_BODY_BYTES) -> Receive:
