@@ -13,6 +13,7 @@ from chat_model import TEMPLATE, TOOL_TEMPLATE, make_chat_model
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import AnswerStore, evaluate
 from ram_studio.evals.answering import LocalEngine
+from ram_studio.evals.answering.decode import ending_ids
 from ram_studio.evals.question import Question
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
 from ram_studio.resources import asset_path
@@ -67,6 +68,33 @@ def test_a_suite_beyond_the_context_cannot_be_started_and_leaves_no_zero_behind(
         ):
             evaluate({"base": BASE}, "math,tool", device="cpu", store=store)
         assert store.runs() == []
+
+
+def test_a_stop_in_the_middle_of_a_batch_keeps_the_answers_that_were_complete(tmp_path):
+    ended = set()
+
+    with AnswerStore(tmp_path / "s") as store:
+        engine = LocalEngine(BASE, device="cpu")
+        ends = ending_ids(engine.model, engine.tokenizer)
+        engine.on_tokens = lambda step: ended.update(r for r, t in step.items() if t in ends)
+        with pytest.raises(Stopped, match=r"(\d+) of 80 answers to suite demo are stored"):
+            evaluate(
+                {"base": engine}, "demo", limit=20, store=store, should_stop=lambda: bool(ended)
+            )
+        (run,) = store.runs()
+        assert 0 < run.answered < 80
+        kept = {a.question.id: a.reply.text for a in store.answers(run.id)}
+        engine.on_tokens = None
+        report = evaluate({"base": engine}, "demo", limit=20, store=store)
+        engine.close()
+    whole = evaluate({"base": BASE}, "demo", limit=20, device="cpu")
+    assert verdicts(report, "base") == verdicts(whole, "base")
+    said = {
+        item.id: answer.text
+        for domain, items in whole.items.items()
+        for item, answer in zip(items, whole.models["base"].answers[domain], strict=True)
+    }
+    assert kept.items() <= said.items()
 
 
 def test_each_suite_can_have_its_own_limit_and_tokens_are_told_as_they_come(chat_model):

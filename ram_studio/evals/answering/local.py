@@ -4,12 +4,14 @@ The tokenizer is read at once, the weights when the first question comes: an eva
 answers are all stored never loads them.
 """
 
+from __future__ import annotations
+
 import gc
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
@@ -44,6 +46,14 @@ DEFAULT_BATCH_TOKENS = 65_536
 COLLECT_ABOVE_BYTES = 200_000_000
 """Only for a larger model is all garbage collected at once: that stops every thread for a third of
 a second, and what little a small one leaves goes with the next collection anyway."""
+
+
+class Written(NamedTuple):
+    """An answer: its text, whether it ended by itself, its tokens."""
+
+    text: str
+    ended: bool
+    tokens: int
 
 
 class LocalEngine:
@@ -208,7 +218,7 @@ class LocalEngine:
         if refused:
             yield refused
         for batch in self._batches(fitting):
-            yield self._answer_batch(batch, should_stop)
+            yield from self._answer_batch(batch, should_stop)
 
     def _batches(
         self, rows: list[tuple[Question, str, list[int]]]
@@ -228,21 +238,52 @@ class LocalEngine:
 
     def _answer_batch(
         self, batch: list[tuple[Question, str, list[int]]], should_stop: ShouldStop | None
-    ) -> list[tuple[Question, Reply]]:
+    ) -> Iterator[list[tuple[Question, Reply]]]:
+        """Yield a batch's replies; when stopped, those that were complete, before Stopped."""
         limit = batch[0][0].max_new_tokens
         start = time.perf_counter()
-        written = self._written([ids for _, _, ids in batch], limit, should_stop)
-        seconds = (time.perf_counter() - start) / len(batch)
-        result = []
-        for (question, prompt, _), (text, ended, tokens) in zip(batch, written, strict=True):
-            finish, note = finished(text, ended, limit)
-            result.append((question, Reply(text, prompt, finish, note, tokens, seconds)))
-        return result
+        heard: list[list[int]] = [[] for _ in batch]
+
+        def told(written: Sequence[Written | None]) -> list[tuple[Question, Reply]]:
+            seconds = (time.perf_counter() - start) / len(batch)
+            result = []
+            for (question, prompt, _), row in zip(batch, written, strict=True):
+                if row is not None:
+                    finish, note = finished(row.text, row.ended, limit)
+                    reply = Reply(row.text, prompt, finish, note, row.tokens, seconds)
+                    result.append((question, reply))
+            return result
+
+        def on_tokens(step: dict[int, int]) -> None:
+            for row, token in step.items():
+                heard[row].append(token)
+            if self.on_tokens is not None:
+                self.on_tokens(step)
+
+        try:
+            written = self._written([ids for _, _, ids in batch], limit, should_stop, on_tokens)
+        except Stopped:
+            kept = told([self._complete(row, limit) for row in heard])
+            if kept:
+                yield kept
+            raise
+        yield told(written)
+
+    def _complete(self, row: list[int], limit: int) -> Written | None:
+        """Return a row as it is when nothing can follow it any more, else None."""
+        ended = bool(row) and row[-1] in ending_ids(self.model, self.tokenizer)
+        if not ended and len(row) < limit:
+            return None
+        return Written(self.tokenizer.decode(row, skip_special_tokens=True), ended, len(row))
 
     def _written(
-        self, prompts: list[list[int]], limit: int, should_stop: ShouldStop | None
-    ) -> list[tuple[str, bool, int]]:
-        """Return (text, whether it ended by itself, tokens) for every prompt."""
+        self,
+        prompts: list[list[int]],
+        limit: int,
+        should_stop: ShouldStop | None,
+        on_tokens: OnTokens,
+    ) -> list[Written]:
+        """Return what was written to every prompt; on_tokens: see `decode`."""
         model = self.model
         ends = ending_ids(model, self.tokenizer)
         try:
@@ -253,7 +294,7 @@ class LocalEngine:
                 end_ids=ends,
                 max_new_tokens=limit,
                 should_stop=should_stop,
-                on_tokens=self.on_tokens,
+                on_tokens=on_tokens,
             )
         # Torch says both "out of memory" and "ids outside the embedding" this way.
         except (RuntimeError, IndexError) as error:
@@ -263,7 +304,7 @@ class LocalEngine:
             ) from error
         texts = [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
         ended = [bool(row) and row[-1] in ends for row in rows]
-        return list(zip(texts, ended, map(len, rows), strict=True))
+        return list(map(Written, texts, ended, map(len, rows)))
 
     def close(self) -> None:
         """Let go of the model; two large ones may not fit beside each other."""

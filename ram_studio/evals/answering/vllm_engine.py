@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.evals.answering.decode import OnTokens
 from ram_studio.evals.answering.engine import ShouldStop, reason_of
-from ram_studio.evals.answering.local import LocalEngine
+from ram_studio.evals.answering.local import LocalEngine, Written
 
 DEFAULT_MEMORY_SHARE = 0.85
 
@@ -58,8 +59,12 @@ class VllmEngine(LocalEngine):
         return {**super().identity, "engine": "vllm", "dtype": "stored"}
 
     def _written(
-        self, prompts: list[list[int]], limit: int, should_stop: ShouldStop | None
-    ) -> list[tuple[str, bool, int]]:
+        self,
+        prompts: list[list[int]],
+        limit: int,
+        should_stop: ShouldStop | None,
+        on_tokens: OnTokens,
+    ) -> list[Written]:
         # vLLM cannot be interrupted inside a batch.
         if should_stop and should_stop():
             raise Stopped("The evaluation was stopped; finished answers were kept.")
@@ -77,7 +82,7 @@ class VllmEngine(LocalEngine):
                 "leave more of it free; else try the engine 'transformers'."
             ) from error
         answers = [output.outputs[0] for output in outputs]
-        return [(a.text, a.finish_reason != "length", len(a.token_ids)) for a in answers]
+        return [Written(a.text, a.finish_reason != "length", len(a.token_ids)) for a in answers]
 
     def _engine(self) -> Any:
         if self._llm is None:
