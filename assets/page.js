@@ -7,8 +7,11 @@ import {
   copyLink, hasProfile, mergeMethod, mount, remember, setProfile, settings, show, update,
 } from "./tune.js";
 
-const STEPS = ["load", "look", "tune", "merge", "check"];
+const STEPS = ["load", "tune", "merge", "check"];
 const PAGES = [...STEPS, "history"];
+
+// Older links and tabs know a step between Load and Tune, whose figures Tune has now.
+const known = (step) => (step === "look" ? "tune" : step);
 
 const go = (step) => {
   if (!PAGES.includes(step)) return;
@@ -97,9 +100,9 @@ const enter = (job) => {
   if (job) document.getElementById(job)?.click();
   go(document.body.dataset.step || "load");
   const [entry] = performance.getEntriesByType("navigation");
-  const last = entry && entry.type === "reload" ? tab("step") : null;
+  const last = entry && entry.type === "reload" ? known(tab("step")) : null;
   const query = new URL(window.location.href).searchParams;
-  const asked = PAGES.includes(query.get("step")) ? query.get("step") : null;
+  const asked = PAGES.includes(known(query.get("step"))) ? known(query.get("step")) : null;
   const linked = query.has("example") ? "tune" : null;
   const step = PAGES.includes(last) ? last : asked || linked;
   // Without models there is nothing to show but the past.

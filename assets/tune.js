@@ -24,7 +24,7 @@ export const mount = (element, props, watch) => {
     buttons: [
       { text: "Reset", id: "reset", run: reset },
       { text: "Copy link", id: "copy-link", run: copyLink },
-      { text: "Details", id: "open-details", css: "cv-wide", run: () => { dialog.showModal(); redraw(); } },
+      { text: "Details", id: "open-details", css: "cv-wide", run: () => openDetails(dialog) },
       { text: "Next: merge", css: "cv-main next", "data-open": "merge" },
     ],
   });
@@ -35,6 +35,16 @@ export const mount = (element, props, watch) => {
   document.addEventListener("pointerup", record);
   watch("value", () => setProfile(props.value));
   if (props.value) setProfile(props.value);
+};
+
+// What the server draws is laid out by Gradio beside the canvas, and shown in the dialog with the rest.
+const openDetails = (dialog) => {
+  const figures = document.getElementById("details-figures");
+  if (figures) dialog.append(figures);
+  dialog.showModal();
+  record();
+  document.getElementById("draw-details")?.click();
+  redraw();
 };
 
 export const setProfile = (value) => {

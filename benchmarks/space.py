@@ -2,8 +2,8 @@
 
 The app runs as on a public Space, in a process of its own, on two processors and over loopback
 only. Visitors come within the first seconds, each from an address of its own, and do what a class
-does: open the page, take the example, tune (in the browser: no request), look, merge, check the
-merge against the base and an agent, read History; again until the time is over.
+does: open the page, take the example, tune (in the browser: no request), open the details, merge,
+check the merge against the base and an agent, read History; again until the time is over.
 
     python benchmarks/space.py [--visitors 30] [--seconds 180]
 
@@ -37,7 +37,7 @@ from measuring import ROOT, machine_facts, table
 sys.path.append(str(ROOT / "tests" / "app"))
 from visitor import RefusedError, Visitor, free_port
 
-LIGHT = ("page", "example", "look", "preview", "history")
+LIGHT = ("page", "example", "details", "preview", "history")
 HEAVY = ("merge", "check")
 TUNED = ("epsilon", "r", "alpha", "rule")
 GONE_SECONDS = 8.0
@@ -141,8 +141,8 @@ async def _round(visitor: Visitor, think: random.Random, end: float, log: Log) -
     # Tuning: the browser computes; no request.
     if not await pause(5, 20):
         return
-    async with log.timed("look"):
-        await visitor.press("to-look")
+    async with log.timed("details"):
+        await visitor.press("draw-details")
     async with log.timed("preview"):
         await visitor.call("preview", r=think.uniform(0, 0.5))
     if not await pause(2, 8):

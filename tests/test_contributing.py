@@ -32,17 +32,17 @@ def copy(tmp_path_factory):
     for name, text in files.items():
         assert not (root / name).exists()
         (root / name).write_text(text, encoding="utf-8")
-    methods, suites, look = (
+    methods, suites, details = (
         "algorithm/methods/__init__.py",
         "evals/suites/__init__.py",
-        "app/look/panel.py",
+        "app/details/panel.py",
     )
     _insert(root, methods, "METHODS: ", "from ram_studio.algorithm.methods.largest import LARGEST")
     _insert(root, methods, "        REGION,\n", "        LARGEST,")
     _insert(root, suites, "_GENERAL = ", "from ram_studio.evals.suites import backwards")
     _replace(root, suites, "_GENERAL = (", "_GENERAL = (backwards, ")
-    _insert(root, look, "class Figure", "from ram_studio.app.look.alone_chart import alone")
-    _replace(root, look, "FIGURES = {", f'FIGURES = {{"alone": {_ENTRY},')
+    _insert(root, details, "class Figure", "from ram_studio.app.details.alone_chart import alone")
+    _replace(root, details, "FIGURES = {", f'FIGURES = {{"alone": {_ENTRY},')
     return root
 
 
@@ -96,7 +96,7 @@ def test_a_suite_of_one_file_is_asked_and_stored(copy):
 
 
 def test_a_chart_of_one_file_is_drawn(copy):
-    code = "import ram_studio as rs; from ram_studio.app.look.panel import FIGURES\n"
+    code = "import ram_studio as rs; from ram_studio.app.details.panel import FIGURES\n"
     code += "sketch = rs.load_sketch(rs.asset_path('example', 'sketch.safetensors'))\n"
     code += "print(len(FIGURES['alone'].draw(sketch, 20, False).data[0].y))"
     assert _run(copy, "-c", code).strip() == "3"

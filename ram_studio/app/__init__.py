@@ -1,4 +1,4 @@
-"""The browser app: five steps from agents to a checked merge.
+"""The browser app: four steps from agents to a checked merge.
 
 ``build`` and ``launch`` import Gradio only when they are called, and tell it before that not to
 phone home.

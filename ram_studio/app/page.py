@@ -1,4 +1,4 @@
-"""The page: head, stepper, the five steps and History, put together; each connects itself.
+"""The page: head, stepper, the four steps and History, put together; each connects itself.
 
 Which step is shown is the browser's business (page.js); the server never locks one that was
 reached.
@@ -13,14 +13,13 @@ from ram_studio.app.boxes import html
 from ram_studio.app.check import panel as check
 from ram_studio.app.history import panel as history
 from ram_studio.app.load import panel as load
-from ram_studio.app.look import panel as look
 from ram_studio.app.merge import panel as merge
 from ram_studio.app.public.visitor import offers_sign_in
 from ram_studio.app.shared import Shared
 from ram_studio.app.tune import panel as tune
 from ram_studio.app.workspace import Workspace
 
-_STEPS = ("load", "look", "tune", "merge", "check")
+_STEPS = ("load", "tune", "merge", "check")
 
 
 def _stepper() -> dict[str, gr.Button]:
@@ -44,7 +43,7 @@ def build_page(workspace: Workspace) -> gr.Blocks:
             shared = Shared(workspace, _stepper())
         # Before the panels' events: their handlers' names would take the endpoints'.
         api.build(workspace)
-        for panel in (load, look, tune, merge, check, history):
+        for panel in (load, tune, merge, check, history):
             panel.build(shared)
         shared.connect()
     app.queue(max_size=200, default_concurrency_limit=8, api_open=False)

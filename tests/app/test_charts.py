@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from random_sketches import make_sketch
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX
+from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app import palette
+from ram_studio.app.details.layer_map import layer_map
+from ram_studio.app.details.panel import FIGURES, shown
+from ram_studio.app.details.patterns import patterns
 from ram_studio.app.load.examples import load_example
-from ram_studio.app.look import charts
-from ram_studio.app.look.layer_charts import heatmap
-from ram_studio.app.look.panel import FIGURES, _shown
 
 
 def _luminance(color: str) -> float:
@@ -45,7 +46,7 @@ def test_texts_and_marks_are_legible(side: int) -> None:
 def test_every_figure_draws_at_the_ends_of_the_ladder(n_agents: int, narrow: bool) -> None:
     sketch = make_sketch(n_agents)
     for name, figure in FIGURES.items():
-        for point in (0, DEFAULT_INDEX, len(charts.LADDER) - 1):
+        for point in (0, DEFAULT_INDEX, len(LADDER) - 1):
             drawn = figure.draw(sketch, point, narrow)
             if drawn is None:
                 assert (name, n_agents) == ("patterns", 7)
@@ -56,25 +57,34 @@ def test_every_figure_draws_at_the_ends_of_the_ladder(n_agents: int, narrow: boo
 
 
 def test_the_examples_figures_are_drawn_once_for_all_visitors() -> None:
-    first, second = (_shown(load_example("1"), DEFAULT_INDEX, False) for _ in range(2))
+    first, second = (shown(load_example("1"), DEFAULT_INDEX, False) for _ in range(2))
     assert all(second[1][name] is figure for name, figure in first[1].items())
-    other = _shown(load_example("1"), DEFAULT_INDEX, True)
-    assert other[1]["heatmap"] != first[1]["heatmap"], "a phone has its own"
+    other = shown(load_example("1"), DEFAULT_INDEX, True)
+    assert other[1]["patterns"] != first[1]["patterns"], "a phone has its own"
 
 
 def test_bars_carry_the_preview_s_numbers() -> None:
     sketch = make_sketch(3)
-    agents = sketch.preview(DEFAULT_INDEX)["agents"]
-    bars = charts.density(sketch, DEFAULT_INDEX).data[0]
-    assert [x / 100 for x in bars.x] == pytest.approx([a["density"] for a in agents.values()])
-    parts = charts.composition(sketch, DEFAULT_INDEX).data
-    for t, agent in enumerate(agents.values()):
-        assert [int(p.customdata[t]) for p in parts] == agent["overlap"]
-    tops = charts.patterns(sketch, DEFAULT_INDEX).data[0].y
+    tops = patterns(sketch, DEFAULT_INDEX).data[0].y
     counts = sketch.preview(DEFAULT_INDEX)["patterns"].values()
     assert sorted(tops) == sorted(c for c in counts if c)
 
 
-def test_heatmaps_share_one_scale() -> None:
-    figure = heatmap(make_sketch(3), 0)
-    assert {trace.coloraxis for trace in figure.data} == {"coloraxis"}
+@pytest.mark.parametrize("is_log", [False, True])
+@pytest.mark.parametrize("point", [0, DEFAULT_INDEX, len(LADDER) - 1])
+def test_a_map_has_one_agents_shares_on_its_own_scale(is_log: bool, point: int) -> None:
+    sketch = make_sketch(3)
+    agent = sketch.agents[1]
+    (drawn,) = layer_map(sketch, point, agent, is_log=is_log).data
+    frame = sketch.to_frame("tensor", point)
+    own = frame[frame["agent"] == agent].groupby(["module", "layer"])[["active", "total"]].sum()
+    shares = (100 * own["active"] / own["total"]).to_dict()
+    layers, modules = sketch.group_labels("layer"), sketch.group_labels("module")
+    for i, module in enumerate(modules):
+        for j, layer in enumerate(layers):
+            expected = shares.get((module, layer), math.nan)
+            assert drawn.customdata[i][j] == pytest.approx(expected, nan_ok=True)
+            if is_log and expected > 0:
+                assert 10 ** drawn.z[i][j] == pytest.approx(expected)
+    if not is_log:
+        assert drawn.zmax == pytest.approx(max(shares.values()) or 1)

@@ -120,6 +120,14 @@ def test_a_link_opens_tune_in_that_state_and_is_clamped(visit) -> None:
     _assert_cards(it.cards(), point, "ram+", 0.25, 10.0)
 
 
+def test_a_link_to_the_former_look_step_lands_in_tune(visit) -> None:
+    it = visit()
+    it.open("?step=look&example=1")
+    it.page.wait_for_selector("[data-agent]", state="visible")
+    assert it.page.get_attribute("#to-tune", "aria-current") == "step"
+    assert it.page.locator("#stepper button").count() == 4
+
+
 def test_the_dense_lesson_says_that_ram_cannot_help(visit) -> None:
     it = visit()
     it.open("?example=dense")
@@ -138,13 +146,12 @@ def test_merge_download_check_and_reload(visit, tmp_path: Path) -> None:
     page = it.page
     it.open()
     it.use_example()
-    page.click("#to-look")
-    page.wait_for_selector("#chart-heatmap .js-plotly-plot")
-    assert page.locator("#step-look .js-plotly-plot").count() == 7
-    page.click("#step-look .next")
-    page.wait_for_selector("[data-agent]", state="visible")
-
-    page.click("#to-merge")
+    page.click("#open-details")
+    page.wait_for_selector(".cv-details #chart-map .js-plotly-plot", state="visible")
+    page.wait_for_selector(".cv-details #chart-patterns .js-plotly-plot", state="visible")
+    assert "stored" in page.text_content("#details-stored")
+    page.keyboard.press("Escape")
+    page.click("#step-tune .next")
     page.wait_for_selector("#plan .plan")
     assert "bfloat16" in page.text_content("#plan")
     page.click("#merge")
@@ -321,7 +328,7 @@ def test_own_folders_from_a_wrong_path_to_a_stopped_merge(visit, tmp_path: Path)
     page.wait_for_selector("#load-status table")
     assert "They fit together" in page.text_content("#load-status")
     page.click("#analyze")
-    page.wait_for_selector("#to-look[aria-current=step]", timeout=60_000)
+    page.wait_for_selector("#to-tune[aria-current=step]", timeout=60_000)
     page.click("#to-merge")
     page.click("#method input")
     page.click("[role=option]:has-text('Task arithmetic')")
@@ -350,7 +357,7 @@ def test_nothing_is_wider_than_a_phone(visit, scheme: str) -> None:
     it.use_example()
     assert page.is_visible("#ram-strip")
     assert "ε 10⁻⁵" in page.text_content("#ram-strip")
-    for step in ("tune", "look", "merge", "check"):
+    for step in ("tune", "merge", "check"):
         page.click(f"#to-{step}")
         page.wait_for_selector(f"#to-{step}[aria-current=step]")
         page.wait_for_timeout(300)

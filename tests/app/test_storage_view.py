@@ -1,4 +1,4 @@
-"""What is stored, as the page tells it: in Load from headers, after the pass, and in Look."""
+"""What is stored, as the page tells it: in Load from headers, after the pass, in the details."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ import shutil
 from html import unescape
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
+from ram_studio.app.details import panel as details
 from ram_studio.app.load.examples import load_example
+from ram_studio.app.load.storage_view import report_of, storage_html
 from ram_studio.app.load.view import fit_html
-from ram_studio.app.look import charts, layer_charts
-from ram_studio.app.look import panel as look
-from ram_studio.app.look.storage_view import report_of, storage_html
 from ram_studio.app.merge.plan import rounding_caution
 from ram_studio.app.merge.work import MergeForm
 from ram_studio.app.session import Loaded
@@ -97,20 +95,11 @@ def test_after_the_pass_both_densities_and_the_verdict_are_side_by_side(mixed) -
     assert "<details open>" in html
 
 
-def test_look_tells_it_at_its_epsilon_and_draws_both(mixed) -> None:
+def test_the_details_tell_it_at_the_epsilon_of_tune(mixed) -> None:
     _, loaded = mixed
-    head = look.head_html(loaded, DEFAULT_INDEX + 8)
+    stored, _ = details.shown(loaded, DEFAULT_INDEX + 8, False)
     density = loaded.sketch.preview(DEFAULT_INDEX + 8)["agents"]["tool"]["density"]
-    assert f"{density:.2%}".replace("%", " %") in cells(head, "tool")
-    bars = charts.density(loaded.sketch, DEFAULT_INDEX).data
-    preview = loaded.sketch.preview()
-    for trace, agents in zip(bars, (preview, preview["as_base_dtype"]), strict=True):
-        expected = [100 * a["density"] for a in agents["agents"].values()]
-        assert list(trace.x) == pytest.approx(expected)
-    lines = layer_charts.layer_density(loaded.sketch, DEFAULT_INDEX).data
-    dotted = [line for line in lines if line.line.dash == "dot"]
-    assert len(dotted) == len(loaded.agents)
-    assert np.allclose(dotted[1].y, 0)  # the noise, rounded away
+    assert f"{density:.2%}".replace("%", " %") in cells(stored, "tool")
 
 
 def test_the_example_has_nothing_odd() -> None:

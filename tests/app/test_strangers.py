@@ -224,7 +224,7 @@ def test_a_sweep_gets_no_half_hour(room: Room) -> None:
 def test_light_events_stand_in_no_line(room: Room) -> None:
     async def story(visitor: Visitor) -> None:
         await visitor.open()
-        for element in ("use-example", "use-dense", "to-look", "to-history"):
+        for element in ("use-example", "use-dense", "draw-details", "to-history"):
             for event in visitor.handlers(element):
                 assert event["queue"] is False, element
         for event in visitor.config["dependencies"]:
@@ -383,8 +383,8 @@ def test_the_page_works_under_its_policy_and_asks_nobody_else(browser: Any, room
     page.goto(room.url)
     page.click("#use-example")
     page.wait_for_selector("[data-agent]", state="visible")
-    page.click("#to-look")
-    page.wait_for_selector("#chart-heatmap .js-plotly-plot")
+    page.click("#open-details")
+    page.wait_for_selector("#chart-map .js-plotly-plot")
     assert said == []
     assert [url for url in asked if not url.startswith((room.url, "data:", "blob:"))] == []
     context.close()

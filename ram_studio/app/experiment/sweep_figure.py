@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app.look.figure import finish
+from ram_studio.app.details.figure import finish
 from ram_studio.app.numbers import epsilon_text, setting_text
 from ram_studio.app.palette import FIGURE_INK, agent_color, agent_symbol
 from ram_studio.evals.experiment.table import SweepRow, SweepState

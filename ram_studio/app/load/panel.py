@@ -325,7 +325,7 @@ def _wire_own(panel: Panel, shared: Shared) -> None:
         def finish(analysis: work.Analysis) -> Updates:
             session.load(analysis.loaded(", ".join(analysis.sources.agents)))
             fit = fit_html(analysis.fit, analysis.sketch, is_public=shared.settings.is_public)
-            return {status: fit, target: "look", **shared.loaded.updates(session)}
+            return {status: fit, target: "tune", **shared.loaded.updates(session)}
 
         yield {target: ""}
         yield from watch(

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app import templates
-from ram_studio.app.look.storage_view import storage_html
+from ram_studio.app.load.storage_view import storage_html
 from ram_studio.app.numbers import duration_text, size_text
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.fit.storage_report import storage_report

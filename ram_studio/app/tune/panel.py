@@ -16,6 +16,7 @@ from ram_studio.algorithm import scaling
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app import templates
 from ram_studio.app.boxes import html, slider
+from ram_studio.app.details import panel as details
 from ram_studio.app.load import watch
 from ram_studio.app.load.examples import profile_of
 from ram_studio.app.shared import Shared, Tuning
@@ -44,6 +45,7 @@ def build(shared: Shared) -> Panel:
         )
         shared.tuning, record = _build_settings()
         scope = microscope_panel.build(shared)
+        details.build(shared)
     settings = shared.tuning.all
     # Both events: .change when the value was set by a link, a recipe or the canvas, .input by hand.
     gr.on(

@@ -1,6 +1,7 @@
 """The storage report as a section of the page: how the models are stored, and what that looks like.
 
-Shown in Load from headers alone, completed after the analysis, and again in Look at its epsilon.
+Shown in Load from headers alone, completed after the analysis, and again among the details of Tune
+at its epsilon.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def storage_html(report: StorageReport) -> Markup:
     warnings = [f.text for f in report.findings if f.level == "warn"]
     agents = enumerate(report.agents.values())
     return templates.render(
-        "look/stored.html.j2",
+        "load/stored.html.j2",
         report=report,
         warnings=warnings,
         told=[(t, a.text) for t, a in agents if report.is_complete and a.text not in warnings],

@@ -1,4 +1,4 @@
-"""What the figures of Look have in common.
+"""What figures have in common.
 
 Only attributes that plotly.js 3 has (Gradio's bundle); transparent, so that the page's theme shows
 through; no drag zoom, so that a finger can scroll past them on a phone.
@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
 
-from ram_studio.algorithm.sketch import Sketch
-from ram_studio.app.palette import FIGURE_GRID, FIGURE_INK, agent_color, agent_symbol
+from ram_studio.app.palette import FIGURE_GRID, FIGURE_INK
 
 _FAMILY = "system-ui, sans-serif"
 
@@ -39,28 +37,3 @@ def finish(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
     }
     figure.update_layout({**common, **layout})
     return figure.update_xaxes(axis).update_yaxes(axis)
-
-
-def agent_style(agent: int, size: int, **line: Any) -> dict[str, Any]:
-    """Return line and marker of an agent: its colour and its shape."""
-    color = agent_color(agent)
-    return {
-        "line": {"color": color, "width": 2, **line},
-        "marker": {"color": color, "symbol": agent_symbol(agent), "size": size},
-    }
-
-
-def shares_of(parts: np.ndarray) -> np.ndarray:
-    """Return parts over the sum of their last axis; 0 where that is 0."""
-    sums = parts.sum(-1, keepdims=True)
-    return np.divide(parts, sums, out=np.zeros(parts.shape), where=sums > 0)
-
-
-def rounded_active(sketch: Sketch, by: str, point: int) -> np.ndarray | None:
-    """Return changed elements by group and agent with agents rounded to the base's dtype.
-
-    None when all are stored in it.
-    """
-    if sketch.rounded is None:
-        return None
-    return sketch.grouped(by, sketch.rounded).active[:, point]

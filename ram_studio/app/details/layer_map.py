@@ -1,0 +1,64 @@
+"""Layer by module: where one agent changed weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import plotly.graph_objects as go
+
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.app.details.figure import finish
+
+_MOST_TICKS = 14
+_ROW = 17
+"""Height of a module in pixels."""
+
+
+def layer_map(sketch: Sketch, point: int, agent: str, *, is_log: bool = False) -> go.Figure:
+    """Return the share of weights that an agent changed, by layer and module.
+
+    On its own scale, from 0 to its largest share; is_log: of powers of ten, down to the smallest.
+    """
+    frame = sketch.to_frame("tensor", point)
+    layers, modules = sketch.group_labels("layer"), sketch.group_labels("module")
+    sums = frame[frame["agent"] == agent].groupby(["module", "layer"])[["active", "total"]].sum()
+    # Missing where a layer has no such module.
+    places = [(module, layer) for module in modules for layer in layers]
+    counts = sums.reindex(places).to_numpy(dtype=float)
+    whole = np.where(counts[:, 1] > 0, counts[:, 1], np.nan)
+    values = (100 * counts[:, 0] / whole).reshape(len(modules), len(layers))
+    shown = values
+    bar = {"ticksuffix": " %", "outlinewidth": 0, "nticks": 6, "thickness": 12}
+    if is_log:
+        # A share of 0 has no logarithm: it is left out, like a missing module.
+        shown = np.log10(np.where(values > 0, values, np.nan))
+        found = shown[np.isfinite(shown)]
+        low, high = (np.floor(found.min()), np.ceil(found.max())) if found.size else (0, 1)
+        ticks = np.arange(low, max(high, low + 1) + 1)
+        bar |= {"tickvals": ticks.tolist(), "ticktext": [f"{10**t:g}" for t in ticks]}
+        limits = {"zmin": low, "zmax": max(high, low + 1)}
+    else:
+        limits = {"zmin": 0, "zmax": float(np.nanmax(values, initial=0.0)) or 1}
+    figure = go.Figure(
+        go.Heatmap(
+            z=shown,
+            customdata=values,
+            x=["emb" if layer == "embedding" else layer for layer in layers],
+            y=[m.replace("post_attention_", "post_attn_") for m in modules],
+            colorscale="Cividis",
+            colorbar=bar,
+            xgap=1,
+            ygap=1,
+            hoverongaps=False,
+            hovertemplate="%{y}, layer %{x}: %{customdata:.3g} % changed<extra></extra>",
+            **limits,
+        )
+    )
+    figure.update_xaxes(type="category", showgrid=False, ticks="", tickangle=0, nticks=_MOST_TICKS)
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    return finish(
+        figure,
+        80 + _ROW * len(modules),
+        # Where a layer has no such module: neither zero nor missing colour.
+        plot_bgcolor="rgba(127, 138, 153, 0.16)",
+        margin={"l": 8, "r": 12, "t": 12, "b": 34},
+    )

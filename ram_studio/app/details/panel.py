@@ -1,0 +1,183 @@
+"""The details of Tune that the server draws: who meets whom, layer by module, what is stored.
+
+They stand in the dialog that the canvas opens, beside those that the browser draws itself, and are
+drawn when it is opened and only if the models or the settings changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import gradio as gr
+import plotly.graph_objects as go
+from gradio.components.plot import PlotData
+from markupsafe import Markup
+
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.app import templates
+from ram_studio.app.boxes import html
+from ram_studio.app.details.layer_map import layer_map
+from ram_studio.app.details.patterns import patterns
+from ram_studio.app.jobs import LIGHT, Updates
+from ram_studio.app.load.examples import load_example
+from ram_studio.app.load.storage_view import report_of, storage_html
+from ram_studio.app.session import Loaded, Session
+from ram_studio.app.shared import Shared, ladder_point
+from ram_studio.checkpoints.hub.rights import acting_as
+
+NARROW = 700
+"""Page width in CSS pixels below which figures are drawn for a phone."""
+
+
+class Figure(NamedTuple):
+    """A figure. draw: from sketch, ladder point, and whether the page is narrow."""
+
+    draw: Callable[[Sketch, int, bool], go.Figure | None]
+    title: str
+    note: str
+
+
+FIGURES = {
+    "patterns": Figure(
+        patterns, "Who meets whom", "Weights changed by exactly these agents and no others."
+    ),
+}
+"""In the order of the page."""
+
+_MAP_NOTE = "Share of weights that one agent changed in each kind of module; brighter means more."
+_NO_PATTERNS = "With more than six agents the single patterns are not counted."
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The components. drawn: what the figures show; draw: pressed by the page."""
+
+    stored: gr.HTML
+    plots: dict[str, gr.Plot]
+    agent: gr.Dropdown
+    scale: gr.Radio
+    map: gr.Plot
+    drawn: gr.State
+    draw: gr.Button
+
+
+def draw(panel: Panel, loaded: Loaded, point: int, drawn: str | None, is_narrow: bool) -> Updates:
+    """Return what is stored and the figures, or "no change" when they are up to date."""
+    wanted = f"{loaded.identity}|{point}|{is_narrow}"
+    if wanted == drawn:
+        return gr.skip()
+    stored, figures = shown(loaded, point, is_narrow)
+    plots = {panel.plots[name]: figure for name, figure in figures.items()}
+    return {panel.drawn: wanted, panel.stored: stored, **plots}
+
+
+Shown = tuple[Markup, dict[str, PlotData | None]]
+
+
+def shown(loaded: Loaded, point: int, is_narrow: bool) -> Shown:
+    """Return what is stored, and the figures as the browser takes them."""
+    if loaded.example is not None:
+        return _shown_example(loaded.example, point, is_narrow)
+    return _draw_all(loaded, point, is_narrow)
+
+
+@lru_cache(maxsize=64)
+def _shown_example(example: str, point: int, is_narrow: bool) -> Shown:
+    # Thirty visitors look at the same example: drawn once, it costs each a tenth.
+    return _draw_all(load_example(example), point, is_narrow)
+
+
+def _draw_all(loaded: Loaded, point: int, is_narrow: bool) -> Shown:
+    figures = {n: figure.draw(loaded.sketch, point, is_narrow) for n, figure in FIGURES.items()}
+    stored = storage_html(report_of(loaded, point))
+    if None in figures.values():
+        stored += templates.callout(_NO_PATTERNS)
+    return stored, {name: _as_sent(figure) for name, figure in figures.items()}
+
+
+def _as_sent(figure: go.Figure | None) -> PlotData | None:
+    return None if figure is None else PlotData(type="plotly", plot=figure.to_json())
+
+
+def draw_map(loaded: Loaded, point: int, agent: str | None, scale: str) -> go.Figure:
+    """Return the map of an agent, the first where none of that name is loaded."""
+    names = loaded.sketch.agents
+    known = agent if agent in names else names[0]
+    return layer_map(loaded.sketch, point, known, is_log=scale == "log")
+
+
+def build(shared: Shared) -> Panel:
+    """Lay the details out inside the open Blocks and connect them."""
+    with gr.Column(elem_id="details-figures"):
+        plots = {name: _plot(name, figure) for name, figure in FIGURES.items()}
+        with gr.Column(elem_classes=["box", "chart"], min_width=300):
+            html(f"<h3>Layer by module</h3><p>{_MAP_NOTE}</p>", elem_classes="chart-head")
+            with gr.Row():
+                agent = gr.Dropdown(
+                    [], label="Agent", filterable=False, min_width=160, elem_id="map-agent"
+                )
+                scale = gr.Radio(
+                    [("Its own scale", "own"), ("Powers of ten", "log")],
+                    value="own",
+                    label="Colours",
+                    min_width=240,
+                    elem_id="map-scale",
+                )
+            plot = gr.Plot(show_label=False, container=False, elem_id="chart-map")
+        stored = html(elem_id="details-stored")
+        button = gr.Button("", elem_id="draw-details", elem_classes="unseen")
+    panel = Panel(stored, plots, agent, scale, plot, gr.State(None), button)
+    shared.loaded.listen([agent], lambda session: {agent: _agents(session)})
+    shared.when_built(lambda: _wire(panel, shared))
+    return panel
+
+
+def _plot(name: str, figure: Figure) -> gr.Plot:
+    with gr.Column(elem_classes=["box", "chart"], min_width=300):
+        html(f"<h3>{figure.title}</h3><p>{figure.note}</p>", elem_classes="chart-head")
+        return gr.Plot(show_label=False, container=False, elem_id=f"chart-{name}")
+
+
+def _agents(session: Session) -> dict[str, object]:
+    names = list(session.models.sketch.agents)
+    return gr.update(choices=names, value=names[0])
+
+
+def _wire(panel: Panel, shared: Shared) -> None:
+    width = gr.Number(None, visible=False)
+    quick = {**LIGHT, "show_progress": "minimal"}
+
+    def draw_figures(
+        point: float, drawn: str | None, pixels: float | None, request: gr.Request
+    ) -> Updates:
+        session = shared.session(request)
+        if session.loaded is None:
+            return gr.skip()
+        is_narrow = 0 < (pixels or 0) < NARROW
+        with acting_as(session.token):
+            return draw(panel, session.loaded, ladder_point(point), drawn, is_narrow)
+
+    def show_map(
+        point: float, agent: str | None, scale: str, request: gr.Request
+    ) -> go.Figure | None:
+        loaded = shared.session(request).loaded
+        return None if loaded is None else draw_map(loaded, ladder_point(point), agent, scale)
+
+    panel.draw.click(
+        draw_figures,
+        [shared.tuning.epsilon, panel.drawn, width],
+        [panel.drawn, panel.stored, *panel.plots.values()],
+        js="(point, drawn) => [point, drawn, window.innerWidth]",
+        **quick,
+        show_progress_on=panel.stored,
+    )
+    gr.on(
+        [panel.draw.click, panel.agent.input, panel.scale.input],
+        show_map,
+        [shared.tuning.epsilon, panel.agent, panel.scale],
+        panel.map,
+        **quick,
+    )

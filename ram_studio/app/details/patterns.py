@@ -1,0 +1,105 @@
+"""Who meets whom: how many weights exactly these agents changed, and no others."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.app.details.figure import finish
+from ram_studio.app.numbers import percent_text
+from ram_studio.app.palette import FIGURE_GRID, FIGURE_INK, agent_color, agent_symbol, overlap_color
+
+MAX_PATTERNS = 12
+_ROOMY_BARS = 7
+
+
+def patterns(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure | None:
+    """Return bars of the largest overlap patterns above a grid that says which agents they join.
+
+    None for more than six agents, whose patterns are not counted.
+    """
+    if sketch.model.patterns is None:
+        return None
+    counts = sketch.model.patterns[0, point]
+    masks = [m for m in range(1, len(counts)) if counts[m] > 0]
+    masks = sorted(masks, key=lambda m: -int(counts[m]))[:MAX_PATTERNS]
+    members = [[t for t in range(len(sketch.agents)) if m >> t & 1] for m in masks]
+    shares = [int(counts[m]) / max(1, int(counts[1:].sum())) for m in masks]
+    figure = make_subplots(
+        rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.03, row_heights=[0.62, 0.38]
+    )
+    figure.add_bar(
+        x=list(range(len(masks))),
+        y=[int(counts[m]) for m in masks],
+        marker={"color": [overlap_color(len(agents) - 1) for agents in members]},
+        customdata=[
+            [" + ".join(sketch.agents[t] for t in agents), percent_text(share)]
+            for agents, share in zip(members, shares, strict=True)
+        ],
+        hovertemplate="%{customdata[0]}: %{y:,} weights, %{customdata[1]} of the changed"
+        "<extra></extra>",
+        text=[_bar_text(share, narrow, len(masks)) for share in shares],
+        textposition="outside",
+        textfont={"size": 9 if narrow else 11},
+        constraintext="none",
+        cliponaxis=False,
+        row=1,
+        col=1,
+    )
+    _draw_members(figure, members, list(sketch.agents))
+    figure.update_yaxes(nticks=4, row=1, col=1)
+    figure.update_xaxes(
+        showticklabels=False,
+        showgrid=False,
+        zeroline=False,
+        range=[-0.6, max(2.6, len(masks) - 0.4)],
+    )
+    height = 250 + 22 * len(sketch.agents)
+    return finish(figure, height, showlegend=False, margin={"l": 8, "r": 12, "t": 24, "b": 8})
+
+
+def _draw_members(figure: go.Figure, members: list[list[int]], agents: list[str]) -> None:
+    """Draw below each bar a column of dots, those of its agents marked and joined."""
+    rows = list(range(len(agents)))
+    figure.add_scatter(
+        x=[x for x in range(len(members)) for _ in rows],
+        y=rows * len(members),
+        mode="markers",
+        marker={"size": 9, "color": FIGURE_GRID},
+        hoverinfo="skip",
+        row=2,
+        col=1,
+    )
+    for x, joined in enumerate(members):
+        figure.add_scatter(
+            x=[x] * len(joined),
+            y=joined,
+            mode="lines+markers",
+            line={"color": FIGURE_INK, "width": 2},
+            marker={
+                "size": 11,
+                "color": [agent_color(t) for t in joined],
+                "symbol": [agent_symbol(t) for t in joined],
+            },
+            hoverinfo="skip",
+            row=2,
+            col=1,
+        )
+    figure.update_yaxes(
+        tickvals=rows,
+        ticktext=agents,
+        range=[len(agents) - 0.5, -0.5],
+        showgrid=False,
+        zeroline=False,
+        ticklabelstandoff=6,
+        row=2,
+        col=1,
+    )
+
+
+def _bar_text(share: float, narrow: bool, bars: int) -> str:
+    """Return as much of a bar's share as fits above it."""
+    if narrow and share < 0.02:
+        return ""
+    return f"{100 * share:.0f} %" if bars > _ROOMY_BARS and share >= 0.01 else percent_text(share)
