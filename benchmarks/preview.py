@@ -1,8 +1,8 @@
-"""Live preview: from a key press on the epsilon slider to the painted cards, in a real browser.
+"""Live preview: from a key press on the line of epsilon to the painted canvas, in a real browser.
 
 The app runs in a process of its own; a headless Chromium opens Tune and presses arrow keys on the
-slider, 60 times a profile. A move is timed in the page, from the key event's own time stamp to the
-first task after the frame in which an agent's card shows the new epsilon. An empty page that only
+line, 60 times a profile. A move is timed in the page, from the key event's own time stamp to the
+first task after the frame in which an agent's row shows the new epsilon. An empty page that only
 writes one number is measured beside it: no page can be faster on that machine.
 
     python benchmarks/preview.py [--moves 60] [--browser PATH]
@@ -29,17 +29,18 @@ import numpy as np
 from measuring import ROOT, machine_facts, table
 
 START_SECONDS = 120.0
-LAYERS, AGENTS = 28, 5
+LARGE = ((28, 5), (80, 8))
+"""Layers and agents of the made-up profiles."""
 EMPTY = "an empty page"
 
 WATCH = """() => {
-  const slider = document.querySelector("#epsilon input[type=range]");
+  const slider = document.querySelector("#epsilon-line");
   const card = document.querySelector("[data-agent]");
   slider.addEventListener("keydown", (event) => {
     window.painted = new Promise((done) => {
       const channel = new MessageChannel();
       channel.port1.onmessage = () => done(performance.now() - event.timeStamp);
-      // The card changes while a frame is prepared; a message sent there arrives after its paint.
+      // The row changes while a frame is prepared; a message sent there arrives after its paint.
       const observer = new MutationObserver(() => {
         observer.disconnect();
         channel.port2.postMessage(0);
@@ -50,7 +51,7 @@ WATCH = """() => {
   slider.focus();
 }"""
 
-EMPTY_PAGE = """<div id="epsilon"><input type="range" max="60" value="30"></div>
+EMPTY_PAGE = """<input id="epsilon-line" type="range" max="60" value="30">
 <p data-agent="none" data-epsilon="30">0</p><script>
   const card = document.querySelector("[data-agent]");
   document.querySelector("input").addEventListener("input", (event) => {
@@ -60,30 +61,39 @@ EMPTY_PAGE = """<div id="epsilon"><input type="range" max="60" value="30"></div>
 """What any page takes here: one number changes in the next frame."""
 
 
-def large_profile() -> dict:
-    """Return the client profile of a made-up sketch of 28 layers and 5 agents."""
+def large_profile(layers: int, agents: int) -> dict:
+    """Return the client profile of a made-up sketch, with made-up sums for what is kept."""
     from ram_studio.algorithm.ladder import BIN_COUNT, LADDER
     from ram_studio.algorithm.overlap import OverlapCounts
     from ram_studio.algorithm.sketch import Sketch, TensorEntry
     from ram_studio.app.tune.profile import build_profile
 
     random = np.random.default_rng(0)
-    modules = ("self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj", "mlp.down_proj")
-    names = [f"model.layers.{k}.{m}.weight" for k in range(LAYERS) for m in modules]
+    names = [f"model.layers.{k}.mlp.up_proj.weight" for k in range(layers)]
     numel = np.full(len(names), 1 << 22)
     # Each pattern's count falls along the ladder; what is left changed in no agent.
     falling = np.exp(-np.linspace(0, 6, len(LADDER)))[:, None]
-    share = random.uniform(0, 1 / 31, (len(names), 1, 31))
+    patterns = 2**agents - 1
+    share = random.uniform(0, 1 / patterns, (len(names), 1, patterns))
     changed = np.floor(numel[:, None, None] * share * falling).astype(np.int64)
     unchanged = numel[:, None, None] - changed.sum(-1, keepdims=True)
     sketch = Sketch(
-        agents=tuple(f"agent {t + 1}" for t in range(AGENTS)),
+        agents=tuple(f"agent {t + 1}" for t in range(agents)),
         tensors=tuple(TensorEntry(n, int(k)) for n, k in zip(names, numel, strict=True)),
         counts=OverlapCounts.from_patterns(numel, np.concatenate([unchanged, changed], axis=-1)),
-        magnitudes=np.zeros((AGENTS, BIN_COUNT), dtype=np.int64),
+        magnitudes=np.zeros((agents, BIN_COUNT), dtype=np.int64),
         dtypes={"base": "BF16"},
     )
-    return build_profile(sketch)
+    profile = build_profile(sketch)
+    counts = np.array(profile["overlap"], dtype=float)
+    profile |= {
+        "energy": (counts / counts[0].sum(-1)[None, :, None]).tolist(),
+        "cross": np.zeros_like(counts).tolist(),
+        "meet": np.ones((len(LADDER), agents + 1)).tolist(),
+        "norm2": [1.0] * agents,
+        "others_all": [1.0] * agents,
+    }
+    return profile
 
 
 @contextlib.contextmanager
@@ -150,12 +160,13 @@ def main() -> None:
     parser.add_argument("--browser", type=Path, help="Chromium; found or fetched by default")
     options = parser.parse_args()
     browser_path = str(options.browser or find_browser())
-    profiles = {EMPTY: None, "example": None, f"{LAYERS} layers, {AGENTS} agents": large_profile()}
+    profiles = {EMPTY: None, "example": None}
+    profiles |= {f"{n} layers, {m} agents": large_profile(n, m) for n, m in LARGE}
     rows = []
     with running_app() as url, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         for name, profile in profiles.items():
-            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            page = browser.new_page(viewport={"width": 1280, "height": 800})
             if name == EMPTY:
                 page.set_content(EMPTY_PAGE)
             else:
@@ -163,7 +174,8 @@ def main() -> None:
                 page.wait_for_selector("[data-agent]", state="visible", timeout=60_000)
             if profile is not None:
                 page.evaluate("(text) => RAM.setProfile(text)", json.dumps(profile))
-                wanted = f"document.querySelectorAll('[data-agent]').length === {AGENTS}"
+                agents = len(profile["agents"])
+                wanted = f"document.querySelectorAll('[data-agent]').length === {agents}"
                 page.wait_for_function(wanted)
             found = sorted(time_moves(page, options.moves))
             p95 = found[max(0, -(-95 * len(found) // 100) - 1)]
