@@ -4,6 +4,7 @@ import { marker, put } from "../nodes.js";
 import { epsilon } from "../numbers.js";
 import { layAgents, mountAgents, setAgents } from "./agents.js";
 import { mountControls } from "./controls.js";
+import { isPhone } from "./geometry.js";
 import { METHODS } from "./methods.js";
 import { mountPin } from "./pin.js";
 import { laySkills, mountSkills, setSkills, skillShares } from "./skills.js";
@@ -84,7 +85,14 @@ const layOut = () => {
   relayout();
 };
 
+// The canvas ends where the window does, whatever stands above it.
+const fillWindow = () => {
+  const top = Math.round(part.root.getBoundingClientRect().top + window.scrollY);
+  if (top > 0) part.root.style.setProperty("--cv-height", isPhone() ? "auto" : `calc(100vh - ${top + 12}px)`);
+};
+
 export const relayout = () => {
+  fillWindow();
   layAgents();
   laySkills();
   layStage();

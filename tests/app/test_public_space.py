@@ -71,7 +71,7 @@ def test_forty_hostile_sweeps_do_not_keep_a_visitor_from_the_example(space_url: 
             # Bounded by the client's own time-out alone: the machine may have much else to do.
             await visitor.open()
             await visitor.press("use-example")
-            await visitor.press("to-look")
+            await visitor.press("draw-details")
             with pytest.raises(RefusedError, match=r"is the most.* duplicate this Space"):
                 await bot.call("sweep", over={"r": "0:0.5:6"}, items=100)
             merged = await visitor.call("merge", method="ram")
