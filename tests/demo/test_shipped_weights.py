@@ -13,7 +13,7 @@ from ram_studio.evals.answering.decode import generate, load_model
 
 ASSETS = Path(__file__).parents[2] / "assets"
 SETS = ("house", "example", "dense")
-N = 200
+N = 80
 # Sums may be rounded differently on another machine, and an answer on the edge may then flip.
 MAX_FLIPS = 2
 

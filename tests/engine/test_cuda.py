@@ -116,10 +116,20 @@ def test_blocks_and_threads_do_not_change_what_a_device_counts(big, device, thre
 
 @on_devices
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-@pytest.mark.parametrize("output", ["BF16", "F16", "F32"])
-def test_a_device_stores_the_same_bytes(tmp_path, device, output, rounding):
-    zoo = make_zoo(tmp_path / "zoo", 3, agent_dtypes=("BF16", "F32", "F16"), seed=2)
-    recipe = zoo.recipe(dtype=NAMES[output], rounding=rounding, settings={"shared": "ties"})
+@pytest.mark.parametrize(
+    ("dtype", "agents", "output", "shared"),
+    [
+        ("BF16", ("BF16", "F32", "F16"), "BF16", "ties"),
+        ("BF16", ("BF16", "F32", "F16"), "F16", "ties"),
+        ("BF16", ("BF16", "F32", "F16"), "F32", "ties"),
+        ("BF16", None, "BF16", "mean"),
+        ("F16", None, "BF16", "mean"),
+        ("F32", None, "F32", "ties"),
+    ],
+)
+def test_a_device_stores_the_same_bytes(tmp_path, device, dtype, agents, output, shared, rounding):
+    zoo = make_zoo(tmp_path / "zoo", 3, dtype=dtype, agent_dtypes=agents, seed=2)
+    recipe = zoo.recipe(dtype=NAMES[output], rounding=rounding, settings={"shared": shared})
     results = [merge(recipe, tmp_path / name, device=name) for name in ("cpu", device)]
     assert_same_results(*results)
 
@@ -128,9 +138,10 @@ def test_a_device_stores_the_same_bytes(tmp_path, device, output, rounding):
 @pytest.mark.parametrize("method", EVERY_METHOD)
 def test_every_method_stores_the_same_bytes(tmp_path, device, method):
     zoo = make_zoo(tmp_path / "zoo", 3, seed=4)
-    recipe = zoo.recipe(method=method, settings=EVERY_METHOD[method])
-    results = [merge(recipe, tmp_path / name, device=name) for name in ("cpu", device)]
-    assert_same_results(*results)
+    for rounding in ("nearest", "stochastic"):
+        recipe = zoo.recipe(method=method, settings=EVERY_METHOD[method], rounding=rounding)
+        outs = {name: tmp_path / f"{rounding}-{name}" for name in ("cpu", device)}
+        assert_same_results(*(merge(recipe, out, device=name) for name, out in outs.items()))
 
 
 @on_devices
@@ -241,7 +252,8 @@ def test_progress_adds_up_and_stopping_leaves_nothing(big, tmp_path, device, mon
     options = {"device": device, "threads": 2, "block_elements": GROUP_ELEMENTS}
     seen: list[Progress] = []
     merge(big.recipe(), tmp_path / "out", on_progress=seen.append, **options)
-    assert list(dict.fromkeys(p.stage for p in seen)) == ["count", "merge"]
+    stages = dict.fromkeys(p.stage for p in seen if p.stage != "flush")  # on a busy disk
+    assert list(stages) == ["count", "merge"]
     assert seen[-1].fraction == 1.0
     before = set(tmp_path.iterdir())
     cancel = CancelToken()

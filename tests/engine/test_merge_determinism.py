@@ -9,7 +9,6 @@ import pytest
 import torch
 from engine_zoo import (
     EMBEDDING,
-    NAMES,
     Zoo,
     bits_of,
     contents,
@@ -21,7 +20,6 @@ from engine_zoo import (
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.merge import merge
-from ram_studio.engine.passes.plan import Plan
 from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
 
 BIG = {
@@ -95,38 +93,6 @@ def test_a_sketch_saves_a_pass_and_changes_nothing(big, tmp_path):
         assert contents(result.out) == contents(without.out)
         assert result.agents == without.agents
         assert 2 * result.bytes_read == without.bytes_read
-
-
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-@pytest.mark.parametrize(
-    ("dtype", "output", "shared"),
-    [
-        ("BF16", None, "mean"),
-        ("BF16", "F16", "ties"),
-        ("F16", "BF16", "mean"),
-        ("F32", "F32", "ties"),
-    ],
-)
-def test_the_torch_path_stores_the_same_elements_as_the_fused_one(
-    tmp_path, monkeypatch, dtype, output, shared, rounding
-):
-    zoo = make_zoo(tmp_path / "zoo", 3, dtype=dtype, seed=21)
-    recipe = zoo.recipe(
-        dtype=output and NAMES[output], rounding=rounding, settings={"shared": shared}, seed=4
-    )
-    fused = merge(recipe, tmp_path / "fused")
-    monkeypatch.setattr(Plan, "is_fused", False)
-    plain = merge(recipe, tmp_path / "torch")
-    files, others = contents(fused.out), contents(plain.out)
-    assert [n for n in files if n.endswith(".safetensors") and files[n] != others[n]] == []
-    for name, agent in fused.agents.items():
-        twin = plain.agents[name]
-        assert (twin.rho, twin.changed, twin.unique) == (agent.rho, agent.changed, agent.unique)
-        assert twin.scaling_factor == agent.scaling_factor
-        # Sums of squares are added in another order, on the CPU in float32 first.
-        assert twin.effective_scaling_factor == pytest.approx(
-            agent.effective_scaling_factor, rel=1e-6
-        )
 
 
 def test_another_seed_draws_other_numbers_and_the_same_seed_the_same(tmp_path):
