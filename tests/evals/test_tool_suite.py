@@ -167,9 +167,10 @@ def test_constants_of_other_languages_and_nested_values_are_read():
 
 @pytest.mark.parametrize("text", ["[" * 20_000, '{"a":' * 5000, "(" * 9000, "f(" * 5000])
 def test_hostile_nesting_is_read_quickly(text):
-    start = time.perf_counter()
+    # Of this process alone: others may keep it waiting.
+    start = time.process_time()
     assert parse_calls(text) == []
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def question(kind: str, good: list, needed: bool = True) -> Question:
