@@ -49,24 +49,6 @@ def test_one_or_many_shards_open_with_or_without_an_index(
     assert (opened.revision, opened.is_local) == (None, True)
 
 
-def test_a_folder_that_transformers_wrote_opens(tmp_path: Path) -> None:
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    config = Qwen2Config(
-        vocab_size=32,
-        hidden_size=8,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-    )
-    model = Qwen2ForCausalLM(config)
-    model.save_pretrained(tmp_path, max_shard_size="1KB")
-    opened = open_checkpoint(tmp_path, name="base")
-    assert len(opened.shards) > 1
-    assert opened.tensors.keys() == model.state_dict().keys()
-
-
 def test_the_single_file_wins_over_an_index_as_in_transformers(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, small_tensors(), shards=2)
     write_checkpoint(tmp_path, {"only": torch.ones(2)})

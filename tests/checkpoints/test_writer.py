@@ -22,7 +22,6 @@ from safetensors.torch import load_file
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.write import output_folder
 from ram_studio.checkpoints.write.output_folder import check_output
-from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.checkpoints.write.writer import CheckpointWriter
 from ram_studio.errors import OutputError
 
@@ -66,35 +65,6 @@ def test_what_was_written_is_read_back(tmp_path: Path, limit: int) -> None:
     assert (out / "sub" / "chat.jinja").read_bytes() == b"x"
     assert (out / "model.safetensors.index.json").exists() == (len(opened.shards) > 1)
     assert opened.nbytes == target.nbytes
-
-
-def test_transformers_loads_many_shards_with_the_dtype_of_the_config(tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
-
-    config = Qwen2Config(
-        vocab_size=32,
-        hidden_size=8,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        tie_word_embeddings=True,
-    )
-    model = Qwen2ForCausalLM(config).to(torch.bfloat16)
-    model.save_pretrained(tmp_path / "base")
-    base = open_checkpoint(tmp_path / "base", name="base")
-    specs = [(t.name, "F16", t.shape) for t in base.tensors.values()]
-    state = load_file(tmp_path / "base" / "model.safetensors")
-    with CheckpointWriter(tmp_path / "out", specs, max_shard_bytes=300) as target:
-        for name, tensor in state.items():
-            target.write(name, 0, tensor.half().numpy())
-        target.finish(sidecar_files(base, dtype="float16"))
-    assert len(list((tmp_path / "out").glob("*.safetensors"))) > 3
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    assert loaded.dtype == torch.float16
-    for name, tensor in loaded.state_dict().items():
-        assert torch.equal(tensor, model.state_dict()[name].half())
-    assert loaded.generate(torch.tensor([[1, 2]]), max_new_tokens=3, do_sample=False).shape[1] <= 5
 
 
 def test_the_bytes_do_not_depend_on_order_pieces_or_threads(tmp_path: Path) -> None:

@@ -211,6 +211,40 @@ def make_zoo(
     return Zoo(folder, base, stored, tuple(counted))
 
 
+ODD = {
+    "fewer rows": {"rows": "common"},
+    "more rows": {"rows": "common"},
+    "a tensor missing, another extra": {"missing": "keep-base", "extra": "ignore"},
+}
+"""Agents whose tensors are not all the base's, and how they are to be read."""
+LOST = "model.layers.0.mlp.up_proj.weight"
+EXTRA = "model.layers.9.extra.weight"
+
+
+def make_odd_zoo(folder: Path, odd: str, **options: object) -> Zoo:
+    """Write a zoo whose first agent is odd; return it as it counts: what is not there is the base.
+
+    options: of ``make_zoo``.
+    """
+    made = make_zoo(folder / "made", 2, **options)
+    own = dict(made.agents["agent0"])
+    if odd == "a tensor missing, another extra":
+        del own[LOST]
+        own[EXTRA] = torch.ones(5)
+    else:
+        for name in {EMBEDDING, HEAD} & own.keys():
+            more = torch.full((3, own[name].shape[1]), 9.0, dtype=own[name].dtype)
+            own[name] = torch.cat([own[name], more]) if odd == "more rows" else own[name][:-4]
+    stored = {"base": made.base, **made.agents, "agent0": own}
+    for name, tensors in stored.items():
+        write_folder(folder / "zoo" / name, tensors)
+    seen = {}
+    for name, x in made.base.items():
+        y = own.get(name, x)
+        seen[name] = torch.cat([y, x[len(y) :].to(y.dtype)])[: len(x)] if x.dim() else y
+    return Zoo(folder / "zoo", made.base, {**made.agents, "agent0": seen}, made.counted)
+
+
 def assert_leaves_nothing(out: Path, before: set[Path]) -> None:
     """Fail unless the output is absent and nothing was added beside it."""
     assert not out.exists()

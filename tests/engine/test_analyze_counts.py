@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
 import reference
 import torch
 from engine_zoo import (
-    COPIED,
     EMBEDDING,
+    EXTRA,
     HEAD,
+    LOST,
+    ODD,
     SHAPES,
     Zoo,
+    make_odd_zoo,
     make_zoo,
-    values_of,
     write_folder,
 )
 
@@ -51,7 +52,7 @@ def assert_counts_like_reference(sketch: Sketch, zoo: Zoo) -> None:
 
 @pytest.mark.parametrize(
     ("agents", "dtype", "shards"),
-    [(1, "BF16", 1), (2, "F16", 3), (3, "BF16", 4), (3, "F32", 1)],
+    [(1, "BF16", 1), (2, "F16", 3), (3, "BF16", 4), (3, "F32", 1), (7, "BF16", 1)],
 )
 def test_every_pattern_of_every_tensor_is_counted_at_every_epsilon(tmp_path, agents, dtype, shards):
     zoo = make_zoo(tmp_path, agents, dtype=dtype, shards=shards, seed=agents)
@@ -59,13 +60,12 @@ def test_every_pattern_of_every_tensor_is_counted_at_every_epsilon(tmp_path, age
     assert_counts_like_reference(sketch, zoo)
     assert sketch.dtypes == dict.fromkeys(["base", *zoo.agents], dtype)
     assert sketch.rounded is None
-
-
-def test_seven_agents_are_counted_without_patterns(tmp_path):
-    zoo = make_zoo(tmp_path, 7, seed=3)
-    sketch = analyze_zoo(zoo)
-    assert sketch.counts.patterns is None
-    assert_counts_like_reference(sketch, zoo)
+    assert (sketch.counts.patterns is None) == (agents == 7)
+    # Integers are not counted.
+    assert sketch.total == sum(int(np.prod(shape)) for shape in SHAPES.values())
+    places = {"base": zoo.base_path, **zoo.agent_paths}
+    assert sketch.sources == {name: str(path) for name, path in places.items()}
+    assert len(set(sketch.fingerprints.values())) == 1 + agents
 
 
 def assert_same(a: object, b: object, name: str) -> None:
@@ -155,47 +155,14 @@ def test_a_tied_matrix_is_counted_once_however_it_is_stored(tmp_path, stored):
     assert sketch.total == sum(zoo.base[n].numel() for n in once.counted)
 
 
-def padded(zoo: Zoo, rows: int) -> dict[str, torch.Tensor]:
-    """Return the first agent's tensors with that many more (or fewer) rows in the vocabulary."""
-    tensors = dict(zoo.agents["agent0"])
-    for name in (EMBEDDING, HEAD):
-        own = tensors[name]
-        more = torch.full((abs(rows), own.shape[1]), 9.0, dtype=own.dtype)
-        tensors[name] = torch.cat([own, more]) if rows > 0 else own[:rows].clone()
-    return tensors
-
-
-@pytest.mark.parametrize("rows", [3, -4])
-def test_rows_beyond_the_common_ones_count_as_unchanged(tmp_path, rows):
-    zoo = make_zoo(tmp_path / "made", 2, seed=6)
-    write_folder(tmp_path / "padded", padded(zoo, rows))
-    agents = {"agent0": tmp_path / "padded", "agent1": zoo.agent_paths["agent1"]}
-    sketch = analyze(zoo.base_path, agents, rows="common")
-    first = dict(zoo.agents["agent0"])
-    for name in (EMBEDDING, HEAD) if rows < 0 else ():
-        first[name] = torch.cat([first[name][:rows], zoo.base[name][rows:]])
-    seen = Zoo(zoo.folder, zoo.base, {**zoo.agents, "agent0": first}, zoo.counted)
+@pytest.mark.parametrize("odd", ODD)
+def test_what_an_agent_lacks_counts_as_unchanged_and_what_it_has_more_not_at_all(tmp_path, odd):
+    seen = make_odd_zoo(tmp_path, odd, seed=6)
+    sketch = analyze(seen.base_path, seen.agent_paths, **ODD[odd])
     assert_counts_like_reference(sketch, seen)
-
-
-def test_a_missing_tensor_counts_as_unchanged_and_an_extra_one_not_at_all(tmp_path):
-    zoo = make_zoo(tmp_path / "made", 2, seed=7)
-    tensors = dict(zoo.agents["agent1"])
-    lost = "model.layers.0.mlp.up_proj.weight"
-    del tensors[lost]
-    tensors["model.layers.9.extra.weight"] = torch.ones(5)
-    write_folder(tmp_path / "odd", tensors)
-    sketch = analyze(
-        zoo.base_path,
-        {"agent0": zoo.agent_paths["agent0"], "agent1": tmp_path / "odd"},
-        missing="keep-base",
-        extra="ignore",
-    )
-    second = {**zoo.agents["agent1"], lost: zoo.base[lost]}
-    seen = Zoo(zoo.folder, zoo.base, {**zoo.agents, "agent1": second}, zoo.counted)
-    assert_counts_like_reference(sketch, seen)
-    assert any(lost in w for w in sketch.warnings)
-    assert any("model.layers.9.extra.weight" in w for w in sketch.warnings)
+    if "missing" in odd:
+        for name in (LOST, EXTRA):
+            assert any(name in warning for warning in sketch.warnings)
 
 
 def test_agents_dropped_from_a_sketch_were_never_there(tmp_path):
@@ -224,69 +191,3 @@ def test_agents_in_another_order_have_the_same_statistics(tmp_path):
             assert sketch.steps.curve(t, DEFAULT_INDEX, dtype) == again.steps.curve(
                 t, DEFAULT_INDEX, dtype
             )
-
-
-def test_an_agent_equal_to_the_base_is_named_and_two_equal_agents_too(tmp_path):
-    zoo = make_zoo(tmp_path / "made", 1, seed=9)
-    write_folder(tmp_path / "still", zoo.base)
-    path = zoo.agent_paths["agent0"]
-    sketch = analyze(zoo.base_path, {"first": path, "still": tmp_path / "still", "again": path})
-    warnings = "\n".join(sketch.warnings)
-    assert '"still" equals the base' in warnings
-    assert any("first" in w and "again" in w for w in sketch.warnings)
-    agents = sketch.preview()["agents"]
-    assert (agents["still"]["rho"], agents["still"]["lambda"]) == (0.0, 1.0)
-    assert (agents["first"]["rho"], agents["first"]["unique"]) == (None, 0)
-
-
-def test_a_density_near_one_asks_whether_this_is_the_base(tmp_path):
-    rng = torch.Generator().manual_seed(0)
-    base = {"w": torch.randn(1000, generator=rng).bfloat16()}
-    other = {"w": torch.randn(1000, generator=rng).bfloat16()}
-    write_folder(tmp_path / "base", base)
-    write_folder(tmp_path / "other", other)
-    sketch = analyze(tmp_path / "base", {"other": tmp_path / "other"})
-    assert any('"other"' in w and "the base" in w for w in sketch.warnings)
-
-
-def test_density_that_only_the_storage_makes_is_told_apart_from_training(tmp_path):
-    rng = torch.Generator().manual_seed(1)
-    base = {"w": torch.randn(4000, generator=rng).bfloat16()}
-    noise = torch.rand(4000, generator=rng) * 2e-3 - 1e-3  # below half a unit of bfloat16 at 1
-    write_folder(tmp_path / "base", base)
-    write_folder(tmp_path / "float", {"w": base["w"].float() + noise * base["w"].float().abs()})
-    write_folder(tmp_path / "plain", {"w": base["w"] * 2})
-    sketch = analyze(tmp_path / "base", {"float": tmp_path / "float", "plain": tmp_path / "plain"})
-    preview = sketch.preview()
-    assert preview["agents"]["float"]["density"] > 0.9
-    assert preview["as_base_dtype"]["agents"]["float"]["density"] == 0.0
-    assert (
-        preview["as_base_dtype"]["agents"]["plain"]["density"]
-        == preview["agents"]["plain"]["density"]
-    )
-    told = [w for w in sketch.warnings if "storage" in w]
-    assert len(told) == 1
-    assert '"float"' in told[0]
-    assert "F32" in told[0]
-    assert "BF16" in told[0]
-
-
-def test_integer_tensors_are_not_counted(tmp_path):
-    zoo = make_zoo(tmp_path, 1)
-    sketch = analyze_zoo(zoo)
-    assert not {t.name for t in sketch.tensors} & set(COPIED)
-    assert (
-        sketch.total
-        == sum(len(values_of(t)) for n, t in zoo.base.items() if n not in COPIED)
-        == sum(int(np.prod(shape)) for shape in SHAPES.values())
-    )
-
-
-def test_a_sketch_tells_where_it_came_from(tmp_path: Path):
-    zoo = make_zoo(tmp_path, 2)
-    sketch = analyze_zoo(zoo)
-    assert sketch.sources == {
-        "base": str(zoo.base_path),
-        **{n: str(p) for n, p in zoo.agent_paths.items()},
-    }
-    assert len(set(sketch.fingerprints.values())) == 3

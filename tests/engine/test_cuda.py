@@ -13,7 +13,17 @@ import threading
 import numpy as np
 import pytest
 import torch
-from engine_zoo import COPIED, NAMES, Zoo, assert_leaves_nothing, contents, make_zoo, write_folder
+from engine_zoo import (
+    COPIED,
+    NAMES,
+    ODD,
+    Zoo,
+    assert_leaves_nothing,
+    contents,
+    make_odd_zoo,
+    make_zoo,
+    write_folder,
+)
 from test_analyze_counts import assert_same_sketch
 from test_source_faults import TENSOR, poisoned
 
@@ -87,18 +97,13 @@ def assert_same_results(a: MergeResult, b: MergeResult) -> None:
 
 
 @on_devices
-@pytest.mark.parametrize("agents", [1, 3, 7])
-def test_a_device_makes_the_same_sketch(tmp_path, device, agents):
-    zoo = make_zoo(tmp_path, agents, seed=1)
+@pytest.mark.parametrize(
+    ("agents", "dtypes"), [(1, None), (3, None), (7, None), (3, ("BF16", "F32", "F16"))]
+)
+def test_a_device_makes_the_same_sketch(tmp_path, device, agents, dtypes):
+    zoo = make_zoo(tmp_path, agents, agent_dtypes=dtypes, seed=1)
     expected = analyze(zoo.base_path, zoo.agent_paths)
-    assert_same_sketch(analyze(zoo.base_path, zoo.agent_paths, device=device), expected)
-
-
-@on_devices
-def test_a_device_rounds_agents_of_other_dtypes_alike(tmp_path, device):
-    zoo = make_zoo(tmp_path, 3, agent_dtypes=("BF16", "F32", "F16"), seed=2)
-    expected = analyze(zoo.base_path, zoo.agent_paths)
-    assert expected.rounded is not None
+    assert (expected.rounded is None) == (dtypes is None)
     assert_same_sketch(analyze(zoo.base_path, zoo.agent_paths, device=device), expected)
 
 
@@ -154,13 +159,10 @@ def test_many_blocks_store_the_same_bytes(big, tmp_path, device, threads):
 
 
 @on_devices
-def test_rows_that_only_some_agents_have_are_merged_alike(tmp_path, device):
-    zoo = make_zoo(tmp_path / "zoo", 2, agent_dtypes=("BF16", "F32"), seed=6)
-    name = "model.embed_tokens.weight"
-    cut = {**zoo.agents["agent0"], name: zoo.agents["agent0"][name][:11]}
-    write_folder(tmp_path / "short", cut)
-    sources = {"short": str(tmp_path / "short"), "agent1": str(zoo.agent_paths["agent1"])}
-    recipe = zoo.recipe(agents=sources, rows="common")
+@pytest.mark.parametrize("odd", ODD)
+def test_agents_that_lack_something_are_merged_alike(tmp_path, device, odd):
+    seen = make_odd_zoo(tmp_path, odd, agent_dtypes=("BF16", "F32"), seed=6)
+    recipe = seen.recipe(**ODD[odd])
     results = [merge(recipe, tmp_path / place, device=place) for place in ("cpu", device)]
     assert_same_results(*results)
 
@@ -228,9 +230,8 @@ def test_a_number_that_is_not_finite_is_named(tmp_path, device, method):
 def test_overflow_of_the_output_dtype_is_refused(tmp_path, device):
     zoo = make_zoo(tmp_path / "zoo", 1, dtype="F32", shapes={"w": (300,)}, copied=False)
     write_folder(tmp_path / "far", {"w": zoo.base["w"] + 1e5})
-    recipe = zoo.recipe(
-        method="task-arithmetic", dtype="float16", agents={"far": str(tmp_path / "far")}
-    )
+    how = {"method": "task-arithmetic", "dtype": "float16", "other_base": "accept"}
+    recipe = zoo.recipe(agents={"far": str(tmp_path / "far")}, **how)
     with pytest.raises(SettingsError, match=r"`w`: a merged element lies beyond .* \(F16\)"):
         merge(recipe, tmp_path / "out", device=device)
 

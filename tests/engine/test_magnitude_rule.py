@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 
-import numpy as np
 import pytest
 import reference
 from engine_zoo import Zoo, contents, make_zoo
@@ -14,13 +13,10 @@ from engine_zoo import Zoo, contents, make_zoo
 from ram_studio.algorithm import naming
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
-from ram_studio.engine.analyse import analyze, analyze_report, load
+from ram_studio.engine.analyse import analyze
 from ram_studio.engine.merge import merge
-from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
 from ram_studio.engine.verify import verify
 from ram_studio.errors import SketchError
-
-WEIGHTS = "model.layers.{}.mlp.up_proj.weight"
 
 
 def magnitude_ratio(zoo: Zoo, agent: int, epsilon: float, tensors: list[str]) -> float:
@@ -106,19 +102,6 @@ def test_seven_agents_are_weighed_too(tmp_path):
     for t, agent in enumerate(result.agents.values()):
         expected = magnitude_ratio(zoo, t, 1e-5, list(zoo.counted))
         assert agent.rho_m == pytest.approx(expected, rel=1e-6)
-
-
-def test_threads_and_blocks_do_not_change_the_ratio(tmp_path):
-    shapes = {WEIGHTS.format(0): (2 * GROUP_ELEMENTS + 999,), WEIGHTS.format(1): (40_001, 3)}
-    zoo = make_zoo(tmp_path, 2, shapes=shapes, seed=2, copied=False)
-    report = load(zoo.base_path, zoo.agent_paths)
-    found = [
-        analyze_report(report, threads=threads, block_elements=groups * GROUP_ELEMENTS)
-        for threads, groups in ((1, 1), (4, 1), (2, 3))
-    ]
-    for sketch in found[1:]:
-        np.testing.assert_array_equal(sketch.relations.magnitude, found[0].relations.magnitude)
-        np.testing.assert_array_equal(sketch.relations.dots, found[0].relations.dots)
 
 
 def test_a_sketch_of_counts_says_what_is_missing(zoo):

@@ -16,11 +16,13 @@ from engine_zoo import (
     EMBEDDING,
     HEAD,
     NAMES,
+    ODD,
     SHAPES,
     Tensors,
     Zoo,
     assert_leaves_nothing,
     bits_of,
+    make_odd_zoo,
     make_zoo,
     read_folder,
     values_of,
@@ -276,35 +278,11 @@ def test_a_tied_head_stored_twice_stays_equal_to_its_embedding(tmp_path, roundin
             assert_results_are_recomputable(tied, result, merged)
 
 
-def test_rows_that_an_agent_lacks_are_the_bases(tmp_path):
-    zoo = make_zoo(tmp_path / "made", 2, seed=11)
-    tensors = {
-        n: t[:12].clone() if n in (EMBEDDING, HEAD) else t for n, t in zoo.agents["agent0"].items()
-    }
-    write_folder(tmp_path / "zoo" / "agent0", tensors)
-    write_folder(tmp_path / "zoo" / "agent1", zoo.agents["agent1"])
-    write_folder(tmp_path / "zoo" / "base", zoo.base)
-    first = {
-        n: torch.cat([t, zoo.base[n][12:]]) if n in (EMBEDDING, HEAD) else t
-        for n, t in tensors.items()
-    }
-    seen = Zoo(tmp_path / "zoo", zoo.base, {**zoo.agents, "agent0": first}, zoo.counted)
-    result, merged = merge_zoo(seen, tmp_path / "out", rows="common")
-    assert_merged_like_reference(seen, merged, seen.factors())
-    assert_results_are_recomputable(seen, result, merged)
-
-
-def test_a_tensor_that_an_agent_lacks_stays_as_the_others_left_it(tmp_path):
-    zoo = make_zoo(tmp_path / "made", 2, seed=12)
-    lost = ("model.layers.0.mlp.up_proj.weight", "model.norm.weight")
-    tensors = {n: t for n, t in zoo.agents["agent1"].items() if n not in lost}
-    write_folder(tmp_path / "zoo" / "agent1", {**tensors, "more.weight": torch.ones(3)})
-    write_folder(tmp_path / "zoo" / "agent0", zoo.agents["agent0"])
-    write_folder(tmp_path / "zoo" / "base", zoo.base)
-    second = {**tensors, **{n: zoo.base[n] for n in lost}}
-    seen = Zoo(tmp_path / "zoo", zoo.base, {**zoo.agents, "agent1": second}, zoo.counted)
-    result, merged = merge_zoo(seen, tmp_path / "out", missing="keep-base", extra="ignore")
-    assert set(merged) == set(zoo.base)
+@pytest.mark.parametrize("odd", ODD)
+def test_what_an_agent_lacks_stays_as_the_others_left_it(tmp_path, odd):
+    seen = make_odd_zoo(tmp_path, odd, seed=11)
+    result, merged = merge_zoo(seen, tmp_path / "out", **ODD[odd])
+    assert set(merged) == set(seen.base)
     assert_merged_like_reference(seen, merged, seen.factors())
     assert_results_are_recomputable(seen, result, merged)
 

@@ -70,21 +70,13 @@ def test_a_sketch_that_was_cut_short_is_refused(saved, keep):
         load_sketch(saved)
 
 
-@pytest.mark.parametrize("data", [b"", b"not a sketch at all", bytes(100), b"\xff" * 5000])
-def test_a_file_that_is_no_sketch_is_refused(tmp_path, data):
-    path = tmp_path / "other.sketch"
-    path.write_bytes(data)
-    with pytest.raises(SketchError, match=r"other\.sketch"):
-        load_sketch(path)
-
-
-def test_a_model_is_no_sketch_and_neither_is_a_folder_or_nothing(tmp_path):
+def test_what_is_no_sketch_is_refused(tmp_path):
     zoo = make_zoo(tmp_path / "zoo", 1)
-    for path in (
-        zoo.base_path / "model.safetensors",
-        zoo.base_path,
-        tmp_path / "nowhere.sketch",
-    ):
+    places = [zoo.base_path / "model.safetensors", zoo.base_path, tmp_path / "nowhere.sketch"]
+    for number, data in enumerate((b"", b"not a sketch at all", bytes(100), b"\xff" * 5000)):
+        places.append(tmp_path / f"other{number}.sketch")
+        places[-1].write_bytes(data)
+    for path in places:
         with pytest.raises(SketchError, match=path.name):
             load_sketch(path)
 
@@ -100,34 +92,14 @@ def rewritten(path: Path, change) -> None:
     save_file(arrays, path, {key: json.dumps(header)})
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda h, a: h.update(format=99), "format 99"),
-        (lambda h, a: h["ladder"].__setitem__(3, 1.0), "ladder"),
-        (lambda h, a: h.pop("agents"), "damaged"),
-        (lambda h, a: h["agents"].append("third"), "damaged"),
-        (lambda h, a: h["tensors"].pop(), "damaged"),
-        (lambda h, a: a.pop("counts.patterns"), "damaged"),
-        (
-            lambda h, a: a.update({"counts.patterns": a["counts.patterns"][:, :-1].copy()}),
-            "damaged",
-        ),
-        (lambda h, a: a.update(magnitudes=a["magnitudes"][:, :-1].copy()), "damaged"),
-    ],
-)
-def test_a_sketch_whose_parts_do_not_fit_is_refused(saved, change, said):
-    rewritten(saved, change)
-    with pytest.raises(SketchError, match=said):
-        load_sketch(saved)
+def of(name, place, value):
+    """Put a value into an array of a sketch."""
+    return lambda header, arrays: arrays[name].__setitem__(place, value)
 
 
-def negative(header, arrays):
-    arrays["counts.patterns"][2, 5, 1] = -1
-
-
-def off_by_one(header, arrays):
-    arrays["counts.patterns"][0, 30, 2] += 1
+def shortened(name):
+    """Leave out the last column of an array."""
+    return lambda header, arrays: arrays.update({name: arrays[name][:, :-1].copy()})
 
 
 def as_shared(header, arrays):
@@ -136,52 +108,38 @@ def as_shared(header, arrays):
     arrays["counts.shared"][1, 4, 1] = arrays["numel"][1]
 
 
-def not_a_number(header, arrays):
-    arrays["relations.dots"][0, 1, 1] = np.nan
-
-
-def negative_size(header, arrays):
-    arrays["relations.by_set"][1, 4, 0] = -1.0
-
-
 def of_other_agents(header, arrays):
     arrays["relations.pair_sums"] = np.zeros((*arrays["relations.pair_sums"].shape[:2], 3, 2))
 
 
-def beyond_the_format(header, arrays):
-    arrays["steps.exact"][0, 3] = 256
-
-
-def of_no_layer(header, arrays):
-    arrays["steps.layer_exact"][0, 0] = len(header["layers"])
-
-
-def negative_count(header, arrays):
-    arrays["steps.exact_count"][0] = -5
-
-
-def without_counts(header, arrays):
-    del arrays["steps.layer_exact_count"]
-
-
 @pytest.mark.parametrize(
-    "change",
+    ("said", "change"),
     [
-        negative,
-        off_by_one,
-        as_shared,
-        not_a_number,
-        negative_size,
-        of_other_agents,
-        beyond_the_format,
-        of_no_layer,
-        negative_count,
-        without_counts,
+        ("format 99", lambda h, a: h.update(format=99)),
+        ("ladder", lambda h, a: h["ladder"].__setitem__(3, 1.0)),
+        # Parts that do not fit.
+        ("damaged", lambda h, a: h.pop("agents")),
+        ("damaged", lambda h, a: h["agents"].append("third")),
+        ("damaged", lambda h, a: h["tensors"].pop()),
+        ("damaged", lambda h, a: a.pop("counts.patterns")),
+        ("damaged", lambda h, a: a.pop("steps.layer_exact_count")),
+        ("damaged", shortened("counts.patterns")),
+        ("damaged", shortened("magnitudes")),
+        ("damaged", of_other_agents),
+        # Numbers that cannot be.
+        ("damaged", of("counts.patterns", (2, 5, 1), -1)),
+        ("damaged", lambda h, a: np.add.at(a["counts.patterns"], (0, 30, 2), 1)),
+        ("damaged", as_shared),
+        ("damaged", of("relations.dots", (0, 1, 1), np.nan)),
+        ("damaged", of("relations.by_set", (1, 4, 0), -1.0)),
+        ("damaged", of("steps.exact", (0, 3), 256)),
+        ("damaged", lambda h, a: a["steps.layer_exact"].__setitem__((0, 0), len(h["layers"]))),
+        ("damaged", of("steps.exact_count", 0, -5)),
     ],
 )
-def test_a_sketch_whose_counts_cannot_be_is_refused(saved, change):
+def test_a_sketch_that_cannot_be_is_refused(saved, said, change):
     rewritten(saved, change)
-    with pytest.raises(SketchError, match="damaged"):
+    with pytest.raises(SketchError, match=said):
         load_sketch(saved)
 
 

@@ -2,9 +2,6 @@
 
 import gc
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -334,23 +331,3 @@ def test_tools_are_asked_for_in_the_same_words_of_every_model():
         assert engines[0].prompt_of(q) == engines[1].prompt_of(q)
         for tool in q.tools:
             assert tool["function"]["name"] in engines[0].prompt_of(q)
-
-
-LIGHT = """
-import sys, ram_studio, ram_studio.cli.main
-import ram_studio.evals, ram_studio.evals.answering, ram_studio.evals.report.export
-import ram_studio.evals.store.history, ram_studio.evals.experiment.run
-heavy = {"torch", "transformers", "scipy", "statsmodels", "pandas", "jinja2", "optuna", "gradio"}
-print(sorted(heavy & set(sys.modules)))
-"""
-
-
-def test_importing_loads_nothing_heavy():
-    done = subprocess.run(
-        [sys.executable, "-c", LIGHT],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    assert done.stdout == "[]\n"

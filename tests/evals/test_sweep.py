@@ -36,6 +36,12 @@ def outcome(state) -> list:
     return [(r.label, r.status, r.correct, r.n, r.same_as, r.loss) for r in state.rows]
 
 
+def small_grid(store: AnswerStore, **more):
+    axes = {"method": "ram,ram+,ties", "r": "0,0.4", "scale": "0.05,1"}
+    options = {"items": 20, "device": "cpu", "sketch": load_sketch(SKETCH), **more}
+    return sweep(recipe(r=0.5), axes, store=store, **options)
+
+
 @pytest.fixture(scope="module")
 def store_path(tmp_path_factory):
     return tmp_path_factory.mktemp("sweep") / "answers.sqlite3"
@@ -46,16 +52,7 @@ def finished(store_path):
     """A small grid, swept to its end with a store."""
     states = []
     with AnswerStore(store_path) as store:
-        result = sweep(
-            recipe(r=0.5),
-            {"method": "ram,ram+,ties", "r": "0,0.4", "scale": "0.05,1"},
-            items=20,
-            device="cpu",
-            sketch=load_sketch(SKETCH),
-            store=store,
-            on_update=states.append,
-        )
-    return result, states
+        return small_grid(store, on_update=states.append), states
 
 
 def test_settings_of_equal_weights_are_asked_once(finished):
@@ -113,14 +110,7 @@ def test_a_second_run_asks_nothing_and_says_the_same(finished, store_path, monke
     monkeypatch.setattr("ram_studio.evals.answering.local.load_model", never)
     result, _ = finished
     with AnswerStore(store_path) as store:
-        again = sweep(
-            recipe(r=0.5),
-            {"method": "ram,ram+,ties", "r": "0,0.4", "scale": "0.05,1"},
-            items=20,
-            device="cpu",
-            sketch=load_sketch(SKETCH),
-            store=store,
-        )
+        again = small_grid(store)
     assert outcome(again) == outcome(result)
     assert again.recheck == result.recheck
     assert again.row("ram+ (r 0.4)").factors == result.row("ram+ (r 0.4)").factors

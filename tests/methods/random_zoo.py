@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
+
 AGENTS = ("coding", "tool", "memory")
 
 
@@ -84,6 +86,12 @@ def write_zoo(
         config = {"model_type": "qwen2", "tie_word_embeddings": True}
         (folders[name] / "config.json").write_text(json.dumps(config))
     return folders.pop("base"), folders
+
+
+def recipe_for(base: Path, agents: dict[str, Path], method: str = "ram+", **fields) -> Recipe:
+    """Return the recipe that merges folders."""
+    sources = {name: str(path) for name, path in agents.items()}
+    return make_recipe({"base": str(base), "agents": sources, "method": method, **fields})
 
 
 def flat(folder: Path) -> dict[str, torch.Tensor]:

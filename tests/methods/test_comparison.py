@@ -10,7 +10,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from random_zoo import AGENTS, flat, random_elements, write_zoo
+from random_zoo import AGENTS, flat, random_elements, recipe_for, write_zoo
 
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
 from ram_studio.checkpoints.record.recipe import make_recipe
@@ -54,38 +54,19 @@ def test_a_region_holds_one_agents_elements_alone(part, scale) -> None:
         assert active[i].item() == (2 if kept else 0)
 
 
-def test_a_region_of_nobody_is_refused(tmp_path) -> None:
-    base, agents = write_zoo(tmp_path / "zoo", 1)
-    recipe = make_recipe(
-        {
-            "base": str(base),
-            "agents": {k: str(v) for k, v in agents.items()},
-            "method": "region",
-            "settings": {"agent": "search"},
-        }
-    )
-    with pytest.raises(SettingsError, match="of agent 'search'"):
-        merge(recipe, tmp_path / "out")
-
-
 def test_unique_and_shared_regions_make_the_whole(tmp_path) -> None:
-    base, agents = write_zoo(tmp_path / "zoo", 1)
+    zoo = write_zoo(tmp_path / "zoo", 1)
     found = {}
     for part in ("unique", "shared", "whole"):
-        recipe = make_recipe(
-            {
-                "base": str(base),
-                "agents": {k: str(v) for k, v in agents.items()},
-                "method": "region",
-                "settings": {"agent": "tool", "part": part},
-            }
-        )
-        merge(recipe, tmp_path / part)
+        values = {"agent": "tool", "part": part}
+        merge(recipe_for(*zoo, "region", settings=values), tmp_path / part)
         found[part] = flat(tmp_path / part)
-    for name, x in flat(base).items():
+    for name, x in flat(zoo[0]).items():
         moved = {part: (values[name] != x) for part, values in found.items()}
         assert torch.equal(moved["unique"] | moved["shared"], moved["whole"])
         assert not (moved["unique"] & moved["shared"]).any()
+    with pytest.raises(SettingsError, match="of agent 'search'"):
+        merge(recipe_for(*zoo, "region", settings={"agent": "search"}), tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
@@ -149,14 +130,14 @@ def table():
         "average": with_method(recipe, "task-arithmetic", {}),
         "sum": with_method(recipe, "task-arithmetic", {"scale": 1}),
     }
-    return rows, compare_methods(rows, limit=40)
+    return rows, compare_methods(rows, limit=24)
 
 
 def test_rows_score_as_written_checkpoints_do(table, tmp_path) -> None:
     rows, found = table
     merge(rows["average"], tmp_path / "average")
     paths = {"average": tmp_path / "average", "coding": EXAMPLE / "coding"}
-    written = evaluate(paths, limit=40)
+    written = evaluate(paths, limit=24)
     for name in paths:
         ours, theirs = found.report.models[name], written.models[name]
         assert ours.answers.keys() == theirs.answers.keys()

@@ -10,12 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_zoo import AGENTS, flat, random_elements, write_zoo
+from random_zoo import AGENTS, flat, random_elements, recipe_for, write_zoo
 from safetensors.torch import load_file, save_file
 
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
 from ram_studio.checkpoints.hub.open import open_checkpoint
-from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
 from ram_studio.errors import CheckpointError, SettingsError
@@ -68,15 +67,7 @@ def write_files(folder: Path, agents: dict[str, Path], seed: int = 0) -> dict[st
 
 def fisher_recipe(base: Path, agents: dict[str, Path], files: Path | None, **fields):
     values = {} if files is None else {"files": str(files)}
-    return make_recipe(
-        {
-            "base": str(base),
-            "agents": {name: str(path) for name, path in agents.items()},
-            "method": "fisher",
-            "settings": values,
-            **fields,
-        }
-    )
+    return recipe_for(base, agents, "fisher", settings=values, **fields)
 
 
 def test_files_weigh_the_merge_whatever_the_blocks_and_threads(tmp_path) -> None:
@@ -142,8 +133,8 @@ def test_the_estimate_is_the_mean_squared_gradient(tmp_path) -> None:
     from ram_studio.evals.answering.decode import load_model
 
     source = asset_path("example") / "coding"
-    prompts = fisher.training_prompts(3, seed=5)
-    assert len(set(prompts)) == 3
+    prompts = fisher.training_prompts(2, seed=5)
+    assert len(set(prompts)) == 2
     out = fisher.estimate_fisher(source, tmp_path / "f.safetensors", prompts, seed=5)
     again = fisher.estimate_fisher(source, tmp_path / "g.safetensors", prompts, seed=5)
     found = load_file(out)
@@ -170,7 +161,7 @@ def test_files_are_estimated_once_and_reproduce_the_merge(tmp_path) -> None:
     example = asset_path("example")
     agents = {name: example / name for name in ("coding", "tool")}
     recipe = fisher_recipe(example / "base", agents, None)
-    recipe = recipe.model_copy(update={"settings": {"examples": 4}})
+    recipe = recipe.model_copy(update={"settings": {"examples": 2}})
     ready = with_fisher_files(recipe, tmp_path / "fisher")
     assert ready.settings["files"] == str(tmp_path / "fisher")
     times = [p.stat().st_mtime_ns for p in sorted((tmp_path / "fisher").iterdir())]

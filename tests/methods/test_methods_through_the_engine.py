@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from random_zoo import SHAPES, flat, write_zoo
+from random_zoo import SHAPES, flat, recipe_for, write_zoo
 
 from ram_studio.algorithm import ladder
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
 from ram_studio.engine.analyse import analyze, load
 from ram_studio.engine.facts import count_magnitudes
@@ -28,17 +27,6 @@ LARGE = {
     "model.layers.0.mlp.up_proj.weight": (300, 300),
     "model.norm.weight": (500,),
 }
-
-
-def recipe_for(base: Path, agents: dict[str, Path], method: str, **fields):
-    return make_recipe(
-        {
-            "base": str(base),
-            "agents": {name: str(path) for name, path in agents.items()},
-            "method": method,
-            **fields,
-        }
-    )
 
 
 def merged_bytes(recipe, out: Path, **options) -> bytes:

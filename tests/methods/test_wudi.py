@@ -6,11 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_zoo import flat, write_zoo
+from random_zoo import flat, recipe_for, write_zoo
 
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
 from ram_studio.algorithm.methods.matrices import is_linear
-from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.merge import merge
 
 LINEAR = "model.layers.0.mlp.up_proj.weight"
@@ -125,15 +124,7 @@ def test_the_engine_hands_over_whole_matrices_whatever_the_threads(tmp_path) -> 
         "model.norm.weight": (120,),
     }
     base, agents = write_zoo(tmp_path / "zoo", 1, shapes=shapes)
-    recipe = make_recipe(
-        {
-            "base": str(base),
-            "agents": {k: str(v) for k, v in agents.items()},
-            "method": "wudi",
-            "settings": {"iterations": 5},
-            "dtype": "float32",
-        }
-    )
+    recipe = recipe_for(base, agents, "wudi", settings={"iterations": 5}, dtype="float32")
     merge(recipe, tmp_path / "a", threads=1, block_elements=1 << 16)
     merge(recipe, tmp_path / "b", threads=3, block_elements=1 << 18)
     stored, again = flat(tmp_path / "a"), flat(tmp_path / "b")
