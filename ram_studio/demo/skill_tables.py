@@ -1,0 +1,209 @@
+"""Measure the skill tables of the shipped agents: ``python -m ram_studio.demo.skill_tables``.
+
+Settings are merged in memory and asked one after another, the most asked for first; answers are
+kept as they come. So it can be stopped at any time, leaves a table of what was measured until then,
+and goes on from there when it is called again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
+from ram_studio.checkpoints.record.sketch_file import load_sketch
+from ram_studio.demo.sketches import AGENTS, SETS, SKETCH_FILE
+from ram_studio.evals.experiment.plan import ComparePlan
+from ram_studio.evals.experiment.runner import Runner
+from ram_studio.evals.experiment.space import setting_label
+from ram_studio.evals.question import Question
+from ram_studio.evals.report.skill_table import Measured, save_table, skill_table
+from ram_studio.evals.run import DEFAULT_SEED
+from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.resources import asset_path, user_folder
+
+TABLE_FILE = "skills.json.gz"
+ITEMS = 60
+"""Held-out questions per skill: the first of those that an evaluation asks."""
+
+CHUNK = 25
+"""Settings that one run of the experiment runner takes; a table is written after each."""
+
+SETTINGS = 1050
+"""Settings of different weights in a table, unless told otherwise."""
+
+ROUNDS = ((0.1, 0.3, 0.5, 1.0), (0.2, 0.7), (0.05, 0.15, 0.4, 0.8))
+"""Strengths r: each round goes through all epsilons before the next."""
+
+CAPS = (2.0, 1.0, 0.5, 10.0)
+"""Values of alpha."""
+
+Setting = tuple[str, dict[str, Any]]
+
+
+def scaling_rules(strengths: Sequence[float]) -> list[Setting]:
+    """Return the scaling rules with these strengths; epsilon is still to come."""
+    found: list[Setting] = [("ram+", {"r": strengths[0], "alpha": 2.0}), ("ram", {})]
+    found += [("ram+", {"r": r, "alpha": cap}) for cap, r in product(CAPS, strengths)]
+    found += [("ram+s", {"r": r}) for r in strengths]
+    found += [("ram+m", {"r": r, "alpha": 2.0}) for r in strengths]
+    return found
+
+
+def others() -> list[Setting]:
+    """Return the settings of methods that have no epsilon."""
+    scales = (None, 1.0, *(round(0.1 * i, 1) for i in range(1, 21) if i != 10))
+    found: list[Setting] = [("task-arithmetic", {"scale": scale}) for scale in scales]
+    densities, ties_scales = (0.2, 0.05, 0.1, 0.3, 0.5, 0.7, 1.0), (1.0, 0.5, 0.8, 1.2, 1.5)
+    found += [("ties", {"density": d, "scale": s}) for s, d in product(ties_scales, densities)]
+    rates, dare_scales = (0.1, 0.3, 0.5, 0.7, 0.9), (1.0, 0.5, None)
+    for scale, rate in product(dare_scales, rates):
+        found.append(("dare-ta", {"drop_rate": rate, "scale": scale}))
+        if scale is not None:
+            found.append(("dare-ties", {"drop_rate": rate, "scale": scale}))
+    return found
+
+
+def distinct_points(sketch: Sketch) -> list[int]:
+    """Return the ladder points with counts of their own, the default first, then ever finer.
+
+    Counts only fall as epsilon rises: where they are equal so are the weights of every merge. What
+    nobody changed any weight at is the base.
+    """
+    counts = sketch.counts.shared
+    points = [
+        k
+        for k in range(len(LADDER))
+        if counts[:, k].any() and (k == 0 or (counts[:, k] != counts[:, k - 1]).any())
+    ]
+    middle = sum(k <= DEFAULT_INDEX for k in points) - 1
+    points[middle] = DEFAULT_INDEX
+    order = {k: i - middle for i, k in enumerate(points)}
+    # By the bits of the distance, read backwards: every eighth point comes before the next ones.
+    return sorted(points, key=lambda k: (int(f"{abs(order[k]):08b}"[::-1], 2), -order[k]))
+
+
+def settings_of(sketch: Sketch) -> Iterator[tuple[Setting, int | None]]:
+    """Yield settings of different weights with their ladder point, in the order of measuring."""
+    seen = set()
+    points = distinct_points(sketch)
+    for strengths, point in product(ROUNDS, points):
+        for method, own in scaling_rules(strengths):
+            found = sketch.preview(point, method, **own)["agents"].values()
+            factors = tuple(round(a["lambda"], 12) if a["unique"] else 1.0 for a in found)
+            if (point, factors) not in seen:
+                seen.add((point, factors))
+                yield (method, {"epsilon": LADDER[point], **own}), point
+        if (strengths, point) == (ROUNDS[0], points[0]):
+            for other in others():
+                yield other, None
+
+
+def recipe_of(name: str, setting: Setting) -> Recipe:
+    """Return the recipe of a merge of a shipped set."""
+    agents = {agent: str(asset_path(name, agent)) for agent in AGENTS}
+    sources = {"base": str(asset_path("example", "base")), "agents": agents}
+    return make_recipe({**sources, "method": setting[0], "settings": setting[1]})
+
+
+def ask(
+    name: str, settings: list[tuple[Setting, int | None]], *, sources: bool, **setup: Any
+) -> tuple[list[Question], list[Measured]]:
+    """Merge settings of a shipped set in memory; return the questions and each one's answers.
+
+    sources: whether base and agents are asked as well, first. setup: fields of ``answers.Setup``.
+
+    Raises: Stopped, SettingsError.
+    """
+    rows = {setting_label(method, own): (method, own, k) for (method, own), k in settings}
+    plan = ComparePlan.of(
+        {label: recipe_of(name, (method, own)) for label, (method, own, _) in rows.items()},
+        sources=sources,
+        limit=ITEMS,
+        seed=DEFAULT_SEED,
+    )
+    runner = Runner(plan, device="cpu", sketch=_sketch(name), **setup)
+    for _ in runner.run():
+        pass
+    measured = []
+    for entry in runner.entries:
+        answers = (entry.same_as or entry).answers
+        if entry.label in rows:
+            method, own, k = rows[entry.label]
+            measured.append(Measured("merge", method, own, k, answers))
+        else:
+            measured.append(Measured("source", entry.label, {}, None, answers))
+    return [q for own in runner.questions.values() for q in own], measured
+
+
+def _sketch(name: str) -> Sketch:
+    return load_sketch(asset_path(name, SKETCH_FILE))
+
+
+def build(
+    name: str,
+    out: Path,
+    *,
+    store: AnswerStore,
+    deadline: float | None = None,
+    limit: int = SETTINGS,
+) -> Mapping[str, Any]:
+    """Measure the table of a set and write it after every chunk of settings; return it.
+
+    limit: the most settings, the first ones; deadline: of ``time.monotonic``, no chunk begins
+    after it.
+    """
+    every = list(islice(settings_of(_sketch(name)), limit))
+    measured: list[Measured] = []
+    table: Mapping[str, Any] = {}
+    began = time.monotonic()
+    for first in range(0, len(every), CHUNK):
+        if table and deadline is not None and time.monotonic() > deadline:
+            break
+        chunk = every[first : first + CHUNK]
+        questions, found = ask(name, chunk, sources=not table, store=store)
+        measured += found
+        table = skill_table(questions, measured)
+        path = save_table(table, out)
+        rows = len(table["rows"])
+        print(
+            f"{name}: {rows} of {len(every) + 1 + len(AGENTS)} rows, "
+            f"{time.monotonic() - began:.0f} s, {path.stat().st_size} bytes",
+            flush=True,
+        )
+    return table
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse the command line and build the tables into the assets folder."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ram_studio.demo.skill_tables",
+        description="Measure which settings of the shipped agents solve which questions.",
+    )
+    parser.add_argument("--set", choices=SETS, action="append", help="default: all of them")
+    parser.add_argument("--minutes", type=float, help="begin nothing new after that long")
+    parser.add_argument(
+        "--limit", type=int, default=SETTINGS, help="the most settings a set, the first ones"
+    )
+    parser.add_argument("--store", type=Path, help="where answers are kept (SQLite)")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads; the tables used 1")
+    options = parser.parse_args(arguments)
+
+    import torch
+
+    torch.set_num_threads(options.threads)
+    deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+    store = AnswerStore(options.store or user_folder() / "skill-tables.sqlite3")
+    for name in options.set or SETS:
+        out = Path(asset_path(name)) / TABLE_FILE
+        build(name, out, store=store, deadline=deadline, limit=options.limit)
+
+
+if __name__ == "__main__":
+    main()
