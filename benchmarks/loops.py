@@ -58,7 +58,8 @@ def kernels_on(models: list[np.ndarray]) -> dict[str, Callable[[], Work]]:
     def measure(part: slice) -> None:
         length = part.stop - part.start
         cuts = [*range(0, length, GROUP_ELEMENTS), length]
-        cpu.measure(*blocks(part), out[part], pattern[part], cuts, arithmetic="float32")
+        masks = pattern[part], pattern[part]
+        cpu.measure(mean, *blocks(part), out[part], masks, cuts, arithmetic="float32")
 
     def count(part: slice) -> None:
         cpu.count_patterns(pattern[part], n)

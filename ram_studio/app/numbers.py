@@ -66,6 +66,16 @@ def factor_text(factor: float | None) -> str:
     return "–" if factor is None else f"{factor:.3f}"
 
 
+def kept_text(kept: Mapping[str, float] | None) -> str:
+    """Return how much of an agent's update a merge holds; None where it is not known."""
+    return "–" if kept is None else percent_text(kept["total"])
+
+
+def times_text(multiple: float | None) -> str:
+    """Return a multiple of something."""
+    return "–" if multiple is None else f"{multiple:.2f} ×"
+
+
 def dtypes_text(dtypes: Mapping[str, int]) -> str:
     """Return dtypes with their elements by name, the most frequent first."""
     most = sorted(dtypes, key=lambda code: -dtypes[code])

@@ -21,7 +21,8 @@ Tone = Literal["good", "note", "warn", "bad", "plain"]
 
 _ENVIRONMENT = templates(Path(__file__).parent)
 _ENVIRONMENT.globals["shape_paths"] = SHAPE_PATHS
-for _name in ("epsilon", "size", "duration", "count", "percent", "ratio", "factor", "dtypes"):
+_FILTERS = ("epsilon", "size", "duration", "count", "percent", "ratio", "factor", "dtypes")
+for _name in (*_FILTERS, "kept", "times"):
     _ENVIRONMENT.filters[_name] = getattr(numbers, f"{_name}_text")
 _UI: Any = _ENVIRONMENT.get_template("shared.html.j2").module
 _ENVIRONMENT.globals["ui"] = _UI

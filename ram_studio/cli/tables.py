@@ -12,6 +12,8 @@ from ram_studio.errors import OutputError
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from ram_studio.algorithm.meters.kept import Kept
+
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
     """Print a table; the first column is text, the others are right-aligned numbers."""
@@ -57,3 +59,8 @@ def ratio(value: float | None, digits: int = 4) -> str:
     if value is None or math.isinf(value):
         return "∞"
     return f"{value:.{digits}f}"
+
+
+def kept_texts(kept: Kept | None) -> tuple[str, str]:
+    """Return what is kept of an agent, and all else, for two cells of a table."""
+    return ("-", "-") if kept is None else (f"{kept.kept:.1%}", f"{kept.all_else:.2f} x")

@@ -7,6 +7,7 @@ in memory when a merge is only looked at.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypedDict
@@ -16,6 +17,7 @@ import numpy as np
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.kernels.rules import Arithmetic, arithmetic
 from ram_studio.algorithm.meters import relations
+from ram_studio.algorithm.meters.kept import Kept, kept_dict
 from ram_studio.algorithm.methods import Need, get_method, make_settings
 from ram_studio.algorithm.rounding import Rounding
 from ram_studio.algorithm.sketch import Sketch
@@ -41,6 +43,7 @@ class AgentResult:
     rho_m: the ratio by magnitude over the whole model, None unless the method asked for it.
     effective_interval: of it, 95 %, see ``MergeTally.effective_interval``.
     overlap: elements shared with exactly 0, 1, ... others.
+    kept: what is kept of its update in what was stored, None when it changed nothing.
     """
 
     rho: float
@@ -51,6 +54,17 @@ class AgentResult:
     rho_m: float | None = None
     overlap: tuple[int, ...] = ()
     effective_interval: tuple[float, float] | None = None
+    kept: Kept | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what JSON contracts say of it: an infinite rho is None."""
+        return {
+            "rho": self.rho if math.isfinite(self.rho) else None,
+            "lambda": self.scaling_factor,
+            "effective_lambda": self.effective_scaling_factor,
+            "effective_lambda_range": self.effective_interval,
+            **kept_dict(self.kept),
+        }
 
 
 class OutputKeywords(TypedDict, total=False):
@@ -196,6 +210,7 @@ class MergeJob:
                 rho_m=None if counted is None else _rho_m(counted.magnitude, t),
                 overlap=tuple(shared),
                 effective_interval=tally.effective_interval(t),
+                kept=tally.kept(t),
             )
         return results
 

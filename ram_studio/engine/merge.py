@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ram_studio._version import __version__
+from ram_studio.algorithm.meters.kept import Kept, kept_dict
 from ram_studio.algorithm.meters.storage import texts
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.read.shard_files import INDEX_FILE
@@ -58,8 +59,15 @@ class MergeResult:
     peak_rss_bytes: int
     passport: Passport
 
+    @property
+    def kept(self) -> dict[str, Kept | None]:
+        """What is kept of each agent's update in what was stored; None where it changed nothing."""
+        return {name: agent.kept for name, agent in self.agents.items()}
+
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for each agent: agent, rho, lambda, effective_lambda, changed, unique.
+        """Return a row for each agent.
+
+        Columns: agent, rho, lambda, effective_lambda, changed, unique, kept, all_else.
 
         rho is inf where nothing is unique; ratios that a method does not have are NaN.
         """
@@ -67,26 +75,19 @@ class MergeResult:
 
         rows = [
             (name, a.rho, a.scaling_factor, a.effective_scaling_factor, a.changed, a.unique)
+            + ((None, None) if a.kept is None else (a.kept.kept, a.kept.all_else))
             for name, a in self.agents.items()
         ]
-        ratios = ("rho", "lambda", "effective_lambda")
-        frame = pd.DataFrame(rows, columns=["agent", *ratios, "changed", "unique"])
-        return frame.astype(dict.fromkeys(ratios, float))
+        ratios, shares = ("rho", "lambda", "effective_lambda"), ("kept", "all_else")
+        frame = pd.DataFrame(rows, columns=["agent", *ratios, "changed", "unique", *shares])
+        return frame.astype(dict.fromkeys((*ratios, *shares), float))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ``merge --json`` contract; an infinite rho is None."""
         return {
             "out": str(self.out),
             "method": self.method,
-            "agents": {
-                name: {
-                    "rho": a.rho if math.isfinite(a.rho) else None,
-                    "lambda": a.scaling_factor,
-                    "effective_lambda": a.effective_scaling_factor,
-                    "effective_lambda_range": a.effective_interval,
-                }
-                for name, a in self.agents.items()
-            },
+            "agents": {name: a.to_dict() for name, a in self.agents.items()},
             "bytes_read": self.bytes_read,
             "bytes_written": self.bytes_written,
             "seconds": self.seconds,
@@ -188,7 +189,7 @@ def _passport(
         agent.name: agent_record(
             agent,
             hashes.get(agent.name),
-            **asdict(result),
+            **asdict(result) | kept_dict(result.kept),
             is_rho_m_infinite=result.rho_m is not None and math.isinf(result.rho_m),
             total=job.elements,
             shared=result.changed - result.unique,

@@ -177,8 +177,11 @@ def _check_numbers(passport: Passport, results: Mapping[str, AgentResult]) -> No
             "lambda": (record.scaling_factor, result.scaling_factor),
             "stored lambda": (record.effective_scaling_factor, result.effective_scaling_factor),
         }
+        if record.kept is not None and result.kept is not None:  # older passports have none
+            pairs["what is kept"] = record.kept.total, result.kept.kept
         for what, (stored, found) in pairs.items():
-            if not _is_same(stored, found, 1e-5 if what == "stored lambda" else 1e-9):
+            is_sum = what in ("stored lambda", "what is kept")
+            if not _is_same(stored, found, 1e-5 if is_sum else 1e-9):
                 raise VerificationError(
                     f"{who(name)}the passport says {what} is {stored}, the sources give {found}; "
                     "the passport is not of this merge."
@@ -186,7 +189,7 @@ def _check_numbers(passport: Passport, results: Mapping[str, AgentResult]) -> No
 
 
 def _is_same(stored: float | None, found: float | None, tolerance: float) -> bool:
-    # Stored lambda is a ratio of float32 sums, whose order is the processor's.
+    # Stored lambda and kept are ratios of float32 sums, whose order is the processor's.
     if found is not None and not math.isfinite(found):
         found = None  # as JSON keeps it
     if stored is None or found is None:

@@ -89,7 +89,7 @@ cpu.find_patterns(bits, others, pattern, np.float32(1e-5))
 cpu.count_patterns(pattern, 2)
 for rule in rules[:1] + rules[3:]:
     cpu.merge(rule, bits, others, out, pattern, arithmetic="float32")
-cpu.measure(bits, others, out, pattern, [0, n], arithmetic="float32")
+cpu.measure(rules[0], bits, others, out, (pattern, pattern), [0, n], arithmetic="float32")
 cpu.fill_chain(bits, others, chain)
 cpu.count_sizes(bits, others, sizes)
 gather_changed(bits, others, Gathered.room_for(2, n))
@@ -106,7 +106,8 @@ print(json.dumps(vectors))
 )
 
 ON_X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="the processors are x86")
-VECTORISED = ("find_patterns", "merge_mean", "merge_elected", "measure", "count_patterns")
+VECTORISED = ("find_patterns", "merge_mean", "merge_elected", "count_patterns")
+VECTORISED += ("_find_error", "_measure_agent")
 VECTORISED += ("fill_chain", "count_sizes", "gather_changed", "draw", "stochastic_bfloat16")
 
 

@@ -17,10 +17,13 @@ from ram_studio.errors import OutputError
 
 RECIPE = "base: b\nagents: {a: x}\nmethod: ram\nsettings: {epsilon: 1.0e-05}\n"
 
+NUMBERS = {"rho": None, "lambda": 1.0, "effective_lambda": 1.0}
+NUMBERS |= {"kept": {"total": 0.9}, "all_else": 2.0}
+
 
 def remember(tmp_path: Path, store: Path, name: str = "m") -> list[PastMerge]:
     out = write_checkpoint(tmp_path / name, small_tensors())
-    numbers = {"rho": None, "lambda": 1.0, "effective_lambda": 1.0, "kept": 0.5}
+    numbers = {**NUMBERS, "further": 0.5}
     result = {"out": str(out), "method": "ram", "agents": {"a": numbers}}
     result |= {"seconds": 0.5, "bytes_written": 296}
     remember_merge(store, result, RECIPE, name=name, title="a", example="1")
@@ -35,7 +38,7 @@ def test_what_was_merged_comes_back_newest_first(tmp_path: Path) -> None:
     assert (first.name, first.title, first.example) == ("first", "a", "1")
     assert (first.method, first.seconds, first.nbytes) == ("ram", 0.5, 296)
     assert first.settings == {"epsilon": 1e-5}
-    assert first.agents == {"a": {"rho": None, "lambda": 1.0, "effective_lambda": 1.0}}
+    assert first.agents == {"a": NUMBERS}
     assert first.folder == str(tmp_path / "first")
     assert (second.fingerprint, second.id != first.id) == (first.fingerprint, True)
 

@@ -36,7 +36,9 @@ def test_every_element_is_the_weighted_mean(seed, n_agents, scale, bfloat16) -> 
         make_settings("fisher", {"scale": scale}), Facts(AGENTS[:n_agents], 0, ("w",))
     )
     x, y, f = (torch.from_numpy(a) for a in (base, agents, fisher))
-    got = METHODS["fisher"].merge(BlockInput(x, y, 0, "w", 0, (60,), f), rule).values
+    merged = METHODS["fisher"].merge(BlockInput(x, y, 0, "w", 0, (60,), f), rule)
+    got, own = merged.values, sum(merged.own(t) for t in range(n_agents))
+    torch.testing.assert_close(own, got - x.double(), rtol=1e-9, atol=1e-13)
     for i in range(60):
         taus = [float(agent[i]) - float(base[i]) for agent in agents]
         weights = [float(row[i]) for row in fisher]

@@ -26,6 +26,9 @@ MAX_AGENTS = 32
 SCRATCH = 1024
 """Columns of a table of sizes that loops write to beside its bins."""
 
+SUMS = 8
+"""What ``measure`` adds up for each agent."""
+
 _HEAD = 256
 _PARTS = 64
 """More than the functions that make up a loop, each of which is kept on its own."""
@@ -160,11 +163,13 @@ def merge(
     *,
     arithmetic: Arithmetic = "float64",
     start: int = 0,
+    voters: UInt[np.ndarray, " n"] | None = None,
 ) -> bool:
     """Merge a block by a rule, and write who changed each element.
 
     merged: bfloat16 bits or float32, rounded to nearest, or the arithmetic's float dtype, still to
-    be rounded. start: of the block in its tensor, for what is drawn at random.
+    be rounded. start: of the block in its tensor, for what is drawn at random. voters: if given,
+    whose tau are in each element's sum is written there, as a pattern.
     Returns False when some task vector element or merged one is not finite (``is_tau_finite``).
     """
     kind = np.dtype(arithmetic).type
@@ -179,32 +184,49 @@ def merge(
         thresholds = rule.thresholds or (rule.epsilon,) * len(agents)
         limits = tuple(map(np.float32, (rule.epsilon, *thresholds)))
     loop = loop_named("merge_elected" if rule.elect_sign else "merge_mean")
-    return loop(base, agents, merged, pattern, kept, limits, factors, shares)
+    is_finite = loop(base, agents, merged, pattern, kept, limits, factors, shares)
+    if voters is not None and rule.elect_sign:
+        loop_named("find_voters")(base, agents, kept, (limits[1:], kind(0)), voters)
+    elif voters is not None:
+        np.copyto(voters, pattern if kept is None else pattern & kept)
+    return bool(is_finite)
 
 
 def measure(
+    rule: Rule,
     base: np.ndarray,
     agents: tuple[np.ndarray, ...],
     stored: np.ndarray,
-    pattern: UInt[np.ndarray, " n"],
+    masks: tuple[np.ndarray, np.ndarray],
     cuts: list[int],
     *,
     arithmetic: Arithmetic = "float64",
-) -> Float64[np.ndarray, "groups agents 2"]:
-    """Return the sums of (stored - base) tau and of tau**2 over what each agent changed alone.
+) -> Float64[np.ndarray, "groups agents 8"]:
+    """Return what was stored of each agent's tau, as sums over groups of elements.
 
-    Their ratio over all blocks is the effective scaling factor: what the output's dtype kept of
-    lambda. cuts: where groups of elements begin and end, ascending from 0 to the block's length.
+    With change = stored - base, own part = weight tau where the agent's tau is in the element's
+    sum, and error = change - the sum of all own parts:
+
+        [0] change tau, [1] tau**2, [2] error tau        over what the agent changed alone
+        [3] own part tau, [4] tau**2, [5] error tau      over what it shares
+        [6] tau**2, [7] (change - own part)**2           over all elements
+
+    [0] / [1] over all blocks is the effective scaling factor: what the output's dtype kept of
+    lambda. The others say what is kept of tau, see ``meters.kept``. masks: patterns and voters, see
+    ``merge``. cuts: where groups of elements begin and end, ascending from 0 to the block's length.
     Products, and the sums of up to 1024 of them, are of the arithmetic's digits, added in an order
     that depends on the processor. Where float32 cannot hold them they are float64.
     """
     if stored.dtype == np.float16:
         stored = stored.astype(np.float32)
-    work = np.empty((2, 1024), dtype=arithmetic)
-    sums = np.zeros((len(cuts) - 1, len(agents), 2))
-    loop_named("measure")(base, agents, stored, pattern, np.array(cuts, dtype=np.int64), work, sums)
+    kind = np.dtype(arithmetic).type
+    weights = tuple(map(kind, rule.factors)), tuple(map(kind, rule.shares))
+    work = np.empty((6, 1024), dtype=arithmetic)
+    sums = np.zeros((len(cuts) - 1, len(agents), SUMS))
+    where = np.array(cuts, dtype=np.int64)
+    loop_named("measure")(base, agents, stored, masks, where, weights, work, sums)
     if arithmetic == "float32" and not np.isfinite(sums).all():
-        return measure(base, agents, stored, pattern, cuts)
+        return measure(rule, base, agents, stored, masks, cuts)
     return sums
 
 
@@ -272,5 +294,6 @@ def warm(n_agents: tuple[int, ...] = (2, 3, 4)) -> None:
         for elect_sign in (False, True):
             rule = Rule(0.0, (1.0,) * n, (0.0, *(1 / c for c in range(1, n + 1))), elect_sign)
             merge(rule, base, agents, merged, pattern, arithmetic="float32")
-        measure(base, agents, merged, pattern, [0, TILE], arithmetic="float32")
+            masks = pattern, pattern
+            measure(rule, base, agents, merged, masks, [0, TILE], arithmetic="float32")
         fill_chain(base, agents, np.zeros((1 << n) * n * ladder.BIN_COUNT, dtype=np.int32))

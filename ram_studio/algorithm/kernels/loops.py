@@ -290,34 +290,95 @@ def merge_elected(base, agents, merged, pattern, kept, limits, factors, shares):
 
 
 @loop
-def _change_of(wide, change, agent, pattern, bit):
-    """Return the sums of change * tau and tau**2 over the elements with this pattern."""
-    zero = like(0, wide[0])
-    top, bottom = zero, zero
-    for i in range(agent.shape[0]):
-        tau = like(load(agent[i]), zero) - wide[i]
-        tau = tau if pattern[i] == bit else zero
-        top = plus_product(top, change[i], tau)
-        bottom = plus_product(bottom, tau, tau)
-    return top, bottom
+def find_voters(base, agents, kept, limits, voters):
+    """Write whose tau is among those that agree with the elected sign, see ``merge_elected``."""
+    zero = like(0, limits[1])
+    for i in range(base.shape[0]):
+        x = load(base[i])
+        balance, up, down = zero, np.uint32(0), np.uint32(0)
+        for t in range(len(agents)):
+            tau = load(agents[t][i]) - x
+            is_kept = size_of(tau) > size_of(np.float32(limits[0][t]))
+            if kept is not None:
+                is_kept &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
+            wide = like(load(agents[t][i]), zero) - like(x, zero)
+            balance += wide if is_kept else zero
+            up |= np.uint32(1 << t) if is_kept & (wide > zero) else np.uint32(0)
+            down |= np.uint32(1 << t) if is_kept & (wide < zero) else np.uint32(0)
+        voters[i] = up if balance > zero else (down if balance < zero else np.uint32(0))
 
 
 @loop
-def measure(base, agents, stored, pattern, cuts, work, sums):
-    """work: (2, TILE), of the arithmetic's type."""
-    wide, change = work[0], work[1]
+def _find_error(x, agents, part, masks, weights, work):
+    """Write every voter's weight, and what the stored change has beyond the votes.
+
+    work: its rows are base, change, weight and error, and room for two more.
+    """
+    pattern, voters = masks
+    wide, change, weight, error = work[0], work[1], work[2], work[3]
+    factors, shares = weights
+    zero, one = like(0, wide[0]), like(1, wide[0])
+    total, count = work[4], work[5]
+    for i in range(x.shape[0]):
+        weight[i], total[i], count[i] = zero, zero, zero
+    for t in range(len(agents)):
+        y, bit = agents[t][part], np.uint32(1 << t)
+        for i in range(x.shape[0]):
+            is_voter = (np.uint32(voters[i]) & bit) != 0
+            total[i] += like(load(y[i]), zero) - wide[i] if is_voter else zero
+            count[i] += one if is_voter else zero
+            weight[i] = factors[t] if is_voter else weight[i]
+    # An agent's factor holds where it alone changed the element, not where it alone was elected.
+    for c in range(1, len(agents) + 1):
+        for i in range(x.shape[0]):
+            mask = np.uint32(pattern[i])
+            is_shared = (mask & np.uint32(mask - np.uint32(1))) != 0
+            weight[i] = shares[c] if is_shared & (count[i] == like(c, one)) else weight[i]
+    for i in range(x.shape[0]):
+        error[i] = change[i] - weight[i] * total[i]
+
+
+@loop
+def _measure_agent(agent, t, pattern, voters, work, sums):
+    """Add one agent's sums over a tile, see ``cpu.measure``."""
+    wide, change, weight, error = work[0], work[1], work[2], work[3]
+    zero = like(0, wide[0])
+    alone, alone2, missed, along, along2, off = zero, zero, zero, zero, zero, zero
+    norm, rest = zero, zero
+    bit = np.uint32(1 << t)
+    for i in range(agent.shape[0]):
+        mask = np.uint32(pattern[i])
+        tau = like(load(agent[i]), zero) - wide[i]
+        own = weight[i] * tau if (np.uint32(voters[i]) & bit) != 0 else zero
+        unique = tau if mask == bit else zero
+        shared = tau if ((mask & bit) != 0) & (mask != bit) else zero
+        alone = plus_product(alone, change[i], unique)
+        alone2 = plus_product(alone2, unique, unique)
+        missed = plus_product(missed, error[i], unique)
+        along = plus_product(along, own, shared)
+        along2 = plus_product(along2, shared, shared)
+        off = plus_product(off, error[i], shared)
+        norm = plus_product(norm, tau, tau)
+        rest = plus_product(rest, change[i] - own, change[i] - own)
+    found = (alone, alone2, missed, along, along2, off, norm, rest)
+    for k in range(len(found)):
+        sums[t, k] += np.float64(found[k])
+
+
+@loop
+def measure(base, agents, stored, masks, cuts, weights, work, sums):
+    """masks: patterns and voters; weights: factors and shares; work: (6, TILE), of their type."""
     for group in range(sums.shape[0]):
         for start in range(cuts[group], cuts[group + 1], TILE):
             part = slice(start, min(start + TILE, cuts[group + 1]))
             x, z = base[part], stored[part]
             for i in range(x.shape[0]):
-                wide[i] = like(load(x[i]), wide[0])
-                change[i] = like(load(z[i]), wide[0]) - wide[i]
+                work[0, i] = like(load(x[i]), work[0, 0])
+                work[1, i] = like(load(z[i]), work[0, 0]) - work[0, i]
+            pattern, voters = masks[0][part], masks[1][part]
+            _find_error(x, agents, part, (pattern, voters), weights, work)
             for t in range(len(agents)):
-                bit = pattern.dtype.type(1 << t)
-                top, bottom = _change_of(wide, change, agents[t][part], pattern[part], bit)
-                sums[group, t, 0] += np.float64(top)
-                sums[group, t, 1] += np.float64(bottom)
+                _measure_agent(agents[t][part], t, pattern, voters, work, sums[group])
 
 
 # Histograms of |tau|

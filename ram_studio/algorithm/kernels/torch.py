@@ -6,6 +6,7 @@ device. Blocks are float32 tensors (every storage dtype converts to it exactly);
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -21,10 +22,14 @@ _MASK32 = 0xFFFFFFFF
 
 
 class Merged(NamedTuple):
-    """values: not yet rounded, in the arithmetic's dtype; pattern: who changed each element."""
+    """values: not yet rounded, in the arithmetic's dtype; pattern: who changed each element.
+
+    own: agent's index -> what it brings into the change of each element, (n,).
+    """
 
     values: Float[Tensor, " n"]
     pattern: Int64[Tensor, " n"]
+    own: Callable[[int], Tensor]
 
 
 def find_patterns(
@@ -75,19 +80,24 @@ def merge(
         up, down = up + tau.clamp(min=0), down + tau.clamp(max=0)
         weight = torch.where(kept[t], factors[t], weight)
         own = torch.where(kept[t], y, own)
-    count = kept.sum(0)
+    count, votes = kept.sum(0), kept
     voters = count
     if rule.elect_sign:
         n_up = (kept & (agents > base)).sum(0)
         balance = up + down
         total = torch.where(balance > 0, up, torch.where(balance < 0, down, 0.0))
         voters = torch.where(balance > 0, n_up, count - n_up)
+        votes = kept & torch.where(balance > 0, agents > base, (agents < base) & (balance < 0))
     is_alone = count == 1
     weight = torch.where(is_alone, weight, shares[voters])
     step = weight * total
     merged = torch.where(is_alone & (weight == 1), own, x + step)
     pattern = find_patterns(base, agents, rule.epsilon)
-    return Merged(torch.where(step == 0, x, merged), pattern)
+
+    def own_part(t: int) -> Tensor:
+        return torch.where(votes[t], weight * (agents[t].to(wide) - x), 0.0)
+
+    return Merged(torch.where(step == 0, x, merged), pattern, own_part)
 
 
 def measure(
@@ -95,15 +105,36 @@ def measure(
     agents: Float32[Tensor, "agents n"],
     stored: Float32[Tensor, " n"],
     pattern: Int64[Tensor, " n"],
-) -> Float64[Tensor, "agents 2"]:
-    """Return the sums of (stored - base) tau and of tau**2, see ``cpu.measure``; no waiting."""
+    own: Callable[[int], Tensor] | None,
+    groups: Iterable[slice],
+) -> Float64[Tensor, "groups agents 8"]:
+    """Return what was stored of each agent's tau, see ``cpu.measure``; no waiting.
+
+    own: as of ``Merged``. None: there are no own parts; then errors are 0, [3] is of change tau and
+    [7] of change**2.
+    """
     x = base.double()
     change = stored.double() - x
+    none = torch.zeros_like(x)
+
+    def parts(t: int) -> Tensor:
+        return none if own is None else own(t).double()
+
+    error = change
+    for t in range(len(agents) if own else 0):
+        error = error - parts(t)
+    error = error if own else none
     rows = []
     for t, agent in enumerate(agents):
-        tau = torch.where(pattern == 1 << t, agent.double() - x, 0.0)
-        rows.append(torch.stack([(change * tau).sum(), (tau * tau).sum()]))
-    return torch.stack(rows)
+        tau, bit = agent.double() - x, 1 << t
+        part = parts(t)
+        along = part if own else change
+        unique = torch.where(pattern == bit, tau, 0.0)
+        shared = torch.where((pattern & bit != 0) & (pattern != bit), tau, 0.0)
+        alone = (change * unique, unique**2, error * unique)
+        rest = (change - part).square()
+        rows.append(torch.stack((*alone, along * shared, shared**2, error * shared, tau**2, rest)))
+    return torch.stack([torch.stack([row[:, where].sum(1) for row in rows]) for where in groups])
 
 
 def bins_of(tau: Float32[Tensor, "agents n"], edge_bits: int) -> Int64[Tensor, "agents n"]:

@@ -9,7 +9,14 @@ with E_tj the energy share: the sum of tau_t^2 over elements that t and exactly 
 divided by |tau_t|^2. kept falls apart into unique (E_t0), boost ((lambda_t - 1) E_t0) and shared;
 averaged away (sum_j E_tj - E_tj / (j + 1)) and below epsilon (1 - sum_j E_tj) are what is missing.
 
-Both follow from sums over the model that do not depend on settings, kept at every ladder point.
+A merge measures both from what it stored: with error = stored change - sum of all own parts, kept_t
+is of own_t + error and all else of the stored change. So both hold what rounding did, and kept has
+a further part, rounding: <error, tau_t> / |tau_t|^2 over what t changed. Where a method's change is
+no sum of own parts (WUDI), the own part is the share of the change along tau_t, so that kept_t =
+<change, tau_t> / |tau_t|^2.
+
+Before the merge both follow from sums over the model that do not depend on settings, kept at every
+ladder point.
 Products of float32 are exact in float64, whose range holds all of them. They are added in an order
 that the elements alone decide: within 65536 elements of a tensor, these in order, tensors by name.
 So the sums are the same for any number of threads, size of blocks and order of shards. Fixed point,
@@ -164,30 +171,31 @@ class Energies:
 class Kept:
     """What a merge holds of one agent's update, as shares of |tau|^2, and all else in it.
 
-    kept = unique + boost + shared; unique + shared + averaged_away + below_epsilon = 1. boost is
-    what the factor on unique elements adds, negative where it takes away; averaged_away is negative
-    where shared elements are scaled up. all_else: a multiple of |tau|. The last two of a merge that
-    was measured hold what rounding did as well.
+    kept = unique + boost + shared + rounding; unique + shared + averaged_away + below_epsilon = 1.
+    boost is what the factor on unique elements adds, negative where it takes away; averaged_away is
+    negative where shared elements are scaled up. rounding: what storing added or took away, 0
+    before a merge was measured. all_else: a multiple of |tau|; rounding is part of a measured one.
     """
 
     kept: float
     unique: float
     boost: float
     shared: float
+    rounding: float
     averaged_away: float
     below_epsilon: float
     all_else: float
 
     @classmethod
-    def of(cls, norm2: float, rest: float, **parts: float) -> Kept | None:
+    def of(cls, norm2: float, rest: float, *, rounding: float = 0.0, **parts: float) -> Kept | None:
         """Return it from its parts; None for an agent that changed nothing.
 
         rest: |merge - own part|^2.
         """
         if not norm2 > 0:
             return None
-        kept = parts["unique"] + parts["boost"] + parts["shared"]
-        return cls(kept, **parts, all_else=math.sqrt(max(0.0, rest) / norm2))
+        kept = parts["unique"] + parts["boost"] + parts["shared"] + rounding
+        return cls(kept, **parts, rounding=rounding, all_else=math.sqrt(max(0.0, rest) / norm2))
 
 
 def kept_dict(found: Kept | None) -> dict[str, Any]:

@@ -111,10 +111,13 @@ class BlockOutput(NamedTuple):
     Bit t of the pattern says that agent t changed the element: by more than epsilon where the
     method has one, at all where it has none. The engine counts changed and unique elements by it,
     measures the effective factor where it has one bit, and rounds to nearest where it is 0.
+    own: agent's index -> its own part of the change, (n,), where the change is a sum of such parts;
+    without it what is kept of an agent is measured along its own direction (``meters.kept``).
     """
 
     values: Float[Tensor, " n"]
     active: Int64[Tensor, " n"]
+    own: Callable[[int], Tensor] | None = None
 
 
 def _never_whole(settings: Any, name: str, shape: tuple[int, ...]) -> bool:

@@ -14,7 +14,7 @@ merging knows importance, not change.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -27,6 +27,9 @@ from ram_studio.algorithm.methods.base import (
     Need,
 )
 from ram_studio.algorithm.methods.task_arithmetic import Scale
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FisherSettings(MethodSettings):
@@ -62,18 +65,24 @@ def merge_block(block: BlockInput, rule: WeightedMean) -> BlockOutput:
     import torch
 
     assert block.fisher is not None, "the engine provides what the method declared"
-    x = block.base.double()
+    x, fisher = block.base.double(), block.fisher
     total, plain, weight = torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x)
     active = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
     for t, agent in enumerate(block.agents):
         tau = agent.double() - x
-        importance = block.fisher[t].double()
+        importance = fisher[t].double()
         total += importance * tau
         weight += importance
         plain += tau
         active |= (tau != 0).long() << t
     mean = torch.where(weight > 0, total / weight, plain / len(block.agents))
-    return BlockOutput(torch.where(active != 0, x + rule.scale * mean, x), active)
+
+    def own(t: int) -> Tensor:
+        tau = block.agents[t].double() - x
+        share = fisher[t].double() / weight
+        return rule.scale * tau * torch.where(weight > 0, share, 1.0 / len(block.agents))
+
+    return BlockOutput(torch.where(active != 0, x + rule.scale * mean, x), active, own)
 
 
 FISHER = Method(

@@ -70,7 +70,9 @@ def merge_matrices(
         from ram_studio.algorithm.kernels import torch as kernels
 
         averaging = sum_rule(len(block.agents), rule.other_factor)
-        return BlockOutput(*kernels.merge(averaging, block.base, block.agents))
+        # Of matrices there are no own parts, so all tensors are measured alike.
+        merged = kernels.merge(averaging, block.base, block.agents)
+        return BlockOutput(merged.values, merged.pattern)
     rows, columns = block.shape[-2:]
     values = block.base.double()
     active = torch.zeros(values.shape, dtype=torch.int64, device=values.device)

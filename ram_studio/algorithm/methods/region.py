@@ -11,7 +11,7 @@ shows what an agent's own elements carry; at scale 1/N what plain averaging leav
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -27,6 +27,9 @@ from ram_studio.algorithm.methods.base import (
 )
 from ram_studio.algorithm.methods.task_arithmetic import Scale
 from ram_studio.errors import SettingsError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class RegionSettings(MethodSettings):
@@ -81,7 +84,11 @@ def merge_block(block: BlockInput, probe: Probe) -> BlockOutput:
     x, y = block.base.double(), block.agents[probe.agent].double()
     # Exactly the agent's element at full strength: base + tau could round away from it.
     scaled = y if probe.scale == 1.0 else x + probe.scale * (y - x)
-    return BlockOutput(torch.where(kept, scaled, x), kept.long() << probe.agent)
+
+    def own(t: int) -> Tensor:
+        return torch.where(kept & (t == probe.agent), probe.scale * (y - x), 0.0)
+
+    return BlockOutput(torch.where(kept, scaled, x), kept.long() << probe.agent, own)
 
 
 REGION = Method(

@@ -13,7 +13,13 @@ from ram_studio.algorithm.scaling import RULES
 from ram_studio.app.check.view import heat_table
 from ram_studio.app.history.work import PastModel, SideBySide
 from ram_studio.app.merge.controls import TUNED
-from ram_studio.app.numbers import duration_text, epsilon_text, factor_text, setting_text
+from ram_studio.app.numbers import (
+    duration_text,
+    epsilon_text,
+    factor_text,
+    kept_text,
+    setting_text,
+)
 from ram_studio.app.templates import render
 from ram_studio.checkpoints.record.merge_log import PastMerge
 
@@ -105,6 +111,8 @@ def _settings(merges: Sequence[PastMerge]) -> list[tuple[str, list[Any]]]:
     for agent in dict.fromkeys(name for merge in merges for name in merge.agents):
         stored = [merge.agents.get(agent, {}).get("effective_lambda") for merge in merges]
         rows.append((f"λ stored: {agent}", [factor_text(value) for value in stored]))
+        kept = [merge.agents.get(agent, {}).get("kept") for merge in merges]
+        rows.append((f"kept: {agent}", [kept_text(value) for value in kept]))
     rows.append(("made", [_time(m.when) for m in merges]))
     rows.append(("merged in", [duration_text(m.seconds) for m in merges]))
     return rows

@@ -261,6 +261,8 @@ _COLUMNS: Mapping[str, Callable[[AgentRecord], str]] = {
     "rho by magnitude": lambda a: "∞" if a.is_rho_m_infinite else _number(a.rho_m),
     "lambda asked": lambda a: _number(a.scaling_factor),
     "lambda stored": _stored_factor,
+    "kept": lambda a: "-" if a.kept is None else f"{a.kept.total:.1%}",
+    "all else": lambda a: "-" if a.all_else is None else f"{a.all_else:.2f} x",
 }
 """Heading -> an agent's cell; "-" is none."""
 

@@ -24,6 +24,7 @@ from ram_studio.errors import CheckpointError, OutputError
 
 _LOG = logging.getLogger(__name__)
 MERGE_LOG_FILE = "merges.jsonl"
+_NUMBERS = ("rho", "lambda", "effective_lambda", "kept", "all_else")
 _MOST_BYTES = 4_000_000
 
 
@@ -33,7 +34,7 @@ class PastMerge:
 
     when: UTC, ISO 8601. title: of the set that was merged. example: the shipped set's link name.
     fingerprint: as the engine's that answers with the merged folder. recipe: as it was run.
-    agents: per agent rho, lambda and effective_lambda.
+    agents: per agent what ``_NUMBERS`` names; merges of before it was measured lack the last two.
     """
 
     id: str
@@ -87,7 +88,7 @@ def remember_merge(
             method=result["method"],
             recipe=yaml.safe_load(recipe) or {},
             agents={
-                agent: {key: numbers.get(key) for key in ("rho", "lambda", "effective_lambda")}
+                agent: {key: numbers.get(key) for key in _NUMBERS}
                 for agent, numbers in result["agents"].items()
             },
             seconds=result["seconds"],

@@ -96,6 +96,18 @@ class SourceRecord(_Record):
         return self.folder or self.source if parts is None else f"{parts[0]}@{self.revision}"
 
 
+class KeptRecord(_Record):
+    """Shares of |tau|^2 of an agent, measured in what was stored, see `algorithm.meters.kept`."""
+
+    total: float
+    unique: float
+    boost: float
+    shared: float
+    rounding: float
+    averaged_away: float
+    below_epsilon: float
+
+
 class AgentRecord(SourceRecord):
     """An agent, and the numbers of its merge. Those a method does not have are null.
 
@@ -112,6 +124,8 @@ class AgentRecord(SourceRecord):
         changed: elements with |tau| above epsilon; `unique` plus `shared`.
         unique, shared: elements changed by this agent alone, and by others too.
         overlap: changed elements shared with exactly 0, 1, 2, ... other agents.
+        kept, all_else: how much of the agent's update what was stored holds, and how much else, as
+            a multiple of the update; null when it changed nothing, or in older passports.
     """
 
     rho: Ratio = None
@@ -125,6 +139,8 @@ class AgentRecord(SourceRecord):
     unique: Count | None = None
     shared: Count | None = None
     overlap: tuple[Count, ...] | None = None
+    kept: KeptRecord | None = None
+    all_else: float | None = None
 
 
 class ShardRecord(_Record):

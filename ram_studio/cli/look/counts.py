@@ -70,8 +70,8 @@ def print_kept(agents: dict[str, Any], title: str) -> None:
     for name, agent in agents.items():
         kept = agent.get("kept")
         if kept is not None:
-            rows.append((name, *(f"{part:.1%}" for part in kept.values())))
-            rows[-1] = (*rows[-1], f"{agent['all_else']:.2f} x")
+            shares = (f"{part:.1%}" for part_name, part in kept.items() if part_name != "rounding")
+            rows.append((name, *shares, f"{agent['all_else']:.2f} x"))
     if rows:
         parts = ("kept", "unique", "boost", "shared", "averaged away", "below epsilon")
         print_table(("agent", *parts, "all else"), rows, title=title)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.tables import print_table, ratio
+from ram_studio.cli.tables import kept_texts, print_table, ratio
 from ram_studio.errors import SettingsError, did_you_mean
 from ram_studio.resources import user_folder
 
@@ -117,9 +117,14 @@ def merge(
         for name, agent in result.agents.items()
     }
     print_table(
-        ("agent", "rho", "lambda asked", "lambda stored"),
+        ("agent", "rho", "lambda asked", "lambda stored", "kept", "all else"),
         [
-            (name, ratio(agent.rho), *("-" if f is None else ratio(f) for f in factors[name]))
+            (
+                name,
+                ratio(agent.rho),
+                *("-" if f is None else ratio(f) for f in factors[name]),
+                *kept_texts(agent.kept),
+            )
             for name, agent in result.agents.items()
         ],
         title=f"{result.method} in {result.seconds:.1f} s",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -100,7 +101,12 @@ class CpuBackend:
         is_direct = plan.rounding == "nearest" and dtype != "F16"
         stored = self._buffer("merged", STORAGE[dtype] if is_direct else np.dtype(kind), block.n)
         rule = self._rule(plan, block)
-        if not cpu.merge(rule, base, agents, stored, pattern, arithmetic=kind, start=block.start):
+        is_vote = rule.elect_sign or rule.drawing is not None
+        voters = self._buffer("voters", pattern.dtype, block.n) if is_vote else pattern
+        where: dict[str, Any] = {"arithmetic": kind, "start": block.start}
+        if is_vote:
+            where["voters"] = voters
+        if not cpu.merge(rule, base, agents, stored, pattern, **where):
             if not cpu.is_tau_finite(base, agents):
                 return None
             raise overflow_error(dtype, block)
@@ -112,7 +118,7 @@ class CpuBackend:
         if not tensor.is_counted:
             return Merged(stored)
         cuts = [0, *(part.stop for part in block.groups)]
-        sums = cpu.measure(base, agents, stored, pattern, cuts, arithmetic=kind)
+        sums = cpu.measure(rule, base, agents, stored, (pattern, voters), cuts, arithmetic=kind)
         return Merged(stored, cpu.count_patterns(pattern, n), sums)
 
     def _pattern(self, n_agents: int, n: int) -> np.ndarray:

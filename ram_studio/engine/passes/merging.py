@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ram_studio.algorithm.kernels.cpu import SUMS
+from ram_studio.algorithm.meters.kept import Kept
 from ram_studio.algorithm.overlap import shared_of_patterns
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.engine.passes.plan import Backend, Merged, Plan
@@ -38,6 +40,7 @@ class MergeTally:
         self._n_agents = n_agents
         self._patterns: Any = 0
         self._sums: list[np.ndarray] = []
+        self._is_along = False
         self._lock = threading.Lock()
 
     def add(self, merged: Merged) -> None:
@@ -47,6 +50,7 @@ class MergeTally:
         with self._lock:
             self._patterns = self._patterns + merged.patterns
             self._sums.append(merged.sums)
+            self._is_along |= merged.is_along
 
     @property
     def shared(self) -> np.ndarray:
@@ -56,14 +60,17 @@ class MergeTally:
         found = self._patterns
         return shared_of_patterns(found) if found.ndim == 1 else found
 
+    def _added_up(self, agent: int) -> list[float]:
+        """Return an agent's sums over all groups, see ``kernels.cpu.measure``."""
+        own = [sums[:, agent] for sums in self._sums]
+        return [math.fsum(column) for column in np.concatenate([np.zeros((1, SUMS)), *own]).T]
+
     def effective_factor(self, agent: int) -> float | None:
         """Return sum((stored - base) tau) / sum(tau**2) over the agent's unique region.
 
         None when it has no unique element.
         """
-        top, bottom = (
-            math.fsum(float(n) for sums in self._sums for n in sums[:, agent, i]) for i in (0, 1)
-        )
+        top, bottom, *_ = self._added_up(agent)
         return top / bottom if bottom else None
 
     def effective_interval(self, agent: int) -> tuple[float, float] | None:
@@ -73,13 +80,36 @@ class MergeTally:
         where a few groups hold most of sum(tau**2), because a few large weights dominate it.
         """
         factor = self.effective_factor(agent)
-        groups = [tuple(map(float, row)) for sums in self._sums for row in sums[:, agent] if row[1]]
+        groups = [
+            tuple(map(float, row[:2])) for sums in self._sums for row in sums[:, agent] if row[1]
+        ]
         if factor is None or len(groups) < 2:
             return None
         squares = math.fsum((top - factor * bottom) ** 2 for top, bottom in groups)
         total = math.fsum(bottom for _, bottom in groups)
         half = 1.96 * math.sqrt(squares * len(groups) / (len(groups) - 1)) / total
         return factor - half, factor + half
+
+    def kept(self, agent: int) -> Kept | None:
+        """Return what is kept of an agent's update in what was stored, see ``meters.kept``.
+
+        None when it changed nothing.
+        """
+        top, unique, missed, along, shared, off, norm2, rest = self._added_up(agent)
+        if not norm2:
+            return None
+        if self._is_along:
+            rest -= (top + along) ** 2 / norm2
+        return Kept.of(
+            norm2,
+            rest,
+            unique=unique / norm2,
+            boost=(top - missed - unique) / norm2,
+            shared=along / norm2,
+            rounding=(missed + off) / norm2,
+            averaged_away=(shared - along) / norm2,
+            below_epsilon=max(0.0, 1.0 - (unique + shared) / norm2),
+        )
 
 
 @dataclass

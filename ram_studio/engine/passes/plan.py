@@ -103,14 +103,15 @@ class Merged:
 
     stored: elements of the output's dtype, in the backend's memory; patterns: how many elements
     have each overlap pattern, see ``kernels.cpu.count_patterns``; sums: float64 (groups, agents,
-    2), (stored - base) * tau and tau**2 over what each agent changed alone, by group of elements.
-    The last two are None where nothing is counted: nobody changed any, or the tensor is a head that
-    was counted already.
+    8), see ``kernels.cpu.measure``, by group of elements. Both are None where nothing is counted:
+    nobody changed any, or the tensor is a head that was counted already.
+    is_along: the method has no own parts, sums are of whole changes (``kernels.torch.measure``).
     """
 
     stored: Any
     patterns: np.ndarray | None = None
     sums: np.ndarray | None = None
+    is_along: bool = False
 
 
 def overflow_error(dtype: str, block: Block) -> SettingsError:

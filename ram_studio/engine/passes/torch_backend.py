@@ -124,11 +124,9 @@ class TorchBackend:
             return Merged(stored)
         patterns = kernels.count_patterns(found.active, len(y))
         near = stored.float()
-        sums = [
-            kernels.measure(x[part], y[:, part], near[part], found.active[part])
-            for part in block.groups
-        ]
-        return Merged(stored, patterns.cpu().numpy(), torch.stack(sums).cpu().numpy())
+        sums = kernels.measure(x, y, near, found.active, found.own, block.groups)
+        is_along = found.own is None
+        return Merged(stored, patterns.cpu().numpy(), sums.cpu().numpy(), is_along)
 
 
 def _is_finite(values: torch.Tensor) -> bool:

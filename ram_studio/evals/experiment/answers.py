@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from ram_studio.algorithm.methods import METHODS, Need, make_settings
 from ram_studio.algorithm.sketch import BASE, Sketch
 from ram_studio.engine.analyse import analyze_report, load
 from ram_studio.engine.events import CancelToken
-from ram_studio.engine.in_memory import AppliedMerge, InMemoryMerger, SomeAgents
+from ram_studio.engine.in_memory import InMemoryMerger, SomeAgents
 from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE
 from ram_studio.evals.answering.merged import MergedEngine
 from ram_studio.evals.asking import ShouldStop, SuiteRun
@@ -269,7 +268,7 @@ class Answers:
             applied = self._merger.apply(ready, cancel=self._cancel)
             entry.merge = {
                 **entry.merge,
-                "agents": _numbers(applied),
+                "agents": {name: a.to_dict() for name, a in applied.agents.items()},
                 "seconds": applied.seconds,
             }
 
@@ -277,17 +276,6 @@ class Answers:
         """Let go of the model."""
         self._merger = None
         self._closing.close()
-
-
-def _numbers(applied: AppliedMerge) -> dict[str, dict[str, float | None]]:
-    return {
-        name: {
-            "rho": agent.rho if agent.rho is not None and math.isfinite(agent.rho) else None,
-            "lambda": agent.scaling_factor,
-            "effective_lambda": agent.effective_scaling_factor,
-        }
-        for name, agent in applied.agents.items()
-    }
 
 
 @contextlib.contextmanager
