@@ -20,7 +20,9 @@ from ram_studio.resources import asset_path
 ROOT = Path(__file__).resolve().parents[2]
 # A Hub of its own on this machine.
 sys.path.append(str(ROOT / "tests" / "checkpoints"))
-START_SECONDS = 90.0
+START_SECONDS = 280.0
+WAIT_MS = 120_000
+"""How long anything in a page may take before a test gives up: machines differ, and are busy."""
 BROWSER_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
@@ -50,7 +52,7 @@ def running_app(folder: Path, *flags: str, **more: str) -> Iterator[str]:
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
-                with urllib.request.urlopen(url, timeout=5):
+                with urllib.request.urlopen(url, timeout=30):
                     break
             except (urllib.error.URLError, OSError):
                 if process.poll() is not None or time.monotonic() > deadline:
@@ -60,7 +62,7 @@ def running_app(folder: Path, *flags: str, **more: str) -> Iterator[str]:
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -137,6 +139,10 @@ def page(browser: object) -> Iterator[object]:
     page.close()
 
 
+# What is queued in a page is done before it is idle, however long that takes.
+_IDLE = "() => new Promise((done) => setTimeout(() => requestIdleCallback(() => done()), 100))"
+
+
 class Visit:
     """A page with everything it said and asked for, so that a test can require silence."""
 
@@ -146,16 +152,39 @@ class Visit:
             viewport={"width": size[0], "height": size[1]}, **context
         )
         self.page = self.context.new_page()
-        self.page.set_default_timeout(30_000)
+        self.page.set_default_timeout(WAIT_MS)
         self.complaints: list[str] = []
         self.requests: list[str] = []
+        self._under_way: list[object] = []
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("request", self._asked)
+        self.page.on("requestfinished", self._answered)
+        self.page.on("requestfailed", self._answered)
 
     def _console(self, message: object) -> None:
         if message.type == "error":  # type: ignore[attr-defined]
             self.complaints.append(message.text)  # type: ignore[attr-defined]
+
+    def _asked(self, request: object) -> None:
+        url = request.url  # type: ignore[attr-defined]
+        self.requests.append(url)
+        if url.startswith("http") and "/heartbeat/" not in url:
+            self._under_way.append(request)
+
+    def _answered(self, request: object) -> None:
+        with contextlib.suppress(ValueError):
+            self._under_way.remove(request)
+
+    def settle(self) -> None:
+        """Return once the page waits for no answer and has nothing left to draw.
+
+        Not while a job runs: its news are an answer that is under way.
+        """
+        asked = -1
+        while self._under_way or asked != len(self.requests):
+            asked = len(self.requests)
+            self.page.evaluate(_IDLE)
 
     def open(self, query: str = "") -> None:
         """Open the app and wait until its first answer came."""

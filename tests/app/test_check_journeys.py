@@ -60,7 +60,7 @@ def test_stop_resume_read_ask_and_compare_with_the_past(visit, tmp_path: Path) -
     kept = int(re.search(r"([\d,]+) answers", said)[1].replace(",", ""))
     assert kept > 0
     page.click("#evaluate")
-    page.wait_for_selector("#scores .verdicts", timeout=90_000)
+    page.wait_for_selector("#scores .verdicts")
     assert page.locator(".verdict .skill[data-outcome]").count() == 3
     assert re.search(r"keeps -?\d+ % of what|gained nothing", page.text_content(".verdict"))
     page.click("#check-details > summary")
@@ -99,7 +99,7 @@ def test_stop_resume_read_ask_and_compare_with_the_past(visit, tmp_path: Path) -
 
     # The past: the same merge and check, beside the base, by keyboard and by link.
     # Leaving in the middle of an answer of the server is an error on the console.
-    page.wait_for_timeout(500)
+    it.settle()
     page.goto(it.url + "?step=history")
     page.wait_for_selector("#history-list tr[data-kind=merge]:has-text('mine')")
     row = page.locator("#history-list tr[data-kind=merge]:has-text('mine')").first
@@ -149,7 +149,7 @@ def test_a_phone_shows_suites_chat_and_history_without_scrolling_sideways(visit)
     assert page.evaluate(_WIDE) <= 0
     assert "step=history" in page.url
     page.wait_for_selector("#history-list table, #history-list .empty-state")
-    page.wait_for_timeout(500)
+    it.settle()
     page.reload()
     page.wait_for_selector("#step-history", state="visible")
     page.click("#to-tune")
@@ -168,8 +168,8 @@ def test_a_sweep_is_watched_and_its_winner_goes_to_tune(visit, tmp_path: Path) -
     page.locator("#sweep-items input[type=number]").press("Enter")
     page.wait_for_selector("#sweep-count:has-text('6 settings, 30 questions each at most.')")
     page.click("#sweep-start")
-    page.wait_for_selector("#sweep-chart .js-plotly-plot", timeout=120_000)
-    page.wait_for_selector("#sweep-use", state="visible", timeout=120_000)
+    page.wait_for_selector("#sweep-chart .js-plotly-plot")
+    page.wait_for_selector("#sweep-use", state="visible")
     found = page.inner_text("#sweep-found")
     assert "6 settings were compared" in found
     assert "held-out items" in found

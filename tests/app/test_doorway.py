@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 from starlette.responses import HTMLResponse
+from visitor import tell
 
 from ram_studio.app.public.doorway import Doorway, security_headers
 from ram_studio.app.public.presence import Presence, stream_client
@@ -64,7 +64,7 @@ async def _ask(
 
 
 def ask(path: str, body: bytes = b"", **more: Any) -> dict[str, Any]:
-    return asyncio.run(_ask(path, body, **more))
+    return tell(_ask(path, body, **more))
 
 
 def form(name: str, content: bytes) -> bytes:
@@ -150,10 +150,10 @@ def test_the_page_is_opened_by_what_must_run_before_anything_is_fetched() -> Non
         headers = {k.decode(): v.decode() for k, v in sent[0]["headers"]}
         return b"".join(m.get("body", b"") for m in sent[1:]), headers["content-length"]
 
-    page, length = asyncio.run(story("/"))
+    page, length = tell(story("/"))
     assert page.decode().startswith("<html><head><script>ö</script><title>")
     assert int(length) == len(page)
-    assert "script" not in asyncio.run(story("/other"))[0].decode()
+    assert "script" not in tell(story("/other"))[0].decode()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import ram_studio as rs
 from ram_studio.app.load.examples import load_example
 from ram_studio.resources import asset_path
 
@@ -84,7 +85,7 @@ def test_own_folders_go_from_analysis_to_merge_to_scores(client, app_url: str) -
     assert (Path(merged["out"]) / "model.safetensors").is_file()
     # What a page links to when a merge is too large for a zip; its neighbours stay closed.
     link = f"{app_url}gradio_api/file={merged['out']}/config.json"
-    with urllib.request.urlopen(link, timeout=10) as served:
+    with urllib.request.urlopen(link, timeout=120) as served:
         assert b"qwen2" in served.read()
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(link.replace("/config.json", "/../../../../../etc/passwd"))
@@ -111,15 +112,17 @@ def test_unknown_methods_and_settings_are_named(client) -> None:
         client.predict(method="ram", settings={"temperature": 1}, api_name="/merge")
 
 
-def test_a_cancelled_evaluation_makes_room_for_the_next(client) -> None:
+def test_a_cancelled_evaluation_ends_and_makes_room_for_the_next(client) -> None:
     job = client.submit(limit=300, api_name="/evaluate")
-    time.sleep(1.5)
+    while job.status().code.name != "PROCESSING":
+        assert not job.done()
+        time.sleep(0.05)
     job.cancel()
-    start = time.monotonic()
     scores = client.predict(models=["base"], limit=5, api_name="/evaluate")
     assert scores["models"]["base"]["domains"]["code"]["n"] == 5
-    # All models with 300 prompts each take many times longer.
-    assert time.monotonic() - start < 15
+    # It did not run to its end: the last model would have answered 300 questions of each skill.
+    runs = rs.history().query("model == 'memory'")
+    assert runs["n"].sum() < 4 * 300
 
 
 def test_methods_are_compared_without_a_folder(client) -> None:

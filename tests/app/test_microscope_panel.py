@@ -230,7 +230,7 @@ def test_a_closed_microscope_asks_nothing(visit) -> None:
     it = visit()
     it.open()
     it.use_example()
-    it.page.wait_for_timeout(500)
+    it.settle()
     before = len(it.requests)
     it.page.focus("#dial-r")
     it.page.keyboard.press("End")

@@ -55,7 +55,7 @@ def test_answers_name_no_folder(client) -> None:
 )
 def test_files_and_statistics_of_the_machine_are_not_served(space_url: str, path: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(space_url + path, timeout=10)
+        urllib.request.urlopen(space_url + path, timeout=120)
     assert caught.value.code in (401, 403, 404)
     caught.value.close()
 
