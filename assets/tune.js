@@ -56,7 +56,8 @@ export const setProfile = (value) => {
   settingsRest();
   // A file of its own: the counts are there before it, and sessions do not carry it.
   if (profile.skills_at) {
-    fetch(profile.skills_at).then((answer) => answer.json()).then((table) => setTable(profile, table));
+    fetch(profile.skills_at).then((answer) => answer.json()).then((table) => setTable(profile, table))
+      .catch(() => {}); // the page is being left: nothing is shown as measured
   }
 };
 
