@@ -221,7 +221,7 @@ def measure(
         stored = stored.astype(np.float32)
     kind = np.dtype(arithmetic).type
     weights = tuple(map(kind, rule.factors)), tuple(map(kind, rule.shares))
-    work = np.empty((6, 1024), dtype=arithmetic)
+    work = np.empty((4, 1024), dtype=arithmetic)
     sums = np.zeros((len(cuts) - 1, len(agents), SUMS))
     where = np.array(cuts, dtype=np.int64)
     loop_named("measure")(base, agents, stored, masks, where, weights, work, sums)

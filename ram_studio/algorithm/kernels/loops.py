@@ -309,33 +309,30 @@ def find_voters(base, agents, kept, limits, voters):
 
 
 @loop
-def _find_error(x, agents, part, masks, weights, work):
+def _find_error(base, agents, part, masks, weights, work):
     """Write every voter's weight, and what the stored change has beyond the votes.
 
-    work: its rows are base, change, weight and error, and room for two more.
+    work: its rows are base, change, weight and error.
     """
     pattern, voters = masks
-    wide, change, weight, error = work[0], work[1], work[2], work[3]
     factors, shares = weights
+    wide, change, weight, error = work[0], work[1], work[2], work[3]
     zero, one = like(0, wide[0]), like(1, wide[0])
-    total, count = work[4], work[5]
-    for i in range(x.shape[0]):
-        weight[i], total[i], count[i] = zero, zero, zero
-    for t in range(len(agents)):
-        y, bit = agents[t][part], np.uint32(1 << t)
-        for i in range(x.shape[0]):
-            is_voter = (np.uint32(voters[i]) & bit) != 0
-            total[i] += like(load(y[i]), zero) - wide[i] if is_voter else zero
-            count[i] += one if is_voter else zero
-            weight[i] = factors[t] if is_voter else weight[i]
-    # An agent's factor holds where it alone changed the element, not where it alone was elected.
-    for c in range(1, len(agents) + 1):
-        for i in range(x.shape[0]):
-            mask = np.uint32(pattern[i])
-            is_shared = (mask & np.uint32(mask - np.uint32(1))) != 0
-            weight[i] = shares[c] if is_shared & (count[i] == like(c, one)) else weight[i]
-    for i in range(x.shape[0]):
-        error[i] = change[i] - weight[i] * total[i]
+    for i in range(part.stop - part.start):
+        at = np.uint64(part.start + i)  # unsigned: not tested for counting from the end
+        x, mask, votes = wide[i], np.uint32(pattern[at]), np.uint32(voters[at])
+        total, count, own = zero, zero, zero
+        for t in range(len(agents)):
+            is_voter = (votes & np.uint32(1 << t)) != 0
+            total += like(load(agents[t][at]), zero) - x if is_voter else zero
+            count += one if is_voter else zero
+            own = factors[t] if is_voter else own
+        # The factor holds where an agent alone changed the element, not where it alone was elected.
+        is_shared = (mask & np.uint32(mask - np.uint32(1))) != 0
+        for c in range(1, len(agents) + 1):
+            own = shares[c] if is_shared & (count == like(c, one)) else own
+        weight[i] = own
+        error[i] = change[i] - own * total
 
 
 @loop
@@ -367,7 +364,7 @@ def _measure_agent(agent, t, pattern, voters, work, sums):
 
 @loop
 def measure(base, agents, stored, masks, cuts, weights, work, sums):
-    """masks: patterns and voters; weights: factors and shares; work: (6, TILE), of their type."""
+    """masks: patterns and voters; weights: factors and shares; work: (4, TILE), of their type."""
     for group in range(sums.shape[0]):
         for start in range(cuts[group], cuts[group + 1], TILE):
             part = slice(start, min(start + TILE, cuts[group + 1]))
@@ -376,7 +373,7 @@ def measure(base, agents, stored, masks, cuts, weights, work, sums):
                 work[0, i] = like(load(x[i]), work[0, 0])
                 work[1, i] = like(load(z[i]), work[0, 0]) - work[0, i]
             pattern, voters = masks[0][part], masks[1][part]
-            _find_error(x, agents, part, (pattern, voters), weights, work)
+            _find_error(base, agents, part, masks, weights, work)
             for t in range(len(agents)):
                 _measure_agent(agents[t][part], t, pattern, voters, work, sums[group])
 
