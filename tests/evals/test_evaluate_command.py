@@ -46,7 +46,7 @@ def test_evaluate_compares_exports_and_history_shows_it_again(run, tmp_path):
     code, out, _ = run("history", "--json")
     assert [entry["answered"] for entry in json.loads(out)] == [80, 80]
     code, out, _ = run("history")
-    assert "demo v1" in out
+    assert "demo v2" in out
     code, out, _ = run("history", 1, 2, "--base", "base", "--json")
     report = json.loads(out)
     assert report["models"]["coder"]["domains"]["code"]["n"] == 20
