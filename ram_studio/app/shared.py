@@ -88,7 +88,7 @@ class Tuning:
     def read(self, data: Mapping[Any, Any]) -> Tuned:
         """Return their values among a handler's inputs."""
         point, r, alpha, rule = (data[component] for component in self.all)
-        return Tuned(ladder_point(point), r, alpha, rule)
+        return Tuned(ladder_point(point), float(r), float(alpha), rule)
 
 
 @dataclass

@@ -62,7 +62,7 @@ class AgentResult:
             "rho": self.rho if math.isfinite(self.rho) else None,
             "lambda": self.scaling_factor,
             "effective_lambda": self.effective_scaling_factor,
-            "effective_lambda_range": self.effective_interval,
+            "effective_lambda_range": self.effective_interval and list(self.effective_interval),
             **kept_dict(self.kept),
         }
 

@@ -196,6 +196,23 @@ class Visit:
         self.page.click("#use-example")
         self.page.wait_for_selector("[data-agent]", state="visible")
 
+    def choose(self, box: str, option: str) -> None:
+        """Choose an option of a drop-down list, again if the list closed under the click."""
+        field = self.page.locator(f"{box} input").first
+        while option not in field.input_value():
+            field.blur()
+            self.settle()
+            field.click()
+            self.page.click(f"[role=option]:has-text('{option}')")
+            self.settle()
+
+    def stop(self, button: str, status: str) -> None:
+        """Press a Stop and wait until it is said."""
+        self.page.wait_for_selector(button, state="visible")
+        # Not ``click``, which waits until the button stands still: beside news it never does.
+        self.page.dispatch_event(button, "click")
+        self.page.wait_for_selector(f"{status}:has-text('Stopped')")
+
     def cards(self) -> dict[str, dict[str, str]]:
         """Return the numbers of each agent's row, its data attributes."""
         return self.page.evaluate(

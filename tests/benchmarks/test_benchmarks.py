@@ -136,6 +136,6 @@ def test_kernels_are_timed_on_slices_that_cover_everything():
 def test_the_large_profile_has_its_layers_and_agents():
     import preview
 
-    profile = preview.large_profile()
-    assert len(profile["agents"]) == preview.AGENTS
-    assert len(profile["layers"]) == preview.LAYERS
+    profile = preview.large_profile(28, 5)
+    assert len(profile["agents"]) == 5
+    assert len(profile["layers"]) == 28

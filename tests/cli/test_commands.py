@@ -46,9 +46,9 @@ def test_preview_prints_the_contract(cli):
     result = json.loads(out)
     assert code == 0
     counted = {"epsilon", "rule", "r", "alpha", "agents", "patterns"}
-    assert set(result) == counted | {"relations", "rounding"}
+    assert set(result) == counted | {"relations", "rounding", "methods"}
     assert list(result["agents"]) == ["coding", "tool", "memory"]
-    numbers = "total active unique shared overlap density rho rho_m lambda"
+    numbers = "total active unique shared overlap density rho rho_m lambda kept all_else"
     assert set(result["agents"]["tool"]) == set(numbers.split())
     pairs = "coding+tool coding+memory tool+memory coding+tool+memory"
     assert set(result["patterns"]) == {*AGENTS, *pairs.split()}
@@ -78,7 +78,7 @@ def test_merge_prints_the_contract_and_verify_matches(cli, example, tmp_path, ho
     result = json.loads(out)
     told = "out method agents bytes_read bytes_written seconds peak_rss_bytes"
     assert set(result) == set(told.split())
-    told = {"rho", "lambda", "effective_lambda", "effective_lambda_range"}
+    told = {"rho", "lambda", "effective_lambda", "effective_lambda_range", "kept", "all_else"}
     assert set(result["agents"]["tool"]) == told
     assert result["method"] == "ram+"
     # It joins the list that History shows.

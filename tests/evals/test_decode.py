@@ -3,13 +3,14 @@
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import DOMAINS, compare, evaluate, make_items
-from ram_studio.evals.answering.decode import Sampling, decode, generate, resolve_device
+from ram_studio.evals.answering.decode import Sampling, decode, generate, load_model, resolve_device
 
 BASE = Path(__file__).parents[2] / "assets" / "example" / "base"
 
@@ -188,3 +189,10 @@ def test_threads_that_are_first_together_all_find_the_library():
         "assert len(found) == 4\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_models_that_are_loaded_at_once_all_have_their_weights():
+    folders = [BASE.parent / name for name in ("base", "coding", "tool", "memory")] * 2
+    with ThreadPoolExecutor(4) as pool:
+        models = [model for model, _ in pool.map(lambda folder: load_model(folder, "cpu"), folders)]
+    assert not any(weight.is_meta for model in models for weight in model.parameters())

@@ -43,7 +43,8 @@ def test_a_region_holds_one_agents_elements_alone(part, scale) -> None:
     facts = Facts(AGENTS, 0, ("w",))
     rule = METHODS["region"].prepare(make_settings("region", values), facts)
     block = BlockInput(torch.from_numpy(base), torch.from_numpy(agents), 0, "w", 0)
-    got, active = METHODS["region"].merge(block, rule)
+    merged = METHODS["region"].merge(block, rule)
+    got, active = merged.values, merged.active
     for i in range(200):
         changed = [abs(np.float32(y[i]) - np.float32(base[i])) > np.float32(2e-5) for y in agents]
         alone = sum(changed) == 1

@@ -76,16 +76,14 @@ def fitting_threads(model: Any) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-_FIRST_IMPORT = threading.Lock()
+# The library is not made for two threads at once: it puts another module in its own place when it is
+# imported, and while it loads a model all threads make their modules without data.
+_ONE_AT_A_TIME = threading.RLock()
 
 
 def transformers() -> Any:
-    """Return the library, imported by one thread at a time.
-
-    It puts another module in its own place when it is imported: a second thread that comes in
-    between finds one without its names.
-    """
-    with _FIRST_IMPORT:
+    """Return the library, imported by one thread at a time."""
+    with _ONE_AT_A_TIME:
         import transformers
 
         return transformers
@@ -122,7 +120,7 @@ def _loading_errors(folder: Path) -> Iterator[None]:
     # Broken files surface as many types (OSError, ValueError, RuntimeError, safetensors' own); all
     # mean one thing.
     try:
-        with quiet_transformers():
+        with _ONE_AT_A_TIME, quiet_transformers():
             yield
     except Stopped:
         raise
