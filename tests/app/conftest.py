@@ -206,11 +206,15 @@ class Visit:
             self.page.click(f"[role=option]:has-text('{option}')")
             self.settle()
 
-    def stop(self, button: str, status: str) -> None:
-        """Press a Stop and wait until it is said."""
-        self.page.wait_for_selector(button, state="visible")
-        # Not ``click``, which waits until the button stands still: beside news it never does.
-        self.page.dispatch_event(button, "click")
+    def stop(self, button: str, status: str, after: str = "body") -> None:
+        """Press a Stop as soon as it and what is waited for are there, until it is said."""
+        # In one step of the page: work may end, and news take the button away, between two.
+        self.page.wait_for_function(
+            "([button, after]) => { const found = document.querySelector(button);"
+            " if (!found || !document.querySelector(after)) return false;"
+            " found.click(); return true; }",
+            arg=[button, after],
+        )
         self.page.wait_for_selector(f"{status}:has-text('Stopped')")
 
     def cards(self) -> dict[str, dict[str, str]]:

@@ -76,8 +76,8 @@ def fitting_threads(model: Any) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# The library is not made for two threads at once: it puts another module in its own place when it is
-# imported, and while it loads a model all threads make their modules without data.
+# The library is not made for two threads at once: it puts another module in its own place when it
+# is imported, and while it loads a model all threads make their modules without data.
 _ONE_AT_A_TIME = threading.RLock()
 
 
