@@ -10,8 +10,9 @@ SIZE ?= 0.1b
 ROUNDS ?= 3
 VISITORS ?= 30
 
-# Processes that share the tests, a file at a time. One is enough to debug with.
-JOBS ?= 2
+# Processes that share the tests, a file at a time: one more than two cores, for browsers are waited
+# for. In their own order, for the longest files hold the fewest tests. One is enough to debug with.
+JOBS ?= 3
 
 # A plain assignment, so that an exported HOST (some shells and compilers set it) is ignored.
 HOST = $(or $(GRADIO_SERVER_NAME),127.0.0.1)
@@ -57,7 +58,7 @@ app: $(VENV)/.app-stamp ## set up, then open the app on http://127.0.0.1:7860
 
 test: $(VENV)/.test-stamp $(VENV)/.browser-stamp ## set up with test tools and a browser, then run all tests
 	RAM_STUDIO_BROWSER="$${RAM_STUDIO_BROWSER:-$$(cat $(VENV)/.browser-stamp)}" \
-	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-real: $(VENV)/.real-stamp ## run a real 135 M model through everything (made once, 1.1 GB in the user's cache)
 	PYTHONPATH="$(REAL_PACKAGES)" $(BIN)/python scripts/real_model.py $(if $(REAL_MODEL),"$(REAL_MODEL)") > $(VENV)/.real-folder
