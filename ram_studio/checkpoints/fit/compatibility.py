@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 from ram_studio.algorithm.meters.storage import Finding, texts
 from ram_studio.checkpoints.fit.adapters import applied
 from ram_studio.checkpoints.fit.cautions import cautions
+from ram_studio.checkpoints.fit.codes import decoded, decoded_findings
 from ram_studio.checkpoints.fit.deltas import rebuilt
 from ram_studio.checkpoints.fit.mismatches import Mismatch, incompatible, match_agent, unmergeable
 from ram_studio.checkpoints.fit.tied import HeadStorage, resolve_tied
@@ -184,7 +185,7 @@ def check_compatibility(
     _check_choice("extra", extra, ExtraPolicy)
     _check_choice("rows", rows, RowsPolicy)
     _check_names(base, agents)
-    _refuse_quantized([base, *agents])
+    base, agents = decoded(base), [decoded(agent) for agent in agents]
     agents = [rebuilt(applied(agent, base), base) for agent in agents]
     tied = resolve_tied(base, agents, ignore_extra=extra == "ignore")
     problems = [
@@ -207,7 +208,12 @@ def check_compatibility(
         base=base,
         agents=tuple(agents),
         tensors=merged,
-        findings=(*notes, *cautions(base, agents), *_tied_notes(tied.copy_of)),
+        findings=(
+            *notes,
+            *decoded_findings(base, agents),
+            *cautions(base, agents),
+            *_tied_notes(tied.copy_of),
+        ),
         dtypes={c.name: _dtype_elements(c) for c in (base, *agents)},
         heads=tied.heads,
     )
@@ -229,22 +235,6 @@ def _check_names(base: Checkpoint, agents: Sequence[Checkpoint]) -> None:
         raise CompatibilityError(
             f'The name "{printable(twice[0])}" is {reason}; give every agent a name of its own.'
         )
-
-
-def _refuse_quantized(checkpoints: Sequence[Checkpoint]) -> None:
-    for checkpoint in checkpoints:
-        settings = checkpoint.config.get("quantization_config")
-        if settings:
-            kind = settings.get("quant_method") if isinstance(settings, dict) else None
-            bits = settings.get("bits") if isinstance(settings, dict) else None
-            what = printable(kind or "quantization_config", 40) + (
-                f", {printable(bits, 8)} bits" if bits else ""
-            )
-            raise CompatibilityError(
-                f"{who(checkpoint.name)}{printable(checkpoint.folder)} is quantized ({what}, by "
-                "its config.json): its codes are no weights to compare. Merge the checkpoint it "
-                "was quantized from."
-            )
 
 
 def _merge_tensor(

@@ -22,6 +22,8 @@ from ram_studio.checkpoints.read.shard_files import ADAPTER_CONFIG, ADAPTER_FILE
 from ram_studio.errors import CheckpointError
 
 CONFIG_FILE = "config.json"
+QUANTIZATION = "quantization_config"
+"""Key of a config under which codes that stand for weights are described."""
 DELTA_FORMAT = "ram-studio delta 1"
 
 # Small checkpoints are fingerprinted whole; of large ones this many pages are read.

@@ -49,3 +49,35 @@ class LowRank(Derived):
     def rank(self) -> int:
         """The rank of the update."""
         return self.right.shape[1 if self.is_transposed else 0]
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled(Derived):
+    """8-bit floating-point codes times a scale for each block of them, rounded to bfloat16.
+
+    Attributes:
+        codes: F8_E4M3 or F8_E5M2, of the derived tensor's shape.
+        scale: of as many dimensions as `codes` once `scale_shape` is put on it.
+        scale_shape: number of blocks along each dimension.
+        block: elements of a block along each dimension; the last block may be cut short.
+    """
+
+    codes: TensorInfo
+    scale: TensorInfo
+    scale_shape: tuple[int, ...]
+    block: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Microscaled(Derived):
+    """MXFP4 (OCP Microscaling): 4-bit codes, two a byte, and a power of two for each 32 of them.
+
+    Attributes:
+        blocks: U8, (matrices, columns, groups, 16): the low half of a byte is the earlier element.
+        scales: U8, (matrices, columns, groups): the exponent plus 127.
+
+    The derived tensor is (matrices, groups * 32, columns): transposed, as transformers holds it.
+    """
+
+    blocks: TensorInfo
+    scales: TensorInfo

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE, Checkpoint
+from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE, QUANTIZATION, Checkpoint
 from ram_studio.checkpoints.read.describe import printable, who
 from ram_studio.checkpoints.read.json_files import parse_json_object, read_bounded
 from ram_studio.checkpoints.read.links import check_link
@@ -72,7 +72,11 @@ def _taken(checkpoint: Checkpoint, name: str) -> bytes | None:
 def _with_dtype(data: bytes, dtype: str | None, base: Checkpoint) -> bytes:
     """Return config.json, its dtype entries changed to `dtype`; byte for byte when none changes."""
     config = parse_json_object(data, base.folder / CONFIG_FILE, who(base.name))
-    if dtype is None or not _set_dtype(config, dtype):
+    # Of a base that was read as the numbers its codes stand for, see ``fit.codes``.
+    if QUANTIZATION in config and QUANTIZATION not in base.config:
+        del config[QUANTIZATION]
+        _set_dtype(config, dtype or "bfloat16")
+    elif dtype is None or not _set_dtype(config, dtype):
         return data
     return (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ram_studio.checkpoints.read.derived import LowRank, Sparse
-from ram_studio.checkpoints.read.header import Derived, TensorInfo
+from ram_studio.checkpoints.read.header import TensorInfo
+from ram_studio.engine.reading.held import Held
 
 Read = Callable[[TensorInfo, int, int], np.ndarray]
 """(tensor, first element, how many) -> float32."""
@@ -53,39 +54,41 @@ def overlay(sparse: Sparse, read_into: ReadInto, byte_start: int, buffer: memory
     np.frombuffer(buffer, dtype=changed.dtype)[at[inside]] = changed[inside]
 
 
-def low_rank(derived: Derived, read: Read, start: int, count: int) -> np.ndarray:
+def low_rank(derived: LowRank, read: Read, held: Held, start: int, count: int) -> np.ndarray:
     """Return elements of base + scale * left @ right as float32."""
-    assert isinstance(derived, LowRank), "no other derivation is made"
     rows, columns = derived.base.shape
     if not count:
         return np.empty(0, dtype=np.float32)
     group = max(1, GROUP_ELEMENTS // columns)
     first = start // columns // group * group
     last = -(-(start + count) // columns)
-    right = _factor(read, derived.right, derived.is_transposed)
+    right = _factor(read, derived.right, held)
+    right = np.ascontiguousarray(right.T) if derived.is_transposed else right
+    left = _factor(read, derived.left, held)
+    left = left.T if derived.is_transposed else left
     parts = [
-        _low_rank_rows(derived, read, right, row, min(row + group, rows))
+        _low_rank_rows(derived, read, (left, right), row, min(row + group, rows))
         for row in range(first, last, group)
     ]
     return np.concatenate(parts)[start - first * columns :][:count]
 
 
-def _factor(read: Read, tensor: TensorInfo, is_transposed: bool) -> np.ndarray:
-    """Return a factor as (rank, columns) in float64."""
-    stored = read(tensor, 0, tensor.numel).reshape(tensor.shape).astype(np.float64)
-    return np.ascontiguousarray(stored.T) if is_transposed else stored
+def _factor(read: Read, tensor: TensorInfo, held: Held) -> np.ndarray:
+    """Return a whole factor as it is stored, in float64."""
+    return held.get(
+        (tensor, 0),
+        lambda: read(tensor, 0, tensor.numel).reshape(tensor.shape).astype(np.float64),
+    )
 
 
 def _low_rank_rows(
-    low: LowRank, read: Read, right: np.ndarray, first: int, last: int
+    low: LowRank, read: Read, factors: tuple[np.ndarray, np.ndarray], first: int, last: int
 ) -> np.ndarray:
+    """factors: left (rows, rank) and right (rank, columns)."""
+    left, right = factors
     columns = low.base.shape[1]
-    if low.is_transposed:
-        left = read(low.left, 0, low.left.numel).reshape(low.left.shape)[:, first:last].T
-    else:
-        left = read(low.left, first * low.rank, (last - first) * low.rank).reshape(-1, low.rank)
     base = read(low.base, first * columns, (last - first) * columns).reshape(-1, columns)
-    update = low.scale * (left.astype(np.float64) @ right)
+    update = low.scale * (left[first:last] @ right)
     if low.magnitude is None:
         # An update of exactly nothing leaves the base as it is, also where it is -0.0.
         made = np.where(update != 0, base + update, base)

@@ -10,11 +10,13 @@ import numpy as np
 
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
-from ram_studio.checkpoints.read.derived import Sparse
+from ram_studio.checkpoints.read.derived import LowRank, Microscaled, Scaled, Sparse
 from ram_studio.checkpoints.read.describe import who
 from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
+from ram_studio.engine.reading.codes import microscaled, scaled
 from ram_studio.engine.reading.derived import low_rank, overlay
+from ram_studio.engine.reading.held import Held
 from ram_studio.errors import CheckpointError, NonFiniteError, SourceChangedError
 
 _PIECE_BYTES = 4 * BLOCK_ELEMENTS
@@ -33,6 +35,7 @@ class Sources:
             for shard in checkpoint.shards:
                 self._who.setdefault(shard, checkpoint.name)
         self._handles: dict[Path, int] = {}
+        self._held = Held()
         self.states: dict[Path, tuple[int, int]] = {}
 
     def __enter__(self) -> Sources:
@@ -64,11 +67,7 @@ class Sources:
         Raises: SourceChangedError when the file ends before, CheckpointError when reading fails.
         """
         if source.derived is not None:
-            if isinstance(source.derived, Sparse):
-                overlay(source.derived, self.read_into, byte_start, buffer)
-            elif len(buffer):
-                span = byte_start // 4, len(buffer) // 4
-                buffer[:] = low_rank(source.derived, self._elements, *span).data.cast("B")
+            self._derive(source, byte_start, buffer)
             return
         handle = self._handles[source.path]
         done = 0
@@ -87,6 +86,30 @@ class Sources:
                     "and run again."
                 )
             done += got
+
+    def _derive(self, source: TensorInfo, byte_start: int, buffer: memoryview) -> None:
+        derived = source.derived
+        if isinstance(derived, Sparse):
+            overlay(derived, self.read_into, byte_start, buffer)
+            return
+        if not len(buffer):
+            return
+        width = rounding.STORAGE[source.dtype].itemsize
+        span = byte_start // width, len(buffer) // width
+        if isinstance(derived, LowRank):
+            made = low_rank(derived, self._elements, self._held, *span)
+        elif isinstance(derived, Scaled):
+            made = scaled(derived, *span, self._stored, self._held)
+        else:
+            assert isinstance(derived, Microscaled), "no other derivation is made"
+            made = microscaled(derived, *span, self._stored, self._held)
+        buffer[:] = made.data.cast("B")
+
+    def _stored(self, source: TensorInfo, byte_start: int, count: int) -> np.ndarray:
+        stored = np.empty(count, dtype=np.uint8)
+        if count:
+            self.read_into(source, byte_start, stored.data)
+        return stored
 
     def _elements(self, source: TensorInfo, start: int, count: int) -> np.ndarray:
         stored = np.empty(count, dtype=rounding.STORAGE[source.dtype])
