@@ -247,7 +247,7 @@ class Endpoints:
 
         Returns:
             {"suite", "seed", "n", "models": {name: {"domains": {skill: {"n", "correct", "score",
-            "stderr", "ci95"}}, "average", "retention", "seconds"}}}.
+            "stderr", "ci95"}}, "average", "average_ci95", "retention", "seconds"}}, "floors"}.
         """
         session = self._session(request)
         self._loaded(analysis, session)

@@ -111,6 +111,9 @@ def _print(described: dict[str, Any]) -> None:
             (row["row"], name, number_text(a["lambda"]), number_text(a["effective_lambda"]))
             for name, a in row["agents"].items()
         ]
+    if floors := described["floors"]:
+        shown = (number_text(floors.get(domain)) for domain in domains)
+        lines.append(("(floor)", *shown, "-", "-", "-"))
     columns = ("row", *domains, "average", "merge s", "vs reference")
     title = f"{described['suite']}, n = {described['n']} per domain"
     print_table(columns, lines, title=title)

@@ -186,7 +186,7 @@ def show(
     for name, model in report.models.items():
         row = model.to_dict()
         cells = [score_text(row["domains"][domain]) for domain in domains]
-        rows.append((name, *cells, number_text(row["average"])))
+        rows.append((name, *cells, score_text(model.over_skills.to_dict())))
     if report.floors:
         rows.append(("(floor)", *(number_text(report.floors.get(d)) for d in domains), "-"))
     if domains:
@@ -197,6 +197,9 @@ def show(
         _print_categories(report)
         for sentence in missing(report):
             print(sentence)
+        beside = [domain for domain in domains if domain not in report.skills]
+        if beside:
+            print(f"average: the mean of the skills; {', '.join(beside)} beside it.")
         if report.floors:
             print("(floor): what gibberish, or always saying the same, gets right.")
     _print_health(report)

@@ -25,7 +25,7 @@ from ram_studio.cli.evaluate_command import (
     parse_lengths,
     stopped,
 )
-from ram_studio.cli.tables import print_table, score_text, write_csv
+from ram_studio.cli.tables import number_text, print_table, score_text, write_csv
 from ram_studio.errors import Stopped
 
 if TYPE_CHECKING:
@@ -159,7 +159,10 @@ def _report(state: SweepState, csv: Path | None, as_json: bool) -> None:
         )
         for row in state.ranked
     ]
-    columns = ("setting", "right", "score", *domains, "lambda", "")
+    if state.floors:
+        floors = (number_text(state.floors.get(domain)) for domain in domains)
+        lines.append(("(floor)", "-", "-", *floors, "-", ""))
+    columns = ("setting", "right", "average", *domains, "lambda", "")
     print_table(columns, lines, title=f"{state.suites}, {state.chosen_by} items to choose by")
     for sentence in state.statements():
         print(sentence)

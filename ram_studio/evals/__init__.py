@@ -5,10 +5,10 @@ Importing this package loads neither torch nor transformers; evaluating does.
 
 from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.question import Question
+from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.report.statistics import Comparison, compare_all, items_needed
 from ram_studio.evals.report.tables import (
     Answer,
-    DomainScore,
     EvalReport,
     ModelResult,
     PairedCounts,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.engine import Engine
 from ram_studio.evals.question import UNSCORED, Question, Reply, Verdict
+from ram_studio.evals.report.floor import FACT, Nonsense
 from ram_studio.evals.report.tables import Answer
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.store.answers import AnswerStore, RunKey
@@ -23,7 +24,8 @@ class SuiteRun:
     """One model on one suite.
 
     name, path: what the store calls the model; path None where it is no folder. merge: how it was
-    merged, for History, see `AnswerStore.open_run`. fresh: forget stored answers first.
+    merged, for History, see `AnswerStore.open_run`. fresh: forget stored answers first. nonsense:
+    judged on every question beside the model, for the floor; None leaves it out.
     run: id in the store, None before `answers` or without a store.
     """
 
@@ -35,6 +37,7 @@ class SuiteRun:
     store: AnswerStore | None = None
     fresh: bool = False
     merge: Mapping[str, Any] | None = None
+    nonsense: Nonsense | None = None
     run: int | None = field(default=None, init=False)
 
     def check(self, questions: Sequence[Question]) -> None:
@@ -62,6 +65,11 @@ class SuiteRun:
         """
         known = self._stored()
         got = {q.id: known[q.id, q.digest] for q in questions if (q.id, q.digest) in known}
+        # Answers of older versions do not tell the floor.
+        old = [q for q in questions if q.id in got and FACT not in got[q.id][1].facts]
+        if old and self.nonsense is not None:
+            rows = [(q, got[q.id][0], self._with_floor(q, got[q.id][1])) for q in old]
+            got |= self._kept_rows(rows)
         open_questions = [question for question in questions if question.id not in got]
 
         def report(domains: set[str]) -> None:
@@ -73,12 +81,16 @@ class SuiteRun:
         report({question.domain for question in questions})
         try:
             for batch in self.engine.answer(open_questions, should_stop) if open_questions else ():
-                rows = [
-                    (question, reply, self._verdict(question, reply)) for question, reply in batch
-                ]
-                if self.store is not None and self.run is not None:
-                    self.store.record(self.run, rows)
-                got.update({question.id: (reply, verdict) for question, reply, verdict in rows})
+                got |= self._kept_rows(
+                    [
+                        (
+                            question,
+                            reply,
+                            self._with_floor(question, self._verdict(question, reply)),
+                        )
+                        for question, reply in batch
+                    ]
+                )
                 report({question.domain for question, _ in batch})
         except Stopped:
             raise Stopped(
@@ -88,6 +100,20 @@ class SuiteRun:
             kept = self._kept(len(got), questions)
             raise EvaluationError(f'Model "{self.name}": {error} So far {kept}') from error
         return [(q, Answer.of(*got[q.id])) for q in questions]
+
+    def _kept_rows(
+        self, rows: Sequence[tuple[Question, Reply, Verdict]]
+    ) -> dict[str, tuple[Reply, Verdict]]:
+        """Store answers; return them by question id."""
+        if self.store is not None and self.run is not None:
+            self.store.record(self.run, rows)
+        return {question.id: (reply, verdict) for question, reply, verdict in rows}
+
+    def _with_floor(self, question: Question, verdict: Verdict) -> Verdict:
+        if self.nonsense is None:
+            return verdict
+        right = self.nonsense.right(self.suite.name, question)
+        return replace(verdict, facts={**verdict.facts, FACT: right})
 
     def _stored(self) -> dict[tuple[str, str], tuple[Reply, Verdict]]:
         """Open the run in the store; return its final answers by question id and digest."""

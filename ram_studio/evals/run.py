@@ -15,7 +15,7 @@ from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE, LocalEngine
 from ram_studio.evals.answering.vllm_engine import VllmEngine
 from ram_studio.evals.asking import Progress, ShouldStop, SuiteRun
 from ram_studio.evals.question import Question
-from ram_studio.evals.report.floor import floors
+from ram_studio.evals.report.floor import Nonsense
 from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
 from ram_studio.evals.sandbox import CodeSwitch, check_code_allowed
 from ram_studio.evals.store.answers import AnswerStore
@@ -145,6 +145,7 @@ def evaluate(
     plan.check(models)
     health = HealthRun(store, fresh) if HEALTH in plan.names else None
     asked: dict[str, tuple[Question, ...]] | None = None
+    nonsense: Nonsense | None = None
     results: dict[str, ModelResult] = {}
     try:
         # The base first: health compares with it.
@@ -156,8 +157,9 @@ def evaluate(
             try:
                 if asked is None:
                     asked = plan.questions(engine.count_tokens)
+                    nonsense = Nonsense(asked, plan.code)
                 runs = [
-                    SuiteRun(name, path, engine, part, plan.code, store, fresh)
+                    SuiteRun(name, path, engine, part, plan.code, store, fresh, nonsense=nonsense)
                     for part in plan.suites
                 ]
                 for run in runs:
@@ -183,8 +185,7 @@ def evaluate(
         if health:
             health.close()
     ordered = {name: results[name] for name in models}
-    asked = asked or {}
-    return EvalReport.of(plan.names, plan.seed, asked, ordered, floors(asked, plan.code))
+    return EvalReport.of(plan.names, plan.seed, asked or {}, ordered)
 
 
 def _opened(folder: str | Path, plan: EvaluationPlan, on_tokens: OnTokens | None) -> Engine:

@@ -143,6 +143,7 @@ def test_a_phone_shows_suites_chat_and_history_without_scrolling_sideways(visit)
     # The example's context is too short for every suite of questions.
     page.wait_for_selector("#suites-too-long:has-text('Tool use: its shortest question takes')")
     assert page.locator("#suites input").count() == 1
+    assert page.locator(".greyed input:disabled").count() >= 4
     page.click("#chat > button")
     page.wait_for_selector("#chat-ask", state="visible")
     assert page.evaluate(_WIDE) <= 0

@@ -170,9 +170,9 @@ def test_suites_that_the_context_has_no_room_for_are_not_offered_and_why_is_said
     panel = built(check_panel.build, workspace)
     shown = panel._show_kind("general", session)
     assert [name for _, name in shown[panel.suites]["choices"]] == ["health"]
-    assert "Mathematics: its shortest question takes 493 tokens, the context has 256" in str(
-        shown[panel.misfits]
-    )
+    greyed = str(shown[panel.misfits])
+    assert "disabled> Mathematics</label>: its shortest question takes 493 tokens" in greyed
+    assert "the context has 256" in greyed
     folder = make_chat_model(tmp_path / "chat", context=1400)
     session.load(replace(session.loaded, base=str(folder), example=None))
     shown = panel._show_kind("general", session)

@@ -48,6 +48,8 @@ TABLE = {
     "suite": "demo",
     "seed": 1,
     "n": 50,
+    "skills": ["code", "tool", "memory"],
+    "floors": {"code": 0.1},
     "reference": "<i>ram+</i>",
     "ending": "done",
     "rows": [
@@ -105,9 +107,11 @@ def test_the_table_is_sorted_by_numbers_and_read_as_text() -> None:
     assert ties["code"] == "90.0 % · 80–100"
     assert ties["Against <i>ram+</i>"] == "within noise · +1 −2, p 0.400"
     assert "scale 1/2" in ties["Settings"]
-    assert [row[heads.index("Average")] for row in value["data"]] == [0.2, 0.4, 0.9, 0.9]
+    assert [row[heads.index("Average")] for row in value["data"]] == [0.2, 0.4, 0.9, 0.9, -1]
+    # The floor stands in the column it is of, and sorts with it.
+    assert [row[heads.index("code")] for row in value["data"]][-1] == 0.1
     styles = [row[heads.index("code")] for row in value["metadata"]["styling"]]
-    assert ["underline" in style for style in styles] == [False, False, True, True]
+    assert ["underline" in style for style in styles] == [False, False, True, True, False]
 
 
 def test_the_report_needs_nothing_else() -> None:

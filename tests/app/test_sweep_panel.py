@@ -18,7 +18,8 @@ from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Workspace
 from ram_studio.evals.experiment.race import Loss
 from ram_studio.evals.experiment.table import Recheck, SweepRow, SweepState
-from ram_studio.evals.report.tables import DomainScore, PairedCounts
+from ram_studio.evals.report.score import Average, DomainScore
+from ram_studio.evals.report.tables import PairedCounts
 
 OFF = (False, 0.0, 1.0, 3)
 
@@ -63,9 +64,7 @@ def state() -> SweepState:
             method="ram+",
             settings={"epsilon": LADDER[3], "r": r, "alpha": 2.0},
             status=status,
-            correct=correct,
-            n=60 if status != "dropped" else 15,
-            domains={"code": DomainScore(60, correct)},
+            domains={"code": DomainScore(60 if status != "dropped" else 15, correct)},
             factors={"coding": 1.0 + r},
             **more,
         )
@@ -75,11 +74,11 @@ def state() -> SweepState:
         made("<b>best</b>", 0.1, 50),
         made("start", 0.2, 48, is_start=True),
         made("loser", 0.3, 2, "dropped", loss=loss),
-        replace(made("bad", 0.4, 0), n=0, status="failed", note="<i>does not fit</i>"),
+        replace(made("bad", 0.4, 0), domains={}, status="failed", note="<i>does not fit</i>"),
     )
     checked = Recheck(
-        DomainScore(60, 45),
-        DomainScore(60, 44),
+        Average((DomainScore(60, 45),)),
+        Average((DomainScore(60, 44),)),
         {side: {"code": DomainScore(60, 45)} for side in ("winner", "start")},
         PairedCounts(3, 2, 55),
     )

@@ -7,11 +7,12 @@ from loopback_endpoint import serve
 from test_retention import report
 
 from ram_studio.app.check import view
-from ram_studio.evals import EndpointEngine, evaluate
+from ram_studio.evals import AnswerStore, EndpointEngine, evaluate
 from ram_studio.evals.asking import SuiteRun
 from ram_studio.evals.question import Reply
-from ram_studio.evals.report.floor import floors
+from ram_studio.evals.report.floor import FACT, Nonsense, floor_of
 from ram_studio.evals.report.retention import verdicts_of
+from ram_studio.evals.store.history import score_of, stored_report
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 
 SUITES = ("demo", "tool", "math", "instructions")
@@ -23,15 +24,27 @@ def test_always_saying_the_same_never_beats_the_stated_floor(said):
         found = evaluate({"one": EndpointEngine(server.url)}, "tool,math,instructions", limit=15)
     row = found.models["one"]
     for domain, score in row.domains.items():
-        assert score.score <= found.floors[domain] < 0.6
+        assert score.score <= found.floors[domain]
+    assert all(found.floors[domain] < 0.6 for domain in found.skills)
     assert found.to_dict()["floors"] == found.floors
+
+
+def floors(asked):
+    nonsense = Nonsense(asked)
+    facts: dict = {}
+    for name, own in asked.items():
+        for q in own:
+            facts.setdefault(q.domain, []).append({FACT: nonsense.right(name, q)})
+    return {domain: floor_of(own) for domain, own in facts.items()}
 
 
 def test_every_suite_has_a_floor_which_is_the_same_each_time():
     asked = {n: ALL_SUITES[n].make(SuiteSettings(len, limit=20, seed=1)) for n in SUITES}
     found = floors(asked)
-    assert set(found) == {q.domain for own in asked.values() for q in own}
     assert found == floors(asked)
+    # Whoever never calls a function is right where none fits: that says nothing about calls.
+    assert found["irrelevance"] == 1.0
+    assert found["tool"] < 0.1
     # What many questions want is what a constant can always say.
     questions = asked["math"]
     usual = max(sum(q.gold == other.gold for q in questions) for other in questions)
@@ -69,3 +82,18 @@ def test_at_the_floor_nothing_is_said_to_be_kept_or_as_good():
     page = view.report_html(found, ["coder"])
     assert "exactly as good" not in page
     assert "neither above the 20.0 % that nonsense gets" in page
+
+
+def test_a_report_out_of_the_store_has_the_floor_and_the_average_of_the_check(tmp_path):
+    with serve(lambda body: "yes") as server, AnswerStore(tmp_path / "s") as store:
+        engine = EndpointEngine(server.url)
+        found = evaluate({"one": engine}, "tool,math", limit=15, store=store)
+        again = stored_report(store, store.runs())
+        assert (again.floors, again.skills) == (found.floors, ("math", "tool"))
+        assert set(found.floors) == {"tool", "irrelevance", "math"}
+        assert again.models["one"].average == found.models["one"].average
+        # Irrelevance is passed by saying yes, and stands beside the average.
+        assert found.models["one"].domains["irrelevance"].score == 1.0
+        assert found.models["one"].average == 0.0
+        (tool,) = (run for run in store.runs() if run.suite == "tool")
+        assert score_of(tool).score == 0.0

@@ -8,6 +8,7 @@ from scipy.stats import binomtest
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals import Answer, DomainScore, EvalReport, Item, ModelResult, compare
+from ram_studio.evals.report.score import Average
 from ram_studio.evals.report.tables import PairedCounts
 
 DOMAINS = ("code", "tool", "memory", "follow")
@@ -36,7 +37,7 @@ def test_standard_error_and_wilson_interval_have_the_known_values():
     assert value.score == pytest.approx(74 / 300)
     assert value.stderr == pytest.approx(math.sqrt(74 / 300 * 226 / 300 / 300))
     expected = binomtest(74, 300).proportion_ci(0.95, method="wilson")
-    assert value.ci95 == (expected.low, expected.high)
+    assert value.ci95 == pytest.approx((expected.low, expected.high), abs=1e-12)
     # Wilson score interval in closed form, z = 1.959964.
     p, n, z = 74 / 300, 300, 1.959963984540054
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
@@ -69,7 +70,9 @@ def test_the_json_form_is_stable():
     assert set(form) == {"suite", "seed", "n", "floors", "models"}
     assert (form["suite"], form["seed"], form["n"]) == ("demo", 7, 4)
     row = form["models"]["a"]
-    assert set(row) == {"path", "domains", "average", "retention", "seconds", "outcomes"}
+    assert set(row) == {
+        *("path", "domains", "average", "average_ci95", "retention", "seconds", "outcomes")
+    }
     assert set(row["domains"]) == set(DOMAINS)
     assert set(row["domains"]["code"]) == {"n", "correct", "score", "stderr", "ci95"}
     assert row["domains"]["code"]["correct"] == 2
@@ -95,3 +98,16 @@ def test_paired_counts_and_mcnemar_p():
 def test_comparing_an_unknown_model_names_the_choices():
     with pytest.raises(EvaluationError, match=r"'c'.*a, b"):
         compare(make_report({"a": ROW, "b": ROW}), "a", "c")
+
+
+def test_the_average_counts_every_skill_the_same_and_says_how_sure_it_is():
+    even = Average((DomainScore(60, 30), DomainScore(60, 45)))
+    assert (even.score, even.n, even.correct) == (0.625, 120, 75)
+    # Of domains of one size it is the share of all questions, interval included.
+    assert even.ci95 == pytest.approx(DomainScore(120, 75).ci95)
+    odd = Average((DomainScore(1000, 500), DomainScore(10, 10), DomainScore(0, 0)))
+    assert odd.score == 0.75
+    low, high = odd.ci95
+    # No surer than the smaller domain lets it be.
+    assert high - low > 0.25
+    assert Average().ci95 == (0.0, 1.0)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gradio as gr
-from markupsafe import Markup
 
 from ram_studio.app.boxes import html, slider
 from ram_studio.app.check import view, work
@@ -135,7 +134,7 @@ class CheckPanel:
             visible="hidden",
             elem_id="lengths",
         )
-        self.misfits = html(elem_id="suites-too-long", elem_classes="fine muted")
+        self.misfits = html(elem_id="suites-too-long")
         suites = [_SUITES[name] for name in self._offered]
         note = render("check/suites.html.j2", suites=suites, refusal=refusal)
         html(note, elem_id="suite-notes")
@@ -190,12 +189,12 @@ class CheckPanel:
         }
         if kind == SUITE:
             return shown
-        # What the context has no room for is not offered, and said why.
+        # What the context has no room for stands greyed below those offered, and said why.
         misfits = work.misfits_of(session, self.shared.settings)
         offered = [name for name in self._offered if name not in misfits]
         chosen = [name for name in _USUAL_SUITES if name in offered]
-        reasons = "; ".join(f"{_SUITES[name][0]}: {why}" for name, why in misfits.items())
-        said = Markup("<p>Too long for these models. {}.</p>").format(reasons) if misfits else ""
+        greyed = [(_SUITES[name][0], why) for name, why in misfits.items() if name in self._offered]
+        said = render("check/misfits.html.j2", greyed=greyed) if greyed else ""
         return {
             **shown,
             self.suites: gr.update(choices=[(_SUITES[n][0], n) for n in offered], value=chosen),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ram_studio.app.check.work import BASE, specialist
-from ram_studio.evals import RETENTION_DOMAIN, EvalReport
+from ram_studio.evals import EvalReport
 from ram_studio.evals.report.retention import Retention, verdicts_of
 
 # Width of a dumbbell from 0 to 100 %, and how many squares of a mosaic stand in a row.
@@ -29,9 +29,8 @@ def verdict_cards(report: EvalReport, agents: Sequence[str]) -> dict[str, list[d
     """
     experts = {
         domain: expert
-        for domain in report.items
+        for domain in report.skills
         if (expert := specialist(report, domain, agents)) is not None
-        and not (report.suite == "demo" and domain == RETENTION_DOMAIN)
     }
     found: dict[str, list[dict[str, Any]]] = {}
     # All agents stand beside the merges, also those that are best at nothing.

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from ram_studio.app.check.verdicts import verdict_cards
 from ram_studio.app.check.work import BASE, specialist
 from ram_studio.app.templates import render
-from ram_studio.evals import RETENTION_DOMAIN, Comparison, EvalReport, compare_all
+from ram_studio.evals import Comparison, EvalReport, compare_all
 from ram_studio.evals.report.breakdown import breakdown, missing
 
 # Differences of so many points and more get the full tint.
 _FULL_POINTS = 30.0
+_BESIDE = {"follow": " (kept?)"}
 _MEASURES = {
     "perplexity": "Perplexity",
     "bits_per_byte": "Bits per byte",
@@ -63,10 +63,9 @@ def heat_table(
     report: EvalReport, agents: Sequence[str], pairs: Sequence[Comparison], base: str = BASE
 ) -> dict[str, Any]:
     """Return the model-by-domain table as the template's ``heat`` takes it."""
-    domains = list(report.items)
-    # A sweep asks the skills alone.
-    kept = RETENTION_DOMAIN if report.suite == "demo" and RETENTION_DOMAIN in domains else None
-    skills = [d for d in domains if d != kept]
+    skills = list(report.skills)
+    # What stands apart from the average comes after it.
+    beside = [d for d in report.items if d not in skills]
     against = {(c.a, c.domain): c for c in pairs if c.against == "base" and c.b == base}
     scores = {
         d: [m.domains[d].score for m in report.models.values() if m.domains[d].n] for d in skills
@@ -78,11 +77,10 @@ def heat_table(
     for name, result in report.models.items():
         cells = [
             _cell(report, name, d, against.get((name, d)), best.get(d), base)
-            for d in (*skills, *((kept,) if kept else ()))
+            for d in (*skills, *beside)
         ]
         if has_average:
-            average = "–" if math.isnan(result.average) else f"{100 * result.average:.1f} %"
-            cells.insert(len(skills), {"score": None, "average": average})
+            cells.insert(len(skills), {"score": None, "average": result.over_skills})
         rows.append((name, cells))
     sizes = [len(items) for items in report.items.values()]
     low, high = min(sizes), max(sizes)
@@ -90,7 +88,7 @@ def heat_table(
         "heads": [
             *(d.capitalize() for d in skills),
             *(["Average"] if has_average else []),
-            *([f"{kept.capitalize()} (kept?)"] if kept else []),
+            *(f"{d.capitalize()}{_BESIDE.get(d, '')}" for d in beside),
         ],
         "rows": rows,
         "agents": list(agents),
@@ -102,10 +100,9 @@ def heat_table(
         "made": len(pairs),
         "is_compared": bool(against),
         "has_base": base in report.models,
-        "floors": [report.floors.get(d) for d in (*skills, *((kept,) if kept else ()))]
-        if report.floors
-        else [],
+        "floors": [report.floors.get(d) for d in (*skills, *beside)] if report.floors else [],
         "skills": len(skills) if has_average else None,
+        "beside": beside,
     }
 
 
@@ -147,10 +144,9 @@ def _statements(
     if not merges:
         return None
     against = "specialist" if any(c.against == "specialist" for c in pairs) else "base"
-    kept = RETENTION_DOMAIN if report.suite == "demo" else None
     said: dict[str, list[dict[str, Any]]] = {name: [] for name in merges}
     for pair in pairs:
-        if pair.a in merges and pair.against == against and pair.domain != kept:
+        if pair.a in merges and pair.against == against and pair.domain in report.skills:
             mine, theirs = (report.models[n].domains[pair.domain].score for n in (pair.a, pair.b))
             is_same = pair.counts.wins == pair.counts.losses == 0
             line = {"pair": pair, "mine": mine, "theirs": theirs, "is_same": is_same}

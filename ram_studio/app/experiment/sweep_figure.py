@@ -13,7 +13,7 @@ from ram_studio.app.details.figure import finish
 from ram_studio.app.numbers import epsilon_text, setting_text
 from ram_studio.app.palette import FIGURE_INK, agent_color, agent_symbol
 from ram_studio.evals.experiment.table import SweepRow, SweepState
-from ram_studio.evals.report.tables import DomainScore
+from ram_studio.evals.report.score import Average
 
 BY_SETTING = "setting"
 _HEIGHT = 380
@@ -153,7 +153,7 @@ def _places(rows: Sequence[SweepRow], axis: str, methods: Sequence[str]) -> dict
     }
 
 
-def _bars(scores: Sequence[DomainScore]) -> dict[str, Any]:
+def _bars(scores: Sequence[Average]) -> dict[str, Any]:
     ends = [(score.score, *score.ci95) for score in scores]
     return {
         "type": "data",

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from ram_studio.app.numbers import epsilon_text, setting_text
-from ram_studio.evals import RETENTION_DOMAIN
 from ram_studio.evals.experiment.table import SweepRow, SweepState
 
 Table = Mapping[str, Any]
@@ -30,6 +29,9 @@ _OUTCOMES = {
     "unfinished": "not finished",
     "failed": "failed",
 }
+
+
+FLOOR = "floor: what nonsense gets"
 
 
 class Cell(NamedTuple):
@@ -95,8 +97,9 @@ def merge_rows(table: Table) -> list[Mapping[str, Any]]:
 def method_grid(table: Table) -> Grid:
     """Return a comparison's scores, row by row, and what each is against the reference."""
     rows = table["rows"]
-    skills = [d for d in (rows[0]["domains"] if rows else ()) if d != RETENTION_DOMAIN]
-    has_kept = bool(rows) and RETENTION_DOMAIN in rows[0]["domains"]
+    domains_of = list(rows[0]["domains"]) if rows else []
+    skills = [d for d in domains_of if d in table["skills"]]
+    beside = [d for d in domains_of if d not in skills]
     best = {d: max(row["domains"][d]["score"] or 0.0 for row in rows) for d in skills}
     top = max((row["average"] or 0.0 for row in rows), default=0.0)
     numbers = {row["row"]: i for i, row in enumerate(merge_rows(table), 1)}
@@ -111,15 +114,21 @@ def method_grid(table: Table) -> Grid:
         known = "–" if average is None else f"{100 * average:.1f} %"
         line.append(Cell(average or 0.0, known, "best" if average == top else ""))
         line.append(_against(row, table["reference"]))
-        if has_kept:
-            line.append(score_cell(domains[RETENTION_DOMAIN]))
+        line += [score_cell(domains[d]) for d in beside]
         line.append(Cell(seconds or 0.0, "–" if seconds is None else f"{seconds:.2f} s"))
         line.append(plain(settings_text(row)))
         cells.append(line)
-    kept = [f"{RETENTION_DOMAIN} (kept?)"] if has_kept else []
+    if floors := table["floors"]:
+        line = [Cell(0, ""), plain(FLOOR), *(_floor_cell(floors.get(d)) for d in skills)]
+        line += [Cell(-1, "–"), Cell(2.0, "–"), *(_floor_cell(floors.get(d)) for d in beside)]
+        cells.append([*line, Cell(0.0, "–"), plain("")])
     against = f"Against {table['reference']}"
-    heads = ["#", "Model", *skills, "Average", against, *kept, "Merged in", "Settings"]
+    heads = ["#", "Model", *skills, "Average", against, *beside, "Merged in", "Settings"]
     return Grid(heads, cells)
+
+
+def _floor_cell(floor: float | None) -> Cell:
+    return Cell(-1, "–") if floor is None else Cell(floor, f"{100 * floor:.1f} %")
 
 
 def _against(row: Mapping[str, Any], reference: str) -> Cell:
@@ -153,7 +162,10 @@ def sweep_grid(state: SweepState) -> Grid:
                 _outcome(row, state.winner),
             ]
         )
-    return Grid(["Setting", "Score", *domains, "λ", "Outcome"], rows)
+    if state.floors:
+        floors = [_floor_cell(state.floors.get(d)) for d in domains]
+        rows.append([plain(FLOOR), Cell(-1, "–"), *floors, plain("–"), plain("–")])
+    return Grid(["Setting", "Average", *domains, "λ", "Outcome"], rows)
 
 
 def _outcome(row: SweepRow, winner: str | None) -> Cell:

@@ -15,9 +15,9 @@ from ram_studio.checkpoints.record.merge_log import PastMerge, past_merges
 from ram_studio.errors import EvaluationError, OutputError
 from ram_studio.evals import AnswerStore, Comparison, EvalReport, compare_all
 from ram_studio.evals.report.export import FORMATS, as_dict, export_report
-from ram_studio.evals.report.tables import DomainScore
+from ram_studio.evals.report.score import Average
 from ram_studio.evals.store.answers import StoredRun
-from ram_studio.evals.store.history import merge_of, stored_report
+from ram_studio.evals.store.history import merge_of, score_of, stored_report
 
 MOST_ROWS = 200
 # Of merges that an experiment made in memory: one sweep makes up to 60.
@@ -43,10 +43,10 @@ class PastModel:
         """Return the newest run of a suite."""
         return next((run for run in self.runs if run.suite == suite), None)
 
-    def score_of(self, suite: str) -> DomainScore:
-        """Return the score over all questions of a suite that it was asked."""
+    def score_of(self, suite: str) -> Average:
+        """Return the average over the skills of a suite that it was asked."""
         run = self.run_of(suite)
-        return DomainScore(run.answered, run.correct) if run else DomainScore(0, 0)
+        return score_of(run) if run else Average()
 
     @property
     def suites(self) -> tuple[str, ...]:

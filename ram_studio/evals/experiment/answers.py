@@ -29,6 +29,7 @@ from ram_studio.evals.experiment.space import Candidate
 from ram_studio.evals.experiment.table import Status
 from ram_studio.evals.fisher import with_fisher_files
 from ram_studio.evals.question import Question
+from ram_studio.evals.report.floor import Nonsense
 from ram_studio.evals.report.tables import Answer
 from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES
@@ -136,6 +137,11 @@ class Answers:
         self._merger: InMemoryMerger | None = None
         self._asked, self._seconds, self._is_warm = 0, 0.0, False
         self.items: Items = plan.draw(self._engine.count_tokens)
+        every = [self.items.chosen_by, self.items.held_out]
+        self._nonsense = Nonsense(
+            {name: [q for part in every for q in part.get(name, ())] for name in every[0]},
+            plan.code,
+        )
         for name, questions in self.items.chosen_by.items():
             SuiteRun(BASE, None, self._engine, ALL_SUITES[name]).check(questions)
 
@@ -221,6 +227,7 @@ class Answers:
                 self._setup.store,
                 self._setup.fresh and name not in entry.opened,
                 entry.merge or None,
+                self._nonsense,
             )
             entry.opened.add(name)
             answers = run.answers(own, report, self._is_over)

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question
-from ram_studio.evals.suites import ALL_SUITES, Suite, SuiteSettings
-from ram_studio.evals.suites.demo.tasks import RETENTION_DOMAIN
+from ram_studio.evals.suites import ALL_SUITES, Suite, SuiteSettings, apart
 
 # Of a suite whose questions are fixed, at most this share chooses; the rest checks.
 SEARCH_SHARE = 2 / 3
@@ -20,7 +19,7 @@ SEARCH_SHARE = 2 / 3
 class Items:
     """Questions by suite. chosen_by: what merges are compared on, in the order they are asked;
     held_out: asked at the end only, none of them among the former. skills: domains that make up
-    the score; what else is held out (retention) is shown beside it.
+    the score; what else is held out (retention, irrelevance) is shown beside it.
     """
 
     chosen_by: Mapping[str, tuple[Question, ...]]
@@ -75,7 +74,7 @@ def draw_items(names: Sequence[str], settings: SuiteSettings, held_out: int) -> 
                 f"Suite {name} has no question left to check the winner with; choose by fewer than "
                 f"{len(first[name])} items."
             )
-    kept = [domain for domain in _domains(first) if domain != RETENTION_DOMAIN]
+    kept = [domain for domain in _domains(first) if domain not in apart(names)]
     first = {name: tuple(q for q in asked if q.domain in kept) for name, asked in first.items()}
     return Items(first, second, tuple(kept))
 

@@ -99,6 +99,8 @@ class MethodTable:
             "suite": self.report.suite,
             "seed": self.report.seed,
             "n": self.report.n,
+            "skills": list(self.report.skills),
+            "floors": dict(self.report.floors),
             "reference": self.reference,
             "ending": "stopped" if self.is_stopped else "done",
             "rows": rows,

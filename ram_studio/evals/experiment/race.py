@@ -6,6 +6,9 @@ probability at most
 
     level = ERROR / ((settings - 1) * stages)        (one-sided exact sign test, McNemar's)
 
+Every question counts the same here, whatever its suite, while settings are ranked by the mean over
+the skills: where suites differ in size, see which of the two decided.
+
 Bonferroni over every rival and every look: a setting that is truly the best of all, on the kind of
 items asked, is dropped or called behind with probability at most ERROR, whichever rivals lead at
 whichever stage. This holds for settings fixed before the first answer (a grid) and items drawn at

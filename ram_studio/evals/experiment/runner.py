@@ -22,6 +22,8 @@ from ram_studio.evals.experiment.search import OptunaSearch
 from ram_studio.evals.experiment.space import Candidate
 from ram_studio.evals.experiment.table import Ending, Recheck, SweepRow, SweepState
 from ram_studio.evals.question import Question
+from ram_studio.evals.report.floor import floor_of
+from ram_studio.evals.report.score import Average, DomainScore
 from ram_studio.evals.report.tables import EvalReport, ModelResult
 
 # A proposal that is an old merge again costs nothing; a space that has no other must end, though.
@@ -171,7 +173,8 @@ class Runner:
             elif any(e.label == entry.label for e in self.entries[:-1]):
                 self.entries.pop()
             known = entry.same_as or entry
-            score = sum(a.is_correct for a in known.answers.values()) / max(1, len(known.answers))
+            own = [self._asked[question] for question in known.answers]
+            score = _average(known, own) if own else 0.0
             is_finished = known.stages == len(self._shares)
             search.tell(score, is_dropped=not is_finished, stage=known.stages)
         self._look(self._alive(), final=True)
@@ -218,12 +221,8 @@ class Runner:
             most = max((e.stages for e in alive), default=0)
             alive = [e for e in alive if e.stages == most]
         level = min((e.stages for e in alive), default=0)
-        common = [q.id for parts in self._stages.values() for p in parts[:level] for q in p]
-
-        def right(entry: Entry) -> int:
-            return sum(entry.answers[question].is_correct for question in common)
-
-        return sorted(alive, key=lambda e: (-right(e), not e.is_start))
+        common = [q for parts in self._stages.values() for p in parts[:level] for q in p]
+        return sorted(alive, key=lambda e: (-_average(e, common), not e.is_start))
 
     def _look(self, entries: Sequence[Entry], *, final: bool) -> None:
         """Compare settings with the best so far; those that clearly lose are out."""
@@ -270,10 +269,19 @@ class Runner:
             self.state,
             rows=tuple(self._row(entry) for entry in self.entries),
             winner=ranked[0].label if ranked else None,
+            floors=self._floors(ranked[0]) if ranked else {},
             answers=sum(len(e.answers) for e in self.entries if e.same_as is None),
             seconds=time.monotonic() - self._began,
         )
         return self.state
+
+    def _floors(self, entry: Entry) -> dict[str, float]:
+        """Return the floor of each domain on the questions that an entry answered."""
+        facts: dict[str, list[Mapping[str, Any]]] = {}
+        for question, answer in entry.answers.items():
+            facts.setdefault(self._asked[question].domain, []).append(answer.facts)
+        found = {domain: floor_of(own) for domain, own in facts.items()}
+        return {domain: floor for domain, floor in found.items() if floor is not None}
 
     def _row(self, entry: Entry) -> SweepRow:
         """Return an entry for the result."""
@@ -289,9 +297,7 @@ class Runner:
             status=entry.status,
             same_as=None if entry.same_as is None else entry.same_as.label,
             is_start=entry.is_start,
-            correct=result.over_skills.correct,
-            n=result.over_skills.n,
-            domains=result.domains,
+            domains={d: score for d, score in result.domains.items() if d in result.skills},
             loss=known.loss,
             note=entry.note,
             factors=factors,
@@ -318,3 +324,13 @@ class Runner:
 
     def _is_over(self) -> bool:
         return self._is_stopped() or self._is_late()
+
+
+def _average(entry: Entry, questions: Sequence[Question]) -> float:
+    """Return the mean over the domains of an entry's scores on these questions."""
+    domains: dict[str, list[Any]] = {}
+    for question in questions:
+        domains.setdefault(question.domain, []).append(entry.answers[question.id])
+    parts = Average(tuple(DomainScore.of(own) for own in domains.values()))
+    # Rounded: sums in other orders of equal shares are equal.
+    return round(parts.score, 12) if parts.n else 0.0

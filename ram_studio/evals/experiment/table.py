@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ram_studio.evals.experiment.race import ERROR, Loss
-from ram_studio.evals.report.tables import DomainScore, EvalReport, PairedCounts, compare
+from ram_studio.evals.report.score import Average, DomainScore
+from ram_studio.evals.report.tables import EvalReport, PairedCounts, compare
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -28,7 +29,7 @@ class SweepRow:
     status: "open" answered some stages, "kept" all of them; "dropped" lost clearly on the way,
     "behind" at the end; "same" is the same merge as `same_as`, whose score it has; "unfinished"
     ran out of time or was stopped; "failed" cannot be merged, see `note`.
-    correct, n: over the skill domains' items answered; domains: the same one by one.
+    domains: the skills' scores on the items answered; score: their mean.
     loss: why it is out. factors: lambda asked for by agent; empty until it was merged.
     merge_seconds: None until it was merged; seconds: spent on it in this run, answers included.
     """
@@ -40,8 +41,6 @@ class SweepRow:
     status: Status = "waiting"
     same_as: str | None = None
     is_start: bool = False
-    correct: int = 0
-    n: int = 0
     domains: Mapping[str, DomainScore] = field(default_factory=dict)
     loss: Loss | None = None
     note: str = ""
@@ -50,9 +49,19 @@ class SweepRow:
     seconds: float = 0.0
 
     @property
-    def score(self) -> DomainScore:
-        """Share of right answers with its interval."""
-        return DomainScore(self.n, self.correct)
+    def score(self) -> Average:
+        """The mean over the skills with its interval."""
+        return Average(tuple(self.domains.values()))
+
+    @property
+    def n(self) -> int:
+        """Items answered."""
+        return self.score.n
+
+    @property
+    def correct(self) -> int:
+        """Items answered right."""
+        return self.score.correct
 
     @property
     def is_out(self) -> bool:
@@ -83,13 +92,13 @@ class SweepRow:
 class Recheck:
     """The winner and the start on questions that nothing was chosen by.
 
-    domains: by "winner" and "start", every held-out domain, retention included; the start's are
-    the winner's when they are one setting. counts: winner against start over the skill domains,
-    None when they are one.
+    winner, start: the mean over the skills. domains: by "winner" and "start", every held-out
+    domain, retention included; the start's are the winner's when they are one setting. counts:
+    winner against start over the skill domains, None when they are one.
     """
 
-    winner: DomainScore
-    start: DomainScore
+    winner: Average
+    start: Average
     domains: Mapping[str, Mapping[str, DomainScore]]
     counts: PairedCounts | None
 
@@ -120,7 +129,8 @@ class SweepState:
     """A sweep at one moment; the last one is its result.
 
     rows: in the order they were begun; winner: label of the best so far, None before the first
-    score; settings: distinct merges planned; comparisons: tests made so far; level: of each test;
+    score; floors: by domain what nonsense gets; settings: distinct merges planned; comparisons:
+    tests made so far; level: of each test;
     chosen_by, held_out: how many skill questions; total_answers: what is to be asked at most,
     answers: how many came (stored ones included); is_search: whether later settings were chosen by
     earlier scores.
@@ -141,6 +151,7 @@ class SweepState:
     seconds: float = 0.0
     now: str = ""
     recheck: Recheck | None = None
+    floors: Mapping[str, float] = field(default_factory=dict)
     ending: Ending = "running"
 
     def row(self, label: str) -> SweepRow:
@@ -162,7 +173,7 @@ class SweepState:
         """The rows: the winner, then by score, those that are out at the end."""
 
         def rank(row: SweepRow) -> tuple[bool, bool, float]:
-            score = row.correct / row.n if row.n else -1.0
+            score = row.score.score if row.n else -1.0
             return row.label != self.winner, row.is_out, -score
 
         return tuple(sorted(self.rows, key=rank))
@@ -196,6 +207,16 @@ class SweepState:
                 "It was not checked on held-out questions, because the sweep was "
                 f"{'stopped' if self.ending == 'stopped' else 'out of time'}; run the same again "
                 "to go on."
+            )
+        low = [
+            domain
+            for domain, score in best.domains.items()
+            if domain in self.floors and score.n and score.score <= self.floors[domain]
+        ]
+        if low:
+            said.append(
+                f"On {', '.join(low)} the best is not above what nonsense gets: no choice there "
+                "means anything."
             )
         if self.ending != "running":
             said.append(self._told_apart())
@@ -254,6 +275,7 @@ class SweepState:
             "level": self.level,
             "winner": self.winner,
             "not_worse": list(self.not_worse),
+            "floors": dict(self.floors),
             "recheck": None if self.recheck is None else self.recheck.to_dict(),
             "rows": [row.to_dict() for row in self.rows],
             "seconds": self.seconds,
@@ -313,7 +335,7 @@ def _rechecked(recheck: Recheck, best: SweepRow, is_start: bool) -> list[str]:
     return said
 
 
-def _interval(score: DomainScore) -> str:
+def _interval(score: Average) -> str:
     low, high = score.ci95
     return f"{score.score:.3f} [{low:.3f}, {high:.3f}]"
 

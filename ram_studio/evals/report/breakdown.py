@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from ram_studio.evals.report.tables import Answer, DomainScore, EvalReport, outcomes
+from ram_studio.evals.report.score import DomainScore
+from ram_studio.evals.report.tables import Answer, EvalReport, outcomes
 from ram_studio.evals.suites.instructions import accuracies
 
 

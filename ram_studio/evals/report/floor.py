@@ -4,17 +4,24 @@ Every question is also "answered" by gibberish (seeded, of common words) and by 
 always say the same: a repeated word, no call, a number, and the suite's own most frequent right
 answer. The best of them is the floor: a model at or below it cannot be told from one that
 understands nothing.
+
+Which of them got a question right is kept with every answer to it (`Verdict.facts`), so that a
+report has its floor wherever its answers come from.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ram_studio.evals.question import Question
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites import ALL_SUITES
+
+FACT = "nonsense"
+"""The key in `Verdict.facts`: the answerers of nonsense that got the question right."""
 
 _WORDS = (
     "the of and to in a is that for it as was with be by on not he his but at are this have from or"
@@ -24,39 +31,66 @@ _SEEDS = (1, 2)
 _ALWAYS = ("the the the the the the the the", "[]", "0", "yes")
 
 
-def floors(asked: Mapping[str, Sequence[Question]], code: CodeSwitch = "auto") -> dict[str, float]:
-    """Return the floor of each domain: the best share of right answers that nonsense gets.
+class Nonsense:
+    """The answerers of nonsense, each asked a question once.
 
     Args:
-        asked: questions by suite. code: see `sandbox.check_code_allowed`; where a suite runs what
-            was written, one gibberish and one constant are enough to wait for.
-
-    Raises: EvaluationError when code may not run here.
+        asked: all questions by suite: the most frequent right answer is chosen among them.
+        code: see `sandbox.check_code_allowed`; where a suite runs what was written, one gibberish
+            and one constant are enough to wait for.
     """
-    found: dict[str, float] = {}
-    for name, questions in asked.items():
-        suite = ALL_SUITES[name]
-        by_domain: dict[str, list[Question]] = {}
-        for question in questions:
-            by_domain.setdefault(question.domain, []).append(question)
-        for domain, own in by_domain.items():
-            best = 0
-            for said in _answerers(own, is_slow=suite.runs_code):
-                right = sum(
-                    suite.judge(question, text, code).is_correct
-                    for question, text in zip(own, said, strict=True)
-                )
-                best = max(best, right)
-            found[domain] = best / len(own)
+
+    def __init__(self, asked: Mapping[str, Sequence[Question]], code: CodeSwitch = "auto") -> None:
+        self._code = code
+        self._usual = {
+            (name, domain): Counter(gold).most_common(1)[0][0]
+            for name, own in asked.items()
+            for domain, gold in _golds(own).items()
+        }
+        self._known: dict[tuple[str, str], list[str]] = {}
+
+    def right(self, suite: str, question: Question) -> list[str]:
+        """Return the names of the answerers that get a question right.
+
+        Raises: EvaluationError when code may not run here.
+        """
+        key = (suite, question.digest)
+        if key not in self._known:
+            self._known[key] = self._judged(suite, question)
+        return self._known[key]
+
+    def _judged(self, suite: str, question: Question) -> list[str]:
+        judge, is_slow = ALL_SUITES[suite].judge, ALL_SUITES[suite].runs_code
+        seeds, always = (_SEEDS[:1], _ALWAYS[:1]) if is_slow else (_SEEDS, _ALWAYS)
+        said = {f"gibberish {seed}": _gibberish(f"{seed}/{question.id}") for seed in seeds}
+        said |= {f"always {text!r}": text for text in always}
+        usual = self._usual[suite, question.domain]
+        # The constant is part of the name: other questions may have another one.
+        said[f"usual {usual[:80]!r}"] = usual
+        return [name for name, text in said.items() if judge(question, text, self._code).is_correct]
+
+
+def _golds(questions: Sequence[Question]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for question in questions:
+        found.setdefault(question.domain, []).append(question.gold)
     return found
 
 
-def _answerers(questions: Sequence[Question], *, is_slow: bool) -> list[list[str]]:
-    """Return what each answerer says to every question."""
-    seeds, always = (_SEEDS[:1], _ALWAYS[:1]) if is_slow else (_SEEDS, _ALWAYS)
-    gibberish = [[_gibberish(f"{seed}/{question.id}") for question in questions] for seed in seeds]
-    usual, _ = Counter(question.gold for question in questions).most_common(1)[0]
-    return [*gibberish, *([text] * len(questions) for text in (*always, usual))]
+def floor_of(facts: Iterable[Mapping[str, Any]]) -> float | None:
+    """Return the best share of right answers that an answerer of nonsense gets.
+
+    Args:
+        facts: of one answer to each question; None where one does not tell, or there is none.
+    """
+    right: Counter[str] = Counter()
+    total = 0
+    for fact in facts:
+        if FACT not in fact:
+            return None
+        right.update(fact[FACT])
+        total += 1
+    return max(right.values(), default=0) / total if total else None
 
 
 def _gibberish(seed: str) -> str:

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import UNSCORED, Finish, Question, Reply, Verdict
+from ram_studio.evals.report.floor import FACT, floor_of
+from ram_studio.evals.report.score import Average, DomainScore, number
+from ram_studio.evals.suites import apart
 from ram_studio.evals.suites.demo.tasks import RETENTION_DOMAIN, SKILL_DOMAINS
 
 if TYPE_CHECKING:
@@ -17,57 +20,6 @@ if TYPE_CHECKING:
 
 # A difference with a larger McNemar p than this is reported as within noise.
 SIGNIFICANCE = 0.05
-
-
-@dataclass(frozen=True)
-class DomainScore:
-    """How many of `n` answers are right, and how far chance alone could move that."""
-
-    n: int
-    correct: int
-
-    @staticmethod
-    def of(answers: Iterable["Answer"]) -> "DomainScore":
-        """Return the score of these answers; questions that were not answered are left out."""
-        marks = [answer.is_correct for answer in answers if answer.is_scored]
-        return DomainScore(len(marks), sum(marks))
-
-    @property
-    def score(self) -> float:
-        """Fraction of right answers, 0 to 1; NaN for n = 0."""
-        return self.correct / self.n if self.n else math.nan
-
-    @property
-    def stderr(self) -> float:
-        """Binomial standard error sqrt(p (1 - p) / n). 0 at p = 0 and 1: trust `ci95` there."""
-        return math.sqrt(self.score * (1.0 - self.score) / self.n) if self.n else math.nan
-
-    @property
-    def ci95(self) -> tuple[float, float]:
-        """95 % Wilson interval of the score; (0, 1) for n = 0."""
-        from scipy.stats import binomtest
-
-        if not self.n:
-            return 0.0, 1.0
-        interval = binomtest(self.correct, self.n).proportion_ci(0.95, method="wilson")
-        return float(interval.low), float(interval.high)
-
-    def interval(self) -> dict[str, float | None]:
-        """Return {"score", "low95", "high95"} for a table's row; None where nothing was asked."""
-        if not self.n:
-            return {"score": None, "low95": None, "high95": None}
-        low, high = self.ci95
-        return {"score": self.score, "low95": low, "high95": high}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return {"n", "correct", "score", "stderr", "ci95": [low, high]}."""
-        return {
-            "n": self.n,
-            "correct": self.correct,
-            "score": _number(self.score),
-            "stderr": _number(self.stderr),
-            "ci95": list(self.ci95),
-        }
 
 
 @dataclass(frozen=True)
@@ -131,14 +83,15 @@ class ModelResult:
     ) -> "ModelResult":
         """Return the row of these answers; seconds: of all, None for the sum of each one's.
 
-        suites: of demo alone the skills make the average, of others every domain.
+        suites: every domain of theirs is a skill, but those that they keep apart.
         """
         answers: dict[str, list[Answer]] = {}
         for question, answer in answered:
             answers.setdefault(question.domain, []).append(answer)
         if seconds is None:
             seconds = sum(a.seconds or 0.0 for own in answers.values() for a in own)
-        skills = SKILL_DOMAINS if tuple(suites) == ("demo",) else tuple(answers)
+        beside = apart(suites)
+        skills = tuple(domain for domain in answers if domain not in beside)
         fixed = {domain: tuple(own) for domain, own in answers.items()}
         return ModelResult(name, path, fixed, seconds, skills, health)
 
@@ -148,17 +101,15 @@ class ModelResult:
         return {domain: DomainScore.of(answers) for domain, answers in self.answers.items()}
 
     @property
-    def average(self) -> float:
-        """Mean score of the skill domains; the retention domain is not part of it."""
-        own = [value for domain, value in self.domains.items() if domain in self.skills]
-        scores = [value.score for value in own if value.n]
-        return sum(scores) / len(scores) if scores else math.nan
+    def over_skills(self) -> Average:
+        """The mean of the skills' scores; what stands apart from them is no part of it."""
+        own = self.domains
+        return Average(tuple(own[domain] for domain in own if domain in self.skills))
 
     @property
-    def over_skills(self) -> DomainScore:
-        """Right answers to all questions of the skill domains."""
-        own = [value for domain, value in self.domains.items() if domain in self.skills]
-        return DomainScore(sum(score.n for score in own), sum(score.correct for score in own))
+    def average(self) -> float:
+        """Mean score of the skill domains, see `over_skills`; NaN where none was asked."""
+        return self.over_skills.score
 
     @property
     def retention(self) -> float:
@@ -167,16 +118,17 @@ class ModelResult:
         return scores[RETENTION_DOMAIN].score if RETENTION_DOMAIN in scores else math.nan
 
     def to_dict(self) -> dict[str, Any]:
-        """Return {"path", "domains", "average", "retention", "seconds", "outcomes"}, "health" if
-        measured.
+        """Return {"path", "domains", "average", "average_ci95", "retention", "seconds",
+        "outcomes"}, "health" if measured.
 
         An average over no domain is None (NaN is not JSON).
         """
         result = {
             "path": self.path,
             "domains": {domain: value.to_dict() for domain, value in self.domains.items()},
-            "average": _number(self.average),
-            "retention": _number(self.retention),
+            "average": number(self.average),
+            "average_ci95": list(self.over_skills.ci95),
+            "retention": number(self.retention),
             "seconds": self.seconds,
             "outcomes": {d: outcomes(answers) for d, answers in self.answers.items()},
         }
@@ -201,16 +153,12 @@ def outcomes(answers: Iterable[Answer]) -> dict[str, int]:
     }
 
 
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
 @dataclass(frozen=True)
 class EvalReport:
     """Models scored on the same prompts: suite, seed and items per domain, one result per model.
 
-    floors: by domain the share of right answers that nonsense gets, see `floor.floors`; without an
-    entry where it is not known.
+    floors: by domain the share of right answers that nonsense gets, see `floor`; without an entry
+    where it is not known.
     """
 
     suite: str
@@ -226,15 +174,28 @@ class EvalReport:
         seed: int,
         asked: Mapping[str, Sequence[Question]],
         models: dict[str, ModelResult],
-        floors: Mapping[str, float] | None = None,
     ) -> "EvalReport":
-        """Return the report of these questions by suite; n is that of the largest domain."""
+        """Return the report of these questions by suite; n is that of the largest domain.
+
+        Its floors are those that the answers tell.
+        """
         items: dict[str, list[Question]] = {}
         for question in (q for questions in asked.values() for q in questions):
             items.setdefault(question.domain, []).append(question)
         n = max((len(questions) for questions in items.values()), default=0)
         fixed = {domain: tuple(questions) for domain, questions in items.items()}
-        return EvalReport(",".join(suites), seed, n, fixed, models, floors or {})
+        floors = {
+            domain: floor
+            for domain, questions in fixed.items()
+            if (floor := _floor(models, domain, len(questions))) is not None
+        }
+        return EvalReport(",".join(suites), seed, n, fixed, models, floors)
+
+    @property
+    def skills(self) -> tuple[str, ...]:
+        """The domains that make the average; the others are shown beside it."""
+        named = {domain for model in self.models.values() for domain in model.skills}
+        return tuple(domain for domain in self.items if domain in named)
 
     def to_dict(self) -> dict[str, Any]:
         """Return {"suite", "seed", "n", "floors", "models": {NAME: {...}}}, without answers."""
@@ -261,13 +222,21 @@ class EvalReport:
                 "domain": domain,
                 "n": score.n,
                 "correct": score.correct,
-                "stderr": _number(score.stderr),
+                "stderr": number(score.stderr),
                 **score.interval(),
             }
             for name, result in self.models.items()
             for domain, score in result.domains.items()
         ]
         return DataFrame(rows, columns=columns)
+
+
+def _floor(models: Mapping[str, ModelResult], domain: str, count: int) -> float | None:
+    """Return a domain's floor, of each question by the first model whose answer tells it."""
+    rows = [model.answers[domain] for model in models.values()]
+    return floor_of(
+        next((row[i].facts for row in rows if FACT in row[i].facts), {}) for i in range(count)
+    )
 
 
 @dataclass(frozen=True)

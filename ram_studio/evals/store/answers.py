@@ -304,8 +304,14 @@ class AnswerStore:
                 " AND finish NOT IN ('failed', 'refused', 'too long')"
                 " GROUP BY id ORDER BY id DESC"
             ).fetchall()
-        found = [dict(zip(_RUN, row, strict=True)) for row in rows]
+            tallies = self._connection.execute(
+                "SELECT run, domain, count(*), sum(is_correct) FROM answers"
+                " WHERE finish NOT IN ('failed', 'refused', 'too long')"
+                " GROUP BY run, domain"
+            ).fetchall()
+        found = [dict(zip(_RUN, row, strict=False)) for row in rows]
         for run in found:
+            run["domains"] = {d: (n, right) for i, d, n, right in tallies if i == run["id"]}
             run["settings"] = json.loads(run["settings"])
             run["merge"] = None if run["merge"] is None else json.loads(run["merge"])
         return [StoredRun(**run) for run in found]

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from ram_studio.checkpoints.record.merge_log import PastMerge, past_merges
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question
-from ram_studio.evals.report.tables import Answer, DomainScore, EvalReport, ModelResult
+from ram_studio.evals.report.score import Average, DomainScore
+from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
 from ram_studio.evals.store.answers import AnswerStore, StoredAnswer, StoredRun
-from ram_studio.evals.suites import HEALTH
+from ram_studio.evals.suites import HEALTH, apart
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -25,7 +26,8 @@ _COLUMNS = (
 def history(store: str | Path | None = None) -> DataFrame:
     """Return what was evaluated and merged before, the newest first, one row per run.
 
-    A merge that was never asked anything has a row without a run. method, settings and agents (by
+    score is the mean over the suite's skills, as everywhere. A merge that was never asked anything
+    has a row without a run. method, settings and agents (by
     name rho, lambda and effective_lambda) are those of the merge, empty for other models.
 
     Args:
@@ -50,9 +52,9 @@ def history(store: str | Path | None = None) -> DataFrame:
             "model": run.model,
             "suite": run.suite,
             "suite_version": run.suite_version,
-            "n": run.answered,
-            "correct": run.correct,
-            **DomainScore(run.answered, run.correct).interval(),
+            "n": score_of(run).n,
+            "correct": score_of(run).correct,
+            **score_of(run).interval(),
             "seconds": run.seconds,
             "fingerprint": run.fingerprint,
             "path": run.path,
@@ -98,6 +100,13 @@ def merge_of(run: StoredRun) -> PastMerge | None:
         agents=run.merge.get("agents", {}),
         seconds=run.merge.get("seconds", 0.0),
     )
+
+
+def score_of(run: StoredRun) -> Average:
+    """Return a run's average over its suite's skills, as a check shows it."""
+    beside = apart([run.suite])
+    own = [DomainScore(*tally) for domain, tally in run.domains.items() if domain not in beside]
+    return Average(tuple(own))
 
 
 def find_runs(store: AnswerStore, ids: Sequence[int]) -> list[StoredRun]:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ram_studio.evals.question import Question, Reply, Verdict
@@ -50,7 +50,8 @@ class StoredAnswer:
 class StoredRun:
     """A run with its tally.
 
-    answered: how many answers (what was not asked has none), correct: the right ones of them.
+    answered: how many answers (what was not asked has none), correct: the right ones of them;
+    domains: the same two by domain.
     merge: how a model that was merged in memory was made, see `AnswerStore.open_run`.
     """
 
@@ -66,3 +67,4 @@ class StoredRun:
     correct: int
     seconds: float
     merge: Mapping[str, Any] | None = None
+    domains: Mapping[str, tuple[int, int]] = field(default_factory=dict)

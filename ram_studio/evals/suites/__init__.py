@@ -5,7 +5,7 @@ is the example agents' own suite; `health` (numbers without right answers) is no
 questions, see `ram_studio.evals.suites.health`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ram_studio.errors import EvaluationError
@@ -26,6 +26,7 @@ __all__ = [
     "HEALTH",
     "Suite",
     "SuiteSettings",
+    "apart",
     "offered",
     "register",
     "suite_names",
@@ -54,6 +55,11 @@ def offered(suite: Suite) -> Iterator[None]:
         yield
     finally:
         del GENERAL_SUITES[suite.name], ALL_SUITES[suite.name]
+
+
+def apart(suites: Iterable[str]) -> frozenset[str]:
+    """Return the domains of these suites that are no part of the average."""
+    return frozenset(d for name in suites if name in ALL_SUITES for d in ALL_SUITES[name].apart)
 
 
 def suite_names(given: str | Sequence[str], *, health: bool = False) -> tuple[str, ...]:

@@ -38,7 +38,8 @@ class Suite:
     version: raised whenever a question or the judging changes, so that old answers are not reused.
     make: settings -> questions, the same ones for the same settings. judge: (question, visible
     answer, code switch) -> verdict; never raises, whatever the answer holds.
-    runs_code: judging executes what the model wrote.
+    runs_code: judging executes what the model wrote. apart: domains that are shown beside the
+    average and are no part of it.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Suite:
     make: Callable[[SuiteSettings], Sequence[Question]]
     judge: Callable[[Question, str, CodeSwitch], Verdict]
     runs_code: bool = False
+    apart: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=16)
@@ -72,12 +74,18 @@ def shipped(
     """Return the `make` of a suite whose questions are shipped: the same ones whatever the seed.
 
     Args:
-        asked: row of the file -> prompt, gold, spec and what else a question has of its own.
+        asked: row of the file -> prompt, gold, spec and what else a question has of its own, such
+            as a domain other than the suite's name.
     """
 
     def make(settings: SuiteSettings) -> tuple[Question, ...]:
         questions = [
-            Question(row["id"], name, row["category"], max_new_tokens=max_new_tokens, **asked(row))
+            Question(
+                row["id"],
+                category=row["category"],
+                max_new_tokens=max_new_tokens,
+                **{"domain": name, **asked(row)},
+            )
             for row in load_data(name)[1]
         ]
         return balanced(questions, settings.limit)

@@ -10,8 +10,8 @@ These are the rules of the Berkeley Function Calling Leaderboard's checker; wher
 differ is listed and counted in tests/evals/test_bfcl_agreement.py.
 
 Irrelevance is passed by saying anything that is not a call, so a model that calls nothing at all
-passes it too: read it beside the other four. An answer that was cut off, or only repeats itself,
-does not pass it. An empty answer is wrong everywhere.
+passes it too: it is a domain of its own, beside the average. An answer that was cut off, or only
+repeats itself, does not pass it. An empty answer is wrong everywhere.
 """
 
 import re
@@ -43,6 +43,7 @@ def _asked(row: dict[str, Any]) -> dict[str, Any]:
         "prompt": row["request"],
         "gold": "; ".join(_written(call) for call in row["calls"]) or "(no call)",
         "spec": row["calls"],
+        "domain": IRRELEVANCE if row["category"] == IRRELEVANCE else "tool",
         "must_end": row["category"] == IRRELEVANCE,
         "tools": tuple(
             {"type": "function", "function": {"name": name, **functions[name]}}
@@ -170,4 +171,11 @@ def _plain(text: str) -> str:
     return _IGNORED.sub("", text).lower().replace("'", '"')
 
 
-SUITE = Suite("tool", 4, "Tool use", shipped("tool", MAX_NEW_TOKENS, _asked), judge)
+SUITE = Suite(
+    "tool",
+    5,
+    "Tool use",
+    shipped("tool", MAX_NEW_TOKENS, _asked),
+    judge,
+    apart=(IRRELEVANCE,),
+)

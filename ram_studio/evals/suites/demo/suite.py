@@ -3,7 +3,14 @@
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.demo.house_style import without_full_stop
-from ram_studio.evals.suites.demo.tasks import DOMAINS, Item, Split, make_items, score
+from ram_studio.evals.suites.demo.tasks import (
+    DOMAINS,
+    RETENTION_DOMAIN,
+    Item,
+    Split,
+    make_items,
+    score,
+)
 from ram_studio.evals.suites.suite import Suite, SuiteSettings
 
 DEFAULT_LIMIT = 300
@@ -41,4 +48,4 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     return Verdict(score(question.spec, text if plain is None else plain))
 
 
-SUITE = Suite("demo", 2, "Example agents", make, judge)
+SUITE = Suite("demo", 2, "Example agents", make, judge, apart=(RETENTION_DOMAIN,))
