@@ -6,6 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from ram_studio.app.session import Loaded
 from ram_studio.app.tune.profile import build_profile
 from ram_studio.checkpoints.record.sketch_file import load_sketch
@@ -53,15 +55,23 @@ def skill_table(example: str) -> Path | None:
 
 
 @lru_cache(maxsize=len(FOLDERS))
-def example_profile(example: str) -> dict[str, Any]:
-    """Return the client profile of a shipped set; computed once."""
+def example_profile(example: str) -> str:
+    """Return the client profile of a shipped set as JSON; computed once."""
     profile = build_profile(load_example(example).sketch, example=example)
     profile["skills_at"] = f"ram/skills/{example}.json" if skill_table(example) else None
-    return profile
+    return _as_text(profile)
 
 
-def profile_of(loaded: Loaded) -> dict[str, Any]:
-    """Return the client profile of whatever is loaded."""
+def profile_of(loaded: Loaded) -> str:
+    """Return the client profile of whatever is loaded, as JSON.
+
+    Text, because Gradio looks at every number of a nested value for files: 60 ms a visitor.
+    """
     if loaded.example is not None:
         return example_profile(loaded.example)
-    return build_profile(loaded.sketch)
+    return _as_text(build_profile(loaded.sketch))
+
+
+def _as_text(profile: dict[str, Any]) -> str:
+    # As Gradio writes JSON: what is not finite becomes null, which every browser reads.
+    return orjson.dumps(profile).decode()
