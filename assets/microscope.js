@@ -1,8 +1,8 @@
 // The microscope: a drawer over the outcome, so that the line of epsilon stays in sight and cells flip
 // while it is dragged. The server sends weights and texts; which of them count is decided here.
 import { focusRows } from "./canvas/stage.js";
-import { onPaint, state } from "./canvas/store.js";
-import { layerTitle, rowName } from "./canvas/words.js";
+import { onPaint, redraw, state } from "./canvas/store.js";
+import { layerTitle } from "./canvas/words.js";
 import { marker, named, put } from "./nodes.js";
 
 const PAUSE = 300;
@@ -12,7 +12,8 @@ let root = null;
 let data = null;
 let at = 0;
 let timer = 0;
-let layer = ""; // that was pressed
+let asked = ""; // a layer that was pressed, or "TENSOR ELEMENT"
+let layer = ""; // in the head
 let drawnFor = null; // the point of the ladder that the cells show
 
 export const mountScope = (element, props, watch) => {
@@ -32,6 +33,17 @@ const isOpen = () => document.body.classList.contains("scope-open");
 // Show a layer's weights; the keyboard goes into the drawer.
 export const openScope = (name) => {
   layer = name;
+  ask(name);
+};
+
+// Show a weight: { tensor, element }.
+export const openWeight = ({ tensor, element }) => {
+  layer = "";
+  ask(`${tensor} ${element}`);
+};
+
+const ask = (place) => {
+  asked = place;
   document.body.classList.add("scope-open");
   data = null;
   drawHead();
@@ -39,11 +51,23 @@ export const openScope = (name) => {
 };
 
 // Read by Gradio when the button above is pressed.
-export const askedLayer = () => layer;
+export const askedPlace = () => asked;
 
 export const closeScope = () => {
-  document.body.classList.remove("scope-open");
+  leaveScope();
   focusRows();
+};
+
+// Other models were loaded: the weights shown are none of theirs.
+export const leaveScope = () => {
+  document.body.classList.remove("scope-open");
+  see(null);
+};
+
+// Links carry the weight that is looked at.
+const see = (weight) => {
+  state.weight = weight;
+  redraw();
 };
 
 // After Tune's settings or the models changed: the same weights again, if anybody sees them.
@@ -60,6 +84,7 @@ const setData = (value) => {
   const isSame = data !== null && parsed?.tensor === data.tensor && parsed.elements[at]?.at === data.elements[at]?.at;
   data = parsed && parsed.elements ? parsed : null;
   if (!root || !data) return;
+  layer = data.layer;
   // Whoever looks at a weight keeps it when the numbers are renewed.
   const held = root.contains(document.activeElement);
   if (!isSame) at = Math.min(data.focus, data.elements.length - 1);
@@ -87,7 +112,7 @@ const drawHead = () => {
   root.replaceChildren();
   const head = put(root, "header", { class: "scope-head-line" });
   const words = put(head, "div");
-  put(words, "h3", {}, `Microscope · ${layerTitle(layer || rowName(""))}`);
+  put(words, "h3", {}, `Microscope${layer && ` · ${layerTitle(layer)}`}`);
   put(words, "p", { class: "fine facts" }, data ? data.facts : "Reading the files …");
   const close = put(head, "button", { type: "button", class: "cv-btn cv-icon", id: "close-microscope", "aria-label": "Close the microscope" }, "×");
   close.addEventListener("click", closeScope);
@@ -178,6 +203,7 @@ const pointAt = (i, force) => {
   const box = cell(i);
   box.setAttribute("aria-selected", "true");
   box.tabIndex = 0;
+  if (isOpen()) see({ tensor: data.tensor, element: data.elements[at].index });
   drawDetail(root.querySelector(".scope-detail"));
 };
 

@@ -1,10 +1,11 @@
 // Moving between the steps, the theme, and what a browser tab remembers.
-import { askedLayer, mountScope } from "./microscope.js";
+import { pageLink } from "./link.js";
+import { askedPlace, mountScope } from "./microscope.js";
 import * as numbers from "./numbers.js";
 import { present } from "./canvas/canvas.js";
 import { outcomeOf } from "./canvas/outcome.js";
 import {
-  copyLink, hasProfile, mergeMethod, mount, remember, setProfile, settings, show, update,
+  copyLink, hasProfile, lookAt, mergeMethod, mount, mountMeasured, remember, setProfile, settings, show, update,
 } from "./tune.js";
 
 const STEPS = ["load", "tune", "merge", "check"];
@@ -28,20 +29,10 @@ const go = (step) => {
   if (step === "tune") show();
   if (moved) tab("step", step);
   document.getElementById("open-history")?.toggleAttribute("data-current", step === "history");
-  if (step === "history") address(step);
+  if (step === "history") history.replaceState(history.state, "", pageLink(window.location.href, step));
   else if (step !== "load") remember();
   // Figures drawn while their step was hidden measure themselves again.
   requestAnimationFrame(() => window.dispatchEvent(new Event("resize")));
-};
-
-// A page of the past has an address of its own; the steps' is made of the settings.
-const address = (step) => {
-  const url = new URL(window.location.href);
-  const theme = url.searchParams.get("__theme");
-  url.search = "";
-  url.searchParams.set("step", step);
-  if (theme) url.searchParams.set("__theme", theme);
-  history.replaceState(history.state, "", url);
 };
 
 // Go to a step as if its button in the stepper was pressed, with whatever else that does.
@@ -92,19 +83,19 @@ const answerTwins = () => {
   };
 };
 
-// After the first answer of the server: where to start. A link opens Tune, a reload the same step
-// with the job that still runs: `job` names the button that shows it again.
-const enter = (job) => {
+// After the first answer of the server: where to start. A link opens its step, or Tune; a reload the same
+// step with the job that still runs: `job` names the button that shows it again. view: what the link
+// says, as deep_link.py understood it.
+const enter = ({ job, view }) => {
   window.RAM_ENTERED = true; // back.html.j2 need not tell any more that this page is coming
   answerTwins();
   if (job) document.getElementById(job)?.click();
   go(document.body.dataset.step || "load");
   const [entry] = performance.getEntriesByType("navigation");
   const last = entry && entry.type === "reload" ? known(tab("step")) : null;
-  const query = new URL(window.location.href).searchParams;
-  const asked = PAGES.includes(known(query.get("step"))) ? known(query.get("step")) : null;
-  const linked = query.has("example") ? "tune" : null;
-  const step = PAGES.includes(last) ? last : asked || linked;
+  const linked = new URL(window.location.href).searchParams.has("example") ? "tune" : null;
+  const step = PAGES.includes(last) ? last : view.step || linked;
+  lookAt(view);
   // Without models there is nothing to show but the past.
   if (!step || !(hasProfile() || step === "history")) return;
   open(step);
@@ -137,6 +128,6 @@ else start();
 
 // What the page's events and its tests call: Gradio runs snippets of script, which cannot import.
 window.RAM = {
-  ...numbers, askedLayer, copyLink, enter, go, mergeMethod, mount, mountScope, open, outcomeOf, setProfile,
+  ...numbers, askedPlace, copyLink, enter, go, mergeMethod, mount, mountMeasured, mountScope, open, outcomeOf, setProfile,
   settings, tabKey, update,
 };

@@ -1,9 +1,12 @@
 // The Tune step on the app's page: the canvas, Gradio's sliders as the values of record, and links.
-import { mountCanvas, relayout, reset, setCanvasProfile, setTable } from "./canvas/canvas.js";
+import { focusAgent, mountCanvas, relayout, reset, setCanvasProfile, setTable } from "./canvas/canvas.js";
 import { recipeOf } from "./canvas/methods.js";
+import { setPin } from "./canvas/pin.js";
+import { withRows } from "./canvas/table.js";
 import { accept, onChange, onPaint, redraw, sameSettings, shown, state } from "./canvas/store.js";
 import { drawDetails, mountDetails } from "./details.js";
-import { openScope, settingsRest } from "./microscope.js";
+import { linkOf } from "./link.js";
+import { leaveScope, openScope, openWeight, settingsRest } from "./microscope.js";
 import { epsilon } from "./numbers.js";
 
 const REST = 120; // ms after which the sliders follow a move
@@ -30,6 +33,7 @@ export const mount = (element, props, watch) => {
   });
   mountDetails(dialog, redraw);
   onPaint(paintElsewhere);
+  onPaint(rememberView);
   onChange(follow);
   // Whatever is pressed next finds the sliders where the canvas is.
   document.addEventListener("pointerup", record);
@@ -52,13 +56,36 @@ export const setProfile = (value) => {
   const profile = parsed && parsed.agents ? parsed : null;
   if (!root) return;
   setCanvasProfile(profile);
+  leaveScope();
   if (!profile) return;
   settingsRest();
   // A file of its own: the counts are there before it, and sessions do not carry it.
   if (profile.skills_at) {
-    fetch(profile.skills_at).then((answer) => answer.json()).then((table) => setTable(profile, table))
+    fetch(profile.skills_at).then((answer) => answer.json()).then((table) => { shipped = { profile, table }; tellTable(); })
       .catch(() => {}); // the page is being left: nothing is shown as measured
   }
+};
+
+// ---------------------------------------------------------------- what is measured
+
+let shipped = null; // the table of a profile, when it has come
+let more = null; // what was measured since
+
+// Gradio calls this when the panel is mounted: rows that the visitor's own work added.
+export const mountMeasured = (props, watch) => {
+  const take = () => {
+    more = typeof props.value === "string" && props.value ? JSON.parse(props.value) : props.value;
+    tellTable();
+  };
+  watch("value", take);
+  take();
+};
+
+const tellTable = () => {
+  if (!shipped || shipped.profile !== state.profile) return;
+  const { profile, table } = shipped;
+  const isOfThese = more && more.prompts && more.prompts.join("\n") === table.prompts.join("\n");
+  setTable(profile, isOfThese ? withRows(table, more) : table);
 };
 
 // ---------------------------------------------------------------- the values of record
@@ -109,19 +136,7 @@ export const show = () => { if (root && state.profile) relayout(); };
 
 // ---------------------------------------------------------------- links
 
-const link = () => {
-  const { profile, settings: { point, r, alpha, method } } = state;
-  const url = new URL(window.location.href);
-  const theme = url.searchParams.get("__theme");
-  url.search = "";
-  if (profile?.example) url.searchParams.set("example", profile.example);
-  url.searchParams.set("epsilon", String(profile ? profile.ladder[point] : 1e-5));
-  url.searchParams.set("r", String(r));
-  url.searchParams.set("alpha", String(alpha));
-  url.searchParams.set("rule", method);
-  if (theme) url.searchParams.set("__theme", theme);
-  return url;
-};
+const link = () => linkOf(window.location.href, document.body.dataset.step, state);
 
 let writing = 0;
 export const remember = () => {
@@ -129,6 +144,25 @@ export const remember = () => {
   writing = setTimeout(() => {
     if (state.profile && document.body.dataset.step !== "load") history.replaceState(history.state, "", link());
   }, WRITE);
+};
+
+// What a link carries besides the settings.
+const VIEW = ["pin", "focus", "weight", "lesson"];
+let viewed = {};
+const rememberView = () => {
+  if (VIEW.every((key) => viewed[key] === state[key])) return;
+  viewed = Object.fromEntries(VIEW.map((key) => [key, state[key]]));
+  remember();
+};
+
+// Show what a link says, as deep_link.py understood it.
+export const lookAt = ({ pin, focus, tensor, element, lesson }) => {
+  if (!state.profile) return;
+  viewed = {};
+  state.lesson = lesson;
+  if (pin) setPin(pin);
+  focusAgent(focus);
+  if (tensor) openWeight({ tensor, element });
 };
 
 const say = (text) => {
@@ -139,6 +173,7 @@ const say = (text) => {
 };
 
 export const copyLink = async () => {
+  if (!state.profile) return;
   const url = link().toString();
   history.replaceState(history.state, "", url);
   try {

@@ -61,6 +61,7 @@ export const setCanvasProfile = (profile) => {
   state.profile = profile;
   state.pin = null;
   state.layer = null;
+  state.weight = null;
   if (!profile) return;
   state.settings = clean(state.settings);
   if (state.focus >= profile.agents.length) state.focus = null;

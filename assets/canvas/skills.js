@@ -13,9 +13,10 @@ const MIDDLE = 8; // y of the line
 let box = null;
 let rows = [];
 let where = null;
+let measure = null;
 
 export const mountSkills = (column) => {
-  box = put(column, "div", { class: "cv-skills" });
+  box = put(column, "div", { class: "cv-skills", "data-part": "skills" });
   onPaint(paintSkills);
 };
 
@@ -42,7 +43,11 @@ export const setSkills = () => {
   put(item("merge, 95 %"), "rect", { x: "4", y: "0", width: "4", height: "12", rx: "1", class: "cv-merge" });
   const list = put(box, "div", { class: "cv-skill-list" });
   rows = skills.domains.map((name, domain) => mountRow(list, name, domain));
-  where = put(box, "p", { class: "cv-where" });
+  const line = put(box, "div", { class: "cv-where-line" });
+  where = put(line, "p", { class: "cv-where" });
+  // The app's: merge this setting and ask. An exported page has none.
+  measure ||= document.getElementById("measure-box");
+  if (measure) line.append(measure);
 };
 
 const mountRow = (list, name, domain) => {
@@ -112,7 +117,9 @@ const fillTip = (tip, skills, item) => {
 const paintSkills = () => {
   const { near, nearPinned } = shown;
   const { skills } = state.profile;
-  if (!skills || !near) return;
+  if (!skills) return;
+  box.dataset.measured = near ? (near.isExact ? "here" : "nearest") : "none";
+  if (!near) return;
   for (const row of rows) if (row.width) paintRow(row, skills, near, nearPinned?.row || null);
   box.classList.toggle("near", !near.isExact);
   const key = near.isExact ? "exact" : settingsText(state.profile, settingsOf(near.row));
@@ -139,6 +146,7 @@ const paintRow = (row, skills, near, pinned) => {
   row.interval.setAttribute("width", (high - low) * row.width);
   row.merge.setAttribute("transform", `translate(${(right / skills.n) * row.width} 0)`);
   if (isFirst) requestAnimationFrame(() => requestAnimationFrame(() => row.merge.classList.add("cv-moves")));
+  Object.assign(row.row.dataset, { right, asked: skills.n, measured: near.isExact ? "here" : "nearest" });
   row.percent.textContent = brief(right / skills.n, 0);
   row.of.textContent = `${right}/${skills.n}`;
   const before = pinned ? scoreOf(skills, pinned, row.domain) : null;

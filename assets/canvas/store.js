@@ -7,6 +7,8 @@ export const state = {
   pin: null, // settings of A
   focus: null, // an agent
   layer: null, // a row that is pointed at
+  weight: null, // under the microscope: { tensor, element }
+  lesson: null, // its number, when one is being read
   barsOf: "all", // overlap bars are shares of "all" or of "changed" weights
 };
 

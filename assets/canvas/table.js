@@ -35,6 +35,17 @@ export const skillsOf = (table, profile) => {
   return skills;
 };
 
+// A table with the merges of another one on the same questions: those measured since, which come first.
+export const withRows = (table, more) => {
+  const answers = table.answers.map((texts) => [...texts]);
+  const place = (i, text) => {
+    const known = answers[i].indexOf(text);
+    return known < 0 ? answers[i].push(text) - 1 : known;
+  };
+  const rows = more.rows.map((row) => ({ ...row, answers: row.answers.map((a, i) => place(i, more.answers[i][a])) }));
+  return { ...table, answers, rows: [...rows, ...table.rows] };
+};
+
 export const isRight = (row, i) => row.right[i] === "1";
 
 export const scoreOf = (skills, row, domain) => {

@@ -14,6 +14,7 @@ from ram_studio.app.check.progress_grid import Cell, Scoring, progress_html
 from ram_studio.app.jobs import Job
 from ram_studio.app.load import view as load_view
 from ram_studio.app.load import work as load_work
+from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.sources import (
     MAX_AGENTS,
     Sources,
@@ -26,7 +27,8 @@ from ram_studio.app.merge import view, work
 from ram_studio.app.merge.work import MergeForm
 from ram_studio.app.session import Loaded, Merged
 from ram_studio.app.settings import Settings
-from ram_studio.app.tune.deep_link import read_link
+from ram_studio.app.tune.deep_link import Link, read_link
+from ram_studio.app.tune.deep_link import Settings as Tuned
 from ram_studio.app.tune.profile import build_profile
 from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
@@ -60,20 +62,57 @@ def test_a_models_folder_must_exist(tmp_path: Path) -> None:
 
 def test_a_link_is_read_and_clamped() -> None:
     link = read_link({"example": "1", "epsilon": "1e-5", "r": "7", "alpha": "-3", "rule": "ram+"})
-    assert link == ("1", DEFAULT_INDEX, 1.0, 0.0, "ram+")
+    assert link == Link("1", Tuned(DEFAULT_INDEX, 1.0, 0.0, "ram+"))
     # An unquoted plus arrives as a space.
-    assert read_link({"rule": "ram "}).rule == "ram+"
-    assert read_link({"epsilon": "inf"}).point == len(LADDER) - 1
+    assert read_link({"rule": "ram "}).settings.rule == "ram+"
+    assert read_link({"epsilon": "inf"}).settings.point == len(LADDER) - 1
     for example in ("house", "independent", "dense"):
         assert read_link({"example": example}).example == example
 
 
 @pytest.mark.parametrize(
     "query",
-    [{}, {"example": "../etc"}, {"epsilon": "x", "r": "nan", "alpha": "", "rule": "<b>"}],
+    [
+        {},
+        {"example": "../etc"},
+        {"epsilon": "x", "r": "nan", "alpha": "", "rule": "<b>"},
+        {"step": "<b>", "lesson": "-1", "element": "9" * 5000},
+        {"lesson": "0", "pin": "ram+_1e-5_0.1"},
+        {"lesson": "²", "pin": "ram+_x_0.1_2"},
+    ],
 )
 def test_a_senseless_link_is_ignored(query: dict[str, str]) -> None:
-    assert read_link(query) == (None, None, None, None, None)
+    assert read_link(query) == Link()
+
+
+TENSOR = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ({}, {}),
+        ({"step": "look", "lesson": "3"}, {"step": "tune", "lesson": 3}),
+        (
+            {"pin": "ram+s_1e-5_0.25_77"},
+            {"pin": {"point": DEFAULT_INDEX, "r": 0.25, "alpha": 10.0, "method": "ram+s"}},
+        ),
+        ({"focus": "tool"}, {"focus": 1}),
+        ({"focus": "<b>tool</b>"}, {}),
+        ({"tensor": TENSOR, "element": "7"}, {"tensor": TENSOR, "element": 7}),
+        ({"tensor": TENSOR, "element": "9" * 17}, {"tensor": TENSOR, "element": "last"}),
+        ({"tensor": "../../etc/passwd", "element": "0"}, {}),
+    ],
+)
+def test_a_link_shows_what_there_is(query: dict[str, str], shown: dict) -> None:
+    nothing = {"step": None, "lesson": None, "pin": None, "focus": None, "tensor": None}
+    view = read_link(query).view(load_example("1"))
+    if shown.get("element") == "last":
+        shown = {**shown, "element": 128 * 384 - 1}
+    assert view == {**nothing, "element": 0, **shown}
+    # Before anything is loaded there is nothing to point at.
+    empty = read_link(query).view(None)
+    assert (empty["focus"], empty["tensor"]) == (None, None)
 
 
 # ---------------------------------------------------------------------------- sources

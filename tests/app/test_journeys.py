@@ -7,11 +7,12 @@ import json
 import re
 import zipfile
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER, snap
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.watch import watch_html
 from ram_studio.app.merge.recipes import recipe_from
@@ -113,12 +114,36 @@ def test_arrow_keys_and_the_methods_drive_the_canvas(visit) -> None:
 
 def test_a_link_opens_tune_in_that_state_and_is_clamped(visit) -> None:
     it = visit()
-    it.open("?example=1&epsilon=1e-4&r=0.25&alpha=99&rule=ram%2B")
+    tensor = "model.layers.2.mlp.up_proj.weight"
+    view = f"pin=ram_0.001_0.2_1&focus=tool&tensor={tensor}&element=129"
+    it.open(f"?example=1&epsilon=1e-4&r=0.25&alpha=99&rule=ram%2B&{view}")
     it.page.wait_for_selector("[data-agent]", state="visible")
     point = LADDER.index(min(LADDER, key=lambda e: abs(e - 1e-4)))
     expected = load_example("1").sketch.preview(point, "ram+", 0.25, 10.0)
     _wait_for_lambda(it.page, "coding", expected["agents"]["coding"]["lambda"])
     _assert_cards(it.cards(), point, "ram+", 0.25, 10.0)
+    assert "RAM ε 9.98 · 10⁻⁴" in it.page.text_content(".cv-pinned")
+    assert it.page.get_attribute("[data-agent=tool]", "aria-pressed") == "true"
+    it.page.wait_for_selector(".scope-cell[data-element='1'][aria-selected]")
+    assert it.page.text_content(".scope-detail h3") == "Weight 129"
+    assert it.page.text_content(".scope-tensor") == tensor
+    # The address says the same again, and follows what is looked at.
+    it.page.focus(".scope-cell[aria-selected]")
+    it.page.keyboard.press("ArrowRight")
+    it.page.wait_for_url("**element=130**")
+    query = parse_qs(urlsplit(it.page.url).query)
+    assert query["pin"] == [f"ram_{LADDER[snap(0.001)]}_0.2_1"]
+    assert (query["focus"], query["tensor"]) == (["tool"], [tensor])
+    it.page.keyboard.press("Escape")
+    it.page.click("[data-agent=tool]")
+    it.page.wait_for_function("() => !/focus|tensor|element/.test(location.search)")
+    # Nobody asked this setting before: its skills are those of another one until it is asked here.
+    it.page.wait_for_selector("[data-part=skills][data-measured=nearest]")
+    assert it.page.text_content("[data-part=verdict]").endswith("nearest measured setting.")
+    it.page.click("#measure")
+    it.page.wait_for_selector("[data-part=skills][data-measured=here]")
+    assert "Measured: code" in it.page.text_content("[data-part=verdict]")
+    assert it.page.is_hidden("#measure")
 
 
 def test_a_link_to_the_former_look_step_lands_in_tune(visit) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
-from urllib.parse import urlencode
 
 from markupsafe import Markup
 
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.algorithm.scaling import RULES
 from ram_studio.app.check.view import heat_table
 from ram_studio.app.history.work import PastModel, SideBySide
 from ram_studio.app.merge.controls import TUNED
@@ -21,6 +19,7 @@ from ram_studio.app.numbers import (
     setting_text,
 )
 from ram_studio.app.templates import render
+from ram_studio.app.tune.deep_link import tune_query
 from ram_studio.checkpoints.record.merge_log import PastMerge
 
 _PUBLIC = "Only your own, and only until this visit expires."
@@ -86,17 +85,7 @@ def _ordered(names: Iterable[str]) -> list[str]:
 
 
 def _tune_query(merge: PastMerge | None) -> str:
-    """Return a link's query that opens Tune with a merge's settings; empty for other methods."""
-    if merge is None or merge.method not in RULES:
-        return ""
-    query = {"step": "tune"}
-    if merge.example is not None:
-        query["example"] = merge.example
-    for name in ("epsilon", "r", "alpha"):
-        value = merge.settings.get(name)
-        if isinstance(value, (int, float)):
-            query[name] = repr(value)
-    return urlencode({**query, "rule": merge.method})
+    return "" if merge is None else tune_query(merge.example, merge.method, merge.settings)
 
 
 def _settings(merges: Sequence[PastMerge]) -> list[tuple[str, list[Any]]]:

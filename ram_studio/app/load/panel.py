@@ -5,6 +5,7 @@ Also where a page begins: the tab's session is found again, and a link's example
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -279,19 +280,20 @@ def _wire_examples(panel: Panel, shared: Shared) -> None:
             updates = use(link.example, request)
         elif session.loaded is not None:
             updates = shared.loaded.updates(session)
-        sliders = zip(shared.tuning.all, link[1:], strict=True)
+        sliders = zip(shared.tuning.all, link.settings, strict=True)
         updates |= {component: value for component, value in sliders if value is not None}
-        return {**updates, job: unfinished(session)}
+        begin = {"job": unfinished(session), "view": link.view(session.loaded)}
+        return {**updates, told: json.dumps(begin)}
 
-    job = gr.Textbox(visible=False)
+    told = gr.Textbox(visible=False)
 
     gr.context.Context.root_block.load(
         enter,
         gr.Textbox(visible=False),
-        [*outputs, *shared.tuning.all, job],
+        [*outputs, *shared.tuning.all, told],
         js="async () => (await window.RAM_READY).tabKey()",
         **LIGHT,
-    ).success(fn=None, inputs=job, js="(job) => { window.RAM.enter(job); }")
+    ).success(fn=None, inputs=told, js="(told) => { window.RAM.enter(JSON.parse(told)); }")
 
 
 def _wire_own(panel: Panel, shared: Shared) -> None:

@@ -1,41 +1,90 @@
-"""Settings carried by the page's address: ``?example=1&epsilon=1e-5&r=0.1&alpha=2&rule=ram%2B``.
+"""What the page's address carries, read and checked here; assets/link.js writes it.
 
-Whatever is written there is clamped to what the sliders allow or left out: a link never fails.
+| key | says |
+| --- | --- |
+| ``example`` | the shipped set to load: ``1``, ``house``, ``dense`` |
+| ``epsilon``, ``r``, ``alpha``, ``rule`` | Tune's settings; ``rule`` is the method that it shows |
+| ``step`` | the step to open, ``tune`` where an example is named |
+| ``pin`` | the settings of A: ``METHOD_EPSILON_R_ALPHA`` |
+| ``focus`` | the agent that is looked at, by name |
+| ``tensor``, ``element`` | the weight under the microscope: its tensor and its place there |
+| ``lesson`` | the number of a lesson, from 1 |
+
+Whatever is written there is clamped to what can be shown or left out: a link never fails.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from ram_studio.algorithm.ladder import LADDER, snap
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.app.load.examples import FOLDERS
+from ram_studio.app.session import Loaded
 
 R_MAX = 1.0
 ALPHA_MAX = 10.0
+LESSON_MAX = 99
 
 SHOWN = (*RULES, "task-arithmetic-mean", "task-arithmetic-sum", "ties")
 """Methods that the canvas shows, as assets/canvas/methods.js names them."""
 
+STEPS = ("load", "tune", "merge", "check", "history")
 
-class Link(NamedTuple):
-    """What the address asks for; None where it says nothing usable."""
+_OLDER = {"look": "tune"}
+"""Steps of older links, and where what they showed is now."""
 
-    example: str | None = None
+
+class Settings(NamedTuple):
+    """Tune's settings; None where the address says nothing usable."""
+
     point: int | None = None
     r: float | None = None
     alpha: float | None = None
     rule: str | None = None
 
 
-def _number(text: str | None, low: float, high: float) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return None if math.isnan(value) else min(max(value, low), high)
+class Link(NamedTuple):
+    """What the address asks for; None where it says nothing usable.
+
+    pin: complete settings. focus, tensor: not yet compared with what is loaded, see ``view``.
+    """
+
+    example: str | None = None
+    settings: Settings = Settings()
+    step: str | None = None
+    pin: Settings | None = None
+    focus: str | None = None
+    tensor: str | None = None
+    element: int = 0
+    lesson: int | None = None
+
+    def view(self, loaded: Loaded | None) -> dict[str, Any]:
+        """Return what the browser is to show of what is loaded; parts that do not fit are None.
+
+        Keys: step, lesson; pin (point, r, alpha, method); focus (the agent's place); tensor and
+        element.
+        """
+        sizes = {} if loaded is None else _sizes(loaded)
+        agents = () if loaded is None else loaded.sketch.agents
+        pin = self.pin
+        return {
+            "step": self.step,
+            "lesson": self.lesson,
+            "pin": pin and dict(zip(("point", "r", "alpha", "method"), pin, strict=True)),
+            "focus": agents.index(self.focus) if self.focus in agents else None,
+            "tensor": self.tensor if self.tensor in sizes else None,
+            "element": min(self.element, sizes.get(self.tensor or "", 1) - 1),
+        }
+
+
+def _sizes(loaded: Loaded) -> dict[str, int]:
+    """Return the tensors that the microscope can show, with their numbers of elements."""
+    entries = zip(loaded.sketch.tensors, loaded.sketch.counts.numel.tolist(), strict=True)
+    return {entry.name: int(size) for entry, size in entries if size}
 
 
 def read_link(query: Mapping[str, str]) -> Link:
@@ -47,12 +96,65 @@ def read_link(query: Mapping[str, str]) -> Link:
     example = query.get("example")
     if example in ("true", "yes", "example"):
         example = "1"
-    epsilon = _number(query.get("epsilon"), 0.0, LADDER[-1])
-    rule = (query.get("rule") or "").replace(" ", "+")
+    step = query.get("step")
+    step = _OLDER.get(step or "", step)
+    lesson = _whole(query.get("lesson"))
     return Link(
         example if example in FOLDERS else None,
-        None if epsilon is None else snap(epsilon),
-        _number(query.get("r"), 0.0, R_MAX),
-        _number(query.get("alpha"), 0.0, ALPHA_MAX),
+        _settings(query.get("epsilon"), query.get("r"), query.get("alpha"), query.get("rule")),
+        step if step in STEPS else None,
+        _pin(query.get("pin")),
+        query.get("focus"),
+        query.get("tensor"),
+        _whole(query.get("element")) or 0,
+        lesson if lesson is not None and 1 <= lesson <= LESSON_MAX else None,
+    )
+
+
+def _settings(epsilon: str | None, r: str | None, alpha: str | None, rule: str | None) -> Settings:
+    threshold = _number(epsilon, LADDER[-1])
+    rule = (rule or "").replace(" ", "+")
+    return Settings(
+        None if threshold is None else snap(threshold),
+        _number(r, R_MAX),
+        _number(alpha, ALPHA_MAX),
         rule if rule in SHOWN else None,
     )
+
+
+def _pin(text: str | None) -> Settings | None:
+    """Return the settings of A; None unless all four are there."""
+    parts = (text or "").split("_")
+    if len(parts) != len(Settings._fields):
+        return None
+    rule, epsilon, r, alpha = parts
+    found = _settings(epsilon, r, alpha, rule)
+    return None if None in found else found
+
+
+def _number(text: str | None, high: float) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return None if math.isnan(value) else min(max(value, 0.0), high)
+
+
+def _whole(text: str | None) -> int | None:
+    # Eighteen digits name any element; more only cost time to read.
+    return int(text) if text and len(text) <= 18 and text.isascii() and text.isdecimal() else None
+
+
+def tune_query(example: str | None, rule: str, settings: Mapping[str, Any]) -> str:
+    """Return a query that opens Tune with a merge's settings; empty for methods it cannot show.
+
+    settings: the recipe's; those that are no numbers are left out.
+    """
+    if rule not in RULES:
+        return ""
+    known = {"step": "tune"} | ({} if example is None else {"example": example})
+    for name in ("epsilon", "r", "alpha"):
+        value = settings.get(name)
+        if isinstance(value, (int, float)):
+            known[name] = repr(value)
+    return urlencode({**known, "rule": rule})

@@ -53,6 +53,7 @@ class ScopeForm:
 
     point, r, alpha, rule: as in Tune; layer, module: EVERYWHERE for any; target: what a jump looks
     for; layout: "run" or "window"; focus: the flat index of an element to point at, or None.
+    asked: a layer, or "TENSOR ELEMENT", that takes the place of whatever was chosen before.
     """
 
     point: int
@@ -69,6 +70,7 @@ class ScopeForm:
     rounding: str = "nearest"
     seed: int = 0
     focus: int | None = None
+    asked: str = ""
 
     @property
     def epsilon(self) -> float:
@@ -100,6 +102,8 @@ def names_of(report: CompatibilityReport, layer: str, module: str) -> list[str]:
 
 def settle(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> ScopeForm:
     """Return the form with what does not exist replaced: layer, module, tensor, start."""
+    if form.asked:
+        form = _answered(report, form)
     layers, modules = choices_of(report)
     layer = form.layer if form.layer in layers else EVERYWHERE
     module = form.module if form.module in modules else EVERYWHERE
@@ -114,6 +118,18 @@ def settle(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> Scop
             tensor, first = first_view(loaded, report, form.epsilon, names)
             start = max(0, first - BEFORE)
     return replace(form, layer=layer, module=module, tensor=tensor, start=start)
+
+
+def _answered(report: CompatibilityReport, form: ScopeForm) -> ScopeForm:
+    """Return the form at what is asked for: a weight, else whatever is of interest in a layer."""
+    name, _, place = form.asked.rpartition(" ")
+    numel = {t.name: t.numel for t in merged_tensors(report)}.get(name)
+    if numel is None or not (place.isascii() and place.isdecimal() and len(place) <= 18):
+        return replace(form, layer=form.asked, module=EVERYWHERE, tensor="", start=0)
+    index = min(int(place), numel - 1)
+    layer = naming.layer_of(name)
+    start = max(0, index - BEFORE)
+    return replace(form, layer=layer, module=EVERYWHERE, tensor=name, start=start, focus=index)
 
 
 def first_view(
@@ -155,8 +171,9 @@ def panel_data(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> 
     start = min(max(0, form.start), tensor.numel - 1)
     width = scope.grid_of(tensor.shape)[1]
     if form.layout == "window":
-        row, column = divmod(start, width)
-        spans = scope.window_of(tensor, row, column, ROWS, COLUMNS)
+        # Around the element that lies BEFORE places on: it is seen in the next row, too.
+        row, column = divmod(min(start + BEFORE, tensor.numel - 1), width)
+        spans = scope.window_of(tensor, row, max(0, column - BEFORE), ROWS, COLUMNS)
     else:
         spans = scope.run_of(tensor, start, COUNT)
     output: dict[str, Any] = {"dtype": form.dtype, "rounding": form.rounding, "seed": form.seed}
@@ -172,6 +189,7 @@ def panel_data(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> 
     focus = int(places.argmax())
     return {
         "tensor": tensor.name,
+        "layer": naming.layer_of(tensor.name),
         "facts": _facts(view, tensor),
         "agents": list(view.agent_names),
         "focus": focus,
@@ -223,6 +241,7 @@ def _element(view: scope.View, i: int, width: int) -> dict[str, Any]:
     index = int(view.index[i])
     row, column = divmod(index, width)
     return {
+        "index": index,
         "at": f"Weight {count_text(index)}",
         "place": f"row {row}, column {column}" if len(view.shape) > 1 else "",
         "base": _value(view.base[i], view.dtype),

@@ -117,22 +117,21 @@ def _wire(panel: ScopePanel, shared: Shared) -> None:
 
     def show_form(data: dict[Any, Any], request: gr.Request, jumps: bool) -> Updates:
         tuned = shared.tuning.read(data)
-        # A layer pressed on the canvas: anything else chosen before is no longer meant.
-        asked = data[panel.asked]
         form = ScopeForm(
             tuned.point,
             tuned.r,
             tuned.alpha,
             tuned.rule,
-            layer=asked or data[panel.layer],
-            module=EVERYWHERE if asked else data[panel.module],
-            tensor="" if asked else data[panel.tensor] or "",
-            start=0 if asked else int(data[panel.start] or 0),
+            layer=data[panel.layer],
+            module=data[panel.module],
+            tensor=data[panel.tensor] or "",
+            start=int(data[panel.start] or 0),
             target=data[panel.target] or "",
             layout=data[panel.layout],
             dtype=data[panel.dtype] or None,
             rounding=data[panel.rounding],
             seed=int(data[shared.seed] or 0),
+            asked=data[panel.asked] or "",
         )
         session = shared.session(request)
         with acting_as(session.token):
@@ -153,7 +152,7 @@ def _wire(panel: ScopePanel, shared: Shared) -> None:
         concurrency_limit=2,
         **QUIET,
     )
-    panel.ask.click(fn=None, outputs=panel.asked, js="() => window.RAM.askedLayer()").then(
+    panel.ask.click(fn=None, outputs=panel.asked, js="() => window.RAM.askedPlace()").then(
         look, inputs, outputs, concurrency_limit=2, **QUIET
     )
     panel.jump.click(

@@ -20,7 +20,7 @@ from ram_studio.app.details import panel as details
 from ram_studio.app.load import watch
 from ram_studio.app.load.examples import profile_of
 from ram_studio.app.shared import Shared, Tuning
-from ram_studio.app.tune import microscope_panel
+from ram_studio.app.tune import measure_panel, microscope_panel
 from ram_studio.app.tune.deep_link import ALPHA_MAX, R_MAX, SHOWN
 from ram_studio.app.tune.microscope_panel import ScopePanel
 
@@ -44,6 +44,7 @@ def build(shared: Shared) -> Panel:
             elem_id="live",
         )
         shared.tuning, record = _build_settings()
+        measure_panel.build(shared)
         scope = microscope_panel.build(shared)
         details.build(shared)
     settings = shared.tuning.all

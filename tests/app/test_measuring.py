@@ -1,0 +1,73 @@
+"""Measure here: a merge made in memory becomes a row of the shipped table, asked the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.app.load.examples import load_example
+from ram_studio.app.shared import Tuned
+from ram_studio.app.tune.deep_link import SHOWN
+from ram_studio.app.tune.measured import (
+    _is_of,
+    measure_work,
+    measured_rows,
+    shipped_table,
+    tuned_recipe,
+)
+from ram_studio.engine.events import CancelToken
+from ram_studio.errors import SettingsError, Stopped
+
+DEFAULT = Tuned(DEFAULT_INDEX, 0.1, 2.0, "ram+")
+
+
+def test_what_is_measured_here_is_what_the_shipped_table_says(session, workspace) -> None:
+    recipe = tuned_recipe(session.models, DEFAULT)
+    assert measured_rows(session, workspace) is None
+    stopped = CancelToken()
+    stopped.cancel()
+    with pytest.raises(Stopped):
+        measure_work(recipe, session, workspace)(print, stopped)
+    assert measured_rows(session, workspace) is None
+
+    told: list[tuple[str, int, int]] = []
+    measure_work(recipe, session, workspace)(told.append, CancelToken())
+    assert told[-1][1:] == (240, 240)
+    found, shipped = measured_rows(session, workspace), shipped_table("1")
+    assert (found["prompts"], found["gold"]) == (shipped["prompts"], shipped["gold"])
+    (row,) = found["rows"]
+    settings = {"epsilon": LADDER[DEFAULT_INDEX], "r": 0.1, "alpha": 2.0}
+    assert (row["method"], row["settings"], row["k"]) == ("ram+", settings, DEFAULT_INDEX)
+    (theirs,) = [
+        r for r in shipped["rows"] if r["method"] == "ram+" and r["settings"] == row["settings"]
+    ]
+    assert row["right"] == theirs["right"]
+    # Of other models nothing of it counts.
+    session.load(load_example("dense"))
+    assert measured_rows(session, workspace) is None
+
+
+@pytest.mark.parametrize("method", SHOWN)
+def test_every_method_of_the_canvas_has_a_recipe(session, method: str) -> None:
+    recipe = tuned_recipe(session.models, DEFAULT._replace(rule=method))
+    assert recipe.method == method.removesuffix("-mean").removesuffix("-sum")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"dtype": "float32"}, {"rounding": "stochastic"}, {"base": "other"}, {"agents": {"a": "b"}}],
+)
+def test_only_plain_merges_of_all_loaded_models_are_rows(session, change: dict) -> None:
+    recipe = tuned_recipe(session.models, DEFAULT).model_dump()
+    assert _is_of(recipe, session.models)
+    assert not _is_of({**recipe, **change}, session.models)
+
+
+def test_own_models_are_not_asked_a_shipped_set_s_questions(session, workspace) -> None:
+    session.load(replace(session.models, example=None, title="mine"))
+    recipe = tuned_recipe(session.models, DEFAULT)
+    with pytest.raises(SettingsError, match="Ask yours in Check"):
+        measure_work(recipe, session, workspace)
+    assert measured_rows(session, workspace) is None
