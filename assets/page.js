@@ -1,11 +1,12 @@
 // Moving between the steps, the theme, and what a browser tab remembers.
 import { pageLink } from "./link.js";
+import { mountMeasured } from "./measured.js";
 import { askedPlace, mountScope } from "./microscope.js";
 import * as numbers from "./numbers.js";
 import { present } from "./canvas/canvas.js";
 import { outcomeOf } from "./canvas/outcome.js";
 import {
-  copyLink, hasProfile, lookAt, mergeMethod, mount, mountMeasured, remember, setProfile, settings, show, update,
+  copyLink, hasProfile, lookAt, mergeMethod, mount, remember, setProfile, settings, show, update,
 } from "./tune.js";
 
 const STEPS = ["load", "tune", "merge", "check"];

@@ -1,11 +1,11 @@
 // The Tune step on the app's page: the canvas, Gradio's sliders as the values of record, and links.
-import { focusAgent, mountCanvas, relayout, reset, setCanvasProfile, setTable } from "./canvas/canvas.js";
+import { focusAgent, mountCanvas, relayout, reset, setCanvasProfile } from "./canvas/canvas.js";
 import { recipeOf } from "./canvas/methods.js";
 import { setPin } from "./canvas/pin.js";
-import { withRows } from "./canvas/table.js";
 import { accept, onChange, onPaint, redraw, sameSettings, shown, state } from "./canvas/store.js";
 import { drawDetails, mountDetails } from "./details.js";
 import { linkOf } from "./link.js";
+import { fetchTable } from "./measured.js";
 import { leaveScope, openScope, openWeight, settingsRest } from "./microscope.js";
 import { epsilon } from "./numbers.js";
 
@@ -59,33 +59,7 @@ export const setProfile = (value) => {
   leaveScope();
   if (!profile) return;
   settingsRest();
-  // A file of its own: the counts are there before it, and sessions do not carry it.
-  if (profile.skills_at) {
-    fetch(profile.skills_at).then((answer) => answer.json()).then((table) => { shipped = { profile, table }; tellTable(); })
-      .catch(() => {}); // the page is being left: nothing is shown as measured
-  }
-};
-
-// ---------------------------------------------------------------- what is measured
-
-let shipped = null; // the table of a profile, when it has come
-let more = null; // what was measured since
-
-// Gradio calls this when the panel is mounted: rows that the visitor's own work added.
-export const mountMeasured = (props, watch) => {
-  const take = () => {
-    more = typeof props.value === "string" && props.value ? JSON.parse(props.value) : props.value;
-    tellTable();
-  };
-  watch("value", take);
-  take();
-};
-
-const tellTable = () => {
-  if (!shipped || shipped.profile !== state.profile) return;
-  const { profile, table } = shipped;
-  const isOfThese = more && more.prompts && more.prompts.join("\n") === table.prompts.join("\n");
-  setTable(profile, isOfThese ? withRows(table, more) : table);
+  fetchTable(profile);
 };
 
 // ---------------------------------------------------------------- the values of record

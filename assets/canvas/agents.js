@@ -10,8 +10,9 @@ const MOST_KEPT = 1.25; // at the end of a bar
 const MOST_ELSE = 10;
 const FAR = 1.5;
 const LITTLE = 0.3;
+const ALIGNED = 0.1; // of an update that the others bring along with theirs
 const PIECES = {
-  unique: "unique", boost: "boost", shared: "shared", below: "outline", whole: "muted",
+  unique: "unique", boost: "boost", shared: "shared", below: "outline",
   lostUnique: "unique-soft", lostShared: "shared-soft", lostBelow: "unchanged",
 };
 const LEGEND = [
@@ -25,14 +26,17 @@ export const mountAgents = (column) => {
   const box = put(column, "div", { class: "cv-kept" });
   const title = put(box, "h2");
   const legend = put(box, "p", { class: "cv-legend" });
+  let left = null;
   for (const [css, text] of LEGEND) {
     const item = put(legend, "span", css === "else" ? { title: "Everything else in the merge, as a multiple of the agent's own update" } : {});
     put(item, "i", { class: `cv-swatch cv-${css}` });
-    item.append(text);
+    const words = put(item, "span", {}, text);
+    if (css === "unchanged") left = words;
   }
   const list = put(box, "div", { class: "cv-agents" });
+  const note = put(box, "p", { class: "cv-note", "data-part": "along", hidden: "" });
   const formula = put(box, "p", { class: "cv-formula", "data-part": "lambda-formula" });
-  part = { title, legend, list, formula };
+  part = { title, legend, list, note, formula, left };
   onPaint(paintAgents);
 };
 
@@ -79,8 +83,21 @@ const paintAgents = () => {
   part.list.classList.toggle("bare", !hasKept);
   part.legend.hidden = !hasKept;
   setText(part.title, hasKept ? "What the merge keeps of each agent" : "What the merge makes of each agent");
+  setText(part.left, state.settings.method === "ties" ? "trimmed" : "below ε");
   result.agents.forEach((agent, t) => paintRow(rows[t], agent, pinned?.hasKept ? pinned.agents[t] : null));
+  paintAlong(result.agents);
   paintFormula();
+};
+
+// An agent's own part says too little where the others move the same way.
+const paintAlong = (agents) => {
+  const aligned = agents.filter((a) => a.along >= ALIGNED);
+  part.note.hidden = !aligned.length;
+  if (!aligned.length) return;
+  const least = aligned.reduce((a, b) => (a.kept.sum + a.along < b.kept.sum + b.along ? a : b));
+  const whole = keptText(least.kept.sum + least.along);
+  const whose = aligned.length === agents.length ? `at least ${whole} of every update` : `${whole} of ${least.name}’s update`;
+  setText(part.note, `Own parts only. Much is shared by the others too, which moved the same way: with theirs the merge holds ${whose}.`);
 };
 
 const paintRow = (row, agent, pinned) => {

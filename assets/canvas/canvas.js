@@ -5,6 +5,7 @@ import { epsilon } from "../numbers.js";
 import { layAgents, mountAgents, setAgents } from "./agents.js";
 import { mountControls } from "./controls.js";
 import { isPhone } from "./geometry.js";
+import { forgetCurves } from "./mechanism.js";
 import { METHODS } from "./methods.js";
 import { mountPin } from "./pin.js";
 import { laySkills, mountSkills, setSkills, skillShares } from "./skills.js";
@@ -77,6 +78,14 @@ export const setTable = (profile, table) => {
   profile.skills = skillsOf(table, profile);
   setSkills();
   relayout();
+};
+
+// What TIES keeps of each agent, when it was merged.
+export const setTies = (profile, ties) => {
+  if (profile !== state.profile || profile.ties) return;
+  profile.ties = ties;
+  forgetCurves();
+  redraw();
 };
 
 const layOut = () => {

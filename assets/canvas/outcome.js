@@ -6,15 +6,14 @@ import { METHODS } from "./methods.js";
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 
 // kept = <own part of the merge, tau> / |tau|^2, in parts: unique, boost (what lambda adds), shared,
-// below (changes that epsilon leaves out but the method keeps), whole (not told apart). lost*: what was
-// averaged away or left out. energy[j]: share of |tau|^2 where j other agents changed the element too.
+// below (changes that epsilon leaves out but the method keeps). lost*: what was averaged away or left out. energy[j]: share of |tau|^2 where j other agents changed the element too.
 const keptParts = (profile, settings, t, lambda) => {
   const method = METHODS[settings.method];
   const energy = profile.energy[settings.point][t];
   const unique = energy[0];
   const shared = sum(energy.slice(1));
   const below = Math.max(0, 1 - unique - shared);
-  const parts = { unique: 0, boost: 0, shared: 0, below: 0, whole: 0, lostUnique: 0, lostShared: 0, lostBelow: 0 };
+  const parts = { unique: 0, boost: 0, shared: 0, below: 0, lostUnique: 0, lostShared: 0, lostBelow: 0 };
   if (!profile.norm2[t]) return { ...parts, sum: 1 }; // nothing to keep: nothing is lost
   if (method.isRam) {
     parts.unique = unique;
@@ -26,8 +25,12 @@ const keptParts = (profile, settings, t, lambda) => {
     parts.shared = shared * factor;
     parts.below = below * factor;
   } else {
-    parts.whole = profile.ties.kept[t];
-    return { ...parts, lostBelow: Math.max(0, 1 - parts.whole), sum: parts.whole };
+    // Measured by a merge, see preview_kept in in_memory.py; what TIES trimmed counts as below.
+    const found = profile.ties[t];
+    return {
+      ...parts, unique: found.unique + Math.min(0, found.boost), boost: Math.max(0, found.boost), shared: found.shared,
+      lostUnique: Math.max(0, -found.boost), lostShared: found.averaged_away, lostBelow: found.below_epsilon, sum: found.kept,
+    };
   }
   parts.lostUnique = unique - parts.unique;
   parts.lostShared = shared - parts.shared;
@@ -41,7 +44,7 @@ const allElse = (profile, settings, agents, t) => {
   const { point } = settings;
   if (!method.isRam) {
     return method.factor
-      ? Math.sqrt(profile.others_all[t]) * method.factor(agents.length) : profile.ties.others[t];
+      ? Math.sqrt(profile.others_all[t]) * method.factor(agents.length) : profile.ties[t]?.all_else ?? 0;
   }
   const norm2 = profile.norm2;
   let others = 0;
@@ -53,6 +56,14 @@ const allElse = (profile, settings, agents, t) => {
     if (other.t !== t) others += other.lambda ** 2 * profile.energy[point][other.t][0] * norm2[other.t];
   }
   return norm2[t] ? Math.sqrt(Math.max(0, others) / norm2[t]) : 0;
+};
+
+// What the others bring along an agent's update where they moved the same elements, as a share of it: with
+// kept it makes <merge, tau> / |tau|^2. null where the profile cannot tell.
+const alongOf = (profile, settings, t) => {
+  const { isRam, factor } = METHODS[settings.method];
+  if (isRam) return profile.cross[settings.point][t].reduce((along, c, j) => along + c / (j + 1), 0);
+  return factor ? sum(profile.cross[0][t]) * factor(profile.agents.length) : null;
 };
 
 // Sketches of older versions have no sums; TIES needs a merge, which only some sets carry.
@@ -74,6 +85,7 @@ export const outcomeOf = (profile, settings) => {
   for (const agent of agents) {
     agent.kept = known ? keptParts(profile, settings, agent.t, agent.lambda) : null;
     agent.others = known ? allElse(profile, settings, agents, agent.t) : null;
+    agent.along = known ? alongOf(profile, settings, agent.t) : null;
   }
   return { settings, isRam, agents, byCount: result.byCount, changed: sum(result.byCount), hasKept: known };
 };

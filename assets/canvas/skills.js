@@ -1,6 +1,7 @@
 // What the merge can do, measured: a row a skill, from the base's score to the specialist's, above one
 // dot a prompt. The dots are the axis: the base's circle stands above the end of its own.
 import { put, shape } from "../nodes.js";
+import { canTellKept } from "./outcome.js";
 import { settingsText } from "./pin.js";
 import { onPaint, shown, state } from "./store.js";
 import { baseOf, isRight, orderOf, scoreOf, settingsOf, specialistOf, wilson } from "./table.js";
@@ -29,6 +30,7 @@ export const setSkills = () => {
   put(head, "h2", {}, "What it can do");
   if (!skills) {
     put(box, "p", { class: "cv-empty" }, "Nothing is measured for these models yet. What is above is exact; what a merge can do has to be asked, in Check.");
+    mountWhere();
     return;
   }
   const legend = put(head, "span", { class: "cv-legend" });
@@ -43,6 +45,10 @@ export const setSkills = () => {
   put(item("merge, 95 %"), "rect", { x: "4", y: "0", width: "4", height: "12", rx: "1", class: "cv-merge" });
   const list = put(box, "div", { class: "cv-skill-list" });
   rows = skills.domains.map((name, domain) => mountRow(list, name, domain));
+  mountWhere();
+};
+
+const mountWhere = () => {
   const line = put(box, "div", { class: "cv-where-line" });
   where = put(line, "p", { class: "cv-where" });
   // The app's: merge this setting and ask. An exported page has none.
@@ -114,10 +120,20 @@ const fillTip = (tip, skills, item) => {
   put(tip, "div", {}, `merge: ${skills.answers[item][row.answers[item]]}`);
 };
 
+// What "Measure here" would find out: "skills", what "ties" keeps, or nothing.
+const askable = (profile, settings, near) => {
+  if (settings.method === "ties" && profile.energy && !canTellKept(profile, settings)) return "ties";
+  return profile.skills && !near?.isExact ? "skills" : "";
+};
+
 const paintSkills = () => {
   const { near, nearPinned } = shown;
   const { skills } = state.profile;
-  if (!skills) return;
+  box.dataset.ask = askable(state.profile, state.settings, near);
+  if (!skills) {
+    where.textContent = box.dataset.ask ? "What TIES keeps takes a pass over the files." : "";
+    return;
+  }
   box.dataset.measured = near ? (near.isExact ? "here" : "nearest") : "none";
   if (!near) return;
   for (const row of rows) if (row.width) paintRow(row, skills, near, nearPinned?.row || null);

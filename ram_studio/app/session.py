@@ -108,6 +108,7 @@ class Session:
 
     report: what Check shows. found: what History compares. client, address: who called last;
     token: theirs for the Hub, when they signed in (from their request, in memory only).
+    ties: what TIES keeps of the loaded models, by agent, once it was merged (see tune/ties.py).
     lanes: where its heavy jobs run. is_public: others come here, who are told no place of it.
     """
 
@@ -120,6 +121,7 @@ class Session:
     found: EvalReport | None = None
     chat: Chat | None = None
     sweep: SweepState | None = None
+    ties: list[dict[str, float] | None] | None = None
     job: Running | None = None
     touched: float = field(default_factory=time.monotonic)
     client: str = ""
@@ -149,6 +151,7 @@ class Session:
             self.chat = None
             self.comparison = None
             self.sweep = None
+            self.ties = None
         self.loaded = loaded
 
     def forget_merge(self, name: str) -> None:

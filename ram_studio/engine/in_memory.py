@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
+from ram_studio.algorithm.meters.kept import Kept
 from ram_studio.algorithm.methods import Need
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.fit.compatibility import (
@@ -27,7 +28,7 @@ from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.analyse import sketch_of
 from ram_studio.engine.events import CancelToken, ProgressCallback
-from ram_studio.engine.job import AgentResult, MergeJob
+from ram_studio.engine.job import AgentResult, MergeJob, recipe_of
 from ram_studio.engine.loaded_model import ModelComparison, ModelSink, check_fits, flat_tensors
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions
 from ram_studio.engine.reading.sources import Sources
@@ -211,3 +212,34 @@ class InMemoryMerger:
                     if compare:  # what is begun otherwise must be ended
                         self._run.cancel.raise_if_cancelled()
                     sink.write(tensor.name, start, piece.data)
+
+
+class _Nowhere:
+    """A sink that keeps nothing."""
+
+    def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
+        """Let a piece go."""
+
+
+def preview_kept(
+    report: CompatibilityReport,
+    method: str,
+    settings: Mapping[str, Any],
+    *,
+    sketch: Sketch | None = None,
+    **run: Unpack[RunKeywords],
+) -> dict[str, Kept | None]:
+    """Return each agent's Kept in a merge by name, None for one that changed nothing.
+
+    For methods of which the sketch's sums cannot tell: every block is merged in float32, measured
+    as a merge measures it, and thrown away.
+
+    sketch: of the same files, else they are counted where the method needs it. run: see
+    RunKeywords.
+
+    Raises: as `merge`.
+    """
+    recipe = recipe_of(report, method, settings, dtype="float32")
+    job = MergeJob(report, recipe, RunOptions.of(**run))
+    found = job.run(job.plan(sketch), _Nowhere())
+    return {name: agent.kept for name, agent in found.items()}

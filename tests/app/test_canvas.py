@@ -62,6 +62,11 @@ def own_parts(tau: np.ndarray, epsilon: float, method: str, lambdas: list[float]
     return np.where(active, tau * np.where(count == 1, alone, 1 / np.maximum(1, count)), 0)
 
 
+def own_active(tau: np.ndarray, epsilon: float, method: str) -> np.ndarray:
+    """Return where each agent's changes count: everywhere for methods without an epsilon."""
+    return np.abs(tau) > (epsilon if method in RAM else 0)
+
+
 def outcome(page, profile: dict, **settings: Any) -> dict:
     chosen = {"point": 2, "r": 0.3, "alpha": 1.5, "method": "ram+", **settings}
     return page.evaluate(
@@ -92,10 +97,29 @@ def test_kept_and_all_else_are_those_of_the_merge_itself(page, agents: int) -> N
                 rest = float(np.linalg.norm(parts.sum(0) - parts[t]) / norm)
                 assert agent["kept"]["sum"] == pytest.approx(kept, abs=1e-12)
                 assert agent["others"] == pytest.approx(rest, abs=1e-7)
+                # With what the others bring along where they moved the same elements.
+                met = np.where(own_active(tau, LADDER[point], method)[t], parts.sum(0), 0)
+                along = float(met @ tau[t] / norm**2) - kept
+                assert agent["along"] == pytest.approx(along, abs=1e-12)
                 pieces = {k: v for k, v in agent["kept"].items() if k != "sum"}
                 assert min(pieces.values()) >= -1e-12
                 # Everything of the update is somewhere: kept without the boost, or lost.
                 assert sum(pieces.values()) - pieces["boost"] == pytest.approx(1, abs=1e-12)
+
+
+def test_what_ties_keeps_is_as_it_was_measured(page) -> None:
+    profile = sums(large(0.2))
+    assert not outcome(page, profile, method="ties")["hasKept"]
+    part = {"unique": 0.6, "boost": -0.2, "shared": 0.1, "averaged_away": 0.05}
+    found = {**part, "below_epsilon": 0.25, "kept": 0.5, "all_else": 3.0}
+    profile["ties"] = [found, {**found, "boost": 0.2, "kept": 0.9}]
+    first, second = outcome(page, profile, method="ties")["agents"]
+    assert (first["kept"]["sum"], first["others"], first["along"]) == (0.5, 3.0, None)
+    for agent in (first, second):
+        pieces = {k: v for k, v in agent["kept"].items() if k != "sum"}
+        assert min(pieces.values()) >= 0
+        lost = sum(v for k, v in pieces.items() if k.startswith("lost"))
+        assert sum(pieces.values()) - lost == pytest.approx(agent["kept"]["sum"])
 
 
 def test_without_sums_nothing_is_said_to_be_kept(page) -> None:

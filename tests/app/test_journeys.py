@@ -164,6 +164,14 @@ def test_the_dense_lesson_says_that_ram_cannot_help(visit) -> None:
     assert said == watch_html("dense").striptags().replace("&#39;", "'").split()
     it.open("?example=house")
     it.page.wait_for_selector("#watch >> text=house style")
+    # Kept counts own parts only: what the others do alike is said beside it.
+    it.page.wait_for_selector("[data-part=along] >> text=of every update")
+    # TIES has no sums: it is merged when it is looked at.
+    it.page.click("[data-method=ties]")
+    it.page.wait_for_selector("[data-agent=tool]:not([data-kept=''])")
+    assert "trimmed" in it.page.text_content(".cv-legend")
+    it.page.click("[data-method='ram+']")
+    it.page.wait_for_selector("[data-agent=tool][data-lambda^='1']")
     assert it.page.get_attribute("[data-part=verdict]", "data-tone") == "good"
 
 

@@ -1,11 +1,13 @@
 """Measure here: merge what the canvas shows in memory, and ask it the questions of the skill table.
 
-The browser shows the button beside the skills where nothing was measured at a setting, and takes
-the rows that the store has, see ``measured``.
+The browser shows the button where something about a setting is not known yet, and takes what is:
+rows that the store has (``measured``), and what TIES keeps (``ties``), which small sets find when
+TIES is looked at.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,44 +17,71 @@ from markupsafe import Markup
 
 from ram_studio.app.boxes import html
 from ram_studio.app.jobs import LIGHT, JobControls, Updates, Work, connect, job_controls, watch
+from ram_studio.app.load.view import progress_html as pass_html
 from ram_studio.app.session import Session
-from ram_studio.app.shared import Shared
+from ram_studio.app.shared import Shared, Tuned
 from ram_studio.app.templates import progress
-from ram_studio.app.tune.measured import measure_work, measured_rows, tuned_recipe
+from ram_studio.app.tune import measured, ties
+from ram_studio.checkpoints.hub.rights import acting_as
+from ram_studio.engine.events import Progress
 from ram_studio.errors import RamStudioError
 
 
 @dataclass(frozen=True)
 class MeasurePanel:
-    """The components. rows: what is measured besides the shipped table, drawn by the browser."""
+    """The components. known: what is measured besides the shipped table, for the browser:
+
+    {"agents": names, "table": rows or None, "ties": by agent or None, "is_quick": whether TIES is
+    merged unasked}.
+    """
 
     controls: JobControls
-    rows: gr.HTML
+    known: gr.HTML
+    ask_ties: gr.Button
     shared: Shared
 
     def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
         """Measure Tune's setting, yielding updates as it goes."""
-        workspace = self.shared.workspace
 
-        def prepare() -> Work[None]:
-            recipe = tuned_recipe(session.models, self.shared.tuning.read(data))
-            return measure_work(recipe, session, workspace)
-
-        def tell(event: tuple[str, int, int] | None) -> Updates:
+        def tell(event: Any) -> Updates:
             return {self.controls.status: progress_html(event)}
 
-        def finish(_: None) -> Updates:
-            return {self.rows: measured_rows(session, workspace)}
+        yield from watch(
+            session,
+            self.controls,
+            lambda: self._work(self.shared.tuning.read(data), session),
+            tell,
+            lambda _: self.show(session),
+        )
 
-        yield from watch(session, self.controls, prepare, tell, finish)
+    def _work(self, tuned: Tuned, session: Session) -> Work[None]:
+        loaded = session.models
+        if tuned.rule == "ties" and session.ties is None and loaded.example is None:
+            return ties.ties_work(session)
+        recipe = measured.tuned_recipe(loaded, tuned)
+        return measured.measure_work(recipe, session, self.shared.workspace)
 
-    def show(self, session: Session) -> Updates:
+    def show(self, session: Session, *, merges_ties: bool = False) -> Updates:
         """Return what is measured of the loaded models; nothing where that cannot be read."""
+        if session.loaded is None:
+            return {self.known: None}
+        agents = list(session.loaded.sketch.agents)
+        known: dict[str, Any] = {
+            "agents": agents,
+            "table": None,
+            "ties": session.ties,
+            "is_quick": False,
+        }
         try:
-            return {self.rows: measured_rows(session, self.shared.workspace)}
+            known["is_quick"] = ties.is_quick(session.loaded)
+            if merges_ties and known["is_quick"]:
+                known["ties"] = ties.find_ties(session)
+            known["table"] = measured.measured_rows(session, self.shared.workspace)
         except RamStudioError:
-            # Check and History say what is wrong with the store; Tune works without it.
-            return {self.rows: None}
+            # Merge, Check and History say what is wrong with files or store; Tune works without.
+            pass
+        # Text: Gradio looks for files at every number of a nested value.
+        return {self.known: json.dumps(known)}
 
 
 def build(shared: Shared) -> MeasurePanel:
@@ -60,32 +89,39 @@ def build(shared: Shared) -> MeasurePanel:
     with gr.Column(elem_id="measure-box"):
         ids = {"start": "measure", "stop": "stop-measure", "status": "measure-status"}
         controls = job_controls("Measure here", **ids)
-        rows = html(
+        known = html(
             None,
             html_template="<div></div>",
             js_on_load="window.RAM_READY.then((RAM) => RAM.mountMeasured(props, watch))",
             elem_id="measured",
         )
-    panel = MeasurePanel(controls, rows, shared)
-    shared.loaded.listen([rows], panel.show)
+        ask_ties = gr.Button("", elem_id="ask-ties", elem_classes="unseen")
+    panel = MeasurePanel(controls, known, ask_ties, shared)
+    shared.loaded.listen([known], panel.show)
     shared.when_built(lambda: _wire(panel, shared))
     return panel
 
 
 def _wire(panel: MeasurePanel, shared: Shared) -> None:
-    connect(panel.controls, shared.workspace, panel.run, {*shared.tuning.all}, [panel.rows])
+    connect(panel.controls, shared.workspace, panel.run, {*shared.tuning.all}, [panel.known])
 
     def refresh(request: gr.Request) -> Updates:
         return panel.show(shared.session(request))
 
+    def merge_ties(request: gr.Request) -> Updates:
+        session = shared.session(request)
+        with acting_as(session.token):
+            return panel.show(session, merges_ties=True)
+
+    panel.ask_ties.click(merge_ties, None, [panel.known], **LIGHT)
     # Checks, comparisons and sweeps may have answered since.
     if "tune" in shared.steps:
-        shared.steps["tune"].click(refresh, None, [panel.rows], **LIGHT)
+        shared.steps["tune"].click(refresh, None, [panel.known], **LIGHT)
 
 
-def progress_html(event: tuple[str, int, int] | None) -> Markup:
-    """Return the progress bar: answers, of how many."""
-    if event is None:
-        return progress(None, "Merging in memory")
-    _, answered, total = event
-    return progress(answered / total, "Asking", f"{answered} of {total} prompts")
+def progress_html(event: Progress | tuple[str, int, int] | None) -> Markup:
+    """Return the progress bar: of a pass over files, or answers, of how many."""
+    if isinstance(event, tuple):
+        _, answered, total = event
+        return progress(answered / total, "Asking", f"{answered} of {total} prompts")
+    return pass_html(event, "Merging in memory")
