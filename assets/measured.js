@@ -29,16 +29,22 @@ export const fetchTable = (profile) => {
   }).catch(() => {}); // the page is being left: nothing is shown as measured
 };
 
+// The shipped table of a profile with what was measured since, or null.
+export const tableOf = (profile) => {
+  if (shipped?.profile !== profile) return null;
+  const { table } = shipped;
+  const more = known?.table;
+  const isOfThese = more && more.prompts.join("\n") === table.prompts.join("\n");
+  return isOfThese ? withRows(table, more) : table;
+};
+
 const tell = () => {
   const { profile } = state;
   if (!profile) return;
   const names = known?.ties && known.agents;
   if (names && names.join("\n") === profile.agents.join("\n")) setTies(profile, known.ties);
-  if (shipped?.profile !== profile) return;
-  const { table } = shipped;
-  const more = known?.table;
-  const isOfThese = more && more.prompts.join("\n") === table.prompts.join("\n");
-  setTable(profile, isOfThese ? withRows(table, more) : table);
+  const table = tableOf(profile);
+  if (table) setTable(profile, table);
 };
 
 // Small sets are merged as soon as TIES is looked at.

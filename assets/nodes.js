@@ -11,7 +11,7 @@ export const put = (parent, tag, attributes = {}, ...children) => {
   return node;
 };
 
-// Outline of an agent's marker in a box of 12 by 12, as palette.py has it.
+// Outline of an agent's marker in a box of 12 by 12, as colors.py has it.
 export const shape = (agent) => {
   const shapes = window.RAM_SHAPES || ["M1 1h10v10H1Z"];
   return shapes[agent % shapes.length];

@@ -1,11 +1,12 @@
 // The Tune step on the app's page: the canvas, Gradio's sliders as the values of record, and links.
 import { focusAgent, mountCanvas, relayout, reset, setCanvasProfile } from "./canvas/canvas.js";
 import { recipeOf } from "./canvas/methods.js";
+import { download, saveCard } from "./canvas/card.js";
 import { setPin } from "./canvas/pin.js";
 import { accept, onChange, onPaint, redraw, sameSettings, shown, state } from "./canvas/store.js";
 import { drawDetails, mountDetails } from "./details.js";
 import { linkOf } from "./link.js";
-import { fetchTable } from "./measured.js";
+import { fetchTable, tableOf } from "./measured.js";
 import { leaveScope, openScope, openWeight, settingsRest } from "./microscope.js";
 import { epsilon } from "./numbers.js";
 
@@ -26,7 +27,12 @@ export const mount = (element, props, watch) => {
     openLayer: (layer) => openScope(state.profile.layers[layer]),
     buttons: [
       { text: "Reset", id: "reset", run: reset },
-      { text: "Copy link", id: "copy-link", run: copyLink },
+      { text: "Share", id: "share", menu: [
+        { text: "Copy link", id: "copy-link", run: copyLink },
+        { text: "Picture (PNG)", id: "card-png", run: () => saveCard("png") },
+        { text: "Picture (SVG)", id: "card-svg", run: () => saveCard("svg") },
+        { text: "This page as a file", id: "save-page", run: savePage },
+      ] },
       { text: "Details", id: "open-details", css: "cv-wide", run: () => openDetails(dialog) },
       { text: "Next: merge", css: "cv-main next", "data-open": "merge" },
     ],
@@ -111,6 +117,23 @@ export const show = () => { if (root && state.profile) relayout(); };
 // ---------------------------------------------------------------- links
 
 const link = () => linkOf(window.location.href, document.body.dataset.step, state);
+
+// The same canvas as one HTML file, with what is shown and measured now: the server sends the page, which
+// has room for data where its script of JSON says null.
+const savePage = async () => {
+  const { profile, settings, pin, focus } = state;
+  if (!profile) return;
+  try {
+    const answer = await fetch("ram/canvas.html");
+    if (!answer.ok) throw new Error(answer.status);
+    const data = { title: profile.agents.join(", "), profile: { ...profile, skills: undefined }, table: tableOf(profile), settings, pin, focus };
+    const text = JSON.stringify(data).replaceAll("<", "\\u003c");
+    const page = (await answer.text()).replace(/(id="ram-data">)null(?=<)/, (_, head) => head + text);
+    download("ram-canvas.html", new Blob([page], { type: "text/html" }));
+  } catch {
+    say("The page could not be read from the server: try again.");
+  }
+};
 
 let writing = 0;
 export const remember = () => {

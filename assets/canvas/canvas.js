@@ -6,6 +6,7 @@ import { layAgents, mountAgents, setAgents } from "./agents.js";
 import { mountControls } from "./controls.js";
 import { isPhone } from "./geometry.js";
 import { forgetCurves } from "./mechanism.js";
+import { mountMenu } from "./menu.js";
 import { METHODS } from "./methods.js";
 import { mountPin } from "./pin.js";
 import { laySkills, mountSkills, setSkills, skillShares } from "./skills.js";
@@ -21,8 +22,8 @@ let part = {};
 let saying = 0;
 let laidOut = "";
 
-// actions: { openLayer(layer) }, and buttons: [{ id, text, css, run or data }] at the foot of the left
-// column, which differ between the page and an exported file.
+// openLayer(layer), or null where there are no single weights to see; buttons: [{ id, text, css, run, menu or
+// data }] at the foot of the left column, which differ between the page and an exported file.
 export const mountCanvas = (root, { openLayer, buttons }) => {
   root.classList.add("cv");
   const column = (css, label) => put(root, "section", { class: `cv-col ${css}`, "aria-label": label });
@@ -30,9 +31,10 @@ export const mountCanvas = (root, { openLayer, buttons }) => {
   mountControls(left);
   mountPin(left);
   const foot = put(left, "div", { class: "cv-foot" });
-  for (const { text, css, run, ...attributes } of buttons) {
+  for (const { text, css, run, menu, ...attributes } of buttons) {
     const button = put(foot, "button", { type: "button", class: `cv-btn ${css || ""}`, ...attributes }, text);
     if (run) button.addEventListener("click", run);
+    if (menu) mountMenu(foot, button, menu);
   }
   mountStage(column("cv-mech", "Mechanism"), openLayer);
   const right = column("cv-out", "Outcome");

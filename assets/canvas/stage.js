@@ -21,7 +21,7 @@ let geometry = null;
 let histogram = null;
 let isStale = true; // the hidden sheets
 let pillHalf = 0;
-let openLayer = () => {};
+let openLayer = null;
 
 export const mountStage = (column, onOpen) => {
   openLayer = onOpen;
@@ -232,7 +232,7 @@ const wireRows = () => {
     if (!geometry || part.isDragging()) return;
     const { x, layer } = placeOf(event);
     pointTo(layer);
-    rows.style.cursor = layer !== null ? "pointer" : x < geometry.right ? "ew-resize" : "";
+    rows.style.cursor = layer !== null && openLayer ? "pointer" : x < geometry.right ? "ew-resize" : "";
     if (layer === null || event.pointerType === "touch") hideTip();
     else showTip(event, `${layer}|${state.settings.point}`, (box) => fillTip(box, layer));
   });
@@ -242,7 +242,7 @@ const wireRows = () => {
   });
   rows.addEventListener("click", (event) => {
     const { layer } = placeOf(event);
-    if (layer !== null) openLayer(layer);
+    if (layer !== null) openLayer?.(layer);
   });
 };
 
@@ -255,7 +255,7 @@ const fillTip = (box, layer) => {
     const share = total ? profile.layer_active[settings.point][layer][t] / total : 0;
     named(put(box, "div"), t, ` ${name} changed ${brief(share)}`);
   });
-  put(box, "div", { class: "cv-aside" }, "click: single weights");
+  if (openLayer) put(box, "div", { class: "cv-aside" }, "click: single weights");
 };
 
 // ---------------------------------------------------------------- keys
@@ -265,7 +265,7 @@ const layerText = (layer) => {
   const [unchanged, unique, ...rest] = profile.layer_count[settings.point][layer];
   const total = profile.layer_total[layer] || 1;
   const shared = rest.reduce((a, b) => a + b, 0);
-  return `${layerTitle(profile.layers[layer])}: ${brief(unique / total)} of its weights unique, ${brief(shared / total)} shared, ${brief(unchanged / total)} unchanged. Enter shows single weights.`;
+  return `${layerTitle(profile.layers[layer])}: ${brief(unique / total)} of its weights unique, ${brief(shared / total)} shared, ${brief(unchanged / total)} unchanged.${openLayer ? " Enter shows single weights." : ""}`;
 };
 
 const wireKeys = () => {
@@ -284,7 +284,7 @@ const wireKeys = () => {
     const last = state.profile.layers.length - 1;
     if (event.key === "ArrowDown") pointTo(Math.min(last, (state.layer ?? -1) + 1));
     else if (event.key === "ArrowUp") pointTo(Math.max(0, (state.layer ?? last + 1) - 1));
-    else if (event.key === "Enter" && state.layer !== null) openLayer(state.layer);
+    else if (event.key === "Enter" && state.layer !== null) openLayer?.(state.layer);
     else return;
     event.preventDefault();
     say();

@@ -1,37 +1,10 @@
-"""The one table of colours: it writes the page's CSS variables, Gradio's theme and the figures.
-
-Contrast (WCAG): every agent colour keeps 3:1 or more against both page backgrounds it is used on,
-and each agent also has a marker shape and its name, so colour is never the only sign.
-"""
+"""The page's colours as Gradio's theme and plotly's figures have them; the table is colors.py."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import gradio as gr
 
-AGENTS_LIGHT = (
-    "#b814a0",
-    "#1f6157",
-    "#e73c00",
-    "#a66af0",
-    "#3aa2b1",
-    "#5a2a10",
-    "#787f5c",
-    "#3a1f68",
-)
-"""Agent colours on white; they and unique and shared keep apart in all sorts of colour sight."""
-
-AGENTS_DARK = (
-    "#d93fb0",
-    "#53eaad",
-    "#ff6433",
-    "#cdbfff",
-    "#beedff",
-    "#9a6238",
-    "#fbf9a0",
-    "#7f5ae0",
-)
+from ram_studio.evals.report.colors import OVERLAP
 
 AGENTS_FIGURE = (
     "#0072b2",
@@ -45,18 +18,6 @@ AGENTS_FIGURE = (
 )
 """Agent colours of plotly's figures, which must work on both backgrounds."""
 
-SHAPE_PATHS = (
-    "M6 1.2a4.8 4.8 0 1 0 0 9.6a4.8 4.8 0 1 0 0-9.6Z",
-    "M1.6 1.6h8.8v8.8H1.6Z",
-    "M6 .8 11.4 10.6H.6Z",
-    "M6 .3 11.7 6 6 11.7.3 6Z",
-    "M2.6.8 6 4.2 9.4.8l1.8 1.8L7.8 6l3.4 3.4-1.8 1.8L6 7.8l-3.4 3.4L.8 9.4 4.2 6 .8 2.6Z",
-    "m6 .3 1.7 3.7 4 .5-3 2.7.8 4L6 9.2l-3.5 2 .8-4-3-2.7 4-.5Z",
-    "M6 .6 11.6 4.7 9.5 11.2h-7L.4 4.7Z",
-    "M3.1 1h5.8l2.9 5-2.9 5H3.1L.2 6Z",
-)
-"""The marker of each agent in the page: outlines in a 12 by 12 box."""
-
 PLOTLY_SYMBOLS = (
     "circle",
     "square",
@@ -68,48 +29,6 @@ PLOTLY_SYMBOLS = (
     "hexagon",
 )
 """The same markers in figures."""
-
-OVERLAP = (
-    "#2a5bd7",
-    "#d9981a",
-    "#b87c10",
-    "#97650b",
-    "#7a5006",
-    "#5f3e04",
-    "#472e02",
-    "#332000",
-)
-"""Alone, with 1 other, with 2 others, ...: blue means only unique, amber only shared."""
-
-PAGE: Mapping[str, tuple[str, str]] = {
-    # name: (on white, on dark)
-    "ink": ("#16202e", "#e8edf4"),
-    "muted": ("#566171", "#a6b1c0"),
-    "line": ("#dfe4ea", "#2c3543"),
-    "hair": ("#eceff3", "#222a36"),
-    "panel": ("#ffffff", "#141a23"),
-    "sunken": ("#f1f3f6", "#1c2430"),
-    "page": ("#f7f8fa", "#0c1017"),
-    # Accents are ink, so that blue means only unique.
-    "accent": ("#16202e", "#e8edf4"),
-    "accent-ink": ("#ffffff", "#0c1017"),
-    "unchanged": ("#d3d8df", "#3a4351"),
-    "outline": ("#aab2bd", "#6b7687"),
-    "left": ("rgba(86, 97, 113, .075)", "rgba(166, 177, 192, .085)"),
-    "unique": ("#2a5bd7", "#6f9dff"),
-    "unique-soft": ("#c3d2f6", "#2b3f70"),
-    "unique-ink": ("#2350c0", "#8fb3ff"),
-    "shared": ("#d9981a", "#f2bf4a"),
-    "shared-soft": ("#f2ddb3", "#5b4a22"),
-    "shared-ink": ("#8a5b00", "#f2c765"),
-    "good": ("#0b6e4f", "#4fd3a5"),
-    "good-soft": ("#e3f4ed", "#12332a"),
-    "bad": ("#b3261e", "#ff9a90"),
-    "bad-soft": ("#fdecea", "#3b1a18"),
-    "warn": ("#7a4d00", "#f2c463"),
-    "warn-soft": ("#fdf3dd", "#33280f"),
-}
-"""Shared on white has less than 3:1: its number always stands beside it."""
 
 # Shipped with Gradio, with Greek, superscripts and tabular digits; its SemiBold is a subset.
 _FONT = [
@@ -142,18 +61,6 @@ def agent_symbol(index: int) -> str:
 def overlap_color(others: int) -> str:
     """Return the colour of "shared with this many others" (0: the agent alone)."""
     return OVERLAP[min(others, len(OVERLAP) - 1)]
-
-
-def css_variables() -> str:
-    """Return the CSS rules that define every colour for the light and the dark page."""
-
-    def block(selector: str, side: int, agents: tuple[str, ...]) -> str:
-        rules = [f"--ram-{name}: {pair[side]};" for name, pair in PAGE.items()]
-        rules += [f"--ram-agent-{i}: {color};" for i, color in enumerate(agents)]
-        rules += [f"--ram-overlap-{i}: {color};" for i, color in enumerate(OVERLAP)]
-        return f"{selector} {{ {' '.join(rules)} }}"
-
-    return "\n".join((block(":root", 0, AGENTS_LIGHT), block(".dark", 1, AGENTS_DARK)))
 
 
 _THEME = {

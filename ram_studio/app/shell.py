@@ -9,7 +9,7 @@ import gradio as gr
 from markupsafe import Markup
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import Route
 
 from ram_studio.app import palette
@@ -19,6 +19,7 @@ from ram_studio.app.public.visitor import duplicate_link
 from ram_studio.app.public.zips import zip_route
 from ram_studio.app.settings import Settings
 from ram_studio.app.templates import render
+from ram_studio.evals.report import canvas_page, colors
 from ram_studio.resources import asset_path
 
 TITLE = "RAM Studio"
@@ -62,6 +63,11 @@ def _skills(request: Request) -> Response:
     return FileResponse(path, media_type="application/json", headers=headers)
 
 
+def _canvas(request: Request) -> Response:
+    """Serve the canvas as one file, without data: the browser puts in what it shows."""
+    return HTMLResponse(canvas_page.canvas_page(None), headers={"Cache-Control": "no-cache"})
+
+
 def _here(request: Request) -> Response:
     """Answer a page that is coming back; that it asked is what counts (public/presence.py)."""
     return Response(status_code=204)
@@ -76,8 +82,8 @@ def document_head() -> str:
     preloads = "".join(f'<link rel="modulepreload" href="ram/{name}">' for name in script_names())
     # In the head as it is: launch(css=) rewrites selectors, those in @media wrongly.
     return (
-        f"<style>{palette.css_variables()}\n{css}</style>{preloads}<script>"
-        f"window.RAM_SHAPES = {json.dumps(palette.SHAPE_PATHS)};"
+        f"<style>{colors.css_variables()}\n{css}</style>{preloads}<script>"
+        f"window.RAM_SHAPES = {json.dumps(colors.SHAPE_PATHS)};"
         f'window.RAM_READY = import("./ram/{ENTRY}").then(() => window.RAM);</script>'
     )
 
@@ -94,6 +100,7 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
         "app_kwargs": {
             "routes": [
                 Route("/ram/skills/{example}.json", _skills),
+                Route("/ram/canvas.html", _canvas),
                 Route("/ram/here/{key}", _here),
                 Route("/ram/{name:path}", _script),
                 zip_route(workspace.merge_folder),

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from markupsafe import Markup
 
 from ram_studio.app import numbers
-from ram_studio.app.palette import SHAPE_PATHS
 from ram_studio.errors import RamStudioError, Stopped
+from ram_studio.evals.report.colors import SHAPE_PATHS
 from ram_studio.resources import templates
 
 Tone = Literal["good", "note", "warn", "bad", "plain"]

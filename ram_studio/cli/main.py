@@ -18,7 +18,7 @@ from ram_studio.cli import (
     history_command,
     sweep_command,
 )
-from ram_studio.cli.look import analyze, inspect, microscope, preview
+from ram_studio.cli.look import analyze, export_canvas, inspect, microscope, preview
 from ram_studio.cli.merge import delta, merge, recipe, verify
 from ram_studio.errors import RamStudioError, Stopped
 
@@ -36,6 +36,7 @@ commands = typer.Typer(
 commands.command("app")(app_command.app)
 commands.command("analyze")(analyze.analyze)
 commands.command("preview")(preview.preview)
+commands.command("export-canvas")(export_canvas.export_canvas)
 commands.command("inspect")(inspect.inspect)
 commands.command("microscope")(microscope.microscope)
 commands.command("merge")(merge.merge)

@@ -14,6 +14,7 @@ from ram_studio.app.details.layer_map import layer_map
 from ram_studio.app.details.panel import FIGURES, shown
 from ram_studio.app.details.patterns import patterns
 from ram_studio.app.load.examples import load_example
+from ram_studio.evals.report import colors
 
 
 def _luminance(color: str) -> float:
@@ -29,13 +30,13 @@ def _contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("side", [0, 1])
 def test_texts_and_marks_are_legible(side: int) -> None:
-    background = palette.PAGE["panel"][side]
+    background = colors.PAGE["panel"][side]
     for name in ("ink", "muted", "unique-ink", "shared-ink", "good", "bad", "warn"):
-        assert _contrast(palette.PAGE[name][side], background) >= 4.5, name
+        assert _contrast(colors.PAGE[name][side], background) >= 4.5, name
     for name in ("good", "bad", "warn"):
-        assert _contrast(palette.PAGE[name][side], palette.PAGE[f"{name}-soft"][side]) >= 4.5
-    assert _contrast(palette.PAGE["accent"][side], palette.PAGE["accent-ink"][side]) >= 4.5
-    for color in (palette.AGENTS_LIGHT, palette.AGENTS_DARK)[side]:
+        assert _contrast(colors.PAGE[name][side], colors.PAGE[f"{name}-soft"][side]) >= 4.5
+    assert _contrast(colors.PAGE["accent"][side], colors.PAGE["accent-ink"][side]) >= 4.5
+    for color in (colors.AGENTS_LIGHT, colors.AGENTS_DARK)[side]:
         assert _contrast(color, background) >= 3.0, color
     for color in palette.AGENTS_FIGURE:
         assert _contrast(color, background) >= 3.0, f"{color} in a figure"

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from ram_studio.app import palette
 from ram_studio.app.experiment.table import Table, merge_rows
 from ram_studio.app.templates import render
+from ram_studio.evals.report import colors
 
 _LABEL = 16.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 20.0, 14.0, 44.0
@@ -92,12 +92,12 @@ def time_score_svg(points: Sequence[Point], width: int, style: str = "") -> Mark
 
 def time_score_file(table: Table) -> str:
     """Return the figure of a comparison as one SVG file that needs nothing else."""
-    color = {name: pair[0] for name, pair in palette.PAGE.items()}
+    color = {name: pair[0] for name, pair in colors.PAGE.items()}
     style = (
         f"text {{ fill: {color['muted']}; font: 12px system-ui, sans-serif; }} "
         f".grid {{ stroke: {color['line']}; }} .lead {{ stroke: {color['muted']}; }} "
         f".dot {{ fill: {color['accent']}; }} "
-        f".dot.reference {{ fill: {palette.AGENTS_LIGHT[1]}; }} "
+        f".dot.reference {{ fill: {colors.AGENTS_LIGHT[1]}; }} "
         f"text.name {{ fill: {color['ink']}; font-weight: 600; }} svg {{ background: #fff; }}"
     )
     return f"{time_score_svg(points_of(table), 900, style)}\n"

@@ -7,10 +7,10 @@ from typing import Any
 from markupsafe import Markup
 
 from ram_studio._version import __version__
-from ram_studio.app import palette
 from ram_studio.app.experiment.table import Table, merge_rows, method_grid
 from ram_studio.app.experiment.time_score import points_of, time_score_svg
 from ram_studio.app.templates import render
+from ram_studio.evals.report import colors
 
 
 def summary_html(table: Table) -> Markup:
@@ -25,14 +25,14 @@ def details_html(table: Table) -> Markup:
 
 def report_html(table: Table, title: str) -> str:
     """Return the comparison as one HTML file that needs nothing else."""
-    sides = ((0, palette.AGENTS_LIGHT), (1, palette.AGENTS_DARK))
+    sides = ((0, colors.AGENTS_LIGHT), (1, colors.AGENTS_DARK))
     page = render(
         "experiment/report.html.j2",
         title=title,
         version=__version__,
         grid=method_grid(table),
         palette=[
-            {name: pair[side] for name, pair in palette.PAGE.items()}
+            {name: pair[side] for name, pair in colors.PAGE.items()}
             | {f"agent-{i}": color for i, color in enumerate(agents)}
             for side, agents in sides
         ],

@@ -1,0 +1,130 @@
+// A part of the page as SVG: boxes, texts and drawings where they stand, with the styles they have. Text
+// stays text, held to its width wherever another font has to do.
+
+const SVG = "http://www.w3.org/2000/svg";
+const STYLES = [
+  "fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity",
+  "font-family", "font-size", "font-weight", "text-anchor", "paint-order", "display", "visibility", "transform",
+];
+
+const node = (parent, tag, attributes = {}) => {
+  const made = document.createElementNS(SVG, tag);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  parent.append(made);
+  return made;
+};
+
+const isClear = (color) => color === "transparent" || /, 0\)$/.test(color);
+
+const round = (x) => Math.round(10 * x) / 10;
+
+const inlined = (drawn, copy) => {
+  const style = getComputedStyle(drawn);
+  for (const name of STYLES) {
+    const value = style.getPropertyValue(name);
+    if (value && value !== "none" || name === "fill" || name === "display") copy.style.setProperty(name, value);
+  }
+  for (const name of ["class", "id", "data-item", "role", "aria-label"]) copy.removeAttribute(name);
+  [...drawn.children].forEach((child, i) => inlined(child, copy.children[i]));
+};
+
+const drawBox = (parent, style, { x, y, width, height }) => {
+  const radius = Math.min(parseFloat(style.borderTopLeftRadius) || 0, height / 2);
+  const border = parseFloat(style.borderTopWidth) || 0;
+  const hasTop = border > 0 && !isClear(style.borderTopColor);
+  const hasBorder = hasTop && parseFloat(style.borderRightWidth) > 0;
+  const color = isClear(style.backgroundColor) ? "none" : style.backgroundColor;
+  if (width && height && (hasBorder || color !== "none")) {
+    const inset = hasBorder ? border / 2 : 0;
+    node(parent, "rect", {
+      x: round(x + inset), y: round(y + inset), width: round(width - 2 * inset), height: round(height - 2 * inset), rx: radius,
+      style: `fill:${color};${hasBorder ? `stroke:${style.borderTopColor};stroke-width:${border}` : ""}`,
+    });
+  }
+  if (hasTop && !hasBorder) {
+    node(parent, "line", { x1: round(x), x2: round(x + width), y1: round(y), y2: round(y), style: `stroke:${style.borderTopColor};stroke-width:${border}` });
+  }
+  const side = parseFloat(style.borderLeftWidth) || 0;
+  if (hasBorder || !side || isClear(style.borderLeftColor)) return;
+  const isDashed = style.borderLeftStyle === "dashed";
+  node(parent, "line", {
+    x1: round(x + side / 2), x2: round(x + side / 2), y1: round(y), y2: round(y + height),
+    style: `stroke:${style.borderLeftColor};stroke-width:${side};${isDashed ? "stroke-dasharray:6 4" : ""}`,
+  });
+};
+
+// Lines of a text node as the browser broke them.
+const linesOf = (text) => {
+  const lines = [];
+  const range = document.createRange();
+  for (const { index, 0: word } of text.data.matchAll(/\S+/g)) {
+    range.setStart(text, index);
+    range.setEnd(text, index + word.length);
+    for (const box of range.getClientRects()) {
+      const last = lines.at(-1);
+      if (last && Math.abs(last.top - box.top) < 3) {
+        last.words.push(word);
+        last.right = box.right;
+      } else lines.push({ words: [word], left: box.left, right: box.right, top: box.top, bottom: box.bottom });
+      break; // a word stands in one line
+    }
+  }
+  return lines;
+};
+
+const drawText = (parent, text, style, origin) => {
+  const size = parseFloat(style.fontSize);
+  for (const { words, left, right, top, bottom } of linesOf(text)) {
+    const line = node(parent, "text", {
+      x: round(left - origin.left), y: round((top + bottom) / 2 - origin.top + 0.35 * size), textLength: round(right - left),
+      lengthAdjust: "spacingAndGlyphs",
+      style: `fill:${style.color};font:${style.fontWeight} ${size}px ${style.fontFamily.replaceAll('"', "'")}`,
+    });
+    line.textContent = words.join(" ");
+  }
+};
+
+const drawBefore = (parent, element, at) => {
+  const style = getComputedStyle(element, "::before");
+  if (style.content === "none" || style.position !== "absolute") return;
+  const [x, y, width, height] = ["left", "top", "width", "height"].map((key) => parseFloat(style[key]) || 0);
+  drawBox(parent, style, { x: at.x + x, y: at.y + y, width, height });
+};
+
+const draw = (parent, element, origin) => {
+  const style = getComputedStyle(element);
+  const box = element.getBoundingClientRect();
+  if (style.display === "none" || style.visibility === "hidden" || element.classList.contains("unseen")) return;
+  if (element.matches("input, dialog, [popover], [data-card=no]")) return;
+  const at = { x: box.left - origin.left, y: box.top - origin.top, width: box.width, height: box.height };
+  const group = style.opacity === "1" ? parent : node(parent, "g", { opacity: style.opacity });
+  if (style.opacity === "0") return;
+  if (element instanceof SVGElement) {
+    const copy = element.cloneNode(true);
+    inlined(element, copy);
+    copy.style.removeProperty("opacity");
+    for (const [key, value] of [["x", at.x], ["y", at.y], ["width", at.width], ["height", at.height]]) copy.setAttribute(key, round(value));
+    copy.setAttribute("overflow", "visible");
+    group.append(copy);
+    return;
+  }
+  if (element instanceof HTMLCanvasElement) {
+    node(group, "image", { x: round(at.x), y: round(at.y), width: round(at.width), height: round(at.height), href: element.toDataURL() });
+    return;
+  }
+  drawBox(group, style, at);
+  drawBefore(group, element, at);
+  for (const child of element.childNodes) {
+    if (child instanceof Text) drawText(group, child, style, origin);
+    else if (child instanceof Element) draw(group, child, origin);
+  }
+};
+
+// Draw elements into an SVG of the size of `around` (a rectangle), whose corner becomes 0 0 plus `shift`.
+export const snapshot = (elements, { left, top }) => {
+  const group = document.createElementNS(SVG, "g");
+  for (const element of elements) draw(group, element, { left, top });
+  return group;
+};
+
+export const svgNode = node;

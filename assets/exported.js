@@ -1,0 +1,39 @@
+// The canvas in a file of its own: the same modules as in the app, its data embedded, nobody to ask.
+import { mountCanvas, present, reset, setCanvasProfile, setTable } from "./canvas/canvas.js";
+import { saveCard } from "./canvas/card.js";
+import { focusAgent } from "./canvas/stage.js";
+import { setPin } from "./canvas/pin.js";
+import { accept, state } from "./canvas/store.js";
+
+const data = JSON.parse(document.getElementById("ram-data").textContent);
+
+const toggleTheme = () => document.body.classList.toggle("dark");
+if (window.matchMedia("(prefers-color-scheme: dark)").matches) toggleTheme();
+
+const head = document.querySelector(".ex-head");
+head.querySelector("[data-act=theme]").addEventListener("click", toggleTheme);
+head.querySelector("[data-act=present]").addEventListener("click", () => present(true));
+
+mountCanvas(document.querySelector(".cv-root"), {
+  openLayer: null,
+  buttons: [
+    { text: "Reset", id: "reset", run: reset },
+    { text: "Share", id: "share", menu: [
+      { text: "Picture (PNG)", id: "card-png", run: () => saveCard("png") },
+      { text: "Picture (SVG)", id: "card-svg", run: () => saveCard("svg") },
+    ] },
+  ],
+});
+
+if (data) {
+  document.title = `RAM Studio: ${data.title}`;
+  head.querySelector("h1").textContent = document.title;
+  setCanvasProfile(data.profile);
+  if (data.table) setTable(data.profile, data.table);
+  if (data.settings) accept(data.settings);
+  else reset();
+  if (data.pin) setPin(data.pin);
+  focusAgent(data.focus ?? null);
+}
+
+window.RAM = { state };

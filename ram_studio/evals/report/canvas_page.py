@@ -1,0 +1,161 @@
+"""The canvas as one HTML file that works from a disk, in a mail, or as a static Space.
+
+It holds the page's own modules, styles and colours, and one profile with what was measured of it.
+Modules import one another by name through an import map of data: addresses, because a file may
+import no other file. A policy in the page itself forbids every request.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ram_studio._version import __version__
+from ram_studio.algorithm.meters.profile import client_profile
+from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.record.sketch_file import load_sketch
+from ram_studio.errors import EvaluationError, OutputError
+from ram_studio.evals.report.colors import SHAPE_PATHS, css_variables
+from ram_studio.evals.report.skill_table import load_table
+from ram_studio.resources import asset_path, templates
+
+ENTRY = "exported.js"
+STYLE = "canvas.css"
+SKETCH_FILE = "sketch.safetensors"
+TABLE_FILE = "skills.json.gz"
+PAGE_FILE = "index.html"
+SETS = {"1": "example", "example": "example", "house": "house", "dense": "dense"}
+"""Shipped sets by the names that people use, and their folders under assets/."""
+
+_IMPORT = re.compile(r'(\b(?:import|from)\s*)"(\.{1,2}/[^"]+)"')
+
+
+@cache
+def modules() -> Mapping[str, str]:
+    """Return the modules that the page needs, by path under assets/, with imports by bare names."""
+    found: dict[str, str] = {}
+    wanted = [ENTRY]
+    while wanted:
+        name = wanted.pop()
+        if name in found:
+            continue
+        folder = PurePosixPath(name).parent
+
+        def bare(match: re.Match[str], folder: PurePosixPath = folder) -> str:
+            path = _joined(folder, match[2])
+            wanted.append(path)
+            return f'{match[1]}"ram/{path}"'
+
+        found[name] = _IMPORT.sub(bare, asset_path(name).read_text(encoding="utf-8"))
+    return found
+
+
+def _joined(folder: PurePosixPath, path: str) -> str:
+    parts: list[str] = [part for part in folder.parts if part != "."]
+    for part in path.split("/"):
+        if part == "..":
+            parts.pop()
+        elif part != ".":
+            parts.append(part)
+    return "/".join(parts)
+
+
+def canvas_page(data: Mapping[str, Any] | None) -> str:
+    """Return the page. data: see ``canvas_data``; None leaves a place that the app fills in."""
+    imports = {
+        f"ram/{name}": f"data:text/javascript;base64,{base64.b64encode(text.encode()).decode()}"
+        for name, text in modules().items()
+    }
+    return (
+        templates(Path(__file__).parent)
+        .get_template("canvas_page.html.j2")
+        .render(
+            style=f"{css_variables()}\n{asset_path(STYLE).read_text(encoding='utf-8')}",
+            imports=_script_json({"imports": imports}),
+            shapes=_script_json(SHAPE_PATHS),
+            data=_script_json(data),
+            entry=f"ram/{ENTRY}",
+            version=__version__,
+        )
+    )
+
+
+def _script_json(value: Any) -> str:
+    """Return JSON that cannot end the script element it stands in."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def canvas_data(source: str) -> dict[str, Any]:
+    """Return what a page shows: {"title", "profile", "table": skills or None}.
+
+    source: a sketch file, a folder with one (``sketch.safetensors``, and ``skills.json.gz`` if it
+    was measured), or the name of a shipped set.
+
+    Raises: EvaluationError for anything else; SketchError for a damaged sketch.
+    """
+    path = Path(source)
+    if source in SETS and not path.exists():
+        path = asset_path(SETS[source])
+    sketch_file = path / SKETCH_FILE if path.is_dir() else path
+    if not sketch_file.is_file():
+        raise EvaluationError(
+            f"{printable(path)} is no sketch, no folder with a {SKETCH_FILE}, and no shipped set "
+            f"({', '.join(SETS)}). Make a sketch with ram-studio analyze."
+        )
+    sketch = load_sketch(sketch_file)
+    table_file = path / TABLE_FILE
+    table = load_table(table_file) if path.is_dir() and table_file.is_file() else None
+    return {"title": ", ".join(sketch.agents), "profile": client_profile(sketch), "table": table}
+
+
+_SPACE = """\
+---
+title: {title}
+emoji: 🧭
+colorFrom: blue
+colorTo: yellow
+sdk: static
+pinned: false
+---
+
+What a merge of {title} does to each agent's update, at every setting: one page that asks nothing of
+any server, made by RAM Studio {version} (Reinforced Agent Merging, arXiv 2601.13572).
+"""
+
+
+def export_canvas(source: str, out: str | Path) -> Path:
+    """Write the page of a source (see ``canvas_data``) and return its path.
+
+    out: a file that ends in .html; else a folder, which gets ``index.html`` and the README of a
+    static Space.
+
+    Raises: as ``canvas_data``; OutputError when it cannot be written or the folder holds other
+    files of these names.
+    """
+    data, target = canvas_data(source), Path(out)
+    files = {target: canvas_page(data)}
+    if target.suffix.lower() not in (".html", ".htm"):
+        title = json.dumps(f"RAM Studio: {data['title']}", ensure_ascii=False)
+        readme = _SPACE.format(title=title, version=__version__)
+        files = {target / PAGE_FILE: files[target], target / "README.md": readme}
+        taken = [file.name for file in files if file.exists()]
+        if taken:
+            raise OutputError(
+                f"{printable(target)} already has {' and '.join(taken)}. Choose another folder, or "
+                "remove them."
+            )
+    try:
+        for file, text in files.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(
+            f"The page cannot be written to {printable(target)}: {error.strerror or error}. Check "
+            "that the folder is writable."
+        ) from error
+    return next(iter(files))
