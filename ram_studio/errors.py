@@ -8,6 +8,7 @@
     ├── CompatibilityError     base and agents do not fit together
     ├── HubError               the Hub said no, or could not be reached
     ├── SketchError            a sketch file that is damaged or belongs to other checkpoints
+    ├── PlanError              a changed plan, or a part of a merge that is missing or stale
     ├── OutputError            the output folder exists, is not writable, or the disk is too small
     ├── VerificationError      a merged checkpoint differs from its passport or its sources
     ├── EvaluationError        a model or a suite that cannot be evaluated
@@ -53,6 +54,10 @@ class HubError(RamStudioError):
 
 class SketchError(RamStudioError):
     """A sketch file that is damaged or belongs to other checkpoints."""
+
+
+class PlanError(RamStudioError):
+    """A plan that was changed, or a part of a merge that is missing, stale or of another plan."""
 
 
 class OutputError(RamStudioError):

@@ -18,8 +18,8 @@ from ram_studio.cli import (
     history_command,
     sweep_command,
 )
-from ram_studio.cli.look import analyze, export_canvas, inspect, microscope, preview
-from ram_studio.cli.merge import delta, merge, recipe, verify
+from ram_studio.cli.look import analyze, export_canvas, inspect, microscope, preview, sketch
+from ram_studio.cli.merge import delta, merge, parts, recipe, verify
 from ram_studio.errors import RamStudioError, Stopped
 
 EXIT_FAILED = 1
@@ -47,6 +47,9 @@ commands.command("history")(history_command.history)
 commands.command("compare")(compare_command.compare)
 commands.command("fisher")(fisher_command.fisher)
 commands.add_typer(delta.commands)
+commands.command("plan")(parts.plan)
+commands.command("finish")(parts.finish)
+commands.add_typer(sketch.commands)
 commands.command("sweep")(sweep_command.sweep)
 
 

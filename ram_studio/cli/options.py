@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +19,14 @@ Agents = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Threads = Annotated[int | None, typer.Option(help="Threads; one per core when left out.")]
+Plan = Annotated[
+    Path | None, typer.Option(help="Work on one part of this plan (see `ram-studio plan`).")
+]
+Part = Annotated[int | None, typer.Option(help="Which part of the plan, from 1.")]
+MaxShardSize = Annotated[str, typer.Option(help="Most data in one file, as 5GB.")]
+Hash = Annotated[
+    bool, typer.Option("--hash/--no-hash", help="Keep a hash of every source file in the passport.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
 Epsilon = Annotated[float, typer.Option(help="Threshold of change.")]
 Dtype = Annotated[
@@ -88,6 +97,47 @@ def parse_recipe(base: str | None, agent: list[str] | None, where: str, **values
 
     agents = parse_agents(agent)
     return make_recipe({"base": require_base(base), "agents": agents, **values}, where=where)
+
+
+def require_part(plan: Path | None, part: int | None) -> tuple[Path, int]:
+    """Return plan and part.
+
+    Raises: typer.BadParameter (exit code 2) when one of the two was left out.
+    """
+    if plan is None:
+        raise typer.BadParameter("no plan was given beside --part", param_hint="--plan")
+    if part is None:
+        raise typer.BadParameter("no part was given beside --plan", param_hint="--part")
+    return plan, part
+
+
+def refuse_beside_plan(**given: object) -> None:
+    """Refuse options that a plan has settled already; those at None were not given.
+
+    Raises: typer.BadParameter (exit code 2).
+    """
+    named = [name.replace("_", "-") for name, value in given.items() if value is not None]
+    if named:
+        raise typer.BadParameter(
+            f"the plan says it already: leave out --{', --'.join(named)}", param_hint="--plan"
+        )
+
+
+def parse_size(text: str) -> int:
+    """Return a size like 5GB, 500MB or 123 as bytes (decimal units).
+
+    Raises: SettingsError for anything else, or zero.
+    """
+    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    cleaned = text.strip().upper()
+    digits = cleaned.rstrip("BKMGT")
+    try:
+        nbytes = int(float(digits) * units[cleaned[len(digits) :]])
+    except (ValueError, KeyError, OverflowError):
+        nbytes = 0
+    if nbytes < 1:
+        raise SettingsError(f"The shard size is {text!r}; write it as 5GB, 500MB or in bytes.")
+    return nbytes
 
 
 def policies(missing: str, extra: str, rows: str) -> dict[str, Any]:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Unpack
 
 from ram_studio.algorithm import rounding
 from ram_studio.algorithm.ladder import ladder_grid
+from ram_studio.algorithm.partial import PartialSketch
 from ram_studio.algorithm.sketch import BASE, Sketch, TensorEntry
 from ram_studio.checkpoints.fit.compatibility import (
     CompatibilityReport,
     ExtraPolicy,
+    MergeTensor,
     MissingPolicy,
     RowsPolicy,
     check_compatibility,
 )
-from ram_studio.checkpoints.fit.storage_report import storage_report
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.passes.counting import Counting, Tally, as_base, every_agent
@@ -100,31 +100,48 @@ def sketch_of(report: CompatibilityReport, run: RunOptions, *, relations: bool =
 
     On other devices than the CPU counts are made there; everything else is collected on the CPU.
     """
-    counted = report.counted
+    return partial_sketch(report, run, report.counted, relations=relations).whole()
+
+
+def partial_sketch(
+    report: CompatibilityReport,
+    run: RunOptions,
+    tensors: Sequence[MergeTensor],
+    *,
+    relations: bool = True,
+    part: tuple[str, int, int] = ("", 1, 1),
+) -> PartialSketch:
+    """Return what some of the counted tensors give, see ``sketch_of``.
+
+    part: digest of the plan, number of the part, and how many there are.
+    """
+    tensors = list(tensors)
     n_agents = len(report.agents)
     grid = ladder_grid()
-    tally = Tally(len(counted), n_agents, grid)
+    tally = Tally(len(tensors), n_agents, grid)
     tallies = [(every_agent, tally)]
-    if any(a.dtype != t.base.dtype for t in counted for a in t.agents):
-        tallies.append((as_base, Tally(len(counted), n_agents, grid)))
-    related = RelationTally(counted, n_agents, grid) if relations else None
-    run_pass(report, Counting("analyze", counted, tallies, related), run)
-    numel = [t.numel for t in counted]
+    if any(a.dtype != t.base.dtype for t in report.counted for a in t.agents):
+        tallies.append((as_base, Tally(len(tensors), n_agents, grid)))
+    related = RelationTally(tensors, n_agents, grid) if relations else None
+    run_pass(report, Counting("analyze", tensors, tallies, related), run)
+    numel = [t.numel for t in tensors]
     counts, *rounded = (tally.counts(numel) for _, tally in tallies)
+    relation = None if related is None else related.relations(counts)
+    steps, sums = (None, None) if related is None else related.steps()
     sketch = Sketch(
         agents=tuple(agent.name for agent in report.agents),
-        tensors=tuple(TensorEntry(t.name, t.numel) for t in counted),
+        tensors=tuple(TensorEntry(t.name, t.numel) for t in tensors),
         counts=counts,
         magnitudes=tally.magnitudes,
         fingerprints={c.name: c.fingerprint for c in report.checkpoints},
         sources={c.name: c.source for c in report.checkpoints},
         dtypes={name: _one_dtype(dtypes) for name, dtypes in report.dtypes.items()},
         rounded=rounded[0] if rounded else None,
-        relations=None if related is None else related.relations(counts),
-        steps=None if related is None else related.steps(),
-        energies=None if related is None else related.energies(counts),
+        relations=relation,
+        steps=steps,
     )
-    return replace(sketch, warnings=storage_report(report, sketch).warnings)
+    plan, number, of = part
+    return PartialSketch(sketch, plan, {number: len(tensors)}, of, report.findings, sums)
 
 
 def _one_dtype(elements: Mapping[str, int]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypedDict
 
@@ -22,6 +22,7 @@ from ram_studio.algorithm.methods import Need, get_method, make_settings
 from ram_studio.algorithm.rounding import Rounding
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.checkpoints.record.part_receipt import MergeFacts
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
 from ram_studio.checkpoints.write.sidecars import OUTPUT_DTYPES
 from ram_studio.engine.facts import find_facts
@@ -169,45 +170,63 @@ class MergeJob:
         Raises: NonFiniteError, SourceChangedError, Stopped; SettingsError for overflow; SketchError
         when the plan's sketch is not of these files.
         """
-        self._copy_integers(sink)
-        with self.fisher or contextlib.nullcontext() as fisher:
-            work = Merging(plan, self.merged, sink, self._is_whole, fisher, keep)
-            self.bytes_read += run_pass(self.report, work, self.options)
+        tally, facts = self.merge_into(plan, sink, keep=keep), self.facts_of(plan)
         if keep is None:
-            self._check(plan, work.tally)
-        return self._results(plan, work.tally)
+            check_counts(facts, tally, is_from_sketch=plan.known.is_from_sketch)
+        return self.results(facts, tally)
+
+    def merge_into(
+        self,
+        plan: Plan,
+        sink: Sink,
+        *,
+        keep: Callable[[Block], bool] | None = None,
+        only: Collection[str] | None = None,
+    ) -> MergeTally:
+        """Merge into the sink; return what was counted and measured, see ``run``.
+
+        keep: merge only these blocks; only: of these tensors, integers too, by default of all.
+        """
+        tensors = [t for t in self.report.tensors if only is None or t.name in only]
+        merged = [t for t in tensors if t.kind == "merge"]
+        self._copy_integers([t for t in tensors if t.kind == "copy"], sink)
+        with self.fisher or contextlib.nullcontext() as fisher:
+            work = Merging(plan, merged, sink, self._is_whole, fisher, keep)
+            self.bytes_read += run_pass(self.report, work, self.options)
+        return work.tally
+
+    def facts_of(self, plan: Plan) -> MergeFacts:
+        """Return what the plan was made of, as far as results and checks need it."""
+        counted, active = plan.known.counted, getattr(plan.prepared, "expected_active", None)
+        magnitude = None if counted is None else counted.magnitude
+        return MergeFacts(
+            factors={name: self._factor(plan, t) for t, name in enumerate(self.names)},
+            rho_m={name: _rho_m(magnitude, t) for t, name in enumerate(self.names)},
+            shared=None if counted is None else counted.counts.shared[:, 0].sum(0).tolist(),
+            active=None if active is None else active.tolist(),
+        )
 
     def _is_whole(self, tensor: MergeTensor) -> bool:
         return self.method.whole(self.settings, tensor.tied_to or tensor.name, tensor.shape)
 
-    def _copy_integers(self, sink: Sink) -> None:
+    def _copy_integers(self, tensors: Sequence[MergeTensor], sink: Sink) -> None:
         with Sources(*self.report.checkpoints) as sources:
-            for tensor in self.report.tensors:
-                if tensor.kind == "copy":
-                    for start, piece in sources.pieces(tensor.base, tensor.base.nbytes):
-                        sink.write(tensor.name, start, piece.data)
+            for tensor in tensors:
+                for start, piece in sources.pieces(tensor.base, tensor.base.nbytes):
+                    sink.write(tensor.name, start, piece.data)
 
-    def _check(self, plan: Plan, tally: MergeTally) -> None:
-        """Compare what the merge pass counted with what it was planned from."""
-        counted, expected = plan.known.counted, getattr(plan.prepared, "expected_active", None)
-        is_same = counted is None or np.array_equal(
-            tally.shared, counted.counts.shared[:, 0].sum(0)
-        )
-        if not is_same or not (expected is None or np.array_equal(tally.shared.sum(1), expected)):
-            _refuse_counts(plan.known.is_from_sketch)
-
-    def _results(self, plan: Plan, tally: MergeTally) -> dict[str, AgentResult]:
-        counted = plan.known.counted
+    def results(self, facts: MergeFacts, tally: MergeTally) -> dict[str, AgentResult]:
+        """Return each agent's numbers of a whole merge."""
         results = {}
         for t, (name, shared) in enumerate(zip(self.names, tally.shared.tolist(), strict=True)):
             changed, unique = sum(shared), shared[0]
             results[name] = AgentResult(
                 rho=scaling.overlap_unique_ratio(changed - unique, unique),
-                scaling_factor=self._factor(plan, t),
+                scaling_factor=facts.factors[name],
                 effective_scaling_factor=tally.effective_factor(t),
                 changed=changed,
                 unique=unique,
-                rho_m=None if counted is None else _rho_m(counted.magnitude, t),
+                rho_m=facts.rho_m[name],
                 overlap=tuple(shared),
                 effective_interval=tally.effective_interval(t),
                 kept=tally.kept(t),
@@ -232,7 +251,20 @@ def _rho_m(magnitude: np.ndarray | None, agent: int) -> float | None:
     return float(relations.magnitude_ratios(magnitude, [range(len(magnitude))])[0, agent])
 
 
-def _refuse_counts(is_from_sketch: bool) -> NoReturn:
+def check_counts(facts: MergeFacts, tally: MergeTally, *, is_from_sketch: bool) -> None:
+    """Compare what a whole merge counted with what it was planned from.
+
+    Raises: SketchError when that was a sketch, else SourceChangedError.
+    """
+    is_same = facts.shared is None or np.array_equal(tally.shared, facts.shared)
+    if not is_same or not (
+        facts.active is None or np.array_equal(tally.shared.sum(1), facts.active)
+    ):
+        refuse_counts(is_from_sketch)
+
+
+def refuse_counts(is_from_sketch: bool) -> NoReturn:
+    """Say that a merge counted otherwise than it was planned from."""
     if is_from_sketch:
         raise SketchError(
             "The sketch does not belong to these files: its counts differ from what the merge "

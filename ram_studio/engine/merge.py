@@ -9,7 +9,7 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -31,14 +31,13 @@ from ram_studio.checkpoints.record.passport import (
 )
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.checkpoints.write.output_folder import SIDECAR_BYTES, check_output
-from ram_studio.checkpoints.write.shard_plan import index_json
+from ram_studio.checkpoints.write.shard_plan import Shard, index_json
 from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.checkpoints.write.writer import DEFAULT_MAX_SHARD_BYTES, CheckpointWriter
 from ram_studio.engine.analyse import load
 from ram_studio.engine.events import Progress
 from ram_studio.engine.job import AgentResult, MergeJob
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions
-from ram_studio.engine.passes.plan import Plan
 from ram_studio.engine.reading.sampling import other_bases, refuse_other_bases, sampled_densities
 from ram_studio.engine.source_hashes import SourceHasher
 
@@ -141,8 +140,8 @@ def merge(
     if recipe.other_base == "refuse":
         refuse_other_bases(unlike)
     hasher = SourceHasher(report) if hash_sources else None
-    watch = hasher.watch(options.on_progress) if hasher else options.on_progress
-    job = MergeJob(report, recipe, replace(options, on_progress=watch))
+    tell = hasher.watch(options.on_progress) if hasher else options.on_progress
+    job = MergeJob(report, recipe, replace(options, on_progress=tell))
     checkpoints = {c.name: c for c in report.checkpoints}
     # Read before the work: what cannot be copied must not show after an hour.
     files = sidecar_files(report.base, dtype=recipe.dtype, tokenizer=checkpoints[recipe.tokenizer])
@@ -157,14 +156,19 @@ def merge(
         plan = job.plan(sketch)
         agents = job.run(plan, writer)
         hashes = hasher.finish(options.on_progress, options.cancel) if hasher else {}
-        passport = _passport(job, plan, agents, writer, hashes).renamed(names or {})
-        passport = passport.model_copy(update={"warnings": (*passport.warnings, *texts(unlike))})
-        files["README.md"] = model_card(passport).encode()
-        index = {INDEX_FILE: index_json(writer.shards)} if len(writer.shards) > 1 else {}
-        passport = passport.sealed(files | index)
-        files[PASSPORT_FILE] = passport.to_json()
+        sizes = {shard.file_name: shard.file_size for shard in writer.shards}
+        shards = {
+            name: ShardRecord(nbytes=sizes[name], blake3=digest)
+            for name, digest in writer.digests().items()
+        }
+        passport = make_passport(
+            job, agents, shards, hashes, warnings=texts(unlike), with_torch=not plan.is_fused
+        ).renamed(names or {})
+        passport = close(passport, files, writer.shards)
         options.cancel.raise_if_cancelled()
-        folder = writer.finish(files, on_wait=_flush_watch(writer, options))
+        folder = writer.finish(
+            files, on_wait=flush_watch(writer.nbytes, len(writer.shards), options)
+        )
     return MergeResult(
         out=folder,
         method=recipe.method,
@@ -172,18 +176,37 @@ def merge(
         bytes_read=job.bytes_read,
         bytes_written=writer.nbytes,
         seconds=time.monotonic() - start,
-        peak_rss_bytes=_peak_rss_bytes(),
+        peak_rss_bytes=measured_peak_rss_bytes(),
         passport=passport,
     )
 
 
-def _passport(
+def close(passport: Passport, files: dict[str, bytes], shards: Sequence[Shard]) -> Passport:
+    """Add card and passport to the small files of a merge; return the passport, sealed.
+
+    The seal covers the index too, which the writer adds.
+    """
+    files["README.md"] = model_card(passport).encode()
+    index = {INDEX_FILE: index_json(shards)} if len(shards) > 1 else {}
+    passport = passport.sealed(files | index)
+    files[PASSPORT_FILE] = passport.to_json()
+    return passport
+
+
+def make_passport(
     job: MergeJob,
-    plan: Plan,
-    agents: dict[str, AgentResult],
-    writer: CheckpointWriter,
+    agents: Mapping[str, AgentResult],
+    shards: dict[str, ShardRecord],
     hashes: Mapping[str, Mapping[str, str]],
+    *,
+    warnings: tuple[str, ...],
+    with_torch: bool,
 ) -> Passport:
+    """Return the passport of a merge, not yet sealed.
+
+    shards: in file order; hashes: of the sources' files, by checkpoint; warnings: beside those of
+    the compatibility check; with_torch: whether torch computed.
+    """
     dtypes = {job.dtype_of(t) for t in job.merged}
     records = {
         agent.name: agent_record(
@@ -199,7 +222,6 @@ def _passport(
     base = source_record(job.report.base, hashes.get(job.report.base.name))
     sources = {"base": base, **records}
     licence = most_restrictive({name: s.license.licence for name, s in sources.items()})
-    sizes = {shard.file_name: shard.file_size for shard in writer.shards}
     return Passport(
         ram_studio_version=__version__,
         recipe=job.recipe,
@@ -210,12 +232,9 @@ def _passport(
         seed=job.recipe.seed,
         arithmetic=job.arithmetic,
         elements=job.elements,
-        shards={
-            name: ShardRecord(nbytes=sizes[name], blake3=digest)
-            for name, digest in writer.digests().items()
-        },
-        warnings=job.report.warnings,
-        libraries=library_versions(with_torch=not plan.is_fused),
+        shards=shards,
+        warnings=(*job.report.warnings, *warnings),
+        libraries=library_versions(with_torch=with_torch),
         license=LicenceRecord(id=licence.id, name=licence.name, link=licence.link),
     )
 
@@ -229,21 +248,20 @@ def library_versions(*, with_torch: bool) -> dict[str, str]:
     return found
 
 
-def _flush_watch(writer: CheckpointWriter, run: RunOptions) -> Callable[[int], None]:
+def flush_watch(nbytes: int, shards: int, run: RunOptions) -> Callable[[int], None]:
     """Return what is called while the output goes to the disk: it reports, and stops."""
     start = time.monotonic()
-    shards = len(writer.shards)
 
     def watch(flushed: int) -> None:
         run.cancel.raise_if_cancelled()
         if run.on_progress:
             seconds = time.monotonic() - start
-            run.on_progress(Progress("flush", "", shards, shards, flushed, writer.nbytes, seconds))
+            run.on_progress(Progress("flush", "", shards, shards, flushed, nbytes, seconds))
 
     return watch
 
 
-def _peak_rss_bytes() -> int:
+def measured_peak_rss_bytes() -> int:
     """Return the most memory this process ever held.
 
     Linux counts what the parent held when it started us into ru_maxrss, but not into VmHWM.

@@ -17,13 +17,15 @@ from test_relations import DTYPES, POINTS, count, relate
 from ram_studio.algorithm.ladder import BIN_COUNT, LADDER
 from ram_studio.algorithm.meters.kept import Energies, Kept, build_energies, kept_dict
 from ram_studio.algorithm.meters.profile import client_profile
+from ram_studio.algorithm.meters.relations import RowLayout
 from ram_studio.algorithm.sketch import Sketch, TensorEntry
 
 FACTORS = (1.2, 1.0, 1.155, 11.0, 1.01, 1.1, 1.3)
 
 
 def energies(block: ElementBlock) -> Energies:
-    return build_energies(relate(block)[0], ["w"], count(block))
+    table = relate(block)[0]
+    return build_energies(table[0][:, RowLayout(len(block.agents)).products], count(block))
 
 
 class Loop:

@@ -12,7 +12,6 @@ from engine_zoo import EMBEDDING, Zoo, assert_leaves_nothing, contents, make_zoo
 from test_source_faults import at_block
 
 from ram_studio.algorithm.methods import wudi
-from ram_studio.checkpoints.write import writer
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.events import CancelToken, Meter, Progress
 from ram_studio.engine.merge import merge
@@ -182,7 +181,7 @@ def test_stopping_while_the_output_goes_to_the_disk_does_not_wait_for_it(
         go_on.wait(200)
         ended.append(path)
 
-    monkeypatch.setattr(writer, "_flush", flush)
+    monkeypatch.setattr(shard_writer, "flush", flush)
     before = set(tmp_path.iterdir())
     try:
         with pytest.raises(Stopped):

@@ -18,9 +18,9 @@ no sum of own parts (WUDI), the own part is the share of the change along tau_t,
 Before the merge both follow from sums over the model that do not depend on settings, kept at every
 ladder point.
 Products of float32 are exact in float64, whose range holds all of them. They are added in an order
-that the elements alone decide: within 65536 elements of a tensor, these in order, tensors by name.
-So the sums are the same for any number of threads, size of blocks and order of shards. Fixed point,
-which adds in any order, would need some 550 bits for the squares of all float32.
+that the elements alone decide: within 65536 elements of a tensor, these in order. Sums of tensors
+are added exactly and rounded once (``exact_sums``), so they are the same for any number of threads,
+size of blocks, order of shards, and for parts of a model that are counted apart.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from ram_studio.algorithm.meters.relations import RowLayout, products_of
+from ram_studio.algorithm.meters.relations import products_of
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.shapes import Float64
 
@@ -206,19 +206,13 @@ def kept_dict(found: Kept | None) -> dict[str, Any]:
     return {"kept": {"total": found.kept, **parts}, "all_else": found.all_else}
 
 
-def build_energies(
-    table: Float64[np.ndarray, "tensors points rows"], names: Sequence[str], counts: OverlapCounts
-) -> Energies:
-    """Return the sums over the model from the kernels' rows at each ladder point, tensor by tensor.
+def build_energies(rows: Float64[np.ndarray, "points products"], counts: OverlapCounts) -> Energies:
+    """Return the sums over the model from the kernels' rows, added up over all tensors.
 
-    Rows are added by tensor name. The differences that the kernels add up leave a last digit where
-    nothing is left; the exact counts say where that is.
+    counts: of the model or of its tensors. The differences that the kernels add up leave a last
+    digit where nothing is left; the exact counts say where that is.
     """
     n = counts.n_agents
-    where = RowLayout(n).products
-    rows = np.zeros((table.shape[1], where.stop - where.start))
-    for i in sorted(range(len(names)), key=lambda i: names[i]):
-        rows += table[i, :, where]
     if counts.patterns is not None:
         products = products_of(n)
         occupied = counts.patterns.sum(0)[:, [mask for mask, _, _ in products]] > 0

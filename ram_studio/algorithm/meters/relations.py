@@ -265,7 +265,8 @@ def build_relations(
     cancelled = np.where(
         conflicts[..., None] > 0, np.maximum(table[:, :, layout.cancelled], 0.0), 0.0
     )
-    pairs = table[:, :, layout.pairs].reshape(*table.shape[:2], -1, PAIR_ROWS)
+    n_pairs = len(pairs_of(layout.n_agents))
+    pairs = table[:, :, layout.pairs].reshape(*table.shape[:2], n_pairs, PAIR_ROWS)
     upper = np.triu(dots)
     return Relations(
         magnitude=magnitude,

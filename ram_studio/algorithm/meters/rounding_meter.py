@@ -148,6 +148,14 @@ class StepCounts:
         return _curve(dtype, updates, self.layer_loose[mine, 2:], self.layer_sums[mine])
 
 
+def add_up(rows: Int64[np.ndarray, "rows columns"]) -> Int64[np.ndarray, "kinds columns"]:
+    """Return the different kinds (all columns but the last) in order, their counts added up."""
+    kinds, where = np.unique(rows[:, :-1], axis=0, return_inverse=True)
+    totals = np.zeros(len(kinds), dtype=np.int64)
+    np.add.at(totals, where.reshape(-1), rows[:, -1])
+    return np.column_stack([kinds, totals])
+
+
 _PLACES = np.stack([last_place(np.arange(EXPONENTS), dtype) for dtype in DTYPES])
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -268,3 +268,12 @@ def _same_direction(sketch: Sketch, a: int, b: int) -> bool:
 def texts(findings: Sequence[Finding]) -> tuple[str, ...]:
     """Return the sentences of the warnings among these, each once."""
     return tuple(dict.fromkeys(f.text for f in findings if f.level == "warn"))
+
+
+def combined(
+    from_headers: tuple[Finding, ...], counted: tuple[Finding, ...]
+) -> tuple[Finding, ...]:
+    """Return both lists as one: what the pass answered, the headers need not warn of any more."""
+    answered = {(f.kind, f.agents) for f in counted}
+    kept = [f for f in from_headers if (f.kind, f.agents) not in answered]
+    return (*(replace(f, level="note") if f.kind == "dtype" else f for f in kept), *counted)

@@ -15,6 +15,7 @@ from ram_studio.algorithm.meters.storage import (
     Finding,
     Share,
     Verdict,
+    combined,
     pass_findings,
     storage_verdicts,
     texts,
@@ -153,7 +154,7 @@ def storage_report(
             )
             for name in names
         },
-        findings=_combined(report.findings, counted),
+        findings=combined(report.findings, counted),
         epsilon=LADDER[point],
         is_complete=True,
     )
@@ -179,12 +180,3 @@ def _before(name: str, fit: CompatibilityReport) -> str:
     own, base = ("+".join(fit.dtypes[n]) or "nothing" for n in (name, BASE_NAME))
     beside = "as the base is" if own == base else f"the base as {base}"
     return f"{who(name)}stored as {own}, {beside}; a pass tells what was trained."
-
-
-def _combined(
-    from_headers: tuple[Finding, ...], counted: tuple[Finding, ...]
-) -> tuple[Finding, ...]:
-    """Return both lists as one: what the pass answered, the headers need not warn of any more."""
-    answered = {(f.kind, f.agents) for f in counted}
-    kept = [f for f in from_headers if (f.kind, f.agents) not in answered]
-    return (*(replace(f, level="note") if f.kind == "dtype" else f for f in kept), *counted)

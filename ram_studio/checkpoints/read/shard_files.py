@@ -18,6 +18,8 @@ from ram_studio.errors import CheckpointError
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+UNFINISHED = ".ram-studio-parts"
+"""A folder in the output of a merge in parts, there until the merge is finished."""
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -51,6 +53,11 @@ def find_shards(
     Raises: CheckpointError when there is none or one is missing.
     """
     at = who(name)
+    if UNFINISHED in names:
+        raise CheckpointError(
+            f"{at}{printable(folder)} is a merge in parts that is not finished; run `ram-studio "
+            "finish PLAN --out` on it once all parts are merged."
+        )
     if SINGLE_FILE in names:
         return [SINGLE_FILE], None
     indexes = [n for n in names if n.endswith(".safetensors.index.json")]

@@ -7,7 +7,9 @@ import json
 import os
 import secrets
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -26,12 +28,16 @@ from ram_studio.algorithm.meters.relations import (
 )
 from ram_studio.algorithm.meters.rounding_meter import DTYPES, StepCounts
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS, OverlapCounts
+from ram_studio.algorithm.partial import parts_text
 from ram_studio.algorithm.sketch import Sketch, TensorEntry
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.errors import OutputError, SketchError
 
 SKETCH_FORMAT = 3
-_READABLE = (1, 2, 3, 4)
+PARTIAL_FORMAT = 5
+"""See ``partial_file``."""
+
+_READABLE = (1, 2, 3, 4, PARTIAL_FORMAT)
 """Format 1 had counts only: such sketches have neither relations nor steps. Format 2 had no
 energies: what a merge keeps is not known from such a sketch."""
 
@@ -50,18 +56,16 @@ def save_sketch(sketch: Sketch, path: str | Path, *, packed: bool = False) -> Pa
 
     Raises: OutputError when the file cannot be written.
     """
-    path = Path(path)
-    arrays = {"magnitudes": sketch.magnitudes, "numel": sketch.counts.numel}
-    arrays |= _arrays("counts", sketch.counts)
-    if sketch.rounded is not None:
-        arrays |= _arrays("rounded", sketch.rounded)
-    if sketch.relations is not None:
-        arrays |= _relation_arrays(sketch.relations)
-    if sketch.steps is not None:
-        arrays |= _step_arrays(sketch.steps)
-    if sketch.energies is not None:
-        arrays |= _energy_arrays(sketch.energies)
-    header = {
+    header, arrays = sketch_header(sketch), sketch_arrays(sketch)
+    if packed:
+        header["format"] = PACKED_FORMAT
+        arrays = {_PACKED: np.frombuffer(zlib.compress(save(arrays), 9), np.uint8)}
+    return write_sketch_file(path, header, arrays)
+
+
+def sketch_header(sketch: Sketch) -> dict[str, Any]:
+    """Return what a sketch's file says in words."""
+    return {
         "format": SKETCH_FORMAT,
         "agents": list(sketch.agents),
         "tensors": [t.name for t in sketch.tensors],
@@ -72,10 +76,32 @@ def save_sketch(sketch: Sketch, path: str | Path, *, packed: bool = False) -> Pa
         "warnings": list(sketch.warnings),
         "layers": [] if sketch.steps is None else list(sketch.steps.layers),
     }
+
+
+def sketch_arrays(sketch: Sketch) -> dict[str, np.ndarray]:
+    """Return a sketch's arrays by the names that they have in its file."""
+    arrays = {"magnitudes": sketch.magnitudes, "numel": sketch.counts.numel}
+    arrays |= _arrays("counts", sketch.counts)
+    if sketch.rounded is not None:
+        arrays |= _arrays("rounded", sketch.rounded)
+    if sketch.relations is not None:
+        arrays |= _relation_arrays(sketch.relations)
+    if sketch.steps is not None:
+        arrays |= _step_arrays(sketch.steps)
+    if sketch.energies is not None:
+        arrays |= _energy_arrays(sketch.energies)
+    return {name: np.ascontiguousarray(a) for name, a in arrays.items()}
+
+
+def write_sketch_file(
+    path: str | Path, header: dict[str, Any], arrays: dict[str, np.ndarray]
+) -> Path:
+    """Write header and arrays; the file appears whole or not at all, and replaces an older one.
+
+    Raises: OutputError when the file cannot be written.
+    """
+    path = Path(path)
     arrays = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
-    if packed:
-        header["format"] = PACKED_FORMAT
-        arrays = {_PACKED: np.frombuffer(zlib.compress(save(arrays), 9), np.uint8)}
     data = save(arrays, metadata={_HEADER: json.dumps(header, sort_keys=True)})
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
@@ -103,25 +129,23 @@ def load_sketch(path: str | Path) -> Sketch:
 
     Raises: SketchError when the file is missing, damaged, of another format or another ladder.
     """
-    path = Path(path)
+    with reading_sketch(path):
+        header, arrays = read_sketch_file(path)
+        if header["format"] == PARTIAL_FORMAT:
+            numbers = [number for number, _ in header["parts"]]
+            raise SketchError(
+                f"The sketch {printable(path)} holds {parts_text(numbers, header['of'])} only; add "
+                "all parts with `ram-studio sketch add FILE ... --out FILE` first."
+            )
+        return build_sketch(header, arrays)
+
+
+@contextlib.contextmanager
+def reading_sketch(path: str | Path) -> Iterator[None]:
+    """Turn what can go wrong with a sketch's file into a SketchError that names it."""
     where = f"The sketch {printable(path)}"
     try:
-        with safe_open(path, framework="np") as file:
-            header = json.loads((file.metadata() or {})[_HEADER])
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if header["format"] not in _READABLE:
-            raise SketchError(
-                f"{where} has format {header['format']}, this version reads "
-                f"{' and '.join(map(str, _READABLE))}; "
-                "analyze the checkpoints again."
-            )
-        if header["format"] == PACKED_FORMAT:
-            arrays = _unpack(arrays[_PACKED])
-        if header["ladder"] != list(LADDER):
-            raise SketchError(
-                f"{where} was counted on another epsilon ladder; analyze the checkpoints again."
-            )
-        return _build(header, arrays)
+        yield
     except FileNotFoundError as error:
         raise SketchError(
             f"{where} does not exist; make it with `ram-studio analyze --sketch FILE`."
@@ -135,6 +159,27 @@ def load_sketch(path: str | Path) -> Sketch:
         ) from error
 
 
+def read_sketch_file(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return header and arrays of a sketch's file, unpacked; to be used in ``reading_sketch``."""
+    where = f"The sketch {printable(path)}"
+    with safe_open(path, framework="np") as file:
+        header = json.loads((file.metadata() or {})[_HEADER])
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if header["format"] not in _READABLE:
+        raise SketchError(
+            f"{where} has format {header['format']}, this version reads "
+            f"{' and '.join(map(str, _READABLE))}; "
+            "analyze the checkpoints again."
+        )
+    if header["format"] == PACKED_FORMAT:
+        arrays = _unpack(arrays[_PACKED])
+    if header["ladder"] != list(LADDER):
+        raise SketchError(
+            f"{where} was counted on another epsilon ladder; analyze the checkpoints again."
+        )
+    return header, arrays
+
+
 def _unpack(packed: np.ndarray) -> dict[str, np.ndarray]:
     """Return the arrays of a packed file; a bomb is refused before it takes the memory."""
     inflating = zlib.decompressobj()
@@ -143,7 +188,8 @@ def _unpack(packed: np.ndarray) -> dict[str, np.ndarray]:
     return load(data)
 
 
-def _build(header: dict, arrays: dict[str, np.ndarray]) -> Sketch:
+def build_sketch(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Sketch:
+    """Return the sketch of header and arrays, checked; to be used in ``reading_sketch``."""
     numel = arrays["numel"]
     tensors, n_agents = len(header["tensors"]), len(header["agents"])
     _require("tensors", tensors == len(numel))

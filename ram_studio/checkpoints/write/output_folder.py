@@ -36,8 +36,20 @@ def check_output(out: str | Path, *, needed_bytes: int, sources: Sequence[Path] 
     disk is too small (both numbers are in the message). Nothing has been written then.
     """
     out = Path(os.path.abspath(Path(out).expanduser()))
+    check_room(out, needed_bytes=needed_bytes, sources=sources, may_exist=False)
+    return out
+
+
+def check_room(
+    out: Path, *, needed_bytes: int, sources: Sequence[Path] = (), may_exist: bool = True
+) -> None:
+    """Make sure that so many bytes can be written to `out`, see `check_output`.
+
+    may_exist: whether it may be there already and hold something.
+    """
     try:
-        _refuse_existing(out)
+        if not may_exist:
+            _refuse_existing(out)
         for source in sources:
             if out.resolve().is_relative_to(source.resolve()):
                 raise OutputError(
@@ -62,7 +74,6 @@ def check_output(out: str | Path, *, needed_bytes: int, sources: Sequence[Path] 
             f"{shown_bytes(free)} free ({needed_bytes} and {free} bytes); free "
             f"{shown_bytes(needed_bytes - free)} or choose another disk."
         )
-    return out
 
 
 def _refuse_existing(out: Path) -> None:

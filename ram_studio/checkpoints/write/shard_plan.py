@@ -14,6 +14,9 @@ from ram_studio.checkpoints.read.header import DTYPE_BITS, LENGTH_BYTES, element
 from ram_studio.checkpoints.read.shard_files import SINGLE_FILE
 from ram_studio.errors import SettingsError
 
+METADATA = {"format": "pt"}
+"""What every shard says of itself: transformers asks for it."""
+
 TensorSpec = tuple[str, str, tuple[int, ...]]
 """Name, safetensors dtype, shape."""
 

@@ -12,14 +12,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path, PurePosixPath
 from typing import Self
 
 from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE
-from ram_studio.checkpoints.read.describe import printable, quoted, shown_list
+from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.shard_files import INDEX_FILE
 from ram_studio.checkpoints.write.output_folder import (
     SIDECAR_BYTES,
@@ -27,22 +25,16 @@ from ram_studio.checkpoints.write.output_folder import (
     plain_words,
     reserved,
 )
-from ram_studio.checkpoints.write.shard_digest import FollowingDigest
 from ram_studio.checkpoints.write.shard_plan import (
     Shard,
     TensorSpec,
     index_json,
     lay_out,
 )
+from ram_studio.checkpoints.write.shard_writer import ShardWriter, flush
 from ram_studio.errors import OutputError
 
 DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
-_PARTIAL = ".partial"
-
-_WAIT_SECONDS = 0.1
-
-_EARLY_FLUSH_BYTES = 128 << 20
-"""So much is written before a flush is begun in the background: the disk works during the merge."""
 
 
 class CheckpointWriter:
@@ -93,17 +85,8 @@ class CheckpointWriter:
         self.out = Path(os.path.abspath(Path(out).expanduser()))
         self.needed_bytes = self.nbytes + sidecar_bytes
         self._sources = tuple(sources)
-        self._place = {
-            name: (shard, *place) for shard in self.shards for name, place in shard.offsets.items()
-        }
-        self._written = dict.fromkeys(self._place, 0)
-        self._count_lock = threading.Lock()
-        self._unflushed = 0
-        self._flusher = ThreadPoolExecutor(1, thread_name_prefix="flush")
-        self._flushes: list[Future[None]] = []
         self._files: dict[str, bytes] = {}
-        self._handles: dict[str, int] = {}
-        self._digests: dict[str, FollowingDigest] = {}
+        self._writer: ShardWriter | None = None
         self._folder: Path | None = None
         self._undo = contextlib.ExitStack()
 
@@ -113,16 +96,12 @@ class CheckpointWriter:
             # Leftovers of a killed run are gone after this, and their space is free again.
             self._folder = undo.enter_context(reserved(self.out))
             check_output(self.out, needed_bytes=self.needed_bytes)
-            undo.callback(self._close_shards)
-            for shard in self.shards:
-                self._allocate(shard)
-            # A flush cannot be interrupted: it may end behind a writer that was given up.
-            undo.callback(self._flusher.shutdown, wait=False, cancel_futures=True)
+            self._writer = undo.enter_context(ShardWriter(self._folder, self.shards, self.out))
             self._undo = undo.pop_all()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._folder = None
+        self._folder = self._writer = None
         self._undo.close()
 
     def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
@@ -136,21 +115,7 @@ class CheckpointWriter:
 
         Raises: OutputError when the disk is full or fails.
         """
-        shard, start, nbytes = self._place[name]
-        view = memoryview(buffer)
-        if view.nbytes == 0:
-            return
-        view = view.cast("B")
-        assert 0 <= byte_offset <= byte_offset + len(view) <= nbytes, f"{name}: outside the tensor"
-        position = start + byte_offset
-        with plain_words(f"tensor {quoted(name)} cannot be written to {printable(self.out)}"):
-            _write_fully(self._handles[shard.file_name], view, position)
-            self._digests[shard.file_name].wrote(position, view)
-        with self._count_lock:
-            self._written[name] += len(view)
-            self._unflushed += len(view)
-            if self._unflushed >= _EARLY_FLUSH_BYTES and all(f.done() for f in self._flushes):
-                self._flush_soon(shard)
+        self._open_writer.write(name, byte_offset, buffer)
 
     def add_file(self, name: str, data: bytes) -> None:
         """Add a small file beside the shards; kept in memory until `finish`.
@@ -173,10 +138,7 @@ class CheckpointWriter:
 
         Raises: OutputError when a tensor was not written in full.
         """
-        self._check_complete()
-        for shard in self.shards:
-            self._flush_soon(shard)
-        return {name: digest.hexdigest() for name, digest in self._digests.items()}
+        return self._open_writer.digests()
 
     def finish(
         self,
@@ -195,12 +157,9 @@ class CheckpointWriter:
         """
         for name, data in (files or {}).items():
             self.add_file(name, data)
-        self._check_complete()
-        folder = self._require_folder()
+        writer, folder = self._open_writer, self._require_folder()
         with plain_words(f"{printable(self.out)} cannot be completed"):
-            self._flush_all(on_wait)
-            for shard in self.shards:
-                os.rename(self._partial(shard), folder / shard.file_name)
+            writer.place(folder, on_wait)
             contents = dict(self._files)
             if len(self.shards) > 1:
                 contents[INDEX_FILE] = index_json(self.shards)
@@ -209,8 +168,8 @@ class CheckpointWriter:
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(contents[name])
-                _flush(path)
-            _flush(folder)
+                flush(path)
+            flush(folder)
             try:
                 os.rename(folder, self.out)
             except OSError as error:
@@ -223,98 +182,14 @@ class CheckpointWriter:
         # The checkpoint is whole and in place: all that is lost without this flush is its name, and
         # only if the power fails now. Some file systems refuse to flush folders.
         with contextlib.suppress(OSError):
-            _flush(self.out.parent)
+            flush(self.out.parent)
         return self.out
 
     def _require_folder(self) -> Path:
         assert self._folder is not None, "the writer is used inside its with-block only"
         return self._folder
 
-    def _partial(self, shard: Shard) -> Path:
-        return self._require_folder() / (shard.file_name + _PARTIAL)
-
-    def _close_shards(self) -> None:
-        for handle in self._handles.values():
-            os.close(handle)
-        self._handles.clear()
-
-    def _flush_all(self, on_wait: Callable[[int], None]) -> None:
-        sizes: dict[Future[None], int] = dict.fromkeys(self._flushes, 0)
-        for shard in self.shards:
-            sizes[self._flusher.submit(_flush, self._partial(shard))] = shard.file_size
-        flushed, waiting = 0, set(sizes)
-        while waiting:
-            done, waiting = wait(waiting, _WAIT_SECONDS, return_when=FIRST_COMPLETED)
-            for flush in done:
-                flush.result()
-                flushed += sizes[flush]
-            if not done:
-                on_wait(flushed)
-
-    def _flush_soon(self, shard: Shard) -> None:
-        self._unflushed = 0
-        self._flushes.append(self._flusher.submit(_flush, self._partial(shard)))
-
-    def _allocate(self, shard: Shard) -> None:
-        """Create a shard at its final size with its header, so that a full disk shows now."""
-        with plain_words(f"{printable(self.out)} cannot be prepared"):
-            handle = os.open(
-                self._partial(shard), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
-            )
-            self._handles[shard.file_name] = handle
-            _reserve_space(handle, shard.file_size)
-            _write_fully(handle, memoryview(shard.head), 0)
-        self._digests[shard.file_name] = FollowingDigest(
-            shard.head,
-            shard.file_size,
-            lambda position, count: _read_fully(handle, position, count),
-        )
-
-    def _check_complete(self) -> None:
-        # A preallocated file reads as zeros where nothing was written: never let that out.
-        short = [
-            f"{quoted(name)} {count} of {self._place[name][2]} bytes"
-            for name, count in self._written.items()
-            if count != self._place[name][2]
-        ]
-        if short:
-            raise OutputError(
-                f"{printable(self.out)} is incomplete: {shown_list(short)} written; run again."
-            )
-
-
-def _reserve_space(handle: int, size: int) -> None:
-    """Give a file its size and, where the file system can, its blocks on the disk."""
-    if hasattr(os, "posix_fallocate"):  # not on macOS
-        try:
-            os.posix_fallocate(handle, 0, size)
-            return
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
-                raise
-    os.ftruncate(handle, size)
-
-
-def _read_fully(handle: int, position: int, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        piece = os.pread(handle, count - len(found), position + len(found))
-        if not piece:
-            raise OSError(errno.EIO, "the file ends too early")
-        found += piece
-    return found
-
-
-def _write_fully(handle: int, view: memoryview, offset: int) -> None:
-    while view:
-        count = os.pwrite(handle, view, offset)
-        view, offset = view[count:], offset + count
-
-
-def _flush(path: Path) -> None:
-    """Have a file's or folder's content on the disk before going on."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    @property
+    def _open_writer(self) -> ShardWriter:
+        assert self._writer is not None, "the writer is used inside its with-block only"
+        return self._writer

@@ -11,6 +11,7 @@ import typer
 
 from ram_studio.cli import options
 from ram_studio.cli.look.counts import print_counts, with_relations
+from ram_studio.cli.merge import parts as part_command
 
 
 def analyze(
@@ -28,9 +29,18 @@ def analyze(
         bool,
         typer.Option(help="Also collect magnitudes, signs, cosines and what rounding keeps."),
     ] = True,
+    plan: options.Plan = None,
+    part: options.Part = None,
     as_json: options.Json = False,
 ) -> None:
-    """Count densities and overlaps in one pass over the checkpoints, and keep them as a sketch."""
+    """Count densities and overlaps in one pass over the checkpoints, and keep them as a sketch.
+
+    With --plan and --part only the tensors of one part are counted; `sketch add` adds them up.
+    """
+    if plan is not None or part is not None:
+        options.refuse_beside_plan(base=base, agent=agent)
+        how = {"device": device, "threads": threads, "relations": relations}
+        return part_command.analyze(*options.require_part(plan, part), sketch, how, as_json)
     from ram_studio.checkpoints.fit.storage_report import storage_report
     from ram_studio.checkpoints.record.sketch_file import save_sketch
     from ram_studio.cli.look.storage import print_shares

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.tables import kept_texts, print_table, ratio
+from ram_studio.cli.merge import parts
+from ram_studio.cli.merge.result import report
 from ram_studio.errors import SettingsError, did_you_mean
-from ram_studio.resources import user_folder
 
 if TYPE_CHECKING:
     from ram_studio.checkpoints.record.recipe import Recipe
@@ -44,7 +43,7 @@ def merge(
     sketch: Annotated[
         Path | None, typer.Option(help="Sketch of the same files: saves the counting pass.")
     ] = None,
-    max_shard_size: Annotated[str, typer.Option(help="Most data in one file, as 5GB.")] = "5GB",
+    max_shard_size: options.MaxShardSize = "5GB",
     missing: Annotated[str | None, typer.Option(help="error or keep-base.")] = None,
     extra: Annotated[str | None, typer.Option(help="error or ignore.")] = None,
     rows: Annotated[str | None, typer.Option(help="exact or common.")] = None,
@@ -56,16 +55,15 @@ def merge(
         str | None,
         typer.Option(metavar="AGENT", help="Whose tokenizer and chat template to keep [base]."),
     ] = None,
-    hash_sources: Annotated[
-        bool,
-        typer.Option("--hash/--no-hash", help="Keep a hash of every source file in the passport."),
-    ] = True,
+    hash_sources: options.Hash = True,
+    plan: options.Plan = None,
+    part: options.Part = None,
     as_json: options.Json = False,
 ) -> None:
-    """Merge agents into one checkpoint, by a recipe or by options (options win over the recipe)."""
-    from ram_studio.algorithm.meters.rounding_meter import rounding_advice
-    from ram_studio.checkpoints.record.merge_log import remember_merge
-    from ram_studio.checkpoints.record.recipe import recipe_yaml
+    """Merge agents into one checkpoint, by a recipe or by options (options win over the recipe).
+
+    With --plan and --part only the files of one part are written; `finish` makes a model of them.
+    """
     from ram_studio.checkpoints.record.sketch_file import load_sketch
     from ram_studio.cli.progress import progress_bars
     from ram_studio.engine.merge import merge as run
@@ -83,10 +81,15 @@ def merge(
         "tokenizer": like,
         "other_base": "accept" if yes_other_base else None,
     }
+    if plan is not None or part is not None:
+        named = given | {"recipe": recipe, "base": base, "agent": agent, "set": settings}
+        options.refuse_beside_plan(**named, preset=preset, epsilon=epsilon, r=r, alpha=alpha)
+        how = {"device": device, "threads": threads}
+        return parts.merge(*options.require_part(plan, part), out, sketch, how, as_json)
     shared = {"epsilon": epsilon, "r": r, "alpha": alpha}
     own = _preset(preset) | options.parse_pairs(settings, "set KEY=VALUE")
     chosen = _recipe(recipe, base, agent, given, shared, own)
-    shard_bytes = parse_size(max_shard_size)
+    shard_bytes = options.parse_size(max_shard_size)
     loaded = None if sketch is None else load_sketch(sketch)
     with progress_bars(quiet=as_json) as (on_progress, on_download):
         result = run(
@@ -100,39 +103,7 @@ def merge(
             on_progress=on_progress,
             on_download=on_download,
         )
-    remember_merge(
-        user_folder(),
-        result.to_dict(),
-        recipe_yaml(result.passport.placed_recipe),
-        name=result.out.name,
-        title=", ".join(result.agents),
-    )
-    if as_json:
-        print(json.dumps(result.to_dict()))
-        return
-    for warning in result.passport.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    factors = {
-        name: (agent.scaling_factor, agent.effective_scaling_factor)
-        for name, agent in result.agents.items()
-    }
-    print_table(
-        ("agent", "rho", "lambda asked", "lambda stored", "kept", "all else"),
-        [
-            (
-                name,
-                ratio(agent.rho),
-                *("-" if f is None else ratio(f) for f in factors[name]),
-                *kept_texts(agent.kept),
-            )
-            for name, agent in result.agents.items()
-        ],
-        title=f"{result.method} in {result.seconds:.1f} s",
-    )
-    advice = rounding_advice(result.passport.dtype, factors)
-    if advice and result.passport.rounding == "nearest":
-        print(f"note: {advice} (--rounding stochastic, --dtype float32)")
-    print(f"Written to {result.out}. Next: ram-studio verify {result.out}")
+    report(result, as_json)
 
 
 def _recipe(
@@ -178,20 +149,3 @@ def _preset(name: str | None) -> dict[str, Any]:
             f"{did_you_mean(name, PRESETS)}."
         )
     return dict(PRESETS[name])
-
-
-def parse_size(text: str) -> int:
-    """Return a size like 5GB, 500MB or 123 as bytes (decimal units).
-
-    Raises: SettingsError for anything else, or zero.
-    """
-    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-    cleaned = text.strip().upper()
-    digits = cleaned.rstrip("BKMGT")
-    try:
-        nbytes = int(float(digits) * units[cleaned[len(digits) :]])
-    except (ValueError, KeyError, OverflowError):
-        nbytes = 0
-    if nbytes < 1:
-        raise SettingsError(f"The shard size is {text!r}; write it as 5GB, 500MB or in bytes.")
-    return nbytes

@@ -53,6 +53,13 @@ class MergeTally:
             self._is_along |= merged.is_along
 
     @property
+    def total(self) -> Merged:
+        """All that was added, as of one block."""
+        if isinstance(self._patterns, int):
+            return Merged(None)
+        return Merged(None, self._patterns, np.concatenate(self._sums), self._is_along)
+
+    @property
     def shared(self) -> np.ndarray:
         """Elements that agent t changed together with exactly j others, int64 (agents, agents)."""
         if isinstance(self._patterns, int):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ram_studio.algorithm import ladder, naming
+from ram_studio.algorithm.exact_sums import ExactSum
 from ram_studio.algorithm.kernels.relating import (
     Gathered,
     RelationSums,
@@ -20,10 +21,10 @@ from ram_studio.algorithm.kernels.relating import (
 )
 from ram_studio.algorithm.ladder import Thresholds
 from ram_studio.algorithm.meters import relations, rounding_meter
-from ram_studio.algorithm.meters.kept import Energies, build_energies
 from ram_studio.algorithm.meters.relations import EXPONENTS, Relations, RowLayout
-from ram_studio.algorithm.meters.rounding_meter import DTYPES, StepCounts
+from ram_studio.algorithm.meters.rounding_meter import DTYPES, StepCounts, add_up
 from ram_studio.algorithm.overlap import OverlapCounts
+from ram_studio.algorithm.partial import ExactSums
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.engine.reading.blocks import GROUP_ELEMENTS, Block
 
@@ -56,15 +57,16 @@ class RelationTally:
         self.only_magnitudes = only_magnitudes
         self.n_rows = self.layout.magnitudes.stop if only_magnitudes else self.layout.loose.stop
         self.width = grid.points + 1
-        self._names = [t.name for t in tensors]
         self._layers = naming.sort_layers({naming.layer_of(t.name) for t in tensors})
         place = {label: i for i, label in enumerate(self._layers)}
         self._layer_of = [place[naming.layer_of(t.name)] for t in tensors]
         kept = min(self.n_rows, self.layout.products.stop)
         self._table = np.zeros((len(tensors), grid.points, kept))
         self._dots = np.zeros((len(tensors), n_agents, n_agents))
-        self._loose: dict[int, np.ndarray] = {}
-        self._layer_loose: dict[tuple[int, int], np.ndarray] = {}
+        loose = 0 if only_magnitudes else self.layout.loose.stop - self.layout.loose.start
+        self._loose = ExactSum((loose, grid.points))
+        self._layer_loose = ExactSum((len(self._layers), loose))
+        self._is_loose = np.zeros((len(self._layers), loose), dtype=np.bool_)
         self._steps: list[tuple[np.ndarray, np.ndarray]] = []
         self._layer_steps: list[tuple[np.ndarray, np.ndarray]] = []
         self._lock = threading.Lock()
@@ -93,17 +95,17 @@ class RelationTally:
 
     def _finish_tensor(self) -> None:
         rows = np.flatnonzero(self._touched)
+        if not len(rows):
+            return
         # A value at interval v counts at every point below v.
         points = np.cumsum(self._sums[rows, :0:-1], axis=1)[:, ::-1]
         kept = rows < self._table.shape[2]
         self._table[self._current][:, rows[kept]] = points[kept].T
-        layer = self._layer_of[self._current] if self._layer_of else 0
-        first = self.layout.loose.start
-        for row, values in zip((rows[~kept] - first).tolist(), points[~kept], strict=True):
-            self._loose[row] = self._loose.get(row, 0.0) + values
-            at_default = values[ladder.DEFAULT_INDEX]
-            key = (layer, row)
-            self._layer_loose[key] = self._layer_loose.get(key, 0.0) + at_default
+        if not kept.all():
+            layer, loose = self._layer_of[self._current], rows[~kept] - self.layout.loose.start
+            self._loose.add(points[~kept], loose)
+            self._layer_loose.add(points[~kept, ladder.DEFAULT_INDEX], (layer, loose))
+            self._is_loose[layer, loose] = True
         self._sums[rows] = 0.0
         self._touched[rows] = False
 
@@ -123,49 +125,55 @@ class RelationTally:
         self._finish_tensor()
         return relations.build_relations(self._table, self._dots, counts)
 
-    def energies(self, counts: OverlapCounts) -> Energies:
-        """Return the sums of products over the model, once every block was added."""
-        return build_energies(self._table, self._names, counts)
-
     def magnitude(self, counts: OverlapCounts) -> np.ndarray:
         """Return only ``Relations.magnitude``, for a tally of nothing else."""
         self._finish_tensor()
         return relations.build_magnitude(self._table, counts)[0]
 
-    def steps(self) -> StepCounts:
-        """Return what the rounding meter needs, once every block was added."""
-        n_agents = self.layout.n_agents
-        points = self.grid.points
-        loose = sorted(row for row in self._loose if row % 2 == 0)
-        layered = sorted(key for key in self._layer_loose if key[1] % 2 == 0)
+    def steps(self) -> tuple[StepCounts, ExactSums]:
+        """Return what the rounding meter needs, once every block was added, and sums to be rounded.
 
-        def place(row: int) -> tuple[int, int, int]:
-            return row // 2 // EXPONENTS // 2, row // 2 // EXPONENTS % 2, row // 2 % EXPONENTS
-
-        return StepCounts(
-            n_agents=n_agents,
+        The counts' own sums are still 0.
+        """
+        # The rows come in pairs: |tau| and tau**2.
+        layer, loose = np.nonzero(self._is_loose[:, ::2])
+        rows = np.flatnonzero(self._is_loose[:, ::2].any(axis=0))
+        steps = StepCounts(
+            n_agents=self.layout.n_agents,
             layers=tuple(self._layers),
             exact=_added_up(self._steps, 5),
-            loose=np.array([place(row) for row in loose], np.int64).reshape(-1, 3),
-            loose_sums=np.array(
-                [np.stack([self._loose[r], self._loose[r + 1]], axis=-1) for r in loose]
-            ).reshape(-1, points, 2),
+            loose=_places(rows),
+            loose_sums=np.zeros((len(rows), self.grid.points, 2)),
             layer_exact=_added_up(self._layer_steps, 5),
-            layer_loose=np.array([(g, *place(row)) for g, row in layered], np.int64).reshape(-1, 4),
-            layer_sums=np.array(
-                [(self._layer_loose[g, r], self._layer_loose[g, r + 1]) for g, r in layered]
-            ).reshape(-1, 2),
+            layer_loose=np.column_stack([layer, _places(loose)]),
+            layer_sums=np.zeros((len(loose), 2)),
+        )
+        pairs = 2 * rows[:, None] + np.arange(2), 2 * loose[:, None] + np.arange(2)
+        products = ExactSum((self.grid.points, _width(self.layout.products)))
+        for table in self._table:
+            products.add(table[:, self.layout.products])
+        return steps, ExactSums(
+            products=products.packed(),
+            loose=np.moveaxis(self._loose.packed(pairs[0]), 2, 3),
+            layer=self._layer_loose.packed((layer[:, None], pairs[1])),
         )
 
 
+def _width(rows: slice) -> int:
+    return rows.stop - rows.start
+
+
+def _places(rows: np.ndarray) -> np.ndarray:
+    """Return agent, whether near an edge, and exponent field of loose rows (counted in pairs)."""
+    return np.column_stack(
+        [rows // EXPONENTS // 2, rows // EXPONENTS % 2, rows % EXPONENTS]
+    ).astype(np.int64)
+
+
 def _added_up(parts: list[tuple[np.ndarray, np.ndarray]], columns: int) -> np.ndarray:
-    """Return the different kinds in order, with their counts added up as the last column."""
     kinds = np.concatenate([np.empty((0, columns), np.int64), *(k for k, _ in parts)])
     counts = np.concatenate([np.empty(0, np.int64), *(c for _, c in parts)])
-    found, where = np.unique(kinds, axis=0, return_inverse=True)
-    totals = np.zeros(len(found), dtype=np.int64)
-    np.add.at(totals, where.reshape(-1), counts)
-    return np.column_stack([found, totals])
+    return add_up(np.column_stack([kinds, counts]))
 
 
 class RelationCounter:

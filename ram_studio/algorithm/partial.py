@@ -1,0 +1,224 @@
+"""A sketch in parts: what some tensors of a model give, to be added to what the others give.
+
+Adding is exact: counts are integers, statistics of a tensor are of one part only, and sums over
+the model are not rounded before all parts are in. A whole sketch, also one that a single pass
+makes, is what its parts add up to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from ram_studio.algorithm import naming
+from ram_studio.algorithm.exact_sums import ExactSum, rounded
+from ram_studio.algorithm.meters.kept import build_energies
+from ram_studio.algorithm.meters.relations import Relations
+from ram_studio.algorithm.meters.rounding_meter import StepCounts, add_up
+from ram_studio.algorithm.meters.storage import Finding, combined, pass_findings, texts
+from ram_studio.algorithm.overlap import OverlapCounts
+from ram_studio.algorithm.shapes import Float64
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.errors import SketchError
+
+
+@dataclass(frozen=True)
+class ExactSums:
+    """Sums over a model that are still to be rounded, packed (see ``ExactSum.packed``).
+
+    products: the kernels' rows of tau_a tau_b at each point; loose, layer: of StepCounts.
+    """
+
+    products: Float64[np.ndarray, "terms points products"]
+    loose: Float64[np.ndarray, "_ rows points 2"]
+    layer: Float64[np.ndarray, "_ layer_rows 2"]
+
+
+@dataclass(frozen=True)
+class PartialSketch:
+    """What a pass over some tensors gives.
+
+    sketch: of these tensors; without energies and warnings, and its steps' sums are 0.
+    plan: digest of the plan whose parts these are, "" for a whole model in one.
+    parts: number of each part (from 1) -> how many of the tensors are its; rising.
+    of: how many parts there are in all.
+    findings: what the compatibility check found.
+    sums: None where relations were not collected.
+    """
+
+    sketch: Sketch
+    plan: str
+    parts: Mapping[int, int]
+    of: int
+    findings: tuple[Finding, ...]
+    sums: ExactSums | None
+
+    @property
+    def missing(self) -> list[int]:
+        """Numbers of the parts that are not in it."""
+        return [number for number in range(1, self.of + 1) if number not in self.parts]
+
+    def whole(self) -> Sketch:
+        """Return the sketch of the whole model.
+
+        Raises: SketchError naming the parts that are missing.
+        """
+        if self.missing:
+            raise SketchError(
+                f"The sketch holds {parts_text(self.parts, self.of)}; "
+                f"{parts_text(self.missing, self.of)} missing. Analyze what is missing, then add "
+                "all of them with `ram-studio sketch add`."
+            )
+        sketch = self.sketch
+        if self.sums is not None and sketch.steps is not None:
+            sketch = replace(
+                sketch,
+                steps=replace(
+                    sketch.steps,
+                    loose_sums=rounded(self.sums.loose),
+                    layer_sums=rounded(self.sums.layer),
+                ),
+                energies=build_energies(rounded(self.sums.products), sketch.counts),
+            )
+        findings = combined(self.findings, pass_findings(sketch))
+        return replace(sketch, warnings=texts(findings))
+
+
+def parts_text(numbers: Sequence[int] | Mapping[int, Any], of: int) -> str:
+    """Return "part 2 of 3" or "parts 1, 2 of 3" for a message."""
+    listed = ", ".join(map(str, numbers))
+    return f"part{'' if len(numbers) == 1 else 's'} {listed} of {of}"
+
+
+def add_partial(found: Sequence[PartialSketch]) -> PartialSketch:
+    """Return what several parts of one plan give together; the order does not matter.
+
+    Raises: SketchError naming the part that is there twice, or of another plan, or counted
+    otherwise than the first.
+    """
+    assert found, "there is something to add"
+    first = found[0]
+    _check_belong_together(found)
+    places = {}  # part -> which partial sketch it is in, and where among its tensors
+    for which, partial in enumerate(found):
+        start = 0
+        for number, count in partial.parts.items():
+            places[number] = (which, slice(start, start + count))
+            start += count
+    order = [places[number] for number in sorted(places)]
+
+    def joined(of_each: Sequence[np.ndarray | None]) -> Any:
+        pieces = [array[where] for which, where in order if (array := of_each[which]) is not None]
+        return np.concatenate(pieces) if pieces else None
+
+    def counts(of_each: Sequence[OverlapCounts]) -> OverlapCounts:
+        return OverlapCounts(
+            joined([c.numel for c in of_each]),
+            joined([c.patterns for c in of_each]),
+            joined([c.shared for c in of_each]),
+        )
+
+    sketches = [partial.sketch for partial in found]
+    rounded_counts = [s.rounded for s in sketches if s.rounded is not None]
+    related = [s.relations for s in sketches if s.relations is not None]
+    relations = {
+        field.name: joined([getattr(r, field.name) for r in related])
+        for field in fields(Relations)
+        if related
+    }
+    steps, sums = _added_steps(found)
+    return replace(
+        first,
+        sketch=replace(
+            first.sketch,
+            tensors=tuple(t for which, where in order for t in sketches[which].tensors[where]),
+            counts=counts([s.counts for s in sketches]),
+            magnitudes=np.sum([s.magnitudes for s in sketches], axis=0),
+            rounded=counts(rounded_counts) if rounded_counts else None,
+            relations=Relations(**relations) if related else None,
+            steps=steps,
+        ),
+        parts={n: p.parts[n] for n in sorted(places) for p in [found[places[n][0]]]},
+        sums=sums,
+    )
+
+
+def _check_belong_together(found: Sequence[PartialSketch]) -> None:
+    first = found[0]
+    seen: set[int] = set()
+    for partial in found:
+        which = parts_text(partial.parts, partial.of)
+        if (partial.plan, partial.of) != (first.plan, first.of):
+            raise SketchError(
+                f"The sketch of {which} is of another plan ({partial.plan[:12]}...) than that of "
+                f"{parts_text(first.parts, first.of)} ({first.plan[:12]}...). Analyze every part "
+                "by one plan."
+            )
+        if twice := sorted(seen & partial.parts.keys()):
+            raise SketchError(
+                f"{parts_text(twice, partial.of).capitalize()} is given twice; add every part once."
+            )
+        seen |= partial.parts.keys()
+        for what in ("agents", "fingerprints", "dtypes"):
+            if getattr(partial.sketch, what) != getattr(first.sketch, what):
+                raise SketchError(
+                    f"The sketch of {which} has other {what} than that of "
+                    f"{parts_text(first.parts, first.of)}; analyze it again."
+                )
+        if (partial.sums is None) != (first.sums is None):
+            raise SketchError(
+                f"The sketch of {which} differs from that of {parts_text(first.parts, first.of)} "
+                "in --no-relations; analyze every part in the same way."
+            )
+
+
+def _added_steps(
+    found: Sequence[PartialSketch],
+) -> tuple[StepCounts | None, ExactSums | None]:
+    steps = [p.sketch.steps for p in found if p.sketch.steps is not None]
+    sums = [p.sums for p in found if p.sums is not None]
+    if not steps or not sums:
+        return None, None
+    layers = naming.sort_layers({label for s in steps for label in s.layers})
+    place = np.array([layers.index(label) for s in steps for label in s.layers], dtype=np.int64)
+    starts = np.cumsum([0, *(len(s.layers) for s in steps)])
+
+    def by_layer(rows: np.ndarray, which: int) -> np.ndarray:
+        return np.column_stack([place[rows[:, 0] + starts[which]], rows[:, 1:]])
+
+    def total(keys: Sequence[np.ndarray], terms: Sequence[np.ndarray]) -> tuple[Any, Any]:
+        every, where = np.unique(np.concatenate(keys), axis=0, return_inverse=True)
+        added, start = ExactSum((len(every), *terms[0].shape[2:])), 0
+        for rows, packed in zip(keys, terms, strict=True):
+            own = where.reshape(-1)[start : start + len(rows)]
+            start += len(rows)
+            for term in packed:
+                added.add(term, own)
+        return every, added.packed()
+
+    loose, loose_sums = total([s.loose for s in steps], [s.loose for s in sums])
+    layer_loose, layer_sums = total(
+        [by_layer(s.layer_loose, i) for i, s in enumerate(steps)], [s.layer for s in sums]
+    )
+    products = ExactSum(sums[0].products.shape[1:])
+    for own in sums:
+        for term in own.products:
+            products.add(term)
+    return (
+        StepCounts(
+            n_agents=steps[0].n_agents,
+            layers=tuple(layers),
+            exact=add_up(np.concatenate([s.exact for s in steps])),
+            loose=loose,
+            loose_sums=np.zeros((len(loose), *loose_sums.shape[2:])),
+            layer_exact=add_up(
+                np.concatenate([by_layer(s.layer_exact, i) for i, s in enumerate(steps)])
+            ),
+            layer_loose=layer_loose,
+            layer_sums=np.zeros((len(layer_loose), 2)),
+        ),
+        ExactSums(products.packed(), loose_sums, layer_sums),
+    )

@@ -1,0 +1,158 @@
+"""A plan: one merge cut into parts that machines work on apart, as one JSON file.
+
+A part is some of the output's shards, whole. Everything in the plan follows from the recipe and the
+sources' headers, so that the same recipe gives the same plan; its digest is what sketches and
+receipts of its parts are known by.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ram_studio._version import __version__
+from ram_studio.algorithm.partial import parts_text
+from ram_studio.checkpoints.read.content_hash import hash_bytes
+from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.record.recipe import Recipe, describe_validation
+from ram_studio.errors import OutputError, PlanError
+
+MAX_PLAN_BYTES = 64_000_000
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PlannedSource(_Record):
+    """A checkpoint as it was when the plan was made."""
+
+    fingerprint: str
+    nbytes: Count
+
+
+class PlannedPart(_Record):
+    """One part.
+
+    Attributes:
+        part: its number, from 1.
+        shards: the output's files that it writes, with their bytes; none where there are more parts
+            than shards.
+        nbytes: of them.
+        hashes: by checkpoint, the source files that it hashes for the passport.
+    """
+
+    part: Annotated[int, Field(ge=1)]
+    shards: dict[str, Count]
+    nbytes: Count
+    hashes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+
+
+class PartPlan(_Record):
+    """A merge in parts.
+
+    Attributes:
+        format: of this file.
+        ram_studio_version: that all parts are to be worked on by.
+        recipe: everything that decides the merge.
+        max_shard_bytes: the most bytes of tensor data in one file.
+        sources: the base ("base") and the agents.
+        parts: in order.
+        digest: BLAKE3 of everything else here.
+    """
+
+    format: Literal[1] = 1
+    ram_studio_version: str
+    recipe: Recipe
+    max_shard_bytes: Annotated[int, Field(ge=1)]
+    sources: dict[str, PlannedSource]
+    parts: Annotated[tuple[PlannedPart, ...], Field(min_length=1)]
+    digest: str = ""
+
+    def with_digest(self) -> PartPlan:
+        """Return the plan with its digest."""
+        return self.model_copy(update={"digest": self.true_digest()})
+
+    def true_digest(self) -> str:
+        """Return the BLAKE3 of everything but `digest`: JSON, keys sorted, no spaces, UTF-8."""
+        values = self.model_dump(mode="json", exclude={"digest"})
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hash_bytes(text.encode("utf-8", "surrogatepass"))
+
+    def part(self, number: int) -> PlannedPart:
+        """Return a part by its number, from 1.
+
+        Raises: PlanError when there is none of this number.
+        """
+        if not 1 <= number <= len(self.parts):
+            raise PlanError(
+                f"part is {number}; expected 1 to {len(self.parts)}, as many parts as the plan has."
+            )
+        return self.parts[number - 1]
+
+    def text(self, *numbers: int) -> str:
+        """Return "part 2 of 3" for messages."""
+        return parts_text(numbers, len(self.parts))
+
+    def to_json(self) -> bytes:
+        """Return the file's content; equal plans give equal bytes."""
+        return (self.model_dump_json(indent=2) + "\n").encode()
+
+
+def save_plan(plan: PartPlan, path: str | Path) -> None:
+    """Write a plan; the file appears whole or not at all, and replaces an older one.
+
+    Raises: OutputError when the file cannot be written.
+    """
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(plan.to_json())
+        os.replace(partial, path)
+    except OSError as error:
+        raise OutputError(
+            f"The plan {printable(path)} cannot be written: {error.strerror or error}."
+        ) from error
+
+
+def load_plan(path: str | Path) -> PartPlan:
+    """Read a plan.
+
+    Raises: PlanError when the file is missing, damaged, was changed since it was made, or is of
+    another version.
+    """
+    path = Path(path)
+    where = f"The plan {printable(path)}"
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_PLAN_BYTES + 1)
+    except OSError as error:
+        raise PlanError(
+            f"{where} cannot be read: {error.strerror or error}; make it with `ram-studio plan`."
+        ) from error
+    try:
+        plan = PartPlan.model_validate_json(data)
+    except ValidationError as error:
+        raise PlanError(
+            f"{where} is damaged or no plan at all: {describe_validation(error)}; make it again "
+            "with `ram-studio plan`."
+        ) from error
+    if plan.digest != plan.true_digest():
+        raise PlanError(
+            f"{where} was changed since it was made: its digest is {printable(plan.digest, 12)}, "
+            f"its content gives {plan.true_digest()[:12]}. Change the recipe, and make the plan "
+            "and all of its parts again."
+        )
+    if plan.ram_studio_version != __version__:
+        raise PlanError(
+            f"{where} is of version {printable(plan.ram_studio_version, 30)}, this is "
+            f"{__version__}; all parts are to be worked on by the version that made the plan."
+        )
+    return plan

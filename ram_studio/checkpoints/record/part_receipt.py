@@ -1,0 +1,107 @@
+"""A receipt: what the merge of one part wrote and counted, in a file beside its shards.
+
+It holds the digests of the part's shards and source files, and the counts and sums of its elements
+one by one, so that what follows from all of them is the same as in a merge without parts. The file
+is safetensors: the arrays, and JSON in its metadata.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.read.header import read_header
+from ram_studio.checkpoints.record.passport import ShardRecord
+from ram_studio.errors import CheckpointError, PlanError
+
+_HEADER = "ram_studio_receipt"
+
+
+class MergeFacts(BaseModel):
+    """What a part's merge was made of, the same in every part of one merge.
+
+    Attributes:
+        factors: lambda as asked for, by agent.
+        rho_m: ratio by magnitude, by agent.
+        shared: elements of the whole model that each agent changed with 0, 1, ... others, as the
+            sketch says; None where the method needs no counts.
+        active: elements that each agent changed, of methods that foretell that.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+    factors: dict[str, float | None]
+    rho_m: dict[str, float | None]
+    shared: list[list[int]] | None
+    active: list[int] | None
+
+
+class ReceiptHeader(BaseModel):
+    """What a receipt says in words.
+
+    Attributes:
+        plan: digest of the plan; part: number of the part.
+        facts: see MergeFacts.
+        shards: the files written.
+        hashes: content hashes of source files, by checkpoint and file name.
+        with_torch: whether torch computed.
+        is_along: see ``engine.passes.plan.Merged``.
+        bytes_read: from the sources.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+    format: Literal[1] = 1
+    plan: str
+    part: int
+    facts: MergeFacts
+    shards: dict[str, ShardRecord]
+    hashes: dict[str, dict[str, str]]
+    with_torch: bool
+    is_along: bool
+    bytes_read: int
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """A part's receipt.
+
+    patterns, sums: what was counted and measured, see ``engine.passes.plan.Merged``; None where
+    nobody changed anything.
+    """
+
+    header: ReceiptHeader
+    patterns: np.ndarray | None = None
+    sums: np.ndarray | None = None
+
+    def to_bytes(self) -> bytes:
+        """Return the file's content."""
+        arrays = {"patterns": self.patterns, "sums": self.sums}
+        found = {name: array for name, array in arrays.items() if array is not None}
+        # The format has no file without a tensor.
+        found["format"] = np.array([1], dtype=np.int64)
+        return save(found, metadata={_HEADER: self.header.model_dump_json()})
+
+
+def read_receipt(path: Path) -> Receipt:
+    """Read a receipt.
+
+    Raises: PlanError when it is damaged.
+    """
+    try:
+        words = read_header(path).metadata[_HEADER]
+        arrays = load(path.read_bytes())
+        header = ReceiptHeader.model_validate_json(words)
+        return Receipt(header, arrays.get("patterns"), arrays.get("sums"))
+    except (CheckpointError, KeyError, OSError, SafetensorError, ValidationError) as error:
+        raise PlanError(
+            f"The receipt {printable(path)} is damaged ({type(error).__name__}); merge its part "
+            "again."
+        ) from error

@@ -1,0 +1,212 @@
+"""Writing shards piece by piece: allocated at full size, hashed while written, flushed at the end.
+
+Shards carry a `.partial` suffix until all of them are on the disk; then each is put in its place
+with a rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Self
+
+from ram_studio.checkpoints.read.describe import printable, quoted, shown_list
+from ram_studio.checkpoints.write.output_folder import plain_words
+from ram_studio.checkpoints.write.shard_digest import FollowingDigest
+from ram_studio.checkpoints.write.shard_plan import Shard
+from ram_studio.errors import OutputError
+
+_PARTIAL = ".partial"
+
+_WAIT_SECONDS = 0.1
+
+_EARLY_FLUSH_BYTES = 128 << 20
+"""So much is written before a flush is begun in the background: the disk works during the merge."""
+
+
+class ShardWriter:
+    """Writes some shards into a folder; a context manager. Bytes do not depend on the order.
+
+    Attributes:
+        shards: the layout, in file order.
+        nbytes: bytes of all shards.
+    """
+
+    def __init__(self, folder: Path, shards: Sequence[Shard], out: Path) -> None:
+        """Touch nothing yet.
+
+        Args: folder: to write in, on the disk of `out`; out: the output, for messages.
+        """
+        self.shards = shards
+        self.nbytes = sum(shard.file_size for shard in shards)
+        self._folder = folder
+        self._out = out
+        self._place = {
+            name: (shard, *place) for shard in shards for name, place in shard.offsets.items()
+        }
+        self._written = dict.fromkeys(self._place, 0)
+        self._count_lock = threading.Lock()
+        self._unflushed = 0
+        self._flusher = ThreadPoolExecutor(1, thread_name_prefix="flush")
+        self._flushes: list[Future[None]] = []
+        self._handles: dict[str, int] = {}
+        self._digests: dict[str, FollowingDigest] = {}
+        self._undo = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._close_shards)
+            for shard in self.shards:
+                self._allocate(shard)
+            # A flush cannot be interrupted: it may end behind a writer that was given up.
+            undo.callback(self._flusher.shutdown, wait=False, cancel_futures=True)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._undo.close()
+
+    def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
+        """Write a piece of a tensor's data; safe from several threads at once.
+
+        Args:
+            name: the tensor.
+            byte_offset: where the piece begins in the tensor's data.
+            buffer: the piece, little-endian as stored; anything C-contiguous with the buffer
+                protocol (a numpy array).
+
+        Raises: OutputError when the disk is full or fails.
+        """
+        shard, start, nbytes = self._place[name]
+        view = memoryview(buffer)
+        if view.nbytes == 0:
+            return
+        view = view.cast("B")
+        assert 0 <= byte_offset <= byte_offset + len(view) <= nbytes, f"{name}: outside the tensor"
+        position = start + byte_offset
+        with plain_words(f"tensor {quoted(name)} cannot be written to {printable(self._out)}"):
+            _write_fully(self._handles[shard.file_name], view, position)
+            self._digests[shard.file_name].wrote(position, view)
+        with self._count_lock:
+            self._written[name] += len(view)
+            self._unflushed += len(view)
+            if self._unflushed >= _EARLY_FLUSH_BYTES and all(f.done() for f in self._flushes):
+                self._flush_soon(shard)
+
+    def digests(self) -> dict[str, str]:
+        """Return each shard's BLAKE3 by its final name.
+
+        Call it after the last write and before `finish`, so that the passport can hold them.
+
+        Raises: OutputError when a tensor was not written in full.
+        """
+        self._check_complete()
+        for shard in self.shards:
+            self._flush_soon(shard)
+        return {name: digest.hexdigest() for name, digest in self._digests.items()}
+
+    def place(self, folder: Path, on_wait: Callable[[int], None]) -> None:
+        """Have all shards on the disk, then in a folder of the same disk under their final names.
+
+        Args: on_wait: see `CheckpointWriter.finish`.
+
+        Raises: OutputError when a tensor was not written in full; OSError when the disk fails.
+        """
+        self._check_complete()
+        self._flush_all(on_wait)
+        for shard in self.shards:
+            os.replace(self._partial(shard), folder / shard.file_name)
+
+    def _partial(self, shard: Shard) -> Path:
+        return self._folder / (shard.file_name + _PARTIAL)
+
+    def _close_shards(self) -> None:
+        for handle in self._handles.values():
+            os.close(handle)
+        self._handles.clear()
+
+    def _flush_all(self, on_wait: Callable[[int], None]) -> None:
+        sizes: dict[Future[None], int] = dict.fromkeys(self._flushes, 0)
+        for shard in self.shards:
+            sizes[self._flusher.submit(flush, self._partial(shard))] = shard.file_size
+        flushed, waiting = 0, set(sizes)
+        while waiting:
+            done, waiting = wait(waiting, _WAIT_SECONDS, return_when=FIRST_COMPLETED)
+            for ended in done:
+                ended.result()
+                flushed += sizes[ended]
+            if not done:
+                on_wait(flushed)
+
+    def _flush_soon(self, shard: Shard) -> None:
+        self._unflushed = 0
+        self._flushes.append(self._flusher.submit(flush, self._partial(shard)))
+
+    def _allocate(self, shard: Shard) -> None:
+        """Create a shard at its final size with its header, so that a full disk shows now."""
+        with plain_words(f"{printable(self._out)} cannot be prepared"):
+            handle = os.open(
+                self._partial(shard), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
+            )
+            self._handles[shard.file_name] = handle
+            _reserve_space(handle, shard.file_size)
+            _write_fully(handle, memoryview(shard.head), 0)
+        self._digests[shard.file_name] = FollowingDigest(
+            shard.head,
+            shard.file_size,
+            lambda position, count: _read_fully(handle, position, count),
+        )
+
+    def _check_complete(self) -> None:
+        # A preallocated file reads as zeros where nothing was written: never let that out.
+        short = [
+            f"{quoted(name)} {count} of {self._place[name][2]} bytes"
+            for name, count in self._written.items()
+            if count != self._place[name][2]
+        ]
+        if short:
+            raise OutputError(
+                f"{printable(self._out)} is incomplete: {shown_list(short)} written; run again."
+            )
+
+
+def _reserve_space(handle: int, size: int) -> None:
+    """Give a file its size and, where the file system can, its blocks on the disk."""
+    if hasattr(os, "posix_fallocate"):  # not on macOS
+        try:
+            os.posix_fallocate(handle, 0, size)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+    os.ftruncate(handle, size)
+
+
+def _read_fully(handle: int, position: int, count: int) -> bytes:
+    found = b""
+    while len(found) < count:
+        piece = os.pread(handle, count - len(found), position + len(found))
+        if not piece:
+            raise OSError(errno.EIO, "the file ends too early")
+        found += piece
+    return found
+
+
+def _write_fully(handle: int, view: memoryview, offset: int) -> None:
+    while view:
+        count = os.pwrite(handle, view, offset)
+        view, offset = view[count:], offset + count
+
+
+def flush(path: Path) -> None:
+    """Have a file's or folder's content on the disk before going on."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,137 @@
+"""``ram-studio plan`` and ``finish``, and one part's share of ``analyze`` and ``merge``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ram_studio.cli import options
+
+
+def plan(
+    recipe: Annotated[Path, typer.Argument(help="A recipe (YAML), or a passport.")],
+    parts: Annotated[int, typer.Option(help="How many parts; at most one per output file works.")],
+    out: Annotated[Path, typer.Option(help="File to write (JSON).")],
+    max_shard_size: options.MaxShardSize = "5GB",
+    hash_sources: options.Hash = True,
+    as_json: options.Json = False,
+) -> None:
+    """Cut a merge into parts for many machines: whole output files, about equal in bytes.
+
+    Then analyze --plan --part i, sketch add, merge --plan --part i and finish; i is 1 to N.
+    """
+    from ram_studio.checkpoints.read.describe import plural, shown_bytes
+    from ram_studio.checkpoints.record.part_plan import save_plan
+    from ram_studio.checkpoints.record.passport import read_recipe
+    from ram_studio.cli.progress import progress_bars
+    from ram_studio.cli.tables import print_table
+    from ram_studio.engine.parts.planning import make_plan
+
+    shard_bytes = options.parse_size(max_shard_size)
+    with progress_bars(quiet=as_json) as (_, on_download):
+        made = make_plan(
+            read_recipe(recipe),
+            parts,
+            max_shard_bytes=shard_bytes,
+            hash_sources=hash_sources,
+            on_download=on_download,
+        )
+    save_plan(made, out)
+    if as_json:
+        told = [{**part.model_dump(include={"part", "nbytes", "shards"})} for part in made.parts]
+        print(json.dumps({"plan": str(out), "digest": made.digest, "parts": told}))
+        return
+    print_table(
+        ("part", "files", "bytes"),
+        [(str(p.part), str(len(p.shards)), shown_bytes(p.nbytes)) for p in made.parts],
+        title=f"{made.recipe.method} in {plural(len(made.parts), 'part')}",
+    )
+    if idle := [part.part for part in made.parts if not part.shards]:
+        print(
+            f"note: {made.text(*idle)} with nothing to do: the output has fewer files; a smaller "
+            "--max-shard-size gives more."
+        )
+    print(
+        f"Written to {out}. Next, for every part i from 1: ram-studio analyze --plan {out} "
+        "--part i --sketch part-i.sketch"
+    )
+
+
+def finish(
+    plan: Annotated[Path, typer.Argument(help="The plan.")],
+    out: Annotated[Path, typer.Option(help="The folder that all parts were merged into.")],
+    as_json: options.Json = False,
+) -> None:
+    """Check merged parts and make a model of them: index, card, passport and small files."""
+    from ram_studio.checkpoints.record.part_plan import load_plan
+    from ram_studio.cli.merge.result import report
+    from ram_studio.cli.progress import progress_bars
+    from ram_studio.engine.parts.finishing import finish as run
+
+    with progress_bars(quiet=as_json) as (on_progress, on_download):
+        result = run(load_plan(plan), out, on_progress=on_progress, on_download=on_download)
+    report(result, as_json)
+
+
+def analyze(plan: Path, part: int, sketch: Path | None, how: dict[str, Any], as_json: bool) -> None:
+    """Count the tensors of one part into a sketch of its own; how: keywords of ``analyze_part``."""
+    from ram_studio.checkpoints.record.part_plan import load_plan
+    from ram_studio.cli.progress import progress_bars
+    from ram_studio.engine.parts.steps import analyze_part
+
+    if sketch is None:
+        raise typer.BadParameter("no sketch was given to write", param_hint="--sketch")
+    whole = load_plan(plan)
+    with progress_bars(quiet=as_json) as (on_progress, on_download):
+        found = analyze_part(
+            whole, part, sketch, on_progress=on_progress, on_download=on_download, **how
+        )
+    if as_json:
+        told = {"part": part, "of": found.of, "tensors": len(found.sketch.tensors)}
+        print(json.dumps({"sketch": str(sketch), **told, "elements": found.sketch.total}))
+        return
+    print(
+        f"{whole.text(part).capitalize()}: {found.sketch.total:,} elements of "
+        f"{len(found.sketch.tensors)} tensors counted into {sketch}. Next, with all parts: "
+        "ram-studio sketch add FILE ... --out FILE"
+    )
+
+
+def merge(
+    plan: Path, part: int, out: Path, sketch: Path | None, how: dict[str, Any], as_json: bool
+) -> None:
+    """Write the files of one part; how: keywords of ``merge_part``."""
+    from ram_studio.checkpoints.record.part_plan import load_plan
+    from ram_studio.checkpoints.record.sketch_file import load_sketch
+    from ram_studio.cli.progress import progress_bars
+    from ram_studio.engine.parts.planning import naming
+    from ram_studio.engine.parts.steps import merge_part
+
+    whole = load_plan(plan)
+    with naming(whole, part):
+        loaded = None if sketch is None else load_sketch(sketch)
+    with progress_bars(quiet=as_json) as (on_progress, on_download):
+        result = merge_part(
+            whole,
+            part,
+            out,
+            sketch=loaded,
+            on_progress=on_progress,
+            on_download=on_download,
+            **how,
+        )
+    if as_json:
+        print(json.dumps(result.to_dict()))
+        return
+    text = whole.text(part).capitalize()
+    if result.is_done_before:
+        print(f"{text} is merged already; nothing was done.")
+        return
+    print(
+        f"{text}: {len(result.shards)} files ({result.bytes_written:,} bytes) written to "
+        f"{result.out} in {result.seconds:.1f} s. Next, with all parts: ram-studio finish {plan} "
+        f"--out {result.out}"
+    )

@@ -1,0 +1,54 @@
+"""What a finished merge prints, and what is remembered of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from ram_studio.cli.tables import kept_texts, print_table, ratio
+from ram_studio.resources import user_folder
+
+if TYPE_CHECKING:
+    from ram_studio.engine.merge import MergeResult
+
+
+def report(result: MergeResult, as_json: bool) -> None:
+    """Remember a merge, and print its numbers."""
+    from ram_studio.algorithm.meters.rounding_meter import rounding_advice
+    from ram_studio.checkpoints.record.merge_log import remember_merge
+    from ram_studio.checkpoints.record.recipe import recipe_yaml
+
+    remember_merge(
+        user_folder(),
+        result.to_dict(),
+        recipe_yaml(result.passport.placed_recipe),
+        name=result.out.name,
+        title=", ".join(result.agents),
+    )
+    if as_json:
+        print(json.dumps(result.to_dict()))
+        return
+    for warning in result.passport.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    factors = {
+        name: (agent.scaling_factor, agent.effective_scaling_factor)
+        for name, agent in result.agents.items()
+    }
+    print_table(
+        ("agent", "rho", "lambda asked", "lambda stored", "kept", "all else"),
+        [
+            (
+                name,
+                ratio(agent.rho),
+                *("-" if f is None else ratio(f) for f in factors[name]),
+                *kept_texts(agent.kept),
+            )
+            for name, agent in result.agents.items()
+        ],
+        title=f"{result.method} in {result.seconds:.1f} s",
+    )
+    advice = rounding_advice(result.passport.dtype, factors)
+    if advice and result.passport.rounding == "nearest":
+        print(f"note: {advice} (--rounding stochastic, --dtype float32)")
+    print(f"Written to {result.out}. Next: ram-studio verify {result.out}")

@@ -1,0 +1,214 @@
+"""Cutting a merge into parts, and opening the sources of one that was cut.
+
+A part is a run of the output's shards: what it reads lies together in the sources too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ram_studio._version import __version__
+from ram_studio.algorithm.ladder import LADDER, ladder_index, snap
+from ram_studio.algorithm.methods import Need
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
+from ram_studio.checkpoints.read.describe import plural, shown_list, who
+from ram_studio.checkpoints.record.part_plan import PartPlan, PlannedPart, PlannedSource
+from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.checkpoints.write.shard_plan import METADATA, Shard, lay_out
+from ram_studio.checkpoints.write.writer import DEFAULT_MAX_SHARD_BYTES
+from ram_studio.engine.analyse import load
+from ram_studio.engine.events import CancelToken
+from ram_studio.engine.job import MergeJob
+from ram_studio.engine.passes.driver import RunOptions
+from ram_studio.engine.reading.sampling import other_bases, refuse_other_bases, sampled_densities
+from ram_studio.errors import PlanError, RamStudioError, SettingsError, Stopped
+
+
+def make_plan(
+    recipe: Recipe,
+    parts: int,
+    *,
+    max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
+    hash_sources: bool = True,
+    on_download: Callable | None = None,
+    cancel: CancelToken | None = None,
+) -> PartPlan:
+    """Return a merge cut into parts of whole output shards, balanced by bytes.
+
+    It follows from the recipe and the sources alone: no tensor is read but samples, as before every
+    merge. There may be more parts than shards; the last ones have nothing to do then.
+
+    Args:
+        max_shard_bytes, hash_sources, on_download: as for ``merge``.
+
+    Raises: SettingsError for fewer parts than one, and for a method that cannot be merged in parts;
+    what ``merge`` raises before its work.
+    """
+    if parts < 1:
+        raise SettingsError(f"parts is {parts}; give at least 1.")
+    report = _load(recipe, on_download, cancel)
+    if recipe.other_base == "refuse":
+        refuse_other_bases(other_bases(sampled_densities(report)))
+    job = MergeJob(report, recipe)
+    _refuse_indivisible(job)
+    shards = _shards_of(job, max_shard_bytes)
+    runs = cut([shard.file_size for shard in shards], parts)
+    chosen = [[shards[i] for i in run] for run in runs]
+    hashed = _dealt_files(report, chosen) if hash_sources else [{} for _ in chosen]
+    return PartPlan(
+        ram_studio_version=__version__,
+        recipe=job.recipe,
+        max_shard_bytes=max_shard_bytes,
+        sources={
+            c.name: PlannedSource(fingerprint=c.fingerprint, nbytes=c.nbytes)
+            for c in report.checkpoints
+        },
+        parts=tuple(
+            PlannedPart(
+                part=number,
+                shards={shard.file_name: shard.file_size for shard in own},
+                nbytes=sum(shard.file_size for shard in own),
+                hashes=files,
+            )
+            for number, (own, files) in enumerate(zip(chosen, hashed, strict=True), start=1)
+        ),
+    ).with_digest()
+
+
+def cut(sizes: Sequence[int], parts: int) -> list[range]:
+    """Return so many runs of consecutive indices, about equal in total size.
+
+    No run is empty while there are as many sizes as runs; else the last ones are.
+    """
+    runs, start, left = [], 0, sum(sizes)
+    for others in reversed(range(parts)):
+        stop, taken = start, 0
+        most = max(start + 1, len(sizes) - others)
+        # Up to the size where the middle of the next one lies beyond an equal share.
+        while stop < min(most, len(sizes)) and (
+            stop == start or 2 * taken + sizes[stop] <= 2 * left / (others + 1)
+        ):
+            taken += sizes[stop]
+            stop += 1
+        if not others:
+            stop = len(sizes)
+        runs.append(range(start, stop))
+        start, left = stop, left - taken
+    return runs
+
+
+def _dealt_files(
+    report: CompatibilityReport, chosen: Sequence[Sequence[Shard]]
+) -> list[dict[str, tuple[str, ...]]]:
+    """Return the source files that each part hashes: those it reads more of than others do."""
+    part_of = {n: i for i, own in enumerate(chosen) for shard in own for n in shard.offsets}
+    read: dict[Path, Counter[int]] = {}
+    for tensor in report.tensors:
+        for source in (tensor.base, *tensor.agents):
+            read.setdefault(source.path, Counter())[part_of[tensor.name]] += source.nbytes
+    dealt: list[dict[str, tuple[str, ...]]] = [{} for _ in chosen]
+    for checkpoint in report.checkpoints:
+        for path in checkpoint.shards:
+            most = read.get(path, Counter({0: 0})).items()
+            part = min(most, key=lambda item: (-item[1], item[0]))[0]
+            dealt[part][checkpoint.name] = (*dealt[part].get(checkpoint.name, ()), path.name)
+    return dealt
+
+
+def _refuse_indivisible(job: MergeJob) -> None:
+    """Refuse what a part would have to read the whole model for, beside the sketch."""
+    epsilon = getattr(job.settings, "epsilon", 0.0)
+    if Need.RATIOS in job.needs and ladder_index(epsilon) is None:
+        raise SettingsError(
+            f"epsilon is {epsilon:g}; a merge in parts takes its counts from a sketch, which has "
+            f"them at the epsilons of the ladder only. The nearest is {LADDER[snap(epsilon)]:g}."
+        )
+    if Need.MAGNITUDES in job.needs and getattr(job.settings, "scope", "global") == "tensor":
+        raise SettingsError(
+            f"{job.method.name} with scope tensor needs |tau| of every tensor by size, which a "
+            "sketch holds for the whole model only; a merge in parts takes scope global."
+        )
+
+
+@dataclass(frozen=True)
+class OpenPlan:
+    """A plan and its sources, as they were when it was made."""
+
+    plan: PartPlan
+    report: CompatibilityReport
+    run: RunOptions
+
+    @cached_property
+    def job(self) -> MergeJob:
+        """The merge."""
+        return MergeJob(self.report, self.plan.recipe, self.run)
+
+    @cached_property
+    def shards(self) -> list[Shard]:
+        """All of the output, in file order."""
+        return _shards_of(self.job, self.plan.max_shard_bytes)
+
+    def shards_of(self, part: int) -> list[Shard]:
+        """Return the shards of a part."""
+        own = self.plan.part(part).shards
+        return [shard for shard in self.shards if shard.file_name in own]
+
+    def tensors_of(self, part: int) -> frozenset[str]:
+        """Return the names of a part's tensors."""
+        return frozenset(name for shard in self.shards_of(part) for name in shard.offsets)
+
+
+def open_plan(plan: PartPlan, run: RunOptions, on_download: Callable | None = None) -> OpenPlan:
+    """Open the sources of a plan.
+
+    Raises: PlanError when one is not what it was when the plan was made; see ``load``.
+    """
+    report = _load(plan.recipe, on_download, run.cancel)
+    stale = [
+        f"{who(c.name)}{c.source}"
+        for c in report.checkpoints
+        if c.fingerprint != plan.sources[c.name].fingerprint
+    ]
+    if stale:
+        raise PlanError(
+            f"{plural(len(stale), 'source')} changed since the plan was made: "
+            f"{shown_list(stale)}. Restore what was planned, or plan and analyze again."
+        )
+    return OpenPlan(plan, report, run)
+
+
+@contextlib.contextmanager
+def naming(plan: PartPlan, part: int) -> Iterator[None]:
+    """Have every error of the block say which part it is of."""
+    text = plan.text(part).capitalize()
+    try:
+        yield
+    except Stopped:
+        raise
+    except RamStudioError as error:
+        error.args = (f"{text}: {error}",)
+        raise
+
+
+def _load(
+    recipe: Recipe, on_download: Callable | None, cancel: CancelToken | None
+) -> CompatibilityReport:
+    return load(
+        recipe.base,
+        recipe.agents,
+        missing=recipe.missing,
+        extra=recipe.extra,
+        rows=recipe.rows,
+        on_download=on_download,
+        cancel=cancel,
+    )
+
+
+def _shards_of(job: MergeJob, max_shard_bytes: int) -> list[Shard]:
+    specs = [(t.name, job.dtype_of(t), t.shape) for t in job.report.tensors]
+    return lay_out(specs, max_shard_bytes, METADATA)

@@ -1,0 +1,79 @@
+"""A merge in parts on the command line, as scripts on many machines spell it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from ram_studio.checkpoints.record.merge_log import past_merges
+from ram_studio.resources import asset_path
+
+AGENTS = ("coding", "tool", "memory")
+
+
+def files_of(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    agents = {name: str(asset_path("example", name)) for name in AGENTS}
+    values = {"base": str(asset_path("example", "base")), "agents": agents}
+    path.write_text(yaml.safe_dump(values, sort_keys=False))
+    return path
+
+
+def test_parts_of_a_plan_make_the_merge_of_one_machine(cli, example, recipe, tmp_path, home):
+    size = ("--max-shard-size", "500KB")
+    assert cli("merge", recipe, "--out", tmp_path / "one", *size)[0] == 0
+    assert cli("analyze", *example, "--sketch", tmp_path / "one.sketch")[0] == 0
+    plan, out, sketch = (tmp_path / name for name in ("plan.json", "out", "sum.sketch"))
+    code, text, _ = cli("plan", recipe, "--parts", 3, "--out", plan, *size, "--json")
+    assert code == 0
+    listed = json.loads(text)
+    assert [part["part"] for part in listed["parts"]] == [1, 2, 3]
+    assert all(part["shards"] for part in listed["parts"])
+    assert listed["digest"] == json.loads(plan.read_text())["digest"]
+    files = [tmp_path / f"{i}.sketch" for i in (1, 2, 3)]
+    for i, file in enumerate(files, start=1):
+        code, text, _ = cli("analyze", "--plan", plan, "--part", i, "--sketch", file, "--json")
+        assert (code, json.loads(text)["part"]) == (0, i)
+    code, text, _ = cli("sketch", "add", *files[:2], "--out", sketch)
+    assert code == 0
+    assert "parts 1, 2 of 3" in text
+    merging = ("merge", "--plan", plan, "--sketch", sketch, "--out", out, "--part")
+    code, _, err = cli(*merging, 1)
+    assert code == 1
+    assert "Part 1 of 3: The sketch" in err
+    assert cli("sketch", "add", *files, "--out", sketch)[0] == 0
+    assert sketch.read_bytes() == (tmp_path / "one.sketch").read_bytes()
+    for i in (3, 1, 2):
+        code, text, _ = cli(*merging, i, "--json")
+        assert (code, json.loads(text)["part"]) == (0, i)
+    code, text, _ = cli("finish", plan, "--out", out, "--json")
+    assert code == 0
+    assert set(json.loads(text)["agents"]) == set(AGENTS)
+    assert files_of(out) == files_of(tmp_path / "one")
+    assert cli("verify", out)[0] == 0
+    assert len(past_merges(home)) == 2
+    code, text, _ = cli(*merging, 2)
+    assert "merged already" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("analyze", "--plan", "p"), "no part was given"),
+        (("merge", "--part", "1", "--out", "o"), "no plan was given"),
+        (("analyze", "--plan", "p", "--part", "1", "--base", "b"), "leave out --base"),
+        (("merge", "--plan", "p", "--part", "1", "--out", "o", "--alpha", "1"), "--alpha"),
+        (("analyze", "--plan", "p", "--part", "1"), "no sketch was given"),
+    ],
+)
+def test_what_does_not_go_with_a_plan_is_a_usage_error(cli, arguments, words):
+    code, _, err = cli(*arguments)
+    assert code == 2
+    assert words in " ".join(err.replace("│", " ").split())

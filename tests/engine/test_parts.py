@@ -1,0 +1,394 @@
+"""Merges in parts: the same bytes as without, and only what belongs together is joined."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_zoo import Zoo, contents, make_zoo, read_folder, write_folder
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from ram_studio.algorithm.exact_sums import ExactSum, rounded
+from ram_studio.algorithm.overlap import OverlapCounts
+from ram_studio.algorithm.partial import add_partial
+from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.record.part_plan import load_plan, save_plan
+from ram_studio.checkpoints.record.partial_file import load_partial, save_partial
+from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
+from ram_studio.checkpoints.write import part_folder
+from ram_studio.engine.analyse import analyze
+from ram_studio.engine.events import CancelToken
+from ram_studio.engine.merge import merge
+from ram_studio.engine.parts import steps
+from ram_studio.engine.parts.finishing import finish
+from ram_studio.engine.parts.planning import cut, make_plan
+from ram_studio.engine.parts.steps import analyze_part, merge_part
+from ram_studio.errors import (
+    CheckpointError,
+    OutputError,
+    PlanError,
+    SettingsError,
+    SketchError,
+    Stopped,
+)
+
+SHARD = 300
+"""Bytes a file: the zoo's output has seven or so."""
+
+CPU = {"device": "cpu", "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
+    return make_zoo(tmp_path_factory.mktemp("zoo"), 3, shards=3, seed=4)
+
+
+@pytest.fixture(scope="module")
+def good(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What one machine writes."""
+    out = tmp_path_factory.mktemp("good") / "out"
+    merge(zoo.recipe(), out, max_shard_bytes=SHARD, **CPU)
+    return contents(out)
+
+
+def sketch_in_parts(plan, relations=True):
+    """Analyze all parts, the last first, through files."""
+    count = len(plan.parts)
+    return add_partial(
+        [analyze_part(plan, i, relations=relations, **CPU) for i in range(count, 0, -1)]
+    ).whole()
+
+
+def merge_in_parts(plan, out, sketch) -> None:
+    for part in plan.parts:
+        merge_part(plan, part.part, out, sketch=sketch, **CPU)
+    finish(plan, out, **CPU)
+
+
+@pytest.fixture(scope="module")
+def plan(zoo: Zoo):
+    return make_plan(zoo.recipe(), 3, max_shard_bytes=SHARD)
+
+
+@pytest.fixture(scope="module")
+def sketch(zoo: Zoo):
+    return analyze(zoo.base_path, zoo.agent_paths, **CPU)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 13])
+def test_any_number_of_parts_gives_the_bytes_of_one_machine(zoo, good, parts, tmp_path):
+    plan = make_plan(zoo.recipe(), parts, max_shard_bytes=SHARD)
+    assert plan == make_plan(zoo.recipe(), parts, max_shard_bytes=SHARD)
+    assert [part.part for part in plan.parts] == list(range(1, parts + 1))
+    out = tmp_path / "out"
+    merge_in_parts(plan, out, sketch_in_parts(plan))
+    assert contents(out) == good
+
+
+@pytest.mark.parametrize(
+    "zoo_options",
+    [
+        {},
+        {"agent_dtypes": ["BF16", "F32", "BF16"]},
+        {"agents": 7},
+    ],
+    ids=["plain", "dtypes", "seven"],
+)
+def test_the_sketches_of_parts_add_up_to_the_very_file(zoo_options, tmp_path):
+    made = make_zoo(tmp_path / "zoo", **{"agents": 3, "shards": 2, "seed": 9, **zoo_options})
+    plan = make_plan(made.recipe(), 4, max_shard_bytes=SHARD)
+    whole = save_sketch(analyze(made.base_path, made.agent_paths, **CPU), tmp_path / "whole")
+    files = [
+        save_partial(analyze_part(plan, i, **CPU), tmp_path / f"part-{i}") for i in (3, 1, 4, 2)
+    ]
+    odd = add_partial([load_partial(file) for file in files[:2]])
+    halves = [save_partial(odd, tmp_path / "odd"), *files[2:]]
+    assert odd.missing == [2, 4]
+    for found in (files, halves):
+        added = add_partial([load_partial(file) for file in found]).whole()
+        assert save_sketch(added, tmp_path / "added").read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "task-arithmetic"},
+        {"method": "ties"},
+        {"method": "dare-ties", "seed": 5},
+        {"method": "wudi", "settings": {"iterations": 3}},
+        {"method": "ram+m", "dtype": "float32"},
+        {"settings": {"scope": "tensor"}, "rounding": "stochastic", "seed": 7},
+    ],
+    ids=lambda changes: changes.get("method", "stochastic"),
+)
+def test_every_kind_of_method_merges_in_parts(zoo, sketch, changes, tmp_path):
+    recipe = zoo.recipe(**changes)
+    merge(recipe, tmp_path / "one", max_shard_bytes=SHARD, **CPU)
+    plan = make_plan(recipe, 2, max_shard_bytes=SHARD)
+    merge_in_parts(plan, tmp_path / "parts", sketch)
+    assert contents(tmp_path / "parts") == contents(tmp_path / "one")
+
+
+def test_tied_heads_may_lie_in_another_part_than_their_embedding(tmp_path):
+    made = make_zoo(tmp_path / "zoo", 2, copied=False)
+    for name in ("base", *made.agents):
+        folder = made.folder / name
+        tensors = dict(made.base if name == "base" else made.agents[name])
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+        shutil.rmtree(folder)
+        write_folder(folder, tensors, tied=True)
+    merge(made.recipe(), tmp_path / "one", max_shard_bytes=SHARD, **CPU)
+    plan = make_plan(made.recipe(), 5, max_shard_bytes=SHARD)
+    merge_in_parts(plan, tmp_path / "parts", sketch_in_parts(plan))
+    assert contents(tmp_path / "parts") == contents(tmp_path / "one")
+
+
+def test_what_a_sketch_does_not_hold_is_refused_when_planning(zoo):
+    for changes, words in (
+        ({"settings": {"epsilon": 1.23456e-5}}, "epsilons of the ladder"),
+        ({"method": "ties", "settings": {"scope": "tensor"}}, "scope tensor"),
+    ):
+        with pytest.raises(SettingsError, match=words):
+            make_plan(zoo.recipe(**changes), 2)
+    with pytest.raises(SettingsError, match="parts is 0"):
+        make_plan(zoo.recipe(), 0)
+
+
+def test_no_hashes_are_made_where_none_are_wanted(zoo, sketch, tmp_path):
+    merge(zoo.recipe(), tmp_path / "one", hash_sources=False, **CPU)
+    plan = make_plan(zoo.recipe(), 2, hash_sources=False)
+    merge_in_parts(plan, tmp_path / "parts", sketch)
+    assert contents(tmp_path / "parts") == contents(tmp_path / "one")
+
+
+def test_nothing_looks_finished_before_it_is(plan, sketch, good, tmp_path):
+    out = tmp_path / "out"
+    for part in plan.parts:
+        merge_part(plan, part.part, out, sketch=sketch, **CPU)
+        assert not {"config.json", "model.safetensors.index.json"} & set(os.listdir(out))
+        with pytest.raises(CheckpointError, match="not finished"):
+            open_checkpoint(out, name="base")
+    finish(plan, out, **CPU)
+    assert contents(out) == good
+
+
+def test_doing_a_step_again_changes_nothing(plan, sketch, good, tmp_path):
+    out = tmp_path / "out"
+    first = merge_part(plan, 2, out, sketch=sketch, **CPU)
+    again = merge_part(plan, 2, out, sketch=sketch, **CPU)
+    assert (first.is_done_before, again.is_done_before) == (False, True)
+    victim = out / first.shards[0]
+    victim.unlink()
+    assert not merge_part(plan, 2, out, sketch=sketch, **CPU).is_done_before
+    merge_in_parts(plan, out, sketch)
+    told = finish(plan, out, **CPU)
+    assert merge_part(plan, 1, out, sketch=sketch, **CPU).is_done_before
+    assert contents(out) == good
+    recorded = json.loads(good["ram_studio.json"])["agents"]
+    for name, agent in told.to_dict()["agents"].items():
+        assert agent["lambda"] == recorded[name]["scaling_factor"]
+        assert agent["kept"] == recorded[name]["kept"]
+
+
+def test_a_part_is_analyzed_once(plan, tmp_path, monkeypatch):
+    file = tmp_path / "part-2"
+    analyze_part(plan, 1, file, **CPU)
+    of_another = file.read_bytes()
+    first = analyze_part(plan, 2, file, **CPU)
+    assert file.read_bytes() != of_another
+    monkeypatch.setattr(steps, "partial_sketch", None)
+    assert analyze_part(plan, 2, file, **CPU).parts == first.parts
+    with pytest.raises(TypeError):
+        analyze_part(plan, 2, file, relations=False, **CPU)
+
+
+def test_a_stopped_part_leaves_nothing(plan, sketch, tmp_path):
+    cancel = CancelToken()
+    cancel.cancel()
+    with pytest.raises(Stopped):
+        merge_part(plan, 1, tmp_path / "out", sketch=sketch, cancel=cancel, **CPU)
+    assert not any(tmp_path.iterdir())
+
+
+KILLED = """
+import os, signal, sys
+from ram_studio.checkpoints.record.part_plan import load_plan
+from ram_studio.checkpoints.record.sketch_file import load_sketch
+from ram_studio.checkpoints.write.shard_writer import ShardWriter
+from ram_studio.engine.parts.steps import merge_part
+write, calls = ShardWriter.write, []
+def fatal(self, *piece):
+    calls.append(piece)
+    if len(calls) > 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(self, *piece)
+ShardWriter.write = fatal
+plan, sketch, out = sys.argv[1:]
+merge_part(load_plan(plan), 2, out, sketch=load_sketch(sketch), device="cpu", threads=1)
+"""
+
+
+def test_a_killed_part_is_done_again(plan, sketch, good, tmp_path):
+    out, file, counts = tmp_path / "out", tmp_path / "plan.json", tmp_path / "sketch"
+    save_plan(plan, file)
+    save_sketch(sketch, counts)
+    merge_part(plan, 1, out, sketch=sketch, **CPU)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, file, counts, out],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    with pytest.raises(PlanError, match="parts 2, 3 of 3 missing"):
+        finish(plan, out, **CPU)
+    merge_in_parts(load_plan(file), out, load_sketch(counts))
+    assert contents(out) == good
+
+
+def test_a_finish_that_was_broken_off_is_done_again(plan, sketch, good, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+
+    def fail(path):
+        raise OSError(5, "input/output error")
+
+    for part in plan.parts:
+        merge_part(plan, part.part, out, sketch=sketch, **CPU)
+    with monkeypatch.context() as broken:
+        broken.setattr(part_folder.shutil, "rmtree", fail)
+        with pytest.raises(OutputError, match="input/output"):
+            finish(plan, out, **CPU)
+    finish(plan, out, **CPU)
+    assert contents(out) == good
+
+
+def test_parts_that_are_missing_or_damaged_are_named(plan, sketch, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(PlanError, match="parts 1, 2, 3 of 3 missing"):
+        finish(plan, out, **CPU)
+    for part in plan.parts:
+        merge_part(plan, part.part, out, sketch=sketch, **CPU)
+    shard = out / next(iter(plan.parts[1].shards))
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(PlanError, match=rf"^Part 2 of 3: {shard.name} not as written"):
+        finish(plan, out, **CPU)
+    merge_part(plan, 2, out, sketch=sketch, **CPU)  # is not taken for done
+    finish(plan, out, **CPU)
+
+
+def test_what_is_of_another_plan_is_refused(zoo, plan, sketch, tmp_path):
+    other = make_plan(zoo.recipe(seed=1), 3, max_shard_bytes=SHARD)
+    mixed = [analyze_part(plan, 1, **CPU), analyze_part(other, 2, **CPU)]
+    with pytest.raises(SketchError, match="part 2 of 3 is of another plan"):
+        add_partial(mixed)
+    with pytest.raises(SketchError, match="Part 1 of 3 is given twice"):
+        add_partial([mixed[0], mixed[0]])
+    with pytest.raises(SketchError, match=r"holds part 1 of 3; parts 2, 3 of 3 missing"):
+        mixed[0].whole()
+    partial = save_partial(mixed[0], tmp_path / "partial")
+    with pytest.raises(SketchError, match="part 1 of 3 only"):
+        load_sketch(partial)
+    with pytest.raises(SketchError, match="not one of a part"):
+        load_partial(save_sketch(sketch, tmp_path / "whole"))
+    out = tmp_path / "out"
+    merge_part(plan, 1, out, sketch=sketch, **CPU)
+    with pytest.raises(OutputError, match=r"^Part 2 of 3: .*parts of another plan"):
+        merge_part(other, 2, out, sketch=sketch, **CPU)
+    with pytest.raises(SketchError, match=r"^Part 2 of 3: The method needs counts"):
+        merge_part(plan, 2, out, **CPU)
+    with pytest.raises(PlanError, match="part is 4; expected 1 to 3"):
+        merge_part(plan, 4, out, sketch=sketch, **CPU)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    with pytest.raises(OutputError, match=r"^Part 1 of 3: .*not empty"):
+        merge_part(plan, 1, tmp_path / "full", sketch=sketch, **CPU)
+
+
+def test_sources_and_sketches_that_changed_are_refused(tmp_path):
+    made = make_zoo(tmp_path / "zoo", 2)
+    plan = make_plan(made.recipe(), 2, max_shard_bytes=SHARD)
+    sketch = analyze(made.base_path, made.agent_paths, **CPU)
+    out = tmp_path / "out"
+    merge_part(plan, 1, out, sketch=sketch, **CPU)
+    shard = made.folder / "agent1" / "model.safetensors"
+    tensors = read_folder(shard.parent)
+    tensors["model.norm.weight"] += 1
+    save_file(tensors, shard, {"format": "pt"})
+    for step in (
+        lambda: analyze_part(plan, 2, **CPU),
+        lambda: merge_part(plan, 2, out, sketch=sketch, **CPU),
+    ):
+        with pytest.raises(PlanError, match=r'^Part 2 of 2: 1 source changed .*Agent "agent1"'):
+            step()
+    anew = make_plan(made.recipe(), 2, max_shard_bytes=SHARD)
+    with pytest.raises(SketchError, match=r"^Part 2 of 2: The sketch is of .* agent1"):
+        merge_part(anew, 2, tmp_path / "new", sketch=sketch, **CPU)
+
+
+def test_a_sketch_of_other_counts_is_refused_by_the_part_that_finds_out(plan, sketch, tmp_path):
+    patterns = sketch.counts.patterns.copy()
+    row = next(i for i, t in enumerate(sketch.tensors) if t.name == "model.norm.weight")
+    patterns[row, :, 1] += 1
+    patterns[row, :, 0] -= 1
+    wrong = replace(sketch, counts=OverlapCounts.from_patterns(sketch.counts.numel, patterns))
+    outcomes = []
+    for part in plan.parts:
+        try:
+            merge_part(plan, part.part, tmp_path / "out", sketch=wrong, **CPU)
+        except SketchError as error:
+            outcomes.append(str(error))
+    assert len(outcomes) == 1
+    assert "of 3: The sketch does not belong to these files" in outcomes[0]
+
+
+def test_a_plan_that_was_changed_is_refused(plan, tmp_path):
+    file = tmp_path / "plan.json"
+    save_plan(plan, file)
+    assert load_plan(file) == plan
+    values = json.loads(file.read_text())
+    values["recipe"]["seed"] = 3
+    file.write_text(json.dumps(values))
+    with pytest.raises(PlanError, match="was changed since it was made"):
+        load_plan(file)
+    for text, words in (("{", "damaged"), ("{}", "recipe: is required")):
+        file.write_text(text)
+        with pytest.raises(PlanError, match=words):
+            load_plan(file)
+    with pytest.raises(PlanError, match="make it with `ram-studio plan`"):
+        load_plan(Path(tmp_path / "none"))
+
+
+@given(st.lists(st.integers(1, 100), max_size=30), st.integers(1, 40))
+def test_runs_are_whole_in_order_and_about_equal(sizes, parts):
+    runs = cut(sizes, parts)
+    assert [i for run in runs for i in run] == list(range(len(sizes)))
+    assert sum(bool(run) for run in runs) == min(parts, len(sizes))
+    if sizes:
+        heaviest = max(sum(sizes[i] for i in run) for run in runs)
+        assert heaviest <= 2 * max(max(sizes), sum(sizes) / parts)
+
+
+@given(
+    st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=20), st.randoms(use_true_random=False)
+)
+def test_exact_sums_do_not_depend_on_the_order(values, random):
+    def total(order):
+        added = ExactSum((2,))
+        for value in order:
+            added.add(np.array([value]), np.array([1]))
+        return rounded(added.packed()).tolist()
+
+    shuffled = random.sample(values, len(values))
+    assert total(values) == total(shuffled) == [0.0, math.fsum(values)]
