@@ -12,6 +12,7 @@ from engine_zoo import EMBEDDING, Zoo, assert_leaves_nothing, contents, make_zoo
 from test_source_faults import at_block
 
 from ram_studio.algorithm.methods import wudi
+from ram_studio.checkpoints.write import shard_writer
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.events import CancelToken, Meter, Progress
 from ram_studio.engine.merge import merge
