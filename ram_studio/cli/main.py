@@ -18,7 +18,15 @@ from ram_studio.cli import (
     history_command,
     sweep_command,
 )
-from ram_studio.cli.look import analyze, export_canvas, inspect, microscope, preview, sketch
+from ram_studio.cli.look import (
+    analyze,
+    export_canvas,
+    inspect,
+    microscope,
+    presets,
+    preview,
+    sketch,
+)
 from ram_studio.cli.merge import delta, merge, parts, recipe, verify
 from ram_studio.errors import RamStudioError, Stopped
 
@@ -37,6 +45,7 @@ commands.command("app")(app_command.app)
 commands.command("analyze")(analyze.analyze)
 commands.command("preview")(preview.preview)
 commands.command("export-canvas")(export_canvas.export_canvas)
+commands.command("presets")(presets.presets)
 commands.command("inspect")(inspect.inspect)
 commands.command("microscope")(microscope.microscope)
 commands.command("merge")(merge.merge)

@@ -34,13 +34,19 @@ def load(
     rows: RowsPolicy = "exact",
     on_download: Callable | None = None,
     cancel: CancelToken | None = None,
+    stream: bool = False,
 ) -> CompatibilityReport:
     """Open the base and the agents (folders or Hub ids) and check that they fit together.
+
+    stream: passes read the weights of Hub ids where they are, unless they are in the cache; by
+    default they are downloaded.
 
     Raises: CheckpointError, HubError, CompatibilityError; Stopped when cancelled.
     """
     opened = {
-        name: open_checkpoint(source, name=name, on_progress=on_download, cancel=cancel)
+        name: open_checkpoint(
+            source, name=name, on_progress=on_download, cancel=cancel, stream=stream
+        )
         for name, source in {BASE: base, **agents}.items()
     }
     return check_compatibility(
@@ -61,6 +67,7 @@ def analyze(
     rows: RowsPolicy = "exact",
     relations: bool = True,
     on_download: Callable | None = None,
+    stream: bool = False,
     **run: Unpack[RunKeywords],
 ) -> Sketch:
     """Return the sketch of some agents and their base: one streaming pass over all files.
@@ -71,6 +78,7 @@ def analyze(
         relations: also collect what needs more than counts: magnitudes, signs, cosines, what is
             kept, and the rounding meter's updates. Counting alone is faster: twice where agents
             changed 3 % of all elements, five times at 10 %, more where most elements changed.
+        stream: see ``load``.
         run: device, threads, block_elements, on_progress, cancel, see RunKeywords.
 
     Raises: CheckpointError (NonFiniteError for NaN or Inf), CompatibilityError, HubError, Stopped.
@@ -84,6 +92,7 @@ def analyze(
         rows=rows,
         on_download=on_download,
         cancel=options.cancel,
+        stream=stream,
     )
     return sketch_of(report, options, relations=relations)
 

@@ -23,7 +23,7 @@ def check_sketch(sketch: Sketch, report: CompatibilityReport) -> None:
     """Raise SketchError unless a sketch is of these checkpoints, agents in this order."""
     names = tuple(agent.name for agent in report.agents)
     different = [
-        c.name for c in report.checkpoints if sketch.fingerprints.get(c.name) != c.fingerprint
+        c.name for c in report.checkpoints if not c.is_known_as(sketch.fingerprints.get(c.name))
     ]
     if sketch.agents != names or different:
         raise SketchError(

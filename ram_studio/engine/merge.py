@@ -103,6 +103,7 @@ def merge(
     hash_sources: bool = True,
     names: Mapping[str, str] | None = None,
     on_download: Callable | None = None,
+    stream: bool = False,
     **run: Unpack[RunKeywords],
 ) -> MergeResult:
     """Merge as the recipe says into the folder ``out``, which appears whole or not at all.
@@ -115,7 +116,8 @@ def merge(
             readers of the first pass; False saves its time.
         names: what the passport calls a source, by what the recipe calls it; for those who give the
             folder to people who need not know where the sources lie.
-        on_download: as for ``analyze``.
+        on_download, stream: as for ``analyze``; what a pass reads from the Hub, the next pass reads
+            again.
         run: device, threads, block_elements, on_progress, cancel, see RunKeywords.
 
     An agent of which nearly all elements differ (by a sample) is refused unless the recipe says
@@ -135,6 +137,7 @@ def merge(
         rows=recipe.rows,
         on_download=on_download,
         cancel=options.cancel,
+        stream=stream,
     )
     unlike = other_bases(sampled_densities(report))
     if recipe.other_base == "refuse":

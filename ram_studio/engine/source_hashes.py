@@ -140,6 +140,7 @@ class SourceHasher:
         self._threads = threads or max(1, min(MAX_THREADS, cores // CORES_PER_THREAD))
         self._files: dict[Path, _File] = {}
         self._known: dict[Path, str] = {}
+        self._elsewhere: dict[Path, str] = {}
         self._waiting: list[_File] = []
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -187,6 +188,11 @@ class SourceHasher:
             first[tensor.path] = min(first.get(tensor.path, place), place)
         start = 0
         for path in sorted(checkpoint.shards, key=lambda p: (first.get(p, len(self._order)), p)):
+            if (remote := checkpoint.remote.get(path)) is not None:
+                # Pinned to a commit, and of known content where the Hub keeps it as a large file.
+                if self._algorithms is None and (known := remote.content_hash(path)):
+                    self._elsewhere[path] = known
+                continue
             size = path.stat().st_size
             span = (start / total, (start + size) / total)
             start += size
@@ -283,7 +289,7 @@ class SourceHasher:
         digests = {
             path: self._known.get(path) or f"{file.algorithm}:{file.hasher.hexdigest()}"
             for path, file in self._files.items()
-        }
+        } | self._elsewhere
         return {
             c.name: {path.name: digests[path] for path in c.shards if path in digests}
             for c in self._checkpoints

@@ -20,7 +20,6 @@ from ram_studio.app.load.sources import (
     Sources,
     find_models,
     name_from,
-    presets,
     read_sources,
 )
 from ram_studio.app.merge import view, work
@@ -31,6 +30,7 @@ from ram_studio.app.tune.deep_link import Link, read_link
 from ram_studio.app.tune.deep_link import Settings as Tuned
 from ram_studio.app.tune.profile import build_profile
 from ram_studio.app.workspace import Workspace
+from ram_studio.checkpoints.hub.presets import presets
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.errors import RamStudioError, SettingsError
 
@@ -160,7 +160,10 @@ def test_every_preset_fits_the_form() -> None:
     for preset in presets().values():
         assert len(preset.agents) <= MAX_AGENTS
         sources = read_sources(
-            preset.base, [n for n, _ in preset.agents], [s for _, s in preset.agents], SPACE
+            preset.base.source,
+            [agent.name for agent in preset.agents],
+            [agent.source for agent in preset.agents],
+            SPACE,
         )
         assert all(split_hub_id(s) for s in (sources.base, *sources.agents.values()))
 

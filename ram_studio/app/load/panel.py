@@ -27,12 +27,13 @@ from ram_studio.app.jobs import (
 )
 from ram_studio.app.load import work
 from ram_studio.app.load.examples import load_example
-from ram_studio.app.load.sources import MAX_AGENTS, Sources, offered_models, presets, read_sources
+from ram_studio.app.load.sources import MAX_AGENTS, Sources, offered_models, read_sources
 from ram_studio.app.load.view import fit_html, hero_html, progress_html
 from ram_studio.app.public.machine import hardware_text
 from ram_studio.app.session import Session
 from ram_studio.app.shared import Shared
 from ram_studio.app.tune.deep_link import read_link
+from ram_studio.checkpoints.hub.presets import presets
 from ram_studio.checkpoints.hub.rights import acting_as
 from ram_studio.errors import RamStudioError
 
@@ -128,11 +129,11 @@ def build(shared: Shared) -> Panel:
         if shared.settings.is_public:
             html(f"<p class='fine'>{hardware_text()}</p>", elem_id="hardware")
     panel = Panel(examples, **own)
-    _wire_rows(panel)
+    filled = _wire_rows(panel)
     later = [button for name, button in shared.steps.items() if name != "load"]
     shared.loaded.listen(later, lambda session: {b: gr.update(interactive=True) for b in later})
     shared.when_built(lambda: _wire_examples(panel, shared))
-    shared.when_built(lambda: _wire_own(panel, shared))
+    shared.when_built(lambda: _wire_own(panel, shared, filled))
     return panel
 
 
@@ -144,7 +145,7 @@ def _build_form(shared: Shared) -> dict[str, Any]:
     preset = gr.Dropdown(
         [(p.title, key) for key, p in presets().items()],
         value=None,
-        label="Fill in a model family from the paper",
+        label="Published agents that share a base: fill in and check",
         elem_id="preset",
     )
     base = _source_box(f"Base model · {where}", known, elem_id="base")
@@ -207,7 +208,8 @@ def _build_row(number: int, where: str, known: list[str]) -> Row:
     return Row(box, name, source, remove)
 
 
-def _wire_rows(panel: Panel) -> None:
+def _wire_rows(panel: Panel) -> Any:
+    """Connect the form's lines; return the event that a published set was filled in."""
     fields = [component for row in panel.rows for component in (row.name, row.source)]
     boxes = [row.box for row in panel.rows]
 
@@ -236,14 +238,15 @@ def _wire_rows(panel: Panel) -> None:
         if key not in presets():
             return gr.skip()
         chosen = presets()[key]
-        return {panel.base: chosen.base, **show(len(chosen.agents)), **fill(chosen.agents)}
+        agents = [(agent.name, agent.source) for agent in chosen.agents]
+        return {panel.base: chosen.base.source, **show(len(agents)), **fill(agents)}
 
     quiet = {"queue": False, **QUIET}
     rows = [panel.shown, *boxes]
     panel.add.click(add_row, panel.shown, rows, **quiet)
     for i, row in enumerate(panel.rows):
         row.remove.click(remover(i), {panel.shown, *fields}, [*rows, *fields], **quiet)
-    panel.preset.input(fill_in, panel.preset, [panel.base, *rows, *fields], **quiet)
+    return panel.preset.input(fill_in, panel.preset, [panel.base, *rows, *fields], **quiet)
 
 
 def _wire_examples(panel: Panel, shared: Shared) -> None:
@@ -296,7 +299,7 @@ def _wire_examples(panel: Panel, shared: Shared) -> None:
     ).success(fn=None, inputs=told, js="(told) => { window.RAM.enter(JSON.parse(told)); }")
 
 
-def _wire_own(panel: Panel, shared: Shared) -> None:
+def _wire_own(panel: Panel, shared: Shared, filled: Any) -> None:
     status = panel.job.status
     target = gr.Textbox(visible=False)
 
@@ -309,13 +312,15 @@ def _wire_own(panel: Panel, shared: Shared) -> None:
             return {status: templates.callout(str(error), "bad")}
         return {status: fit_html(fit, is_public=shared.settings.is_public)}
 
-    panel.fit.click(
-        check_fit,
-        panel.form,
-        [status],
-        **{**QUIET, "show_progress": "minimal"},
-        concurrency_limit=2,
-    )
+    for check in (panel.fit.click, filled.then):
+        check(
+            check_fit,
+            panel.form,
+            [status],
+            **{**QUIET, "show_progress": "minimal"},
+            concurrency_limit=2,
+            concurrency_id="check-fit",
+        )
 
     def analyze(data: dict[Any, Any], session: Session) -> Iterator[Updates]:
         def prepare() -> Work[work.Analysis]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.read.checkpoint import is_local_source, split_hub_id
@@ -26,26 +24,6 @@ class Sources(NamedTuple):
 
     base: str
     agents: dict[str, str]
-
-
-class Preset(NamedTuple):
-    """A model family: what it is called, its base, its agents as (name, source)."""
-
-    title: str
-    base: str
-    agents: tuple[tuple[str, str], ...]
-
-
-@lru_cache(maxsize=1)
-def presets() -> dict[str, Preset]:
-    """Return the families of assets/presets.json by key, in file order."""
-    data: dict[str, Any] = json.loads(asset_path("presets.json").read_text(encoding="utf-8"))
-    return {
-        key: Preset(
-            value["title"], value["base"], tuple((a["name"], a["source"]) for a in value["agents"])
-        )
-        for key, value in data.items()
-    }
 
 
 def find_models(folder: Path | None) -> list[str]:

@@ -14,6 +14,7 @@ from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
 from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
 from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.hub.presets import Preset, presets
 from ram_studio.checkpoints.read.checkpoint import Checkpoint, open_folder
 from ram_studio.engine.analyse import analyze_report
 from ram_studio.engine.events import CancelToken, Progress
@@ -57,7 +58,8 @@ def inspect(
 ) -> CompatibilityReport:
     """Return whether the checkpoints fit, from their headers alone: nothing large is downloaded.
 
-    Raises: RamStudioError of the checkpoints layer; HubError when a model is too large for a Space.
+    Raises: RamStudioError of the checkpoints layer; HubError when a model is too large for a Space;
+    CompatibilityError where the models of a published set are not as it lists them.
     """
     checkpoints = {}
     for name, source in {BASE: sources.base, **sources.agents}.items():
@@ -75,7 +77,21 @@ def inspect(
                 f"{size_text(settings.max_download_bytes)} for each model. Run RAM Studio on your "
                 "own machine for larger ones."
             )
-    return fitting(checkpoints, options)
+    fit = fitting(checkpoints, options)
+    if (listed := _published(sources)) is not None:
+        # Of no use to others, who then need not know huggingface_hub.
+        from ram_studio.engine.reading.preset_check import differences_from_list
+
+        if told := differences_from_list(listed, fit):
+            raise CompatibilityError(" ".join(told))
+    return fit
+
+
+def _published(sources: Sources) -> Preset | None:
+    """Return the published set that these sources are, None where they are others."""
+    asked = (sources.base, *sources.agents.values())
+    sets = presets().values()
+    return next((p for p in sets if tuple(m.source for m in p.models) == asked), None)
 
 
 def fitting(

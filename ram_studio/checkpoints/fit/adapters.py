@@ -91,6 +91,7 @@ def applied(agent: Checkpoint, base: Checkpoint) -> Checkpoint:
         config=base.config,
         fingerprint=digest.hexdigest(),
         is_local=agent.is_local and base.is_local,
+        remote={**base.remote, **agent.remote},
     )
 
 

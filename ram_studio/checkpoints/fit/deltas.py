@@ -57,5 +57,9 @@ def rebuilt(agent: Checkpoint, base: Checkpoint) -> Checkpoint:
             name, below.dtype, below.shape, stored.path, 0, below.nbytes, derived
         )
     return replace(
-        agent, tensors=tensors, config=base.config, is_local=agent.is_local and base.is_local
+        agent,
+        tensors=tensors,
+        config=base.config,
+        is_local=agent.is_local and base.is_local,
+        remote={**base.remote, **agent.remote},
     )

@@ -22,6 +22,7 @@ from ram_studio.checkpoints.read.describe import (
     who,
 )
 from ram_studio.checkpoints.read.header import COPIED_DTYPES, MERGED_DTYPES, TensorInfo
+from ram_studio.checkpoints.read.remote import Remote
 from ram_studio.checkpoints.read.same_bytes import same_bytes
 from ram_studio.errors import CompatibilityError
 
@@ -143,10 +144,10 @@ def match_agent(
     ]
 
     cropped = []
-    can_compare = base.is_local and agent.is_local
+    remote = {**base.remote, **agent.remote} if base.is_readable and agent.is_readable else None
     for name in (n for n in base.tensors if n in tensors):
         wanted, own = base.tensors[name], tensors[name]
-        problem = _compare(agent, wanted, own, rows, can_compare)
+        problem = _compare(agent, wanted, own, rows, remote)
         if problem is not None:
             problems.append(problem)
         elif own.shape != wanted.shape:
@@ -195,9 +196,12 @@ def _layers(tensors: Mapping[str, TensorInfo]) -> int:
 
 
 def _compare(
-    agent: Checkpoint, base: TensorInfo, own: TensorInfo, rows: str, can_compare: bool
+    agent: Checkpoint, base: TensorInfo, own: TensorInfo, rows: str, remote: Remote | None
 ) -> Mismatch | None:
-    """Return why the agent's tensor cannot be merged into the base's of the same name."""
+    """Return why the agent's tensor cannot be merged into the base's of the same name.
+
+    remote: where their files are; None if bytes cannot be compared yet.
+    """
     at = f"{who(agent.name)}tensor {quoted(base.name)} ({printable(own.path.name)})"
     if own.shape != base.shape:
         text = f"{at} has shape {shown_shape(own.shape)}, the base has {shown_shape(base.shape)}"
@@ -213,6 +217,8 @@ def _compare(
     is_copied = base.dtype in COPIED_DTYPES
     if is_copied != (own.dtype in COPIED_DTYPES) or (is_copied and own.dtype != base.dtype):
         return Mismatch("integer", f"{at} has dtype {own.dtype}, the base has {base.dtype}")
-    if is_copied and can_compare and not same_bytes(base, own, agents=(BASE_NAME, agent.name)):
+    if not is_copied or remote is None:
+        return None
+    if not same_bytes(base, own, agents=(BASE_NAME, agent.name), remote=remote):
         return Mismatch("integer", f"{at} of dtype {own.dtype} has other values than the base")
     return None

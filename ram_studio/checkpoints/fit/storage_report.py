@@ -166,7 +166,7 @@ def _check_sketch_is_of(sketch: Sketch, fit: CompatibilityReport) -> None:
     other = [
         c.name
         for c in (fit.base, *fit.agents)
-        if c.is_local and sketch.fingerprints.get(c.name) != c.fingerprint
+        if c.is_local and not c.is_known_as(sketch.fingerprints.get(c.name))
     ]
     if sketch.agents != names or other:
         raise SketchError(

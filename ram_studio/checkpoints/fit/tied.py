@@ -118,17 +118,20 @@ class _Pair:
         """Say whether a checkpoint that stores both matrices stores the same one twice.
 
         Of a checkpoint that is not downloaded the bytes are unknown: its config decides, or
-        `fallback` where that says nothing; the question is asked again after the download.
+        `fallback` where that says nothing; the question is asked again after the download. One that
+        is read where it is is believed when it says that they are one; else its bytes decide.
         """
         embedding, head = (checkpoint.tensors[name] for name in self.names)
         if (embedding.dtype, embedding.shape) != (head.dtype, head.shape):
             return False
-        if not checkpoint.is_local:
-            setting = tie_setting(checkpoint)
+        setting = tie_setting(checkpoint)
+        if not checkpoint.is_readable or (setting and not checkpoint.is_local):
             return bool(fallback if setting is None else setting)
         if checkpoint.name not in self._equal:  # both may be large: they are read once
             names = (checkpoint.name, checkpoint.name)
-            self._equal[checkpoint.name] = same_bytes(embedding, head, agents=names)
+            self._equal[checkpoint.name] = same_bytes(
+                embedding, head, agents=names, remote=checkpoint.remote
+            )
         return self._equal[checkpoint.name]
 
     def is_tied(self, checkpoint: Checkpoint, fallback: bool | None = True) -> bool:

@@ -14,7 +14,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,12 @@ from huggingface_hub.utils import tqdm as hub_tqdm
 
 from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.hub.errors import HTTPError, hub_errors
+from ram_studio.checkpoints.hub.ranges import HubShards, Shard
 from ram_studio.checkpoints.hub.transfer import (
     LIBRARY,
     REQUEST_SECONDS,
     Token,
     progress_bar,
-    read_remote_header,
 )
 from ram_studio.checkpoints.read.checkpoint import (
     CancelSignal,
@@ -42,7 +42,6 @@ from ram_studio.checkpoints.read.checkpoint import (
 )
 from ram_studio.checkpoints.read.checkpoint import assemble as assemble_checkpoint
 from ram_studio.checkpoints.read.describe import printable, shown_bytes, who
-from ram_studio.checkpoints.read.header import Header
 from ram_studio.checkpoints.read.json_files import read_json_object
 from ram_studio.checkpoints.read.shard_files import find_shards
 from ram_studio.checkpoints.write.output_folder import nearest_folder
@@ -301,6 +300,7 @@ def inspect_source(
     cancel: CancelSignal | None = None,
     local_ok: bool = True,
     token: str | None = None,
+    stream: bool = False,
 ) -> Checkpoint:
     """Return a checkpoint from its headers, without downloading any weights.
 
@@ -309,7 +309,7 @@ def inspect_source(
     `is_local` False and a fingerprint of its own (`hub-...`, from the Hub's content hashes) unless
     all shards are in the cache already; its `nbytes` is known before any download.
 
-    Args: as `open_checkpoint`.
+    Args: as `open_checkpoint`; stream: passes may read its shards from the Hub.
 
     Raises: CheckpointError, HubError, Stopped.
     """
@@ -328,17 +328,23 @@ def inspect_source(
         if all((folder / shard).exists() for shard in shards):
             return open_folder(folder, name=name, source=source, revision=listing.commit)
 
-        def remote_header(shard: str) -> Header:
-            if cancel is not None:
-                cancel.raise_if_cancelled()
-            return read_remote_header(
-                listing.url(shard), listing.sizes[shard], folder / shard, name=name, token=access
-            )
-
+        place = HubShards(
+            {
+                folder / shard: Shard(
+                    listing.url(shard), listing.sizes[shard], listing.contents[shard]
+                )
+                for shard in shards
+            },
+            name=name,
+            repository=repository,
+            site=site_address(),
+            token=access,
+            check=(lambda: None) if cancel is None else cancel.raise_if_cancelled,
+        )
         with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
-            headers = list(pool.map(remote_header, shards))
+            headers = list(pool.map(place.header, [folder / shard for shard in shards]))
     contents = [f"{shard}:{listing.contents[shard]}" for shard in shards]
-    return assemble_checkpoint(
+    opened = assemble_checkpoint(
         headers,
         folder,
         name=name,
@@ -347,3 +353,4 @@ def inspect_source(
         weight_map=weight_map,
         hub_contents=contents,
     )
+    return replace(opened, remote=dict.fromkeys(opened.shards, place)) if stream else opened

@@ -21,6 +21,7 @@ def open_checkpoint(
     cancel: CancelSignal | None = None,
     local_ok: bool = True,
     token: str | None = None,
+    stream: bool = False,
 ) -> Checkpoint:
     """Open a local folder, or download a Hub id `owner/name[@revision]` and open it.
 
@@ -33,6 +34,8 @@ def open_checkpoint(
         cancel: asked between pieces of a download; a stopped download can be resumed.
         local_ok: False refuses local folders, for an app that strangers use.
         token: a Hub token to use instead of the one huggingface_hub finds; never stored or logged.
+        stream: instead of downloading shards that are not in the cache, let passes read them where
+            they are.
 
     Raises: CheckpointError (the folder), HubError (the Hub), Stopped.
     """
@@ -41,6 +44,10 @@ def open_checkpoint(
     # Only Hub ids need huggingface_hub, whose import costs more than opening a folder.
     from ram_studio.checkpoints.hub import inspect as hub
 
+    if stream:
+        return hub.inspect_source(
+            source, name=name, cancel=cancel, local_ok=False, token=token, stream=True
+        )
     folder, revision = hub.download(
         str(source), name=name, on_progress=on_progress, cancel=cancel, token=token
     )

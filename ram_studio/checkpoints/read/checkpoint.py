@@ -10,14 +10,16 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from ram_studio.checkpoints.read.content_hash import blob_of
 from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
 from ram_studio.checkpoints.read.header import Header, TensorInfo, read_header
 from ram_studio.checkpoints.read.json_files import MAX_CONFIG_BYTES, read_json_object
 from ram_studio.checkpoints.read.links import check_link
+from ram_studio.checkpoints.read.remote import Remote
 from ram_studio.checkpoints.read.shard_files import ADAPTER_CONFIG, ADAPTER_FILE, find_shards
 from ram_studio.errors import CheckpointError
 
@@ -85,6 +87,7 @@ class Checkpoint:
         delta: metadata of a file of changed elements, whose tensors are indices and values until it
             is put on a base (see ``fit.deltas``); None for whole models.
         is_local: False when only the headers were fetched and the shards are not on this disk.
+        remote: where shards are read from that are not on this disk, if they may be.
     """
 
     name: str
@@ -99,6 +102,16 @@ class Checkpoint:
     is_local: bool = True
     adapter: dict[str, Any] | None = None
     delta: dict[str, str] | None = None
+    remote: Remote = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether a pass can read its tensors: from this disk, or from where they are."""
+        return self.is_local or bool(self.remote)
+
+    def is_known_as(self, fingerprint: str | None) -> bool:
+        """Say whether a fingerprint is of these files, made of them here or while on the Hub."""
+        return fingerprint is not None and fingerprint in (self.fingerprint, _as_on_hub(self))
 
 
 def split_hub_id(source: str) -> tuple[str, str | None] | None:
@@ -195,7 +208,7 @@ def assemble(
     if hub_contents is None:
         fingerprint = fingerprint_of(headers, name=name)
     else:
-        fingerprint = "hub-" + hashlib.blake2b("\n".join(hub_contents).encode()).hexdigest()[:60]
+        fingerprint = _hub_fingerprint(hub_contents)
     return Checkpoint(
         name=name,
         source=source,
@@ -213,6 +226,18 @@ def assemble(
         if [header.path.name for header in headers] == [ADAPTER_FILE]
         else None,
     )
+
+
+def _hub_fingerprint(contents: list[str]) -> str:
+    return "hub-" + hashlib.blake2b("\n".join(contents).encode()).hexdigest()[:60]
+
+
+def _as_on_hub(checkpoint: Checkpoint) -> str | None:
+    """Return the fingerprint that shards in the Hub's cache had before they were downloaded."""
+    if not checkpoint.is_local or checkpoint.revision is None:
+        return None
+    blobs = [(path.name, blob_of(path)) for path in checkpoint.shards]
+    return _hub_fingerprint([f"{name}:{blob.name if blob else ''}" for name, blob in blobs])
 
 
 def _file_names(folder: Path, at: str) -> list[str]:

@@ -5,7 +5,8 @@ So an adapter beside its base is a checkpoint like any other to whoever reads bl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 
 from ram_studio.checkpoints.read.header import Derived, TensorInfo
 
@@ -81,3 +82,14 @@ class Microscaled(Derived):
 
     blocks: TensorInfo
     scales: TensorInfo
+
+
+def stored_tensors(tensor: TensorInfo) -> Iterator[TensorInfo]:
+    """Yield the tensors in files that a tensor is made of: itself, where a file holds it."""
+    if tensor.derived is None:
+        yield tensor
+        return
+    for field in fields(tensor.derived):
+        part = getattr(tensor.derived, field.name)
+        if isinstance(part, TensorInfo):
+            yield from stored_tensors(part)

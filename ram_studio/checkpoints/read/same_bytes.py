@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from types import MappingProxyType
 
 from ram_studio.checkpoints.read.describe import printable, quoted, who
 from ram_studio.checkpoints.read.header import Derived, TensorInfo
+from ram_studio.checkpoints.read.remote import Remote
 from ram_studio.errors import CheckpointError
 
+FIRST_BYTES = 4096
 BLOCK_BYTES = 4 * 2**20
 
 
-def _same_derivation(a: Derived | None, b: Derived | None) -> bool:
+def _same_derivation(a: Derived | None, b: Derived | None, remote: Remote) -> bool:
     """Say whether two tensors are computed alike from tensors of the same bytes."""
     if a is None or b is None or type(a) is not type(b):
         return False
     parts = [(getattr(a, field.name), getattr(b, field.name)) for field in fields(a)]
     return all(
-        same_bytes(*pair)
+        same_bytes(*pair, remote=remote)
         if all(isinstance(part, TensorInfo) for part in pair)
         else pair[0] == pair[1]
         for pair in parts
@@ -25,45 +28,56 @@ def _same_derivation(a: Derived | None, b: Derived | None) -> bool:
 
 
 def same_bytes(
-    a: TensorInfo, b: TensorInfo, *, agents: tuple[str | None, str | None] = (None, None)
+    a: TensorInfo,
+    b: TensorInfo,
+    *,
+    agents: tuple[str | None, str | None] = (None, None),
+    remote: Remote = MappingProxyType({}),
 ) -> bool:
-    """Say whether two tensors store the same bytes; reads 4 MiB of each at a time.
+    """Say whether two tensors store the same bytes; reads at most 4 MiB of each at a time.
 
     Bytes, not values: 0.0 and -0.0 differ, a NaN equals the same NaN. Stops at the first block
-    that differs.
+    that differs; blocks grow, as most that differ do so at once.
 
     Args:
         a, b: any two tensors; different sizes are never the same, nor is a derived tensor that is
             computed in another way.
         agents: whose they are, for messages.
+        remote: where files are that are not on this disk.
 
-    Raises: CheckpointError when a file cannot be read or ends early.
+    Raises: CheckpointError when a file cannot be read or ends early; HubError.
     """
     if a.derived is not None or b.derived is not None:
-        return _same_derivation(a.derived, b.derived)
+        return _same_derivation(a.derived, b.derived, remote)
     if a.nbytes != b.nbytes:
         return False
     if (a.path, a.offset) == (b.path, b.offset):
         return True
-    at = (a, agents[0])
+    begin, count = 0, FIRST_BYTES
+    while begin < a.nbytes:
+        count = min(count, a.nbytes - begin)
+        left, right = (
+            _read(tensor, begin, count, remote, agent)
+            for tensor, agent in zip((a, b), agents, strict=True)
+        )
+        if left != right:
+            return False
+        begin, count = begin + count, min(8 * count, BLOCK_BYTES)
+    return True
+
+
+def _read(tensor: TensorInfo, begin: int, count: int, remote: Remote, agent: str | None) -> bytes:
+    if tensor.path in remote:
+        return remote[tensor.path].read(tensor.path, tensor.offset + begin, count)
     try:
-        with open(a.path, "rb") as left, open(b.path, "rb") as right:
-            left.seek(a.offset)
-            right.seek(b.offset)
-            for begin in range(0, a.nbytes, BLOCK_BYTES):
-                count = min(BLOCK_BYTES, a.nbytes - begin)
-                blocks = []
-                for file, side in ((left, (a, agents[0])), (right, (b, agents[1]))):
-                    at = side
-                    blocks.append(file.read(count))
-                    if len(blocks[-1]) < count:
-                        raise OSError("the file ends before the tensor does")
-                if blocks[0] != blocks[1]:
-                    return False
+        with open(tensor.path, "rb") as file:
+            file.seek(tensor.offset + begin)
+            data = file.read(count)
+        if len(data) < count:
+            raise OSError("the file ends before the tensor does")
     except OSError as error:
-        tensor, agent = at
         raise CheckpointError(
             f"{who(agent)}{printable(tensor.path)}: tensor {quoted(tensor.name)} cannot be read: "
             f"{error.strerror or error}."
         ) from error
-    return True
+    return data

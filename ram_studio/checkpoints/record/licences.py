@@ -128,12 +128,7 @@ def licence_of(checkpoint: Checkpoint) -> Licence:
     Nothing stated, no card, a damaged one or a link out of the folder: `Licence()`, unknown. Of a
     list of licences the most restrictive counts.
     """
-    try:
-        path = check_link(checkpoint.folder / "README.md", "")
-        text = read_bounded(path, "", limit=MAX_CARD_BYTES)
-    except CheckpointError:
-        return Licence()
-    fields = _licence_fields(text.decode("utf-8", "replace"))
+    fields = _card_fields(checkpoint, "license")
     name, link = (_text(fields.get(key)) for key in ("license_name", "license_link"))
     stated = fields.get("license")
     ids = [_text(i) for i in (stated if isinstance(stated, list) else [stated])]
@@ -141,8 +136,28 @@ def licence_of(checkpoint: Checkpoint) -> Licence:
     return most_restrictive(found)
 
 
-def _licence_fields(card: str) -> dict[str, Any]:
-    """Return the fields of the front matter that begin with `license`.
+def bases_of(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the models that a checkpoint's README.md names as its base, none where it says none.
+
+    A card may name its base's base too.
+    """
+    stated = _card_fields(checkpoint, "base_model").get("base_model")
+    names = [_text(name) for name in (stated if isinstance(stated, list) else [stated])]
+    return tuple(name for name in names if name is not None)
+
+
+def _card_fields(checkpoint: Checkpoint, prefix: str) -> dict[str, Any]:
+    """Return the fields of a card's front matter that begin so; none where it cannot be read."""
+    try:
+        path = check_link(checkpoint.folder / "README.md", "")
+        text = read_bounded(path, "", limit=MAX_CARD_BYTES)
+    except CheckpointError:
+        return {}
+    return _fields(text.decode("utf-8", "replace"), prefix)
+
+
+def _fields(card: str, prefix: str) -> dict[str, Any]:
+    """Return the fields of the front matter that begin with `prefix`.
 
     Cards hold kilobytes of scores, some of them no valid YAML: only these lines are parsed.
     """
@@ -155,7 +170,7 @@ def _licence_fields(card: str) -> dict[str, Any]:
         if line.rstrip() == "---":
             break
         if line[:1].strip() and not line.startswith("- "):
-            is_ours = line.startswith("license")
+            is_ours = line.startswith(prefix)
         if is_ours and len(line) <= 2 * _MAX_TEXT and len(kept) < 60:
             kept.append(line)
     else:

@@ -249,9 +249,10 @@ def source_record(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = Non
         hashes: content hashes of its shards by file name, where they were computed.
     """
     files = None
-    if hashes is not None:
+    # Of files that stay elsewhere the place knows the hashes, or nobody does.
+    if hashes is not None and all(path.name in hashes for path in checkpoint.shards):
         files = {
-            path.name: SourceFile(nbytes=path.stat().st_size, hash=hashes[path.name])
+            path.name: SourceFile(nbytes=_size(path, checkpoint), hash=hashes[path.name])
             for path in checkpoint.shards
         }
     licence = licence_of(checkpoint)
@@ -264,6 +265,11 @@ def source_record(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = Non
         files=files,
         license=LicenceRecord(id=licence.id, name=licence.name, link=licence.link),
     )
+
+
+def _size(path: Path, checkpoint: Checkpoint) -> int:
+    place = checkpoint.remote.get(path)
+    return path.stat().st_size if place is None else place.size(path)
 
 
 def agent_record(

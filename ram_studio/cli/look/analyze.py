@@ -31,11 +31,16 @@ def analyze(
     ] = True,
     plan: options.Plan = None,
     part: options.Part = None,
+    download: Annotated[
+        bool,
+        typer.Option(help="Download the models of Hub ids too, instead of reading them there."),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Count densities and overlaps in one pass over the checkpoints, and keep them as a sketch.
 
-    With --plan and --part only the tensors of one part are counted; `sketch add` adds them up.
+    Weights of Hub ids that are not in the cache are read from the Hub and not stored here. With --plan
+    and --part only the tensors of one part are counted; `sketch add` adds them up.
     """
     if plan is not None or part is not None:
         options.refuse_beside_plan(base=base, agent=agent)
@@ -54,6 +59,7 @@ def analyze(
             agents,
             **options.policies(missing, extra, rows),
             on_download=on_download,
+            stream=not download,
         )
         result = analyze_report(
             fit, device=device, threads=threads, relations=relations, on_progress=on_progress

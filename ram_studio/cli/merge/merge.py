@@ -58,6 +58,14 @@ def merge(
     hash_sources: options.Hash = True,
     plan: options.Plan = None,
     part: options.Part = None,
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            help="Read Hub ids where they are and store the result alone; twice over the network "
+            "without --sketch.",
+        ),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Merge agents into one checkpoint, by a recipe or by options (options win over the recipe).
@@ -102,6 +110,7 @@ def merge(
             hash_sources=hash_sources,
             on_progress=on_progress,
             on_download=on_download,
+            stream=stream,
         )
     report(result, as_json)
 

@@ -137,7 +137,8 @@ def run_pass(report: CompatibilityReport, work: Work, run: RunOptions) -> int:
     devices = devices_of(run.device)
     meter = Meter(work.stage, sum(block.nbytes for block in blocks), len(work.tensors))
     read = meter.read().total_bytes
-    with Sources(*report.checkpoints) as sources, settled(devices), _one_torch_thread(run.device):
+    opened = Sources(*report.checkpoints, check=run.cancel.raise_if_cancelled)
+    with opened as sources, settled(devices), _one_torch_thread(run.device):
         _run_threads(_Thread(work, run, sources, meter, _Locked(blocks), devices))
         sources.check_unchanged()
         if run.residence is not None:

@@ -7,6 +7,7 @@ base (nearly everything differs) before any pass.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from ram_studio.errors import CompatibilityError
 
 PAGES = 256
 PAGE_ELEMENTS = 4096
+REMOTE_PAGES = 24
+REMOTE_READERS = 8
 
 
 def sampled_densities(report: CompatibilityReport) -> dict[str, float]:
@@ -29,27 +32,39 @@ def sampled_densities(report: CompatibilityReport) -> dict[str, float]:
 
     All elements count where there are no more than PAGES * PAGE_ELEMENTS. Base and agent are
     compared in the coarser of their dtypes: what rounding alone makes is left out. Elements that
-    are not finite count as changed. Empty where the checkpoints are not on this disk.
+    are not finite count as changed. Where files are read from the Hub, REMOTE_PAGES pages tell.
+    Empty where they can be read neither here nor there.
 
-    Raises: CheckpointError when a file cannot be read.
+    Raises: CheckpointError when a file cannot be read; HubError.
     """
-    if not report.is_local:
+    if not all(c.is_readable for c in report.checkpoints):
         return {}
     changed = np.zeros(len(report.agents), dtype=np.int64)
     seen = np.zeros(len(report.agents), dtype=np.int64)
-    with Sources(*report.checkpoints) as sources:
-        for tensor, start, count in _pages(report.counted):
-            base = _read(sources, tensor.base, start, count)
-            for t, agent in enumerate(tensor.agents):
-                n = max(0, min(count, tensor.common_numel[t] - start))
-                own = _read(sources, agent, start, n)
-                coarser = min(tensor.base.dtype, agent.dtype, key=MANTISSA_BITS.__getitem__)
-                with np.errstate(invalid="ignore", over="ignore"):
-                    moved = np.abs(_as(own, coarser) - _as(base[:n], coarser))
-                    changed[t] += n - np.count_nonzero(moved <= LADDER[DEFAULT_INDEX])
-                seen[t] += n
+    pages = _pages(report.counted) if report.is_local else _few_pages(report.counted)
+    with (
+        Sources(*report.checkpoints, read_ahead=False) as sources,
+        ThreadPoolExecutor(1 if report.is_local else REMOTE_READERS) as pool,
+    ):
+        for counted in pool.map(lambda page: _changed(sources, *page), pages):
+            changed += counted[0]
+            seen += counted[1]
     shares = changed / np.maximum(seen, 1)
     return {a.name: float(share) for a, share in zip(report.agents, shares, strict=True)}
+
+
+def _changed(sources: Sources, tensor: MergeTensor, start: int, count: int) -> np.ndarray:
+    """Return elements of a page that each agent changed, and those it has: (2, agents)."""
+    found = np.zeros((2, len(tensor.agents)), dtype=np.int64)
+    base = _read(sources, tensor.base, start, count)
+    for t, agent in enumerate(tensor.agents):
+        n = max(0, min(count, tensor.common_numel[t] - start))
+        own = _read(sources, agent, start, n)
+        coarser = min(tensor.base.dtype, agent.dtype, key=MANTISSA_BITS.__getitem__)
+        with np.errstate(invalid="ignore", over="ignore"):
+            moved = np.abs(_as(own, coarser) - _as(base[:n], coarser))
+            found[:, t] = n - np.count_nonzero(moved <= LADDER[DEFAULT_INDEX]), n
+    return found
 
 
 def other_bases(shares: Mapping[str, float]) -> tuple[Finding, ...]:
@@ -80,6 +95,15 @@ def _pages(tensors: list[MergeTensor]) -> Iterator[tuple[MergeTensor, int, int]]
             start = 0 if pages == 1 else page * (tensor.numel - size) // (pages - 1)
             if size:
                 yield tensor, start, size
+
+
+def _few_pages(tensors: list[MergeTensor]) -> Iterator[tuple[MergeTensor, int, int]]:
+    """Yield one page from the middle of some tensors, spread over the model."""
+    large = [t for t in tensors if t.numel >= PAGE_ELEMENTS] or tensors
+    step = max(1, len(large) // REMOTE_PAGES)
+    for tensor in large[step // 2 :: step]:
+        size = min(tensor.numel, PAGE_ELEMENTS)
+        yield tensor, (tensor.numel - size) // 2, size
 
 
 def _read(sources: Sources, tensor: TensorInfo, start: int, count: int) -> np.ndarray:

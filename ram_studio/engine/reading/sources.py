@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
-from ram_studio.checkpoints.read.derived import LowRank, Microscaled, Scaled, Sparse
+from ram_studio.checkpoints.read.derived import (
+    LowRank,
+    Microscaled,
+    Scaled,
+    Sparse,
+    stored_tensors,
+)
 from ram_studio.checkpoints.read.describe import who
 from ram_studio.checkpoints.read.header import TensorInfo
+from ram_studio.checkpoints.read.remote import ReadAhead, Remote
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
 from ram_studio.engine.reading.codes import microscaled, scaled
 from ram_studio.engine.reading.derived import low_rank, overlay
@@ -28,19 +36,42 @@ class Sources:
     states: size and time of change of each, as it was opened.
     """
 
-    def __init__(self, *checkpoints: Checkpoint) -> None:
+    def __init__(
+        self,
+        *checkpoints: Checkpoint,
+        check: Callable[[], None] = lambda: None,
+        read_ahead: bool = True,
+    ) -> None:
+        """Open nothing yet.
+
+        Args:
+            check: raises to stop waiting for files that are not on this disk.
+            read_ahead: fetch such files in large pieces, for who reads all of them; else exactly
+                what is asked for.
+        """
         self._checkpoints = checkpoints
+        self._check = check
         self._who: dict[Path, str] = {}
         for checkpoint in self._checkpoints:
             for shard in checkpoint.shards:
                 self._who.setdefault(shard, checkpoint.name)
         self._handles: dict[Path, int] = {}
         self._held = Held()
+        self._read_ahead = read_ahead
+        self._direct: Remote = {}
+        self._remote: ReadAhead | None = None
         self.states: dict[Path, tuple[int, int]] = {}
 
     def __enter__(self) -> Sources:
+        remote = {path: place for c in self._checkpoints for path, place in c.remote.items()}
+        if not self._read_ahead:
+            self._direct = remote
+        elif remote:
+            known = (t for c in self._checkpoints for t in c.tensors.values())
+            stored = itertools.chain.from_iterable(map(stored_tensors, known))
+            self._remote = ReadAhead(remote, stored, self._check)
         try:
-            for path in self._who:
+            for path in self._who.keys() - remote.keys():
                 handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 self._handles[path] = handle
                 state = os.fstat(handle)
@@ -57,6 +88,8 @@ class Sources:
         for handle in self._handles.values():
             os.close(handle)
         self._handles.clear()
+        if self._remote is not None:
+            self._remote.close()
 
     def _label(self, path: Path) -> str:
         return f"{who(self._who[path])}{path}"
@@ -68,6 +101,13 @@ class Sources:
         """
         if source.derived is not None:
             self._derive(source, byte_start, buffer)
+            return
+        if self._remote is not None and source.path in self._remote:
+            self._remote.read_into(source.path, source.offset + byte_start, buffer)
+            return
+        if source.path in self._direct:
+            place, start = self._direct[source.path], source.offset + byte_start
+            buffer[:] = place.read(source.path, start, len(buffer))
             return
         handle = self._handles[source.path]
         done = 0

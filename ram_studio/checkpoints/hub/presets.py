@@ -1,0 +1,84 @@
+"""Published sets of RL agents that share a base, as assets/presets.json lists them.
+
+Only what is known of a model is listed; ``engine.reading.preset_check`` holds it against the Hub.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ram_studio.checkpoints.read.describe import BASE_NAME
+from ram_studio.errors import SettingsError, did_you_mean
+from ram_studio.resources import asset_path
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What is known of one model; None where it is not.
+
+    Attributes:
+        name: "base" or the agent's name.
+        repository: `owner/name`.
+        revision: the commit it is pinned to.
+        licence: as its card states it. dtype: of its weights, as safetensors names it.
+        elements: stored elements, all tensors together.
+    """
+
+    name: str
+    repository: str
+    revision: str | None = None
+    licence: str | None = None
+    dtype: str | None = None
+    elements: int | None = None
+
+    @property
+    def source(self) -> str:
+        """The Hub id, with its commit where it is pinned."""
+        return f"{self.repository}@{self.revision}" if self.revision else self.repository
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A set: its key, what it is called, its base and its agents."""
+
+    key: str
+    title: str
+    base: Listed
+    agents: tuple[Listed, ...]
+
+    @property
+    def models(self) -> tuple[Listed, ...]:
+        """The base, then the agents."""
+        return (self.base, *self.agents)
+
+
+@lru_cache(maxsize=1)
+def presets() -> dict[str, Preset]:
+    """Return all sets by key, in file order."""
+    data: dict[str, Any] = json.loads(asset_path("presets.json").read_text(encoding="utf-8"))
+    return {
+        key: Preset(
+            key,
+            value["title"],
+            _listed({"name": BASE_NAME, **value["base"]}),
+            tuple(map(_listed, value["agents"])),
+        )
+        for key, value in data.items()
+    }
+
+
+def find_preset(key: str) -> Preset:
+    """Return a set. Raises: SettingsError for a key that is not listed."""
+    if key not in presets():
+        raise SettingsError(
+            f"The set is {key!r}; listed are {', '.join(presets())}{did_you_mean(key, presets())}."
+        )
+    return presets()[key]
+
+
+def _listed(entry: dict[str, Any]) -> Listed:
+    rest = {name: value for name, value in entry.items() if name != "source"}
+    return Listed(repository=entry["source"], **rest)

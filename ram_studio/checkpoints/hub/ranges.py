@@ -1,0 +1,163 @@
+"""Shards on the Hub, read by byte ranges: nothing is stored here.
+
+The `RemoteFiles` of the Hub (see ``read.remote``): huggingface_hub's session, login and proxies,
+one request for each range. A connection that drops goes on where it broke off.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+from ram_studio.checkpoints.hub.errors import HTTPError, hub_errors
+from ram_studio.checkpoints.hub.transfer import LIBRARY, REQUEST_SECONDS, Token
+from ram_studio.checkpoints.read.describe import printable, who
+from ram_studio.checkpoints.read.header import LENGTH_BYTES, Header, header_length, parse_header
+from ram_studio.errors import HubError
+
+# Nearly all headers fit into the first request.
+FIRST_REQUEST_BYTES = 100_000
+
+KEPT_BYTES = 4096
+"""Ranges up to this size are kept."""
+
+TRIES = 6
+"""Without a single new byte; every byte that arrives begins the count anew."""
+
+BUSY = (408, 429, 500, 502, 503, 504)
+_PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds before another try, by how many were in vain."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file: where it is fetched from, its bytes in all, and its hash as the Hub knows it."""
+
+    url: str
+    size: int
+    content: str
+
+
+class HubShards:
+    """The shards of one repository at one commit, as `RemoteFiles`.
+
+    What came along with a header, or was looked at to compare two tensors, is kept and not asked
+    for again.
+    """
+
+    def __init__(
+        self,
+        shards: dict[Path, Shard],
+        *,
+        name: str,
+        repository: str,
+        site: str,
+        token: Token,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Args: name: "base" or the agent's; site: the Hub's address; check: raises to stop."""
+        self._shards = shards
+        self._name = name
+        self._repository = repository
+        self._site = site
+        self._token = token
+        self._check = check
+        self._lock = threading.Lock()
+        self._kept: dict[Path, dict[int, bytes]] = {path: {} for path in shards}
+
+    def header(self, path: Path) -> Header:
+        """Return a shard's header, read with one or two requests.
+
+        Raises: CheckpointError for a header that is not acceptable; HubError.
+        """
+        shard = self._shards[path]
+        at = f"{who(self._name)}{printable(shard.url)}"
+        start = self._fetch(shard, 0, min(FIRST_REQUEST_BYTES, shard.size))
+        end = LENGTH_BYTES + header_length(start[:LENGTH_BYTES], shard.size, at)
+        if len(start) < end:
+            start += self._fetch(shard, len(start), end)
+        self._keep(path, 0, start)
+        return parse_header(
+            start[LENGTH_BYTES:end], file_size=shard.size, path=path, agent=self._name
+        )
+
+    def read(self, path: Path, start: int, length: int) -> bytes:
+        """Return a range of a shard; see `RemoteFiles`."""
+        with self._lock:
+            kept = sorted(self._kept[path].items())
+        parts = []
+        at, end = start, start + length
+        with hub_errors(self._repository, None, name=self._name, site=self._site):
+            for first, data in (*kept, (end, b"")):
+                if at < first:
+                    upto = min(first, end)
+                    parts.append(self._fetch(self._shards[path], at, upto))
+                    at = upto
+                if first <= at < min(first + len(data), end):
+                    parts.append(data[at - first : end - first])
+                    at += len(parts[-1])
+        found = b"".join(parts)
+        if length <= KEPT_BYTES:
+            self._keep(path, start, found)
+        return found
+
+    def _keep(self, path: Path, start: int, data: bytes) -> None:
+        with self._lock:
+            if len(data) > len(self._kept[path].get(start, b"")):
+                self._kept[path][start] = data
+
+    def size(self, path: Path) -> int:
+        """Return a shard's bytes; see `RemoteFiles`."""
+        return self._shards[path].size
+
+    def content_hash(self, path: Path) -> str | None:
+        """Return the SHA-256 of a shard that the Hub keeps as a large file; see `RemoteFiles`."""
+        content = self._shards[path].content
+        return f"sha256:{content}" if len(content) == 64 else None
+
+    def _fetch(self, shard: Shard, begin: int, end: int) -> bytes:
+        received = bytearray()
+        vain = 0
+        while len(received) < end - begin:
+            self._check()
+            before = len(received)
+            try:
+                self._request(shard, begin + before, end, received)
+                failure: Exception = HTTPError("the connection was closed")
+            except (HTTPError, OSError) as error:
+                if isinstance(error, HfHubHTTPError) and error.response.status_code not in BUSY:
+                    raise
+                failure = error
+            vain = 0 if len(received) > before else vain + 1
+            if vain >= TRIES:
+                raise failure
+            if len(received) < end - begin and vain:
+                time.sleep(_PAUSES[vain - 1])
+        return bytes(received)
+
+    def _request(self, shard: Shard, begin: int, end: int, received: bytearray) -> None:
+        """Append bytes begin..end; no more is read, whatever the server sends."""
+        headers = build_hf_headers(token=self._token, **LIBRARY)
+        headers |= {"Range": f"bytes={begin}-{end - 1}", "Accept-Encoding": "identity"}
+        wanted = len(received) + end - begin
+        with get_session().stream(
+            "GET", shard.url, headers=headers, timeout=REQUEST_SECONDS, follow_redirects=True
+        ) as response:
+            if response.status_code >= 400:
+                response.read()
+            hf_raise_for_status(response)
+            if response.status_code != 206 and begin > 0:
+                raise HubError(
+                    f"{who(self._name)}{printable(shard.url)}: the server does not send parts of "
+                    "files; download the model instead (--download)."
+                )
+            for chunk in response.iter_bytes():
+                received += chunk[: wanted - len(received)]
+                if len(received) >= wanted:
+                    return

@@ -1,0 +1,186 @@
+"""Files that are not on this disk, read a range at a time, each byte once.
+
+`RemoteFiles` is what a place must offer (the Hub does in ``hub.ranges``; whoever adds another file
+system implements its methods). `ReadAhead` stands between it and the readers of a pass.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from ram_studio.checkpoints.read.header import TensorInfo
+
+PIECE_BYTES = 8 << 20
+"""What is asked for at a time: large enough that a connection's start does not matter."""
+
+AHEAD = 3
+"""Pieces of a file that are fetched before they are asked for."""
+
+CONNECTIONS = 12
+MOST_HELD_BYTES = 512 << 20
+_WAIT_SECONDS = 0.2
+
+
+class RemoteFiles(Protocol):
+    """A place with files; safe to share among threads."""
+
+    def read(self, path: Path, start: int, length: int) -> bytes:
+        """Return exactly `length` bytes of a file from `start` on; tries again where it can.
+
+        Raises: HubError (or another CheckpointError) when it gives up.
+        """
+
+    def size(self, path: Path) -> int:
+        """Return a file's bytes."""
+
+    def content_hash(self, path: Path) -> str | None:
+        """Return a file's content hash as the place knows it ("sha256:..."), None if it does not.
+
+        See ``content_hash``.
+        """
+
+
+Remote = Mapping[Path, RemoteFiles]
+"""Where the files of a checkpoint are that are not here."""
+
+
+@dataclass
+class _Piece:
+    """A run of bytes that is fetched at once; left: bytes of it that nobody has read yet."""
+
+    start: int
+    end: int
+    left: int
+    future: Future[bytes] | None = None
+
+
+@dataclass
+class _File:
+    place: RemoteFiles
+    path: Path
+    pieces: list[_Piece] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+
+
+class ReadAhead:
+    """Fetches the pieces of some tensors' files in their order, a few before they are needed.
+
+    A piece is let go once all of it was read, so that every byte is fetched once by a pass that
+    reads every byte once. Memory is bounded by `MOST_HELD_BYTES`; what had to be let go before it
+    was read is fetched again.
+    """
+
+    def __init__(
+        self,
+        remote: Remote,
+        tensors: Iterable[TensorInfo],
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Args: tensors: stored ones, whatever file they are in; check: raises to stop waiting."""
+        self._check = check
+        self._lock = threading.Lock()
+        self._held: OrderedDict[tuple[Path, int], _Piece] = OrderedDict()
+        self._files: dict[Path, _File] = {}
+        spans: dict[Path, set[tuple[int, int]]] = {}
+        for tensor in tensors:
+            if tensor.path in remote and tensor.nbytes:
+                spans.setdefault(tensor.path, set()).add((tensor.offset, tensor.nbytes))
+        for path, found in spans.items():
+            pieces = list(_pieces(sorted(found)))
+            starts = [piece.start for piece in pieces]
+            self._files[path] = _File(remote[path], path, pieces, starts)
+        self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="fetch")
+
+    def __contains__(self, path: Path) -> bool:
+        return path in self._files
+
+    def close(self) -> None:
+        """Let everything go; what is under way is not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._held.clear()
+
+    def read_into(self, path: Path, start: int, buffer: memoryview) -> None:
+        """Fill `buffer` with a file's bytes from `start` on.
+
+        Raises: whatever the place raises, and what `check` does.
+        """
+        file = self._files[path]
+        done = 0
+        while done < len(buffer):
+            number = bisect.bisect_right(file.starts, start + done) - 1
+            piece = file.pieces[number]
+            data = self._wait(self._ask(file, number))
+            first = start + done - piece.start
+            count = min(len(buffer) - done, piece.end - piece.start - first)
+            buffer[done : done + count] = memoryview(data)[first : first + count]
+            done += count
+            self._count(file, piece, count)
+
+    def _ask(self, file: _File, number: int) -> Future[bytes]:
+        """Return a piece's bytes to come, and have the next ones fetched too."""
+        with self._lock:
+            for piece in file.pieces[number : number + 1 + AHEAD]:
+                if piece.future is None and (piece.left or piece is file.pieces[number]):
+                    size = piece.end - piece.start
+                    piece.left = piece.left or size
+                    piece.future = self._pool.submit(file.place.read, file.path, piece.start, size)
+                if piece.future is not None:
+                    self._held[file.path, piece.start] = piece
+            self._held.move_to_end((file.path, file.pieces[number].start))
+            self._bound()
+            future = file.pieces[number].future
+        assert future is not None, "the newest is never let go"
+        return future
+
+    def _bound(self) -> None:
+        total = sum(piece.end - piece.start for piece in self._held.values())
+        for key in list(self._held)[:-1]:
+            if total <= MOST_HELD_BYTES:
+                return
+            piece = self._held.pop(key)
+            piece.future = None
+            total -= piece.end - piece.start
+
+    def _wait(self, future: Future[bytes]) -> bytes:
+        while True:
+            try:
+                return future.result(_WAIT_SECONDS)
+            except NotYet:
+                if future.done():  # the place itself timed out
+                    raise
+                self._check()
+
+    def _count(self, file: _File, piece: _Piece, count: int) -> None:
+        with self._lock:
+            piece.left = max(0, piece.left - count)
+            if not piece.left:
+                self._held.pop((file.path, piece.start), None)
+                piece.future = None
+
+
+def _pieces(spans: list[tuple[int, int]]) -> Iterable[_Piece]:
+    """Yield pieces of tensors in file order: small neighbours together, large ones cut."""
+    begin = end = 0
+    for offset, nbytes in spans:
+        if offset != end or end - begin + nbytes > PIECE_BYTES:
+            if end > begin:
+                yield _Piece(begin, end, end - begin)
+            begin = end = offset
+        if nbytes <= PIECE_BYTES:
+            end += nbytes
+            continue
+        cuts = [*range(offset, offset + nbytes, PIECE_BYTES), offset + nbytes]
+        for first, last in itertools.pairwise(cuts):
+            yield _Piece(first, last, last - first)
+        begin = end = offset + nbytes
+    if end > begin:
+        yield _Piece(begin, end, end - begin)

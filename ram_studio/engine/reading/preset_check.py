@@ -1,0 +1,210 @@
+"""Published sets held against what the Hub has, from headers and a few pages, before any download.
+
+Where a model has another dtype, licence, size, shape or base than its set lists, the set is
+refused: somebody replaced the model, or the list is wrong.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from typing import Any
+
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
+from ram_studio.checkpoints.hub.inspect import cache_folder, inspect_source
+from ram_studio.checkpoints.hub.presets import Listed, Preset
+from ram_studio.checkpoints.read.checkpoint import CancelSignal, Checkpoint
+from ram_studio.checkpoints.read.describe import BASE_NAME, printable, who
+from ram_studio.checkpoints.record.licences import bases_of, licence_of
+from ram_studio.checkpoints.write.output_folder import nearest_folder
+from ram_studio.engine.reading.sampling import other_bases, sampled_densities
+from ram_studio.errors import CompatibilityError, HubError, RamStudioError
+
+BYTES_PER_SECOND = 50e6
+"""Of the network, for the time to expect."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """One model as the Hub has it.
+
+    Attributes:
+        listed: what the set says of it.
+        revision: its commit now. licence: as its card states it.
+        dtypes: {dtype: stored elements}. nbytes: of its weights.
+        is_here: its weights are in the cache.
+    """
+
+    listed: Listed
+    revision: str
+    licence: str
+    dtypes: dict[str, int]
+    nbytes: int
+    is_here: bool
+
+    @property
+    def source(self) -> str:
+        """The Hub id with its commit."""
+        return f"{self.listed.repository}@{self.revision}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "name": self.listed.name,
+            "source": self.source,
+            "revision": self.revision,
+            "pinned": self.listed.revision is not None,
+            "licence": self.licence,
+            "dtypes": self.dtypes,
+            "nbytes": self.nbytes,
+            "is_here": self.is_here,
+        }
+
+
+@dataclass(frozen=True)
+class PresetReport:
+    """A set and what was found.
+
+    Attributes:
+        preset: the set.
+        models: as far as they could be asked.
+        refusals: what differs from the list, or keeps the models from being merged.
+        problem: why it could not be asked, None where it could.
+        sampled: share of elements that each agent changed, by a few pages.
+        warnings: what `check_compatibility` warns of.
+        free_bytes: on the disk of the Hub's cache.
+    """
+
+    preset: Preset
+    models: tuple[Found, ...] = ()
+    refusals: tuple[str, ...] = ()
+    problem: str | None = None
+    sampled: dict[str, float] | None = None
+    warnings: tuple[str, ...] = ()
+    free_bytes: int = 0
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether the models are those listed, and fit together."""
+        return self.problem is None and not self.refusals
+
+    @property
+    def fetch_bytes(self) -> int:
+        """Bytes to read over the network: once, for an analysis or a download."""
+        return sum(model.nbytes for model in self.models if not model.is_here)
+
+    @property
+    def seconds(self) -> float:
+        """About how long that takes at BYTES_PER_SECOND."""
+        return self.fetch_bytes / BYTES_PER_SECOND
+
+    @property
+    def merge_bytes(self) -> int:
+        """Bytes on the disk for a merge: what is not here yet, and the merged model."""
+        return self.fetch_bytes + (self.models[0].nbytes if self.models else 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "key": self.preset.key,
+            "title": self.preset.title,
+            "is_fine": self.is_fine,
+            "refusals": list(self.refusals),
+            "problem": self.problem,
+            "models": [model.to_dict() for model in self.models],
+            "sampled": self.sampled,
+            "fetch_bytes": self.fetch_bytes,
+            "seconds": self.seconds,
+            "merge_bytes": self.merge_bytes,
+            "free_bytes": self.free_bytes,
+            "warnings": list(self.warnings),
+        }
+
+
+def check_preset(preset: Preset, cancel: CancelSignal | None = None) -> PresetReport:
+    """Return how a set stands: its models' headers, cards, and a few pages of their weights.
+
+    Raises: Stopped; everything else is in the report.
+    """
+    free = shutil.disk_usage(nearest_folder(cache_folder() / "x")).free
+    opened: list[Checkpoint] = []
+    try:
+        for listed in preset.models:
+            opened.append(
+                inspect_source(
+                    listed.source, name=listed.name, cancel=cancel, local_ok=False, stream=True
+                )
+            )
+    except HubError as error:
+        return PresetReport(preset, problem=str(error), free_bytes=free)
+    except RamStudioError as error:
+        return PresetReport(preset, refusals=(str(error),), free_bytes=free)
+    models = tuple(map(_found, preset.models, opened))
+    refusals = [text for model in models for text in _differences(model)]
+    refusals += _other_bases_named(preset, opened)
+    sampled: dict[str, float] | None = None
+    warnings: tuple[str, ...] = ()
+    try:
+        fit = check_compatibility(opened[0], opened[1:])
+        warnings = fit.warnings
+        if not refusals:
+            sampled = sampled_densities(fit)
+            refusals += [finding.text for finding in other_bases(sampled)]
+    except CompatibilityError as error:
+        refusals.append(str(error))
+    except HubError as error:
+        return PresetReport(preset, models, problem=str(error), free_bytes=free)
+    return PresetReport(preset, models, tuple(refusals), None, sampled, warnings, free)
+
+
+def differences_from_list(preset: Preset, fit: CompatibilityReport) -> list[str]:
+    """Return what differs from what a set lists, in checkpoints that were opened for it."""
+    models = map(_found, preset.models, fit.checkpoints)
+    texts = [text for model in models for text in _differences(model)]
+    return texts + _other_bases_named(preset, fit.checkpoints)
+
+
+def _found(listed: Listed, opened: Checkpoint) -> Found:
+    dtypes: dict[str, int] = {}
+    for tensor in opened.tensors.values():
+        dtypes[tensor.dtype] = dtypes.get(tensor.dtype, 0) + tensor.numel
+    return Found(
+        listed,
+        revision=opened.revision or "",
+        licence=licence_of(opened).shown,
+        dtypes=dtypes,
+        nbytes=opened.nbytes,
+        is_here=opened.is_local,
+    )
+
+
+def _differences(model: Found) -> list[str]:
+    listed = model.listed
+    most = max(model.dtypes, key=model.dtypes.__getitem__)
+    elements = sum(model.dtypes.values())
+    pairs = (
+        ("revision", listed.revision, model.revision),
+        ("licence", listed.licence, model.licence),
+        ("dtype", listed.dtype, most),
+        ("number of stored elements", listed.elements, elements),
+    )
+    return [
+        f"{who(listed.name)}{listed.repository} is not as listed: its {what} is "
+        f"{printable(found)}, listed is {printable(wanted)}."
+        for what, wanted, found in pairs
+        if wanted is not None and found != wanted
+    ]
+
+
+def _other_bases_named(
+    preset: Preset, opened: list[Checkpoint] | tuple[Checkpoint, ...]
+) -> list[str]:
+    texts = []
+    for agent in opened:
+        named = bases_of(agent) if agent.name != BASE_NAME else ()
+        if named and preset.base.repository.lower() not in {name.lower() for name in named}:
+            texts.append(
+                f"{who(agent.name)}its card names another base ({printable(', '.join(named))}), "
+                f"the set lists {preset.base.repository}."
+            )
+    return texts

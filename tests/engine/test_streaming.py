@@ -1,0 +1,172 @@
+"""Passes over models that stay on the Hub, over real HTTP against a Hub on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from engine_zoo import Zoo, contents, make_zoo, write_folder
+from loopback_hub import LoopbackHub, serving
+from safetensors.numpy import load_file
+
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.checkpoints.hub import ranges
+from ram_studio.checkpoints.read import remote
+from ram_studio.checkpoints.record.recipe import make_recipe
+from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
+from ram_studio.engine.analyse import analyze, analyze_report, load
+from ram_studio.engine.facts import check_sketch
+from ram_studio.engine.merge import merge
+from ram_studio.engine.verify import verify
+from ram_studio.errors import CompatibilityError, HubError
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
+    with serving() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.address)
+        yield server
+    huggingface_hub.close_session()
+
+
+def publish(hub: LoopbackHub, zoo: Zoo) -> dict[str, str]:
+    hub.add("lab/base", zoo.base_path)
+    for name, path in zoo.agent_paths.items():
+        hub.add(f"lab/{name}", path)
+    return {name: f"lab/{name}" for name in zoo.agents}
+
+
+def received(hub: LoopbackHub, file: str, repository: str) -> list[int]:
+    """Return how often each byte of a file was asked for."""
+    size = len(next(iter(hub.repositories[repository].commits.values()))[file])
+    times = np.zeros(size, dtype=int)
+    for method, path, wanted in hub.requests:
+        if method == "GET" and path.endswith(f"/{file}") and f"/{repository}/" in path:
+            assert wanted is not None, "never a whole file"
+            first, last = map(int, wanted.removeprefix("bytes=").split("-"))
+            times[first : last + 1] += 1
+    return times.tolist()
+
+
+def same(one: Sketch, other: Sketch, folder: Path) -> None:
+    """Compare what both write, but for where the files came from."""
+    arrays = []
+    for number, sketch in enumerate((one, other)):
+        file = save_sketch(sketch, folder / f"{number}.sketch")
+        arrays.append(load_file(file))
+    assert arrays[0].keys() == arrays[1].keys()
+    for name, array in arrays[0].items():
+        assert array.tobytes() == arrays[1][name].tobytes(), name
+    assert one.warnings == other.warnings
+
+
+def test_a_streamed_analysis_reads_each_byte_once_and_equals_the_local_one(
+    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No data comes along with the headers, and a piece holds a few tensors.
+    monkeypatch.setattr(ranges, "FIRST_REQUEST_BYTES", 8)
+    monkeypatch.setattr(remote, "PIECE_BYTES", 200)
+    zoo = make_zoo(tmp_path / "zoo", 3, shards=3, copied=False)
+    agents = publish(hub, zoo)
+    streamed = analyze("lab/base", agents, stream=True, threads=2)
+    same(analyze(zoo.base_path, zoo.agent_paths), streamed, tmp_path)
+    for name in ("base", *zoo.agents):
+        for path in sorted((zoo.folder / name).glob("*.safetensors")):
+            assert set(received(hub, path.name, f"lab/{name}")) == {1}, (name, path.name)
+    assert not list((tmp_path / "hf-home").rglob("*.safetensors"))
+
+
+def test_connections_that_drop_go_on_where_they_broke_off(
+    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "FIRST_REQUEST_BYTES", 8)
+    zoo = make_zoo(tmp_path / "zoo", 2, shards=2)
+    agents = publish(hub, zoo)
+    report = load("lab/base", agents, stream=True)
+    names = [f"model-{i:05d}-of-00002.safetensors" for i in (1, 2)]
+    hub.drops = {names[0]: [7, 0, 300], names[1]: [1, 50]}
+    streamed = analyze_report(report, threads=2)
+    assert not any(hub.drops.values()), "all five broke off"
+    same(analyze(zoo.base_path, zoo.agent_paths), streamed, tmp_path)
+
+
+def test_a_hub_that_is_gone_is_told_after_a_few_tries(
+    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "FIRST_REQUEST_BYTES", 8)
+    monkeypatch.setattr(ranges, "_PAUSES", (0.0,) * ranges.TRIES)
+    zoo = make_zoo(tmp_path / "zoo", 1)
+    report = load("lab/base", publish(hub, zoo), stream=True)
+    hub.status = 503
+    before = len(hub.requests)
+    with pytest.raises(HubError, match=r"lab/.* status 503"):
+        analyze_report(report, threads=1)
+    assert len(hub.requests) >= before + ranges.TRIES
+    hub.status = 404
+    with pytest.raises(HubError, match="not there"):
+        analyze_report(report, threads=1)
+
+
+def test_a_streamed_sketch_is_known_again_after_the_download(
+    hub: LoopbackHub, tmp_path: Path
+) -> None:
+    zoo = make_zoo(tmp_path / "zoo", 2)
+    agents = publish(hub, zoo)
+    file = save_sketch(analyze("lab/base", agents, stream=True), tmp_path / "s")
+    downloaded = load("lab/base", agents)
+    assert downloaded.is_local
+    check_sketch(load_sketch(file), downloaded)
+    # What is in the cache is not asked for again.
+    before = len(hub.downloads(".safetensors"))
+    assert load("lab/base", agents, stream=True).is_local
+    assert len(hub.downloads(".safetensors")) == before
+
+
+@pytest.mark.parametrize("tied", [True, None])
+def test_a_head_that_is_stored_twice_is_counted_once(
+    hub: LoopbackHub, tmp_path: Path, tied: bool | None
+) -> None:
+    matrix = torch.linspace(0, 1, 40).bfloat16().reshape(10, 4)
+    for name, factor in (("base", 1), ("agent", 2)):
+        tensors = {"lm_head.weight": matrix * factor, "model.embed_tokens.weight": matrix * factor}
+        write_folder(tmp_path / name, tensors, tied=tied)
+        hub.add(f"lab/{name}", tmp_path / name)
+    report = load("lab/base", {"agent": "lab/agent"}, stream=True)
+    assert [t.name for t in report.counted] == ["model.embed_tokens.weight"]
+
+
+def test_integers_of_another_model_are_found_on_the_hub_too(
+    hub: LoopbackHub, tmp_path: Path
+) -> None:
+    for name in ("base", "agent"):
+        numbers = torch.arange(4) + (name == "agent")
+        write_folder(tmp_path / name, {"w": torch.ones(3).bfloat16(), "positions": numbers})
+        hub.add(f"lab/{name}", tmp_path / name)
+    with pytest.raises(CompatibilityError, match=r"`positions` .* has other values than the base"):
+        load("lab/base", {"agent": "lab/agent"}, stream=True)
+
+
+def test_a_streamed_merge_is_the_local_one_and_verifies_after_the_download(
+    hub: LoopbackHub, tmp_path: Path
+) -> None:
+    zoo = make_zoo(tmp_path / "zoo", 2, shards=2)
+    agents = publish(hub, zoo)
+    merge(zoo.recipe(), tmp_path / "here")
+    there = make_recipe({"base": "lab/base", "agents": agents})
+    sketch = analyze("lab/base", agents, stream=True)
+    result = merge(there, tmp_path / "there", stream=True, sketch=sketch)
+    assert not list((tmp_path / "hf-home").rglob("*.safetensors"))
+    weights = [
+        {name: data for name, data in contents(tmp_path / out).items() if "safetensors" in name}
+        for out in ("here", "there")
+    ]
+    assert weights[0] == weights[1]
+    assert result.passport.base.files is not None
+    assert verify(tmp_path / "there", with_sources=True, full=True).source_files == 5
