@@ -28,7 +28,8 @@ TUNING_STEPS, BATCH = 6, 6
 
 def train_numbers(base: Path, out: Path) -> None:
     """Policy gradient towards answers that are the right number and nothing else."""
-    from ram_studio.evals.answering.decode import Sampling, decode, ending_ids, padding_id
+    from ram_studio.evals.answering.decode import Sampling, decode
+    from ram_studio.evals.answering.load import ending_ids, padding_id
 
     model, tokenizer = _load(base, torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)

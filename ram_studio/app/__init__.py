@@ -62,7 +62,7 @@ def _warm(settings: Settings) -> None:
     warm()
     if settings.is_public:
         # Else the first check of the day stops everybody's page for seconds.
-        from ram_studio.evals.answering.decode import load_model
+        from ram_studio.evals.answering.load import load_model
 
         load_model(load_example("1").base, "cpu")
         # Some hundred thousand objects of libraries, which no collection needs to look at again.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,14 +11,13 @@ import typer
 
 from ram_studio.cli import options
 from ram_studio.cli.progress import status_line
-from ram_studio.cli.tables import number_text, print_table, score_text
+from ram_studio.cli.report import show
 from ram_studio.errors import EvaluationError, Stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator
 
-    from ram_studio.evals import AnswerStore, Comparison, EvalReport
-    from ram_studio.evals.report.retention import Retention
+    from ram_studio.evals import AnswerStore, EvalReport
 
 Store = Annotated[
     str | None,
@@ -51,6 +49,15 @@ Specialists = Annotated[
 ]
 
 
+MaxTokens = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="N or SUITE=N",
+        help="Most tokens of an answer, of all suites or one; repeat [default: each suite's own].",
+    ),
+]
+
+
 def evaluate(
     models: Annotated[
         list[str],
@@ -64,9 +71,18 @@ def evaluate(
         int | None, typer.Option(help="Questions per suite (demo: 300 per domain).")
     ] = None,
     lengths: Lengths = "1k,4k",
-    seed: Annotated[int, typer.Option(help="Chooses the generated questions.")] = 2026,
+    seed: Annotated[int, typer.Option(help="Chooses generated questions, and draws.")] = 2026,
     chat: Chat = "auto",
     code: Code = "auto",
+    max_tokens: MaxTokens = None,
+    think_tokens: Annotated[
+        int, typer.Option(help="Most tokens of thinking (<think>), apart from the answer's.")
+    ] = 0,
+    temperature: Annotated[float, typer.Option(help="0 is greedy; the paper's is 1.0.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Share of the likeliest tokens.")] = 1.0,
+    samples: Annotated[
+        int, typer.Option(help="Answers to each question, for pass@k; the paper's are 4.")
+    ] = 1,
     base: BaseRow = None,
     specialists: Specialists = None,
     margin: Margin = 5.0,
@@ -97,60 +113,83 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Score models side by side on the same prompts, with 95 % intervals."""
-    from ram_studio.evals import EndpointEngine, compare_all
-    from ram_studio.evals import evaluate as ask
-    from ram_studio.evals.lm_eval import evaluate_with_harness
-    from ram_studio.evals.report.breakdown import missing
-    from ram_studio.evals.report.retention import check_margin, verdicts_of
+    from ram_studio.evals.answering.engine import Decoding
+    from ram_studio.evals.report.retention import check_margin
 
-    if endpoint is None:
-        sources: dict[str, Any] = dict(name_models(models))
-    else:
-        token = _token(token_env)
-        sources = {
-            name: EndpointEngine(endpoint, name, token=token, chat=chat, seconds=timeout)
-            for name in models
-        }
     _check_engine(engine, tasks, include_path, endpoint)
+    sources = _sources(models, endpoint, token_env, chat, timeout)
     # Before hours are spent: what is only needed at the end must be right, too.
     chosen = parse_specialists(specialists, sources)
     check_exports(export)
     check_margin(margin / 100)
-    sizes = parse_lengths(lengths)
-    with open_store(store, no_store) as answers, status_line(quiet=as_json) as tell:
+    asked: dict[str, Any] = {"limit": limit, "chat": chat, "device": device, "fresh": fresh}
+    if tasks is not None:
+        asked |= {"tasks": tasks, "include_path": include_path}
+    else:
+        asked |= {
+            "suite": suite,
+            "seed": seed,
+            "lengths": parse_lengths(lengths),
+            "code": code,
+            "engine": "vllm" if engine == "vllm" else "transformers",
+            "batch_size": batch_size,
+            "base": base,
+            "max_tokens": parse_budget(max_tokens),
+            "decoding": Decoding(temperature, top_p, think_tokens=think_tokens),
+            "samples": samples,
+        }
+    with open_store(store, no_store) as answers:
+        report = _ask(sources, answers, as_json, **asked)
+    _tell(report, chosen, base, margin, export, as_json)
 
-        def on_progress(model: str, domain: str, done: int, total: int) -> None:
-            tell(f"{model}: {domain} {done}/{total}")
 
-        if tasks is not None:
-            report = evaluate_with_harness(
-                sources,
-                tasks,
-                limit=limit,
-                chat=chat,
-                device=device,
-                include_path=include_path,
-                store=answers,
-                fresh=fresh,
-                on_progress=on_progress,
-            )
-        else:
-            report = ask(
-                sources,
-                suite,
-                limit=limit,
-                seed=seed,
-                lengths=sizes,
-                chat=chat,
-                code=code,
-                engine="vllm" if engine == "vllm" else "transformers",
-                device=device,
-                batch_size=batch_size,
-                base=base,
-                store=answers,
-                fresh=fresh,
-                on_progress=on_progress,
-            )
+def _sources(
+    models: list[str], endpoint: str | None, token_env: str | None, chat: Any, timeout: float
+) -> dict[str, Any]:
+    """Return what answers by name: folders, or models of an endpoint."""
+    from ram_studio.evals import EndpointEngine
+
+    if endpoint is None:
+        return dict(name_models(models))
+    token = _token(token_env)
+    return {
+        name: EndpointEngine(endpoint, name, token=token, chat=chat, seconds=timeout)
+        for name in models
+    }
+
+
+def _ask(
+    sources: dict[str, Any], answers: AnswerStore | None, quiet: bool, **asked: Any
+) -> EvalReport:
+    """Return the report of suites or, where tasks are named, of lm-eval."""
+    from ram_studio.evals import evaluate as ask
+    from ram_studio.evals.lm_eval import evaluate_with_harness
+
+    with status_line(quiet=quiet) as tell:
+        asked["on_progress"] = lambda model, domain, done, total: tell(
+            f"{model}: {domain} {done}/{total}"
+        )
+        if "tasks" in asked:
+            return evaluate_with_harness(sources, asked.pop("tasks"), store=answers, **asked)
+        return ask(sources, asked.pop("suite"), store=answers, **asked)
+
+
+def _tell(
+    report: EvalReport,
+    chosen: dict[str, str],
+    base: str | None,
+    margin: float,
+    export: list[str] | None,
+    as_json: bool,
+) -> None:
+    """Show a report with its comparisons and verdicts.
+
+    Raises: EvaluationError when nothing was answered.
+    """
+    from ram_studio.evals import compare_all
+    from ram_studio.evals.report.breakdown import missing
+    from ram_studio.evals.report.retention import verdicts_of
+
     comparisons = compare_all(report, base=base, specialists=chosen) if base or chosen else ()
     verdicts = verdicts_of(report, chosen, base, margin=margin / 100)
     show(report, comparisons, verdicts, export, as_json)
@@ -159,95 +198,25 @@ def evaluate(
         raise EvaluationError(f"No question was answered. {' '.join(missing(report))}")
 
 
-def show(
-    report: EvalReport,
-    comparisons: Sequence[Comparison],
-    verdicts: Sequence[Retention],
-    export: Sequence[str] | None,
-    as_json: bool,
-) -> None:
-    """Write the export files, then print a report, verdicts first, or as JSON."""
-    from ram_studio.evals.report.breakdown import breakdown, missing
-    from ram_studio.evals.report.export import export_report
+def parse_budget(texts: list[str] | None) -> int | dict[str, int] | None:
+    """Return most tokens of an answer: a number for all suites, or by suite.
 
-    for file in export or ():
-        export_report(report, file, comparisons, verdicts)
-    if as_json:
-        result = report.to_dict()
-        result["breakdown"] = breakdown(report)
-        result["comparisons"] = [comparison.to_dict() for comparison in comparisons]
-        result["verdicts"] = [verdict.to_dict() for verdict in verdicts]
-        print(json.dumps(result))
-        return
-    for verdict in verdicts:
-        print(verdict.sentence())
-    domains = list(report.items)
-    rows = []
-    for name, model in report.models.items():
-        row = model.to_dict()
-        cells = [score_text(row["domains"][domain]) for domain in domains]
-        rows.append((name, *cells, score_text(model.over_skills.to_dict())))
-    if report.floors:
-        rows.append(("(floor)", *(number_text(report.floors.get(d)) for d in domains), "-"))
-    if domains:
-        sizes = {len(items) for items in report.items.values()}
-        n = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{min(sizes)}"
-        title = f"{report.suite}, n = {n} per domain"
-        print_table(("model", *domains, "average"), rows, title=title)
-        _print_categories(report)
-        for sentence in missing(report):
-            print(sentence)
-        beside = [domain for domain in domains if domain not in report.skills]
-        if beside:
-            print(f"average: the mean of the skills; {', '.join(beside)} beside it.")
-        if report.floors:
-            print("(floor): what gibberish, or always saying the same, gets right.")
-    _print_health(report)
-    for comparison in comparisons:
-        print(comparison.sentence())
-    if comparisons:
-        print(f"{len(comparisons)} comparisons were made; p-values are adjusted for that (Holm).")
-
-
-def _print_categories(report: EvalReport) -> None:
-    from ram_studio.evals.report.breakdown import breakdown
-
-    parts = breakdown(report)
-    first = next(iter(parts.values()))
-    rows = [
-        (
-            f"{domain}: {category}",
-            *(_fraction(parts[m]["categories"][domain][category]) for m in parts),
-        )
-        for domain, categories in first["categories"].items()
-        if len(categories) > 1
-        for category in categories
-    ]
-    if "accuracies" in first:
-        rows += [
-            (f"instructions: {key}", *(f"{parts[m]['accuracies'][key]:.3f}" for m in parts))
-            for key in first["accuracies"]
-        ]
-    if rows:
-        print_table(("category", *parts), rows)
-
-
-def _fraction(score: dict[str, Any]) -> str:
-    return f"{score['correct']}/{score['n']}"
-
-
-def _print_health(report: EvalReport) -> None:
-    measured = {name: row.health for name, row in report.models.items() if row.health}
-    if not measured:
-        return
-    keys = [key for key in next(iter(measured.values())) if key != "warnings"]
-    rows = [
-        (key, *(number_text(health[key], ".4g") for health in measured.values())) for key in keys
-    ]
-    print_table(("health", *measured), rows)
-    for name, health in measured.items():
-        for warning in health["warnings"]:
-            print(f"{name}: {warning}.")
+    Raises: typer.BadParameter (exit code 2) for anything else.
+    """
+    found: dict[str, int] = {}
+    for text in texts or ():
+        name, separator, number = text.rpartition("=")
+        if not (number.isascii() and number.isdigit() and len(number) < 9):
+            raise typer.BadParameter(f"{text!r} is no number of tokens", param_hint="--max-tokens")
+        if not separator and len(texts or ()) == 1:
+            return int(number)
+        if not name.strip():
+            raise typer.BadParameter(
+                "name the suites when there are several, as in math=1024",
+                param_hint="--max-tokens",
+            )
+        found[name.strip()] = int(number)
+    return found or None
 
 
 def _check_engine(

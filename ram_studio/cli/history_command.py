@@ -17,8 +17,8 @@ from ram_studio.cli.evaluate_command import (
     Store,
     check_exports,
     parse_specialists,
-    show,
 )
+from ram_studio.cli.report import show
 from ram_studio.cli.tables import print_table
 
 

@@ -17,7 +17,7 @@ from ram_studio.demo.cold_start import ColdStartSettings, cold_start
 from ram_studio.demo.pretrain import save_model
 from ram_studio.demo.reinforce import ReinforceSettings, reinforce
 from ram_studio.demo.tokenizer import TOKENIZER_FILES
-from ram_studio.evals.answering.decode import load_model
+from ram_studio.evals.answering.load import load_model
 
 Say = Callable[[str], None]
 # Agents of one set with one seed keep their distance from those of the next seed.

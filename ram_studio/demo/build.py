@@ -26,7 +26,7 @@ from ram_studio.demo.pretrain import Architecture, PretrainSettings, pretrain, s
 from ram_studio.demo.reinforce import ReinforceSettings
 from ram_studio.demo.rivals import TUNED, Rival, compare_with_rivals
 from ram_studio.demo.tokenizer import train_tokenizer
-from ram_studio.evals.answering.decode import load_model, quiet_transformers
+from ram_studio.evals.answering.load import load_model, quiet_transformers
 from ram_studio.evals.answering.merged import MergedEngine
 from ram_studio.evals.report.tables import EvalReport
 from ram_studio.evals.run import DEFAULT_SEED, evaluate

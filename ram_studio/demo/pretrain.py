@@ -15,7 +15,7 @@ from typing import Any
 
 from ram_studio.demo.corpus import MIXTURE, draw_document
 from ram_studio.demo.tokenizer import EOS_ID, PAD_ID, VOCABULARY
-from ram_studio.evals.answering.decode import quiet_transformers
+from ram_studio.evals.answering.load import quiet_transformers
 
 PROMPT_WEIGHT = 0.1
 

@@ -41,7 +41,12 @@ class SuiteRun:
     run: int | None = field(default=None, init=False)
 
     def check(self, questions: Sequence[Question]) -> None:
-        """Raise EvaluationError for a suite of which the model can be asked nothing at all."""
+        """Raise EvaluationError for a suite of which the model can be asked nothing at all.
+
+        What it was asked before, it can be asked: that needs no tokenizer.
+        """
+        if self.store is not None and not self.fresh and self.store.has_answers(self._key):
+            return
         if reason := self.engine.misfit(questions):
             raise EvaluationError(
                 f'Suite {self.suite.name} cannot be asked of model "{self.name}": {reason}. Leave '
@@ -115,13 +120,16 @@ class SuiteRun:
         right = self.nonsense.right(self.suite.name, question)
         return replace(verdict, facts={**verdict.facts, FACT: right})
 
+    @property
+    def _key(self) -> RunKey:
+        return RunKey.of(self.engine.identity, self.suite.name, self.suite.version)
+
     def _stored(self) -> dict[tuple[str, str], tuple[Reply, Verdict]]:
         """Open the run in the store; return its final answers by question id and digest."""
         if self.store is None:
             return {}
-        key = RunKey.of(self.engine.identity, self.suite.name, self.suite.version)
         self.run = self.store.open_run(
-            key, model=self.name, path=self.path, merge=self.merge, fresh=self.fresh
+            self._key, model=self.name, path=self.path, merge=self.merge, fresh=self.fresh
         )
         return {
             (row.question.id, row.digest): (row.reply, row.verdict)

@@ -24,7 +24,8 @@ from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
 from ram_studio.errors import CheckpointError, EvaluationError, SettingsError, Stopped
 from ram_studio.evals.answering.chat_template import RENDERER
-from ram_studio.evals.answering.decode import Sampling, decode, ending_ids, load_model
+from ram_studio.evals.answering.decode import Sampling, decode
+from ram_studio.evals.answering.load import ending_ids, load_model
 from ram_studio.evals.suites.demo.tasks import DOMAINS, make_items
 from ram_studio.resources import asset_path
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.decode import OnTokens
-from ram_studio.evals.answering.engine import ChatMode, Engine, EngineName
+from ram_studio.evals.answering.engine import ChatMode, Decoding, Engine, EngineName
 from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE, LocalEngine
 from ram_studio.evals.answering.vllm_engine import VllmEngine
 from ram_studio.evals.asking import Progress, ShouldStop, SuiteRun
 from ram_studio.evals.question import Question
 from ram_studio.evals.report.floor import Nonsense
+from ram_studio.evals.report.samples import with_samples
 from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
 from ram_studio.evals.sandbox import CodeSwitch, check_code_allowed
 from ram_studio.evals.store.answers import AnswerStore
@@ -30,7 +31,8 @@ from ram_studio.evals.suites import (
 from ram_studio.evals.suites.health import HealthRun
 
 DEFAULT_SEED = 2026
-
+MOST_SAMPLES = 64
+GREEDY = Decoding()
 
 Source = str | Path | Engine
 
@@ -46,7 +48,9 @@ class EvaluationPlan:
     suite, in tokens of the first model. chat: "auto", "template" or "none", see `LocalEngine`.
     code: whether code that a model wrote may run, see `sandbox.check_code_allowed`. engine: what
     answers for a folder, "transformers" or "vllm". device, batch_size: of that engine.
-    base: the model that health measures the others against; None: no comparison.
+    base: the model that health measures the others against; None: no comparison. max_tokens: where
+    answers are cut off, of all suites or by suite; the suite's own where left out. decoding: how
+    they are written; its seed counts from `seed`. samples: answers to each question, see `samples`.
     """
 
     suite: str | Sequence[str] = "demo"
@@ -59,6 +63,9 @@ class EvaluationPlan:
     device: str = "auto"
     batch_size: int = DEFAULT_BATCH_SIZE
     base: str | None = None
+    max_tokens: int | Mapping[str, int] | None = None
+    decoding: Decoding = GREEDY
+    samples: int = 1
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,6 +88,7 @@ class EvaluationPlan:
                 raise EvaluationError(
                     f"The limit is {limit} questions per suite. Choose 1 or more."
                 )
+        self._check_budget()
         if self.batch_size < 1:
             raise EvaluationError(f"The batch size is {self.batch_size}. Choose 1 or more.")
         if self.base is not None and self.base not in models:
@@ -95,13 +103,43 @@ class EvaluationPlan:
                 "the suite out, or use the engine 'transformers' for it."
             )
 
+    def _check_budget(self) -> None:
+        """Raise EvaluationError for budgets and draws that cannot be."""
+        given = self.max_tokens if isinstance(self.max_tokens, Mapping) else {"": self.max_tokens}
+        for name, most in given.items():
+            if name and name not in self.names:
+                raise EvaluationError(
+                    f"A budget of tokens is given for suite {name!r}, which is not asked. Choose "
+                    f"from: {', '.join(self.names)}."
+                )
+            if most is not None and most < 1:
+                raise EvaluationError(f"An answer may take {most} tokens. Choose 1 or more.")
+        self.decoding.check()
+        if not 1 <= self.samples <= MOST_SAMPLES:
+            raise EvaluationError(
+                f"The number of samples is {self.samples}. Choose 1 to {MOST_SAMPLES}."
+            )
+        if self.samples > 1 and not self.decoding.temperature:
+            raise EvaluationError(
+                "Several samples of the likeliest answer are all the same. Give a temperature "
+                "above 0, such as the paper's 1.0 with top-p 0.95."
+            )
+
+    def draws(self) -> tuple[Decoding, ...]:
+        """Return how each sample is written: the same but for the seed."""
+        return tuple(replace(self.decoding, seed=self.seed + i) for i in range(self.samples))
+
     def questions(self, count_tokens: Callable[[str], int]) -> dict[str, tuple[Question, ...]]:
         """Return the questions by suite; count_tokens: text -> length in the first model's own."""
         asked = {}
         for suite in self.suites:
             limit = self.limit.get(suite.name) if isinstance(self.limit, Mapping) else self.limit
             settings = SuiteSettings(count_tokens, limit, self.seed, tuple(self.lengths))
-            asked[suite.name] = tuple(suite.make(settings))
+            budget = self.max_tokens
+            most = budget.get(suite.name) if isinstance(budget, Mapping) else budget
+            asked[suite.name] = tuple(
+                q if most is None else replace(q, max_new_tokens=most) for q in suite.make(settings)
+            )
         return asked
 
 
@@ -116,7 +154,7 @@ def evaluate(
     should_stop: ShouldStop | None = None,
     **settings: Any,
 ) -> EvalReport:
-    """Ask every model in turn the same questions, greedily, and return all answers with verdicts.
+    """Ask every model in turn the same questions and return all answers with verdicts.
 
     Questions are made once, with the first model's tokenizer, and asked of all. With a store, each
     batch of answers is committed before the next is begun; final answers found there under the same
@@ -162,11 +200,15 @@ def evaluate(
                     SuiteRun(name, path, engine, part, plan.code, store, fresh, nonsense=nonsense)
                     for part in plan.suites
                 ]
-                for run in runs:
-                    run.check(asked[run.suite.name])
-                answered: list[tuple[Question, Answer]] = []
-                for run in runs:
-                    answered += run.answers(asked[run.suite.name], on_progress, should_stop)
+                drawn: list[list[tuple[Question, Answer]]] = []
+                for number, decoding in enumerate(plan.draws()):
+                    engine.decoding = decoding
+                    for run in () if number else runs:
+                        run.check(asked[run.suite.name])
+                    tell = _of_all(on_progress, number, plan.samples)
+                    rows = [run.answers(asked[run.suite.name], tell, should_stop) for run in runs]
+                    drawn.append([row for own in rows for row in own])
+                answered = with_samples(drawn)
                 measured = None
                 if health:
                     if on_progress:
@@ -186,6 +228,15 @@ def evaluate(
             health.close()
     ordered = {name: results[name] for name in models}
     return EvalReport.of(plan.names, plan.seed, asked or {}, ordered)
+
+
+def _of_all(on_progress: Progress | None, number: int, samples: int) -> Progress | None:
+    """Return what tells the progress of one draw as that of all of them."""
+    if on_progress is None or samples == 1:
+        return on_progress
+    return lambda model, domain, done, total: on_progress(
+        model, domain, number * total + done, samples * total
+    )
 
 
 def _opened(folder: str | Path, plan: EvaluationPlan, on_tokens: OnTokens | None) -> Engine:

@@ -18,7 +18,7 @@ from ram_studio.app.check import work as check
 from ram_studio.app.public import machine
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import Stopped
-from ram_studio.evals.answering.decode import resolve_device
+from ram_studio.evals.answering.load import resolve_device
 
 
 class Spaces(ModuleType):

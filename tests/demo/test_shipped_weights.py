@@ -9,7 +9,8 @@ from ram_studio.app.load.watch import RIVALS
 from ram_studio.demo.merge_table import flatten, overlap_numbers
 from ram_studio.demo.rivals import TUNED, UNTRIMMED
 from ram_studio.evals import DOMAINS, evaluate
-from ram_studio.evals.answering.decode import generate, load_model
+from ram_studio.evals.answering.decode import generate
+from ram_studio.evals.answering.load import load_model
 
 ASSETS = Path(__file__).parents[2] / "assets"
 SETS = ("house", "example", "dense")

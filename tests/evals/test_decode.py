@@ -10,7 +10,8 @@ import pytest
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import DOMAINS, compare, evaluate, make_items
-from ram_studio.evals.answering.decode import Sampling, decode, generate, load_model, resolve_device
+from ram_studio.evals.answering.decode import Sampling, decode, generate
+from ram_studio.evals.answering.load import load_model, resolve_device
 
 BASE = Path(__file__).parents[2] / "assets" / "example" / "base"
 
@@ -181,7 +182,7 @@ def test_cuda_without_a_gpu_is_refused(monkeypatch):
 def test_threads_that_are_first_together_all_find_the_library():
     program = (
         "import threading\n"
-        "from ram_studio.evals.answering.decode import transformers\n"
+        "from ram_studio.evals.answering.load import transformers\n"
         "found = []\n"
         "threads = [threading.Thread(target=lambda: found.append(transformers().AutoTokenizer))\n"
         "           for _ in range(4)]\n"

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from ram_studio.cli.fisher_command import fisher as command
 from ram_studio.errors import SettingsError
 from ram_studio.evals import fisher
-from ram_studio.evals.answering.decode import load_tokenizer
+from ram_studio.evals.answering.load import load_tokenizer
 from ram_studio.resources import asset_path
 
 

@@ -10,7 +10,7 @@ from chat_model import TEMPLATE, TOOL_TEMPLATE, make_chat_model
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import AnswerStore, evaluate
 from ram_studio.evals.answering import LocalEngine
-from ram_studio.evals.answering.decode import ending_ids
+from ram_studio.evals.answering.load import ending_ids
 from ram_studio.evals.question import Question
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
 from ram_studio.resources import asset_path

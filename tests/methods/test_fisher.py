@@ -132,7 +132,7 @@ def test_missing_files_are_named(tmp_path) -> None:
 
 def test_the_estimate_is_the_mean_squared_gradient(tmp_path) -> None:
     from ram_studio.evals import fisher
-    from ram_studio.evals.answering.decode import load_model
+    from ram_studio.evals.answering.load import load_model
 
     source = asset_path("example") / "coding"
     prompts = fisher.training_prompts(2, seed=5)

@@ -12,7 +12,7 @@ from ram_studio.engine.events import CancelToken
 from ram_studio.engine.in_memory import InMemoryMerger
 from ram_studio.engine.merge import merge
 from ram_studio.errors import CompatibilityError, SettingsError, Stopped
-from ram_studio.evals.answering.decode import load_model
+from ram_studio.evals.answering.load import load_model
 from ram_studio.resources import asset_path
 
 EXAMPLE = asset_path("example")

@@ -12,7 +12,7 @@ from typing import Any
 
 from ram_studio.app.public.machine import with_lent_gpu
 from ram_studio.errors import Stopped
-from ram_studio.evals.answering.engine import ShouldStop
+from ram_studio.evals.answering.engine import Decoding, ShouldStop
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.question import Question, Reply
 
@@ -23,11 +23,14 @@ Batch = list[tuple[Question, Reply]]
 
 
 @with_lent_gpu(LENT_SECONDS)
-def _answers(folder: str, batch_size: int, questions: list[Question]) -> Iterator[Batch]:
+def _answers(
+    folder: str, batch_size: int, decoding: Decoding, questions: list[Question]
+) -> Iterator[Batch]:
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     engine = LocalEngine(folder, device=device, batch_size=batch_size)
+    engine.decoding = decoding
     yield from engine.answer(questions)
 
 
@@ -44,7 +47,7 @@ class LentGpuEngine(LocalEngine):
         self, questions: Sequence[Question], should_stop: ShouldStop | None = None
     ) -> Iterator[Batch]:
         """Yield batch after batch; see `Engine.answer`."""
-        for batch in _answers(str(self.path), self.batch_size, list(questions)):
+        for batch in _answers(str(self.path), self.batch_size, self.decoding, list(questions)):
             yield batch
             if should_stop is not None and should_stop():
                 raise Stopped("Stopped as asked; answers that were complete are kept.")

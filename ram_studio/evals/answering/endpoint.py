@@ -1,9 +1,11 @@
 """Any OpenAI-compatible server (vLLM, SGLang, llama.cpp, a hosted service) over HTTP.
 
-Chat questions go to `/chat/completions`, plain ones to `/completions`, greedily and several at a
-time. What comes back is not trusted: its size and time are bounded, and what is no answer becomes a
-reply of its own kind. The token goes into one header of these requests and nowhere else: not into
-errors, identities, logs or the store; redirects are not followed with it.
+Chat questions go to `/chat/completions`, plain ones to `/completions`, several at a time. Functions
+on offer go along as `tools`, for the server to write as the model has learnt to read them; a server
+that refuses them is asked in words. What comes back is not trusted: its size and time are bounded,
+and what is no answer becomes a reply of its own kind. The token goes into one header of these
+requests and nowhere else: not into errors, identities, logs or the store; redirects are not
+followed with it.
 """
 
 import ipaddress
@@ -18,6 +20,7 @@ from urllib.parse import urlsplit
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.engine import (
     ChatMode,
+    Decoding,
     ShouldStop,
     finished,
     plain_text,
@@ -36,6 +39,7 @@ RETRIES = 4
 PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 _STOP_POLL_SECONDS = 0.1
+_REFUSED_TOOLS = (400, 404, 422, 501)
 _CONTEXT_WORDS = (
     "context length",
     "context_length",
@@ -74,6 +78,8 @@ class EndpointEngine:
         self.url = _checked_url(url)
         self.path = f"{url}#{model}" if model else url
         self.is_chat = chat != "none"
+        self.decoding = Decoding()
+        self._takes_tools = True
         self.seconds, self.parallel = seconds, parallel
         self._model, self._token = model, token
         self._given_up = threading.Event()
@@ -104,6 +110,8 @@ class EndpointEngine:
             "fingerprint": f"{self.url}#{self.model}",
             "engine": "endpoint",
             "chat": self.is_chat,
+            **({"tools": "native"} if self.is_chat else {}),
+            **self.decoding.key,
         }
 
     def count_tokens(self, text: str) -> int:
@@ -163,24 +171,44 @@ class EndpointEngine:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, client: Any, question: Question) -> Reply:
-        body: dict[str, Any] = {
-            "model": self.model,
-            "max_tokens": question.max_new_tokens,
-            "temperature": 0,
-        }
         is_chat = self.is_chat and not question.is_raw
-        if is_chat:
-            body["messages"] = [{"role": "user", "content": request_text(question)}]
-            prompt = json.dumps(body["messages"], ensure_ascii=False)
-        else:
-            body["prompt"] = prompt = plain_text(question)
-        start = time.perf_counter()
         path = "/chat/completions" if is_chat else "/completions"
+        is_native = is_chat and bool(question.tools) and self._takes_tools
+        start = time.perf_counter()
+        body, prompt = self._body(question, is_chat, is_native)
         status, text = self._answered(client, path, body)
+        if is_native and status in _REFUSED_TOOLS and "tool" in text.lower():
+            # Remembered: the next question need not be refused first.
+            self._takes_tools = False
+            body, prompt = self._body(question, is_chat, False)
+            status, text = self._answered(client, path, body)
         seconds = time.perf_counter() - start
         if status is None:
             return Reply("", prompt, "failed", text, seconds=seconds)
-        return _read(status, text, prompt, question.max_new_tokens, seconds)
+        return _read(status, text, prompt, body["max_tokens"], seconds)
+
+    def _body(
+        self, question: Question, is_chat: bool, is_native: bool
+    ) -> tuple[dict[str, Any], str]:
+        """Return a request, and what of it the model is told."""
+        how = self.decoding
+        body: dict[str, Any] = {
+            "model": self.model,
+            # A server has one limit for thinking and answer.
+            "max_tokens": question.max_new_tokens + how.think_tokens,
+            "temperature": how.temperature,
+        }
+        if how.temperature:
+            body |= {"top_p": how.top_p, "seed": how.seed}
+        if not is_chat:
+            body["prompt"] = plain_text(question)
+            return body, body["prompt"]
+        said = question.prompt if is_native else request_text(question)
+        told: dict[str, Any] = {"messages": [{"role": "user", "content": said}]}
+        if is_native:
+            told["tools"] = [dict(tool) for tool in question.tools]
+        shown = told if is_native else told["messages"]
+        return body | told, json.dumps(shown, ensure_ascii=False)
 
     def _answered(self, client: Any, path: str, body: Mapping[str, Any]) -> tuple[int | None, str]:
         """Return `_request`'s outcome, of the last try where the server was busy or in trouble."""
@@ -272,6 +300,7 @@ def _read(status: int, text: str, prompt: str, limit: int, seconds: float) -> Re
         message = choice.get("message", choice)
         answer = message.get("content", message.get("text")) or ""
         calls = message.get("tool_calls")
+        thought = message.get("reasoning_content")
         reason = choice.get("finish_reason")
         usage = data.get("usage")
         tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
@@ -280,6 +309,9 @@ def _read(status: int, text: str, prompt: str, limit: int, seconds: float) -> Re
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         note = f"the server's reply is no completion: {_short(text)}"
         return Reply("", prompt, "failed", note, seconds=seconds)
+    if isinstance(thought, str) and thought.strip() and "</think>" not in answer:
+        # Put where a model writes it that no server reads.
+        answer = f"<think>{thought}</think>{answer}" if answer or calls else f"<think>{thought}"
     if calls:
         # A server that parses calls itself hands them over beside the text.
         answer = f"{answer}\n{json.dumps({'tool_calls': calls})}".strip()

@@ -1,10 +1,13 @@
 """The protocol between an evaluation and whatever answers, and how a question becomes text."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question, Reply
 
 ChatMode = Literal["auto", "template", "none"]
@@ -22,8 +25,44 @@ If none of the functions fits the request, reply with [].
 Request: {request}"""
 
 
+@dataclass(frozen=True)
+class Decoding:
+    """How answers are written.
+
+    temperature: 0 takes the likeliest token. top_p: of the likeliest tokens, as many as together
+    have this probability may be drawn. seed: of the draws, each question's own. think_tokens: most
+    tokens between `<think>` and `</think>`, apart from those of the answer; 0 gives thinking no
+    room of its own.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    think_tokens: int = 0
+
+    def check(self) -> None:
+        """Raise EvaluationError for a number out of range."""
+        for what, is_good, range_ in (
+            ("temperature", 0 <= self.temperature <= 10, "0 (greedy) to 10"),
+            ("top-p", 0 < self.top_p <= 1, "more than 0, at most 1"),
+            ("budget of thinking", self.think_tokens >= 0, "0 or more tokens"),
+        ):
+            if not is_good:
+                raise EvaluationError(f"The {what} is out of range. Choose {range_}.")
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What of it shapes answers, for the store; empty where answers are greedy and plain."""
+        found: dict[str, Any] = {}
+        if self.temperature:
+            found = {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed}
+        return {**found, "think_tokens": self.think_tokens} if self.think_tokens else found
+
+
 class Engine(Protocol):
-    """One model that answers questions."""
+    """One model that answers questions. decoding: how; it may be set between questions."""
+
+    decoding: Decoding
 
     @property
     def path(self) -> str | Path:
@@ -64,6 +103,15 @@ def request_text(question: Question) -> str:
 def plain_text(question: Question) -> str:
     """Return the prompt for a model without a chat format: it continues the text."""
     return question.prompt if question.is_raw else f"{request_text(question)}\n\nAnswer:\n"
+
+
+_THINKS = re.compile(r"\s*<think>")
+
+
+def is_thinking(prompt: str, text: str) -> bool:
+    """Return whether an answer so far is thinking without an end; a prompt may have begun it."""
+    began = _THINKS.match(text) or prompt.rstrip().endswith("<think>")
+    return bool(began) and "</think>" not in text
 
 
 def reason_of(error: BaseException) -> str:

@@ -1,7 +1,7 @@
-"""A model folder, answered through transformers: batches, left padding, KV cache, greedy.
+"""A model folder, answered through transformers: batches, left padding, KV cache.
 
-The tokenizer is read at once, the weights when the first question comes: an evaluation whose
-answers are all stored never loads them.
+Tokenizer and weights are loaded when they are first needed: an evaluation whose answers are all
+stored needs neither.
 """
 
 from __future__ import annotations
@@ -9,32 +9,37 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.chat_template import RENDERER
-from ram_studio.evals.answering.decode import (
+from ram_studio.evals.answering.decode import OnTokens, Sampling, decode_steps
+from ram_studio.evals.answering.engine import (
+    ChatMode,
+    Decoding,
+    ShouldStop,
+    finished,
+    is_thinking,
+    plain_text,
+    reason_of,
+    request_text,
+)
+from ram_studio.evals.answering.load import (
     FLOAT32_BELOW_BYTES,
-    OnTokens,
-    decode,
+    check_folder,
     ending_ids,
+    has_chat_template,
     load_model,
     load_tokenizer,
     padding_id,
     resolve_device,
     transformers,
-)
-from ram_studio.evals.answering.engine import (
-    ChatMode,
-    ShouldStop,
-    finished,
-    plain_text,
-    reason_of,
-    request_text,
 )
 from ram_studio.evals.question import Question, Reply
 
@@ -46,6 +51,10 @@ DEFAULT_BATCH_TOKENS = 65_536
 COLLECT_ABOVE_BYTES = 200_000_000
 """Only for a larger model is all garbage collected at once: that stops every thread for a third of
 a second, and what little a small one leaves goes with the next collection anyway."""
+
+
+# Where thinking ends is looked for in the text of so many last tokens.
+_LOOKED_AT = 12
 
 
 class Written(NamedTuple):
@@ -82,12 +91,12 @@ class LocalEngine:
         batch_tokens: int = DEFAULT_BATCH_TOKENS,
         on_tokens: OnTokens | None = None,
     ) -> None:
-        self.path = Path(path)
+        self.path = check_folder(path)
+        self.decoding = Decoding()
         self.device = resolve_device(device)
         self.batch_size, self.batch_tokens = batch_size, batch_tokens
         self.on_tokens = on_tokens
-        self.tokenizer = load_tokenizer(self.path)
-        has_template = bool(getattr(self.tokenizer, "chat_template", None))
+        has_template = has_chat_template(self.path)
         if chat == "template" and not has_template:
             raise EvaluationError(
                 f"{self.path} has no chat template. Use chat 'none' to continue plain text, or put "
@@ -97,8 +106,17 @@ class LocalEngine:
         self._loaded: Any = None
 
     @cached_property
+    def tokenizer(self) -> Any:
+        """The folder's tokenizer, loaded at the first use."""
+        return load_tokenizer(self.path)
+
+    @property
     def identity(self) -> Mapping[str, Any]:
-        """Fingerprint of weights, tokenizer and template; engine, device, dtype, chat."""
+        """Fingerprint of weights, tokenizer and template; engine, device, dtype, chat, decoding."""
+        return {**self._weights_identity, **self.decoding.key}
+
+    @cached_property
+    def _weights_identity(self) -> Mapping[str, Any]:
         checkpoint = open_checkpoint(str(self.path), name=self.path.name or "model")
         if checkpoint.adapter is not None:
             raise EvaluationError(
@@ -183,7 +201,7 @@ class LocalEngine:
             return ""
         context, least = self.context, 0
         for question in questions:
-            needed = len(self._ids_of(question)[1]) + question.max_new_tokens
+            needed = len(self._ids_of(question)[1]) + self._room(question)
             if needed <= context:
                 return ""
             least = min(least or needed, needed)
@@ -191,6 +209,10 @@ class LocalEngine:
             f"its shortest question takes {least} tokens with the answer, the model's context is "
             f"{context}"
         )
+
+    def _room(self, question: Question) -> int:
+        """Return the most tokens that an answer takes, thinking included."""
+        return question.max_new_tokens + self.decoding.think_tokens
 
     def _ids_of(self, question: Question) -> tuple[str, list[int]]:
         prompt = self.prompt_of(question)
@@ -207,7 +229,7 @@ class LocalEngine:
             if should_stop is not None and should_stop():
                 raise Stopped("Stopped as asked; answers that were complete are kept.")
             prompt, ids = self._ids_of(question)
-            needed = len(ids) + question.max_new_tokens
+            needed = len(ids) + self._room(question)
             if not ids:
                 refused.append((question, Reply("", prompt, "refused", "the prompt has no token")))
             elif context is not None and needed > context:
@@ -227,7 +249,7 @@ class LocalEngine:
         rows = sorted(rows, key=lambda row: (row[0].max_new_tokens, len(row[2])))
         batch: list[tuple[Question, str, list[int]]] = []
         for row in rows:
-            width = len(row[2]) + row[0].max_new_tokens
+            width = len(row[2]) + self._room(row[0])
             full = len(batch) == self.batch_size or (len(batch) + 1) * width > self.batch_tokens
             if batch and (full or row[0].max_new_tokens != batch[0][0].max_new_tokens):
                 yield batch
@@ -239,72 +261,75 @@ class LocalEngine:
     def _answer_batch(
         self, batch: list[tuple[Question, str, list[int]]], should_stop: ShouldStop | None
     ) -> Iterator[list[tuple[Question, Reply]]]:
-        """Yield a batch's replies; when stopped, those that were complete, before Stopped."""
+        """Yield a batch's replies as they end; what has ended is not lost when the rest is."""
         limit = batch[0][0].max_new_tokens
-        start = time.perf_counter()
-        heard: list[list[int]] = [[] for _ in batch]
-
-        def told(written: Sequence[Written | None]) -> list[tuple[Question, Reply]]:
-            seconds = (time.perf_counter() - start) / len(batch)
-            result = []
-            for (question, prompt, _), row in zip(batch, written, strict=True):
-                if row is not None:
-                    finish, note = finished(row.text, row.ended, limit)
-                    reply = Reply(row.text, prompt, finish, note, row.tokens, seconds)
-                    result.append((question, reply))
-            return result
-
-        def on_tokens(step: dict[int, int]) -> None:
-            for row, token in step.items():
-                heard[row].append(token)
-            if self.on_tokens is not None:
-                self.on_tokens(step)
-
-        try:
-            written = self._written([ids for _, _, ids in batch], limit, should_stop, on_tokens)
-        except Stopped:
-            kept = told([self._complete(row, limit) for row in heard])
-            if kept:
-                yield kept
-            raise
-        yield told(written)
-
-    def _complete(self, row: list[int], limit: int) -> Written | None:
-        """Return a row as it is when nothing can follow it any more, else None."""
-        ended = bool(row) and row[-1] in ending_ids(self.model, self.tokenizer)
-        if not ended and len(row) < limit:
-            return None
-        return Written(self.tokenizer.decode(row, skip_special_tokens=True), ended, len(row))
+        start, told, left = time.perf_counter(), 0.0, len(batch)
+        for group in self._written(batch, limit, should_stop):
+            # Every answer's share of the time, so that all of them make up the whole.
+            share = (time.perf_counter() - start - told) / left
+            told, left = told + share * len(group), left - len(group)
+            replies = []
+            for row, written in group.items():
+                question, prompt, _ = batch[row]
+                thought = written.tokens if is_thinking(prompt, written.text) else 0
+                if thought and not written.ended and self.decoding.think_tokens:
+                    note = f"cut off while thinking, after {thought} tokens"
+                    reply = Reply(written.text, prompt, "length", note, written.tokens, share)
+                else:
+                    finish, note = finished(written.text, written.ended, limit)
+                    reply = Reply(written.text, prompt, finish, note, written.tokens, share)
+                replies.append((question, reply))
+            yield replies
 
     def _written(
         self,
-        prompts: list[list[int]],
+        batch: list[tuple[Question, str, list[int]]],
         limit: int,
         should_stop: ShouldStop | None,
-        on_tokens: OnTokens,
-    ) -> list[Written]:
-        """Return what was written to every prompt; on_tokens: see `decode`."""
-        model = self.model
-        ends = ending_ids(model, self.tokenizer)
+    ) -> Iterator[dict[int, Written]]:
+        """Yield what was written, by place in the batch, as answers end."""
+        model, ends = self.model, ending_ids(self.model, self.tokenizer)
+        rows: list[list[int]] = [[] for _ in batch]
+        budgets = [_Budget(self, prompt, limit) for _, prompt, _ in batch]
+        sampling = None
+        if self.decoding.temperature:
+            seeds = [f"{self.decoding.seed}/{question.digest}" for question, _, _ in batch]
+            streams = [Random(seed) for seed in seeds]
+            sampling = Sampling(1, self.decoding.temperature, None, streams, self.decoding.top_p)
+
+        def has_ended(row: int) -> bool:
+            return rows[row][-1] in ends or budgets[row].is_spent(rows[row])
+
+        steps = decode_steps(
+            model,
+            [ids for _, _, ids in batch],
+            pad_id=padding_id(self.tokenizer),
+            end_ids=ends,
+            max_new_tokens=limit + self.decoding.think_tokens,
+            sampling=sampling,
+            should_stop=should_stop,
+            is_done=has_ended,
+        )
         try:
-            rows = decode(
-                model,
-                prompts,
-                pad_id=padding_id(self.tokenizer),
-                end_ids=ends,
-                max_new_tokens=limit,
-                should_stop=should_stop,
-                on_tokens=on_tokens,
-            )
+            with closing(steps):
+                for step in steps:
+                    for row, token in step.items():
+                        rows[row].append(token)
+                    if self.on_tokens is not None:
+                        self.on_tokens(step)
+                    done = {row: self._as_text(rows[row], ends) for row in step if has_ended(row)}
+                    if done:
+                        yield done
         # Torch says both "out of memory" and "ids outside the embedding" this way.
         except (RuntimeError, IndexError) as error:
             raise EvaluationError(
                 f"{self.path} failed while answering: {reason_of(error)} Check that its tokenizer "
                 "fits its vocabulary; if memory ran out, use a smaller batch size."
             ) from error
-        texts = [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
-        ended = [bool(row) and row[-1] in ends for row in rows]
-        return list(map(Written, texts, ended, map(len, rows)))
+
+    def _as_text(self, row: list[int], ends: frozenset[int]) -> Written:
+        text = self.tokenizer.decode(row, skip_special_tokens=True)
+        return Written(text, row[-1] in ends, len(row))
 
     def close(self) -> None:
         """Let go of the model; two large ones may not fit beside each other."""
@@ -313,3 +338,28 @@ class LocalEngine:
         del model
         if is_large:
             gc.collect()
+
+
+class _Budget:
+    """How many tokens an answer may still take: its own, and apart from them those of thinking."""
+
+    def __init__(self, engine: LocalEngine, prompt: str, limit: int) -> None:
+        self._tokenizer, self._limit = engine.tokenizer, limit
+        self._thinking = engine.decoding.think_tokens
+        self._prompt = prompt
+        # How many tokens were thinking; None while that goes on.
+        self._thought: int | None = None if self._thinking else 0
+
+    def is_spent(self, row: list[int]) -> bool:
+        """Return whether an answer ends here."""
+        if self._thought is None:
+            # Marks of thinking are special tokens to some tokenizers.
+            said = self._tokenizer.decode(row[-_LOOKED_AT:], skip_special_tokens=False)
+            may_begin = "<think>".startswith(said.strip()[:7]) or is_thinking(self._prompt, "")
+            if "</think>" in said:
+                self._thought = len(row)
+            elif len(row) <= _LOOKED_AT and not may_begin:
+                self._thought = 0
+            else:
+                return len(row) >= self._thinking
+        return len(row) - self._thought >= self._limit

@@ -45,7 +45,7 @@ class MergedEngine(LocalEngine):
         """As `LocalEngine`'s, with the fingerprint of the weights held."""
         if self._weights is None:
             raise EvaluationError("No merge is held yet; tell the engine which one to answer with.")
-        return self._identity(self._weights, self._nbytes)
+        return {**self._identity(self._weights, self._nbytes), **self.decoding.key}
 
     @property
     def model(self) -> Any:

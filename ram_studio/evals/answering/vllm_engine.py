@@ -9,15 +9,15 @@ reason.
 """
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals.answering.decode import OnTokens
 from ram_studio.evals.answering.engine import ShouldStop, reason_of
 from ram_studio.evals.answering.local import LocalEngine, Written
+from ram_studio.evals.question import Question
 
 DEFAULT_MEMORY_SHARE = 0.85
 
@@ -60,11 +60,10 @@ class VllmEngine(LocalEngine):
 
     def _written(
         self,
-        prompts: list[list[int]],
+        batch: list[tuple[Question, str, list[int]]],
         limit: int,
         should_stop: ShouldStop | None,
-        on_tokens: OnTokens,
-    ) -> list[Written]:
+    ) -> Iterator[dict[int, Written]]:
         # vLLM cannot be interrupted inside a batch.
         if should_stop and should_stop():
             raise Stopped("The evaluation was stopped; finished answers were kept.")
@@ -72,8 +71,8 @@ class VllmEngine(LocalEngine):
 
         try:
             outputs = self._engine().generate(
-                [{"prompt_token_ids": ids} for ids in prompts],
-                SamplingParams(temperature=0.0, max_tokens=limit),
+                [{"prompt_token_ids": ids} for _, _, ids in batch],
+                SamplingParams(**self._parameters(limit)),
                 use_tqdm=False,
             )
         except (RuntimeError, ValueError) as error:
@@ -82,7 +81,13 @@ class VllmEngine(LocalEngine):
                 "leave more of it free; else try the engine 'transformers'."
             ) from error
         answers = [output.outputs[0] for output in outputs]
-        return [Written(a.text, a.finish_reason != "length", len(a.token_ids)) for a in answers]
+        written = [Written(a.text, a.finish_reason != "length", len(a.token_ids)) for a in answers]
+        yield dict(enumerate(written))
+
+    def _parameters(self, limit: int) -> dict[str, Any]:
+        how = self.decoding
+        found = {"temperature": how.temperature, "max_tokens": limit + how.think_tokens}
+        return {**found, "top_p": how.top_p, "seed": how.seed} if how.temperature else found
 
     def _engine(self) -> Any:
         if self._llm is None:

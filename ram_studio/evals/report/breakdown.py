@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ram_studio.evals.report.samples import sample_scores
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.report.tables import Answer, EvalReport, outcomes
 from ram_studio.evals.suites.instructions import accuracies
@@ -48,7 +49,10 @@ def missing(report: EvalReport) -> list[str]:
 
 
 def breakdown(report: EvalReport) -> dict[str, Any]:
-    """Return {model: {"unanswered", "categories": {domain: {...}}, "accuracies" if any}}."""
+    """Return {model: {"unanswered", "categories": {domain: {...}}, "samples", "accuracies"}}.
+
+    The last two where there are any: see `samples`.
+    """
     result: dict[str, Any] = {}
     for name, row in report.models.items():
         result[name] = {
@@ -61,6 +65,9 @@ def breakdown(report: EvalReport) -> dict[str, Any]:
                 for domain in report.items
             },
         }
+        draws = {d: found for d, own in row.answers.items() if (found := sample_scores(own))}
+        if draws:
+            result[name]["samples"] = draws
         facts = [answer.facts for answer in row.answers.get("instructions", ())]
         found = accuracies(fact for fact in facts if "strict" in fact)
         if found:

@@ -1,8 +1,8 @@
 """Every answer as it happens, in one SQLite file: nothing is lost, nothing is asked twice.
 
 A *run* is one model (by fingerprint) on one version of one suite under one set of settings. Its
-answers are committed batch by batch, so that a stopped or killed evaluation loses at most the batch
-in flight, and the next evaluation with the same run key takes up where it ended. Names of models
+answers are committed as they end, so that a stopped or killed evaluation loses at most those being
+written, and the next evaluation with the same run key takes up where it ended. Names of models
 and paths are labels: they are no part of the key. Tokens and passwords never come near this file.
 
 Format: SQLite in WAL mode, `application_id` APPLICATION_ID, `user_version` SCHEMA_VERSION. Version
@@ -130,7 +130,8 @@ class AnswerStore:
         if fault != "ok":
             raise sqlite3.DatabaseError(fault)
         run("PRAGMA journal_mode = WAL")
-        run("PRAGMA synchronous = FULL")
+        # A killed process loses nothing; a power cut at most the last answers, and no consistency.
+        run("PRAGMA synchronous = NORMAL")
         run("PRAGMA foreign_keys = ON")
 
     @contextmanager
@@ -207,6 +208,16 @@ class AnswerStore:
             if fresh:
                 connection.execute("DELETE FROM answers WHERE run = ?", row)
         return int(row[0])
+
+    def has_answers(self, key: RunKey) -> bool:
+        """Return whether a model answered any question of the run with this key."""
+        with self._errors():
+            row = self._connection.execute(
+                "SELECT 1 FROM runs JOIN answers ON run = id WHERE key = ?"
+                " AND finish NOT IN ('failed', 'refused', 'too long') LIMIT 1",
+                (key.digest,),
+            ).fetchone()
+        return row is not None
 
     def set_merge(self, run: int, merge: Mapping[str, Any]) -> None:
         """Say how the model of a run was merged, see `open_run`."""

@@ -1,0 +1,124 @@
+"""An evaluation's report in the terminal, as JSON and in files."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from ram_studio.cli.tables import number_text, print_table, score_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ram_studio.evals import Comparison, EvalReport
+    from ram_studio.evals.report.retention import Retention
+
+
+def show(
+    report: EvalReport,
+    comparisons: Sequence[Comparison],
+    verdicts: Sequence[Retention],
+    export: Sequence[str] | None,
+    as_json: bool,
+) -> None:
+    """Write the export files, then print a report, verdicts first, or as JSON."""
+    from ram_studio.evals.report.breakdown import breakdown, missing
+    from ram_studio.evals.report.export import export_report
+
+    for file in export or ():
+        export_report(report, file, comparisons, verdicts)
+    if as_json:
+        result = report.to_dict()
+        result["breakdown"] = breakdown(report)
+        result["comparisons"] = [comparison.to_dict() for comparison in comparisons]
+        result["verdicts"] = [verdict.to_dict() for verdict in verdicts]
+        print(json.dumps(result))
+        return
+    for verdict in verdicts:
+        print(verdict.sentence())
+    domains = list(report.items)
+    rows = []
+    for name, model in report.models.items():
+        row = model.to_dict()
+        cells = [score_text(row["domains"][domain]) for domain in domains]
+        rows.append((name, *cells, score_text(model.over_skills.to_dict())))
+    if report.floors:
+        rows.append(("(floor)", *(number_text(report.floors.get(d)) for d in domains), "-"))
+    if domains:
+        sizes = {len(items) for items in report.items.values()}
+        n = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{min(sizes)}"
+        title = f"{report.suite}, n = {n} per domain"
+        print_table(("model", *domains, "average"), rows, title=title)
+        _print_categories(report)
+        for sentence in missing(report):
+            print(sentence)
+        beside = [domain for domain in domains if domain not in report.skills]
+        if beside:
+            print(f"average: the mean of the skills; {', '.join(beside)} beside it.")
+        if report.floors:
+            print("(floor): what gibberish, or always saying the same, gets right.")
+    _print_health(report)
+    for comparison in comparisons:
+        print(comparison.sentence())
+    if comparisons:
+        print(f"{len(comparisons)} comparisons were made; p-values are adjusted for that (Holm).")
+
+
+def _print_categories(report: EvalReport) -> None:
+    from ram_studio.evals.report.breakdown import breakdown
+
+    parts = breakdown(report)
+    first = next(iter(parts.values()))
+    rows = [
+        (
+            f"{domain}: {category}",
+            *(_fraction(parts[m]["categories"][domain][category]) for m in parts),
+        )
+        for domain, categories in first["categories"].items()
+        if len(categories) > 1
+        for category in categories
+    ]
+    if "samples" in first:
+        rows += [
+            (f"{domain}: {what}", *(_drawn(parts[m]["samples"].get(domain), what) for m in parts))
+            for domain, found in first["samples"].items()
+            for what in (
+                f"mean of {found['samples']}",
+                *(f"pass@{k}" for k in found["pass_at"] if k > 1),
+            )
+        ]
+    if "accuracies" in first:
+        rows += [
+            (f"instructions: {key}", *(f"{parts[m]['accuracies'][key]:.3f}" for m in parts))
+            for key in first["accuracies"]
+        ]
+    if rows:
+        print_table(("category", *parts), rows)
+
+
+def _drawn(found: dict[str, Any] | None, what: str) -> str:
+    """Return what several draws show, see `evals.report.samples`."""
+    if found is None:
+        return "-"
+    if what.startswith("mean"):
+        low, high = found["ci95"]
+        return f"{found['mean']:.3f} [{low:.2f}, {high:.2f}]"
+    return f"{found['pass_at'][int(what.partition('@')[2])]:.3f}"
+
+
+def _fraction(score: dict[str, Any]) -> str:
+    return f"{score['correct']}/{score['n']}"
+
+
+def _print_health(report: EvalReport) -> None:
+    measured = {name: row.health for name, row in report.models.items() if row.health}
+    if not measured:
+        return
+    keys = [key for key in next(iter(measured.values())) if key != "warnings"]
+    rows = [
+        (key, *(number_text(health[key], ".4g") for health in measured.values())) for key in keys
+    ]
+    print_table(("health", *measured), rows)
+    for name, health in measured.items():
+        for warning in health["warnings"]:
+            print(f"{name}: {warning}.")

@@ -1,0 +1,190 @@
+"""Load models and tokenizers from local folders, through transformers.
+
+Only safetensors weights are opened and no remote code is run.
+"""
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.evals.answering.engine import reason_of
+
+# Smaller models are computed in float32 whatever their dtype: as fast, and the same answers on
+# every machine.
+FLOAT32_BELOW_BYTES = 2 * 1024**3
+# What Linux has in /dev where there is a GPU that torch could use.
+_GPU_FILES = ("nvidia*", "nvhost*", "nvmap", "kfd", "dxg")
+
+
+def resolve_device(device: str) -> str:
+    """Return the device to use: "auto" is "cuda" when torch has a GPU, else "cpu".
+
+    Raises:
+        EvaluationError: a CUDA device is named and torch sees none.
+    """
+    if device == "cpu" or (device == "auto" and not _may_have_gpu()):
+        return "cpu"
+    import torch
+
+    if device == "auto":
+        # On ZeroGPU torch claims a GPU that is only there where one was lent, which is named then.
+        is_lent = os.environ.get("SPACES_ZERO_GPU") == "true"
+        return "cuda" if torch.cuda.is_available() and not is_lent else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise EvaluationError(
+            f"Device {device!r} was asked for, but torch sees no CUDA device. Use 'cpu' or 'auto'."
+        )
+    return device
+
+
+def _may_have_gpu() -> bool:
+    """Return False where it is certain without torch, whose import takes seconds."""
+    if "torch" in sys.modules or sys.platform != "linux":
+        return True
+    return any(next(Path("/dev").glob(pattern), None) for pattern in _GPU_FILES)
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Hide transformers' progress bars inside the block; callers report progress themselves."""
+    logging = transformers().utils.logging
+    was_shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_shown:
+            logging.enable_progress_bar()
+
+
+# The library is not made for two threads at once: it puts another module in its own place when it
+# is imported, and while it loads a model all threads make their modules without data.
+_ONE_AT_A_TIME = threading.RLock()
+
+
+def transformers() -> Any:
+    """Return the library, imported by one thread at a time."""
+    with _ONE_AT_A_TIME:
+        import transformers
+
+        return transformers
+
+
+def check_folder(path: str | Path) -> Path:
+    """Return a model's folder that has a config and a tokenizer, without loading either.
+
+    Raises: EvaluationError: one of them is missing.
+    """
+    folder = Path(path)
+    if not (folder / "config.json").is_file():
+        raise EvaluationError(
+            f"{folder} has no config.json. Expected a local model folder in the transformers "
+            "layout; check the path, or download the model first."
+        )
+    if not any(
+        (folder / name).is_file()
+        for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json")
+    ):
+        raise EvaluationError(
+            f"{folder} has no tokenizer (tokenizer.json or tokenizer_config.json). "
+            "Copy the base model's tokenizer files into it."
+        )
+    return folder
+
+
+def has_chat_template(folder: Path) -> bool:
+    """Return whether a folder brings a chat template, told by its files."""
+    if (folder / "chat_template.jinja").is_file():
+        return True
+    try:
+        return bool(
+            json.loads((folder / "tokenizer_config.json").read_text("utf-8"))["chat_template"]
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def load_tokenizer(path: str | Path) -> Any:
+    """Load the tokenizer of a local model folder; it does not need the weights.
+
+    Raises:
+        EvaluationError: the folder has no config or no tokenizer, or the tokenizer does not load.
+    """
+    folder = check_folder(path)
+    with _loading_errors(folder):
+        return transformers().AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+
+
+@contextmanager
+def _loading_errors(folder: Path) -> Iterator[None]:
+    # Broken files surface as many types (OSError, ValueError, RuntimeError, safetensors' own); all
+    # mean one thing.
+    try:
+        with _ONE_AT_A_TIME, quiet_transformers():
+            yield
+    except Stopped:
+        raise
+    except Exception as error:
+        raise EvaluationError(
+            f"{folder} does not load as a causal language model: {reason_of(error)} "
+            "Check that its config, tokenizer and safetensors files are complete and match."
+        ) from error
+
+
+def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
+    """Load a causal language model and its tokenizer from a local folder.
+
+    Args:
+        path: folder with config, safetensors weights and tokenizer files.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+
+    Returns:
+        (model in eval mode, tokenizer). Small models are computed in float32, others as stored.
+
+    Raises:
+        EvaluationError: the folder is missing, has no tokenizer or no safetensors, or does not
+            load.
+    """
+    import torch
+
+    folder = Path(path)
+    tokenizer = load_tokenizer(folder)
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        raise EvaluationError(
+            f"{folder} has no *.safetensors file. Only safetensors weights are opened; "
+            "convert the model first."
+        )
+    target = resolve_device(device)
+    nbytes = sum(file.stat().st_size for file in weights)
+    with _loading_errors(folder):
+        model = transformers().AutoModelForCausalLM.from_pretrained(
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32 if nbytes < FLOAT32_BELOW_BYTES else "auto",
+        )
+    return model.to(target).eval(), tokenizer
+
+
+def padding_id(tokenizer: Any) -> int:
+    """Return the id that fills short rows of a batch."""
+    if tokenizer.pad_token_id is not None:
+        return int(tokenizer.pad_token_id)
+    return int(tokenizer.eos_token_id or 0)
+
+
+def ending_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Return every id that ends a text: the generation config may name several of them."""
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    ids = configured if isinstance(configured, list) else [configured]
+    return frozenset(int(value) for value in (*ids, tokenizer.eos_token_id) if value is not None)

@@ -1,0 +1,172 @@
+"""Answer budgets, draws, tools of servers, and answers that are stored as they end."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import typer
+from loopback_endpoint import serve
+
+from ram_studio.cli.evaluate_command import parse_budget
+from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.evals import AnswerStore, EndpointEngine, evaluate
+from ram_studio.evals.answering import LocalEngine
+from ram_studio.evals.answering.engine import Decoding
+from ram_studio.evals.answering.local import _Budget
+from ram_studio.evals.report.breakdown import breakdown
+from ram_studio.evals.report.samples import FACT, sample_scores
+from ram_studio.evals.report.tables import Answer
+from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
+from ram_studio.resources import asset_path
+
+BASE = asset_path("example", "base")
+
+
+def demo(limit: int):
+    return ALL_SUITES["demo"].make(SuiteSettings(len, limit, 1))
+
+
+def test_an_answer_is_stored_when_it_ends_and_not_with_its_batch(tmp_path, base_engine):
+    with AnswerStore(tmp_path / "s") as store:
+        kept = []
+
+        def should_stop() -> bool:
+            kept.append(sum(run.answered for run in store.runs()))
+            return kept[-1] > 0
+
+        with pytest.raises(Stopped, match="answers to suite demo are stored"):
+            evaluate({"m": base_engine}, limit=8, store=store, should_stop=should_stop)
+        # All 32 are one batch.
+        assert 0 < kept[-1] < 32
+
+
+def test_what_is_stored_is_reported_without_model_tokenizer_or_torch(tmp_path):
+    path = tmp_path / "s"
+    with AnswerStore(path) as store:
+        first = evaluate({"m": BASE}, limit=2, store=store)
+    program = (
+        "import json, sys\n"
+        "from ram_studio.evals import AnswerStore, evaluate\n"
+        f"report = evaluate({{'m': {str(BASE)!r}}}, limit=2, store=AnswerStore({str(path)!r}))\n"
+        "assert not {'torch', 'transformers', 'scipy'} & set(sys.modules), 'loaded'\n"
+        "print(json.dumps(report.to_dict()['models']['m']['domains']))\n"
+    )
+    out = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout
+    assert json.loads(out) == first.to_dict()["models"]["m"]["domains"]
+
+
+def test_draws_are_each_questions_own_and_the_store_keeps_them_apart(tmp_path):
+    engine = LocalEngine(BASE, device="cpu")
+    questions = demo(2)
+
+    def said(asked, **how):
+        engine.decoding = Decoding(**how)
+        return {q.id: r.text for batch in engine.answer(asked) for q, r in batch}
+
+    together = said(questions, temperature=1.0, seed=3)
+    assert said(questions[3:4], temperature=1.0, seed=3).items() <= together.items()
+    assert together != said(questions, temperature=1.0, seed=4)
+    assert said(questions, temperature=1.0, top_p=1e-9) == said(questions)
+    keys = [
+        json.dumps(dict(engine.identity))
+        for engine.decoding in (
+            Decoding(),
+            Decoding(think_tokens=8),
+            Decoding(1.0),
+            Decoding(1.0, 0.95),
+            Decoding(1.0, 0.95, 1),
+        )
+    ]
+    assert len(set(keys)) == len(keys)
+    # What was stored before there were budgets is found again.
+    assert not {"temperature", "think_tokens"} & set(json.loads(keys[0]))
+    engine.close()
+
+
+def test_thinking_has_a_budget_apart_from_the_answers():
+    spelled = SimpleNamespace(decode=lambda row, **_: "".join(row))
+
+    def length(text: str, prompt: str = "", think: int = 20, limit: int = 4) -> int:
+        engine = SimpleNamespace(tokenizer=spelled, decoding=Decoding(think_tokens=think))
+        budget = _Budget(engine, prompt, limit)
+        return next((n for n in range(1, len(text) + 1) if budget.is_spent(list(text[:n]))), 0)
+
+    thought = "<think>hm</think>"
+    assert length(f"{thought}answer") == len(thought) + 4
+    assert length("answer at once") == 4
+    assert length("<think>" + "so " * 20) == 20
+    assert length("so</think>answer", prompt="Hi<think>\n") == len("so</think>") + 4
+    assert length(f"{thought}answer", think=0) == 4
+
+
+def test_servers_are_given_the_functions_and_those_that_refuse_them_the_words():
+    refusal = (400, b'{"message": "tool choice requires --enable-auto-tool-choice"}')
+
+    def refuses(body):
+        return refusal if "tools" in body else "[]"
+
+    for answer, is_native in ((lambda body: "[]", True), (refuses, False)):
+        with serve(answer) as server:
+            found = evaluate({"m": EndpointEngine(server.url, parallel=1)}, "tool", limit=3)
+            bodies = [body for _, _, body in server.requests]
+        assert ("tools" in bodies[-1]) is is_native
+        assert ("JSON schemas" in bodies[-1]["messages"][0]["content"]) is not is_native
+        # It is refused once.
+        assert len(bodies) == (3 if is_native else 4)
+        assert found.models["m"].domains["tool"].n == 3
+
+
+def test_several_draws_make_a_mean_and_pass_at_k_and_the_first_is_the_answer():
+    def answer(body):
+        assert (body["temperature"], body["top_p"]) == (1.0, 0.95)
+        assert body["max_tokens"] == 77 + 100
+        number = "8" if body["seed"] == 2027 else "no"
+        return f"Answer: {number}"
+
+    with serve(answer) as server:
+        options = {"limit": 3, "samples": 2, "max_tokens": {"math": 77}}
+        decoding = Decoding(1.0, 0.95, think_tokens=100)
+        engine = EndpointEngine(server.url)
+        report = evaluate({"m": engine}, "math", decoding=decoding, **options)
+        assert len(server.requests) == 6
+    right = sum(q.gold == "8" for q in report.items["math"])
+    assert report.models["m"].domains["math"].correct == 0
+    found = breakdown(report)["m"]["samples"]["math"]
+    assert (found["samples"], found["questions"]) == (2, 3)
+    assert found["pass_at"] == {1: right / 6, 2: right / 3}
+
+
+def test_pass_at_k_is_the_unbiased_estimate():
+    answers = [Answer("", True, facts={FACT: [i < right for i in range(4)]}) for right in (0, 1, 4)]
+    found = sample_scores(answers)
+    assert found["mean"] == pytest.approx(5 / 12)
+    assert found["pass_at"] == pytest.approx({1: 5 / 12, 2: (0 + 0.5 + 1) / 3, 4: 2 / 3})
+    assert sample_scores([Answer("", True)]) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 2}, "temperature above 0"),
+        ({"samples": 0}, "samples is 0"),
+        ({"max_tokens": 0}, "may take 0 tokens"),
+        ({"max_tokens": {"code": 5}}, "'code', which is not asked"),
+        ({"decoding": Decoding(-1.0)}, "temperature is out of range"),
+        ({"decoding": Decoding(1.0, 0.0)}, "top-p is out of range"),
+        ({"decoding": Decoding(think_tokens=-1)}, "thinking is out of range"),
+    ],
+)
+def test_budgets_that_cannot_be_are_refused(options, message):
+    with pytest.raises(EvaluationError, match=message):
+        evaluate({"m": BASE}, "math", **options)
+
+
+def test_budgets_are_read_for_all_suites_or_one_by_one():
+    assert parse_budget(None) is None
+    assert parse_budget(["512"]) == 512
+    assert parse_budget(["math=1024", "tool=64"]) == {"math": 1024, "tool": 64}
+    for bad in (["x"], ["math=-1"], ["512", "math=4"]):
+        with pytest.raises(typer.BadParameter):
+            parse_budget(bad)
