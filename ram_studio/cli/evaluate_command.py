@@ -65,7 +65,10 @@ def evaluate(
     ],
     suite: Annotated[
         str,
-        typer.Option(help="demo, or any of tool,memory,code,math,instructions,health."),
+        typer.Option(
+            help="demo, or any of tool,memory,code,math,instructions,health,bfcl-nonlive,bfcl-live,"
+            "humaneval."
+        ),
     ] = "demo",
     limit: Annotated[
         int | None, typer.Option(help="Questions per suite (demo: 300 per domain).")

@@ -12,7 +12,7 @@ from ram_studio.evals.question import UNSCORED, Question, Reply, Verdict
 from ram_studio.evals.report.floor import FACT, Nonsense
 from ram_studio.evals.report.tables import Answer
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.store.answers import AnswerStore, RunKey
+from ram_studio.evals.store.answers import AnswerStore, RunKey, StoredAnswer
 from ram_studio.evals.suites import Suite, visible
 
 Progress = Callable[[str, str, int, int], None]
@@ -69,12 +69,21 @@ class SuiteRun:
         Raises: Stopped, EvaluationError; both say what was kept.
         """
         known = self._stored()
-        got = {q.id: known[q.id, q.digest] for q in questions if (q.id, q.digest) in known}
-        # Answers of older versions do not tell the floor.
-        old = [q for q in questions if q.id in got and FACT not in got[q.id][1].facts]
-        if old and self.nonsense is not None:
-            rows = [(q, got[q.id][0], self._with_floor(q, got[q.id][1])) for q in old]
-            got |= self._kept_rows(rows)
+        got, renewed = {}, []
+        for question in questions:
+            row = known.get((question.id, question.digest))
+            if row is None:
+                continue
+            # Another version of a benchmark's package may hold another answer right.
+            is_judged = row.question.gold == question.gold
+            verdict = row.verdict if is_judged else self._verdict(question, row.reply)
+            # Answers of older versions do not tell the floor.
+            if self.nonsense is not None and FACT not in verdict.facts:
+                verdict, is_judged = self._with_floor(question, verdict), False
+            got[question.id] = (row.reply, verdict)
+            if not is_judged:
+                renewed.append((question, row.reply, verdict))
+        self._kept_rows(renewed)
         open_questions = [question for question in questions if question.id not in got]
 
         def report(domains: set[str]) -> None:
@@ -110,7 +119,7 @@ class SuiteRun:
         self, rows: Sequence[tuple[Question, Reply, Verdict]]
     ) -> dict[str, tuple[Reply, Verdict]]:
         """Store answers; return them by question id."""
-        if self.store is not None and self.run is not None:
+        if rows and self.store is not None and self.run is not None:
             self.store.record(self.run, rows)
         return {question.id: (reply, verdict) for question, reply, verdict in rows}
 
@@ -124,7 +133,7 @@ class SuiteRun:
     def _key(self) -> RunKey:
         return RunKey.of(self.engine.identity, self.suite.name, self.suite.version)
 
-    def _stored(self) -> dict[tuple[str, str], tuple[Reply, Verdict]]:
+    def _stored(self) -> dict[tuple[str, str], StoredAnswer]:
         """Open the run in the store; return its final answers by question id and digest."""
         if self.store is None:
             return {}
@@ -132,7 +141,7 @@ class SuiteRun:
             self._key, model=self.name, path=self.path, merge=self.merge, fresh=self.fresh
         )
         return {
-            (row.question.id, row.digest): (row.reply, row.verdict)
+            (row.question.id, row.digest): row
             for row in self.store.answers(self.run)
             if row.reply.is_final
         }

@@ -12,78 +12,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from ram_studio.evals.question import Question
+from ram_studio.evals.suites.benchmarks.bfcl import question_of
 
 Calls = list[dict[str, dict[str, Any]]]
 Case = tuple[str, Any]
 
-TYPES = {
-    "string": "string",
-    "integer": "integer",
-    "float": "number",
-    "boolean": "boolean",
-    "array": "array",
-    "tuple": "array",
-    "dict": "object",
-}
-
-
-def _optional_is_none(values: list[Any]) -> list[Any]:
-    return [None if value == "" else _accepted(value) for value in values]
-
-
-def _accepted(value: Any) -> Any:
-    """Objects hold lists of acceptable values; objects within those are exact."""
-    if isinstance(value, dict):
-        return {
-            key: [None if one == "" else _exact(one) for one in values]
-            for key, values in value.items()
-        }
-    if isinstance(value, list):
-        return [_accepted(part) for part in value]
-    return value
-
-
-def _exact(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: [_exact(one)] for key, one in value.items()}
-    if isinstance(value, list):
-        return [_exact(part) for part in value]
-    return value
-
-
-def _schema(given: dict[str, Any]) -> dict[str, Any]:
-    result = {"type": TYPES[given["type"]]} if given["type"] in TYPES else {}
-    if "items" in given:
-        result["items"] = _schema(given["items"])
-    return result
-
 
 def our_question(category: str, key: str, row: dict[str, Any]) -> Question:
-    """Return a BFCL question as one of the tool suite."""
-    tools = tuple(
-        {
-            "type": "function",
-            "function": {
-                "name": function["name"],
-                "parameters": {
-                    "type": "object",
-                    "properties": {
-                        name: _schema(given)
-                        for name, given in function["parameters"]["properties"].items()
-                    },
-                    "required": function["parameters"].get("required", []),
-                },
-            },
-        }
-        for function in row["functions"]
-    )
-    spec = [
-        {"name": name, "arguments": {k: _optional_is_none(v) for k, v in arguments.items()}}
-        for call in row["answer"]
-        for name, arguments in call.items()
-    ]
-    kind = "irrelevance" if "irrelevance" in category else category
-    return Question(key, "tool", kind, "?", "", spec, 9, tools)
+    """Return a BFCL question as the suites ask it."""
+    given = {
+        "id": key,
+        "question": [[{"role": "user", "content": "?"}]],
+        "function": row["functions"],
+    }
+    return question_of("bfcl", category, given, row["answer"])
 
 
 def as_json(calls: Calls) -> str:

@@ -1,15 +1,16 @@
 """The suites that any causal language model can be asked, by name; each states its version.
 
 A new suite is one file here with a `SUITE` (see `suite.Suite`), named in `_GENERAL` below. `demo`
-is the example agents' own suite; `health` (numbers without right answers) is not a suite of
-questions, see `ram_studio.evals.suites.health`.
+is the example agents' own suite; `benchmarks` have their questions in packages of their own;
+`health` (numbers without right answers) is not a suite of questions, see
+`ram_studio.evals.suites.health`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.suites import code, instructions, mathematics, memory, tool
+from ram_studio.evals.suites import benchmarks, code, instructions, mathematics, memory, tool
 from ram_studio.evals.suites.demo import suite as demo
 from ram_studio.evals.suites.suite import DEFAULT_LENGTHS, Suite, SuiteSettings, visible
 
@@ -17,7 +18,11 @@ _GENERAL = (tool, memory, code, mathematics, instructions)
 
 HEALTH = "health"
 GENERAL_SUITES: dict[str, Suite] = {module.SUITE.name: module.SUITE for module in _GENERAL}
-ALL_SUITES: dict[str, Suite] = {demo.SUITE.name: demo.SUITE, **GENERAL_SUITES}
+ALL_SUITES: dict[str, Suite] = {
+    demo.SUITE.name: demo.SUITE,
+    **GENERAL_SUITES,
+    **{suite.name: suite for suite in benchmarks.SUITES},
+}
 
 __all__ = [
     "ALL_SUITES",

