@@ -4,6 +4,7 @@ import { mountMeasured } from "./measured.js";
 import { askedPlace, mountScope } from "./microscope.js";
 import * as numbers from "./numbers.js";
 import { present } from "./canvas/canvas.js";
+import { mountLesson, takeLesson } from "./lesson/lesson.js";
 import { outcomeOf } from "./canvas/outcome.js";
 import {
   copyLink, hasProfile, lookAt, mergeMethod, mount, remember, setProfile, settings, show, update,
@@ -97,6 +98,11 @@ const enter = ({ job, view }) => {
   const linked = new URL(window.location.href).searchParams.has("example") ? "tune" : null;
   const step = PAGES.includes(last) ? last : view.step || linked;
   lookAt(view);
+  if (view.lesson && (!step || step === "tune")) {
+    takeLesson(view.lesson);
+    if (view.present) present(true);
+    return;
+  }
   // Without models there is nothing to show but the past.
   if (!step || !(hasProfile() || step === "history")) return;
   open(step);
@@ -108,6 +114,7 @@ const toggleTheme = () => {
 };
 
 const start = () => {
+  mountLesson(open);
   if (!document.body.dataset.step) document.body.dataset.step = "load";
   let wanted = null;
   try { wanted = localStorage.getItem("ram-theme"); } catch { /* private window */ }
@@ -119,6 +126,11 @@ const start = () => {
     if (event.target.closest("#present")) present(true);
     const opens = event.target.closest("[data-open]");
     if (opens) open(opens.dataset.open);
+    const lesson = event.target.closest("[data-lesson]");
+    if (lesson) {
+      event.preventDefault();
+      takeLesson();
+    }
     const link = event.target.closest("[data-go]");
     if (link) go(link.dataset.go);
   });

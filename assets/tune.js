@@ -1,5 +1,5 @@
 // The Tune step on the app's page: the canvas, Gradio's sliders as the values of record, and links.
-import { focusAgent, mountCanvas, relayout, reset, setCanvasProfile } from "./canvas/canvas.js";
+import { focusAgent, isPresenting, mountCanvas, relayout, reset, setCanvasProfile } from "./canvas/canvas.js";
 import { recipeOf } from "./canvas/methods.js";
 import { download, saveCard } from "./canvas/card.js";
 import { setPin } from "./canvas/pin.js";
@@ -116,7 +116,7 @@ export const show = () => { if (root && state.profile) relayout(); };
 
 // ---------------------------------------------------------------- links
 
-const link = () => linkOf(window.location.href, document.body.dataset.step, state);
+const link = () => linkOf(window.location.href, document.body.dataset.step, { ...state, isPresented: isPresenting() });
 
 // The same canvas as one HTML file, with what is shown and measured now: the server sends the page, which
 // has room for data where its script of JSON says null.
@@ -153,10 +153,9 @@ const rememberView = () => {
 };
 
 // Show what a link says, as deep_link.py understood it.
-export const lookAt = ({ pin, focus, tensor, element, lesson }) => {
+export const lookAt = ({ pin, focus, tensor, element }) => {
   if (!state.profile) return;
   viewed = {};
-  state.lesson = lesson;
   if (pin) setPin(pin);
   focusAgent(focus);
   if (tensor) openWeight({ tensor, element });

@@ -13,7 +13,7 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import Route
 
 from ram_studio.app import palette
-from ram_studio.app.load.examples import skill_table
+from ram_studio.app.load.examples import record_file, skill_table
 from ram_studio.app.public.doorway import MOST_RECIPE_BYTES, Doorway, security_headers
 from ram_studio.app.public.visitor import duplicate_link
 from ram_studio.app.public.zips import zip_route
@@ -36,7 +36,7 @@ def script_names() -> list[str]:
     )
 
 
-STYLES = ("app.css", "canvas.css", "check.css")
+STYLES = ("app.css", "canvas.css", "check.css", "lesson.css")
 """The page's style sheets under assets/."""
 
 
@@ -66,6 +66,14 @@ def _skills(request: Request) -> Response:
 def _canvas(request: Request) -> Response:
     """Serve the canvas as one file, without data: the browser puts in what it shows."""
     return HTMLResponse(canvas_page.canvas_page(None), headers={"Cache-Control": "no-cache"})
+
+
+def _record(request: Request) -> Response:
+    """Serve how a shipped set was trained and what was measured of it."""
+    path = record_file(request.path_params["example"])
+    if path is None:
+        return Response(status_code=404)
+    return FileResponse(path, media_type="application/json", headers={"Cache-Control": "no-cache"})
 
 
 def _here(request: Request) -> Response:
@@ -101,6 +109,7 @@ def launch_options(app: gr.Blocks, settings: Settings) -> dict[str, Any]:
             "routes": [
                 Route("/ram/skills/{example}.json", _skills),
                 Route("/ram/canvas.html", _canvas),
+                Route("/ram/record/{example}.json", _record),
                 Route("/ram/here/{key}", _here),
                 Route("/ram/{name:path}", _script),
                 zip_route(workspace.merge_folder),

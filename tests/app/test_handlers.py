@@ -92,7 +92,8 @@ TENSOR = "model.layers.1.mlp.up_proj.weight"
     ("query", "shown"),
     [
         ({}, {}),
-        ({"step": "look", "lesson": "3"}, {"step": "tune", "lesson": 3}),
+        ({"step": "look", "lesson": "3"}, {"step": "tune", "lesson": "3"}),
+        ({"lesson": "ram", "present": "1"}, {"lesson": "ram", "present": True}),
         (
             {"pin": "ram+s_1e-5_0.25_77"},
             {"pin": {"point": DEFAULT_INDEX, "r": 0.25, "alpha": 10.0, "method": "ram+s"}},
@@ -106,6 +107,7 @@ TENSOR = "model.layers.1.mlp.up_proj.weight"
 )
 def test_a_link_shows_what_there_is(query: dict[str, str], shown: dict) -> None:
     nothing = {"step": None, "lesson": None, "pin": None, "focus": None, "tensor": None}
+    nothing["present"] = False
     view = read_link(query).view(load_example("1"))
     if shown.get("element") == "last":
         shown = {**shown, "element": 128 * 384 - 1}

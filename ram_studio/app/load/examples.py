@@ -24,6 +24,11 @@ TITLES = {
 }
 
 
+def opener(example: str) -> str:
+    """Return the CSS class of the button that opens a set, by which the lesson presses it."""
+    return f"opens-{FOLDERS[example]}"
+
+
 def _model_folder(folder: str, name: str) -> Path:
     own = asset_path(folder) / name
     # All sets were trained from the same base; it is shipped once.
@@ -49,8 +54,17 @@ def load_example(example: str) -> Loaded:
 
 def skill_table(example: str) -> Path | None:
     """Return the measured skills of a shipped set, gzipped JSON; None where it has none."""
+    return _file_of(example, "skills.json.gz")
+
+
+def record_file(example: str) -> Path | None:
+    """Return how a shipped set was trained and measured, JSON; None where there is no such set."""
+    return _file_of(example, "record.json")
+
+
+def _file_of(example: str, name: str) -> Path | None:
     folder = FOLDERS.get(example)
-    path = None if folder is None else asset_path(folder) / "skills.json.gz"
+    path = None if folder is None else asset_path(folder) / name
     return path if path is not None and path.is_file() else None
 
 
@@ -58,6 +72,7 @@ def skill_table(example: str) -> Path | None:
 def example_profile(example: str) -> str:
     """Return the client profile of a shipped set as JSON; computed once."""
     profile = build_profile(load_example(example).sketch, example=example)
+    profile["set"] = FOLDERS[example]
     profile["skills_at"] = f"ram/skills/{example}.json" if skill_table(example) else None
     return _as_text(profile)
 

@@ -26,7 +26,7 @@ from ram_studio.app.jobs import (
     watch,
 )
 from ram_studio.app.load import work
-from ram_studio.app.load.examples import load_example
+from ram_studio.app.load.examples import load_example, opener
 from ram_studio.app.load.sources import MAX_AGENTS, Sources, offered_models, read_sources
 from ram_studio.app.load.view import fit_html, hero_html, progress_html
 from ram_studio.app.public.machine import hardware_text
@@ -116,13 +116,20 @@ def build(shared: Shared) -> Panel:
         with gr.Row(elem_id="examples"):
             with gr.Column(elem_classes=["box", "example"], scale=3):
                 html("<h3>Three small agents</h3>")
-                use = gr.Button("Use the example", variant="primary", elem_id="use-example")
+                use = gr.Button(
+                    "Use the example",
+                    variant="primary",
+                    elem_id="use-example",
+                    elem_classes=opener("1"),
+                )
                 html(_USE_NOTE)
             with gr.Column(elem_classes=["box", "example"], scale=2):
                 html("<h3>Lessons: when RAM is needed, and when it cannot help</h3>")
                 examples = {"1": use}
                 for link, (label, note) in _OTHERS.items():
-                    examples[link] = gr.Button(label, elem_id=f"use-{link}")
+                    examples[link] = gr.Button(
+                        label, elem_id=f"use-{link}", elem_classes=opener(link)
+                    )
                     html(note)
         with gr.Accordion("Your own models", open=False, elem_id="own-models"):
             own = _build_form(shared)

@@ -8,7 +8,8 @@
 | ``pin`` | the settings of A: ``METHOD_EPSILON_R_ALPHA`` |
 | ``focus`` | the agent that is looked at, by name |
 | ``tensor``, ``element`` | the weight under the microscope: its tensor and its place there |
-| ``lesson`` | the number of a lesson, from 1 |
+| ``lesson`` | a scene of the lesson (assets/lesson/): its number, from 1, or its name |
+| ``present`` | ``1``: in presentation mode |
 
 Whatever is written there is clamped to what can be shown or left out: a link never fails.
 """
@@ -16,6 +17,7 @@ Whatever is written there is clamped to what can be shown or left out: a link ne
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -27,7 +29,6 @@ from ram_studio.app.session import Loaded
 
 R_MAX = 1.0
 ALPHA_MAX = 10.0
-LESSON_MAX = 99
 
 SHOWN = (*RULES, "task-arithmetic-mean", "task-arithmetic-sum", "ties")
 """Methods that the canvas shows, as assets/canvas/methods.js names them."""
@@ -60,12 +61,13 @@ class Link(NamedTuple):
     focus: str | None = None
     tensor: str | None = None
     element: int = 0
-    lesson: int | None = None
+    lesson: str | None = None
+    present: bool = False
 
     def view(self, loaded: Loaded | None) -> dict[str, Any]:
         """Return what the browser is to show of what is loaded; parts that do not fit are None.
 
-        Keys: step, lesson; pin (point, r, alpha, method); focus (the agent's place); tensor and
+        Keys: step, lesson, present; pin (point, r, alpha, method); focus (the agent's place); tensor and
         element.
         """
         sizes = {} if loaded is None else _sizes(loaded)
@@ -74,6 +76,7 @@ class Link(NamedTuple):
         return {
             "step": self.step,
             "lesson": self.lesson,
+            "present": self.present,
             "pin": pin and dict(zip(("point", "r", "alpha", "method"), pin, strict=True)),
             "focus": agents.index(self.focus) if self.focus in agents else None,
             "tensor": self.tensor if self.tensor in sizes else None,
@@ -98,7 +101,7 @@ def read_link(query: Mapping[str, str]) -> Link:
         example = "1"
     step = query.get("step")
     step = _OLDER.get(step or "", step)
-    lesson = _whole(query.get("lesson"))
+    lesson = query.get("lesson") or ""
     return Link(
         example if example in FOLDERS else None,
         _settings(query.get("epsilon"), query.get("r"), query.get("alpha"), query.get("rule")),
@@ -107,7 +110,8 @@ def read_link(query: Mapping[str, str]) -> Link:
         query.get("focus"),
         query.get("tensor"),
         _whole(query.get("element")) or 0,
-        lesson if lesson is not None and 1 <= lesson <= LESSON_MAX else None,
+        lesson if re.fullmatch("[1-9]|[a-z]{1,20}", lesson) else None,
+        query.get("present") == "1",
     )
 
 

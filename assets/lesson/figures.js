@@ -1,0 +1,100 @@
+// The figures of the lesson. Each is read from the models' profile, from their table of measured settings
+// or from the record of how they were trained; none is typed. Knows nothing of the page.
+import { outcomeOf } from "../canvas/outcome.js";
+import { baseOf, nearestRow, scoreOf, specialistOf, wilson } from "../canvas/table.js";
+import { brief } from "../canvas/words.js";
+
+// right of n prompts, as a share with its 95 % interval.
+export const figure = (right, n) => {
+  const [low, high] = wilson(right, n);
+  return { right, n, share: right / n, low, high };
+};
+
+// A share that a record tells of n prompts.
+export const recorded = (share, n) => figure(Math.round(share * n), n);
+
+// Figures of the same kind as one.
+export const together = (figures) =>
+  figure(figures.reduce((sum, f) => sum + f.right, 0), figures.reduce((sum, f) => sum + f.n, 0));
+
+// "122 of 180 (68 %, 95 % interval 61–74 %)"
+export const figureText = ({ right, n, share, low, high }) =>
+  `${right} of ${n} (${brief(share, 0)}, 95 % interval ${Math.round(100 * low)}–${brief(high, 0)})`;
+
+// The skills that an agent learned: [{ name, domain, agent }], agent an index.
+export const learned = (skills) => skills.domains.flatMap((name, domain) =>
+  (skills.specialists[domain] === null ? [] : [{ name, domain, agent: skills.specialists[domain] }]));
+
+export const scoreAt = (skills, row, { domain }) => figure(scoreOf(skills, row, domain), skills.n);
+
+// All prompts of the learned skills, for one row of the table.
+export const scoreOfAll = (skills, row) =>
+  together(learned(skills).map((skill) => scoreAt(skills, row, skill)));
+
+export const baseScore = (skills) => scoreOfAll(skills, baseOf(skills));
+
+export const specialistScore = (skills, skill) => scoreAt(skills, specialistOf(skills, skill.domain), skill);
+
+// Every agent on the skill it learned.
+export const specialistsScore = (skills) =>
+  together(learned(skills).map((skill) => specialistScore(skills, skill)));
+
+// The row that was measured at exactly these settings, or null.
+export const rowAt = (profile, settings) => {
+  const near = nearestRow(profile, outcomeOf(profile, settings));
+  return near?.isExact ? near.row : null;
+};
+
+const sum = (values) => values.reduce((a, b) => a + b, 0);
+
+// Of what an agent changed at a point of the ladder: the share that it changed alone, by number of weights
+// and by size (sums of squares; null in old sketches), and the share of all weights that it changed.
+export const aloneShare = (profile, point, agent) => {
+  const counts = profile.overlap[point][agent];
+  const changed = sum(counts);
+  const energy = profile.energy?.[point][agent];
+  return {
+    ofAll: changed / profile.total,
+    byCount: changed ? counts[0] / changed : 0,
+    bySize: energy && sum(energy) ? energy[0] / sum(energy) : null,
+  };
+};
+
+// The agent that shares most of what it changed.
+export const leastAlone = (profile, point) => {
+  const shares = profile.agents.map((_, t) => aloneShare(profile, point, t).byCount);
+  return shares.indexOf(Math.min(...shares));
+};
+
+// The share of all weights that any agent changed, at a point of the ladder.
+export const changedShare = (profile, settings) => outcomeOf(profile, settings).changed / profile.total;
+
+// The share that all agents changed.
+export const metShare = (profile, settings) =>
+  outcomeOf(profile, settings).byCount.at(-1) / profile.total;
+
+// The smallest threshold at which nothing counts as changed, so that the merge is the base.
+export const nothingCounts = (profile) => {
+  const point = profile.overlap.findIndex((agents) => agents.every((counts) => !sum(counts)));
+  return point < 0 ? profile.ladder.length - 1 : point;
+};
+
+// The measured rows of a rule from a threshold on upwards, as [{ point, row, total, changed }].
+export const upwards = (profile, settings) => profile.ladder.flatMap((_, point) => {
+  const row = point < settings.point ? null : rowAt(profile, { ...settings, point });
+  return !row ? [] : [{
+    point, row, total: scoreOfAll(profile.skills, row), changed: changedShare(profile, { ...settings, point }),
+  }];
+});
+
+// Where one of some skills breaks as epsilon rises: { last, first, skill }, the last measured step at which all
+// hold and the first at which `skill` does not: its interval ends below what was right at the start. Or null.
+export const breakingPoint = (profile, settings, skills) => {
+  const steps = upwards(profile, settings);
+  for (const [i, step] of steps.entries()) {
+    const skill = i && skills.find((one) => scoreAt(profile.skills, step.row, one).high
+      < scoreAt(profile.skills, steps[0].row, one).share - 1e-9);
+    if (skill) return { last: steps[i - 1], first: step, skill };
+  }
+  return null;
+};

@@ -1,0 +1,124 @@
+// The last two scenes, on agents that changed nearly everything: rounding swallows lambda, and RAM cannot help.
+import { cardKept } from "../canvas/rounding.js";
+import { outcomeOf } from "../canvas/outcome.js";
+import { brief, lambdaText, listText } from "../canvas/words.js";
+import { aloneShare, baseScore, figureText, rowAt, scoreOfAll, specialistsScore } from "./figures.js";
+import { average, sumUp, usual } from "./states.js";
+
+const GENTLE = 0.02; // r at which lambda asks for a few per cent
+const SMALL = 1.05; // lambda up to which the answer counts as reached
+
+// What the file keeps of each lambda, [{ name, asked, kept, dtype, share }], share of what lambda adds.
+const pushes = ({ profile, settings }) => outcomeOf(profile, settings).agents.flatMap(({ t, name, lambda }) => {
+  const kept = lambda > 1 && cardKept(profile, settings.point, t, lambda);
+  return kept ? [{ ...kept, name, share: Math.max(0, kept.kept - 1) / (kept.asked - 1) }] : [];
+});
+
+// Of the agent that loses most.
+const swallowed = (facts) => {
+  const found = pushes(facts);
+  return found.length ? found.reduce((a, b) => (b.share < a.share ? b : a)) : null;
+};
+
+const gentle = (facts) => usual(facts, { r: GENTLE });
+
+export const roundingScene = {
+  id: "rounding",
+  title: "A small push",
+  set: "dense",
+  needs: ["rounding"],
+  controls: ["#dial-r"],
+  start: usual,
+  target: gentle,
+  ask: (facts) => {
+    const { name, dtype } = swallowed({ ...facts, settings: gentle(facts) });
+    return [
+      "RAM+ multiplies what is unique by λ. Set λ a few per cent above 1: a small push. The merge is stored in ",
+      [dtype], ", whose numbers have gaps. Which share of the push is still there, for ", [name], "?",
+    ];
+  },
+  guess: "share",
+  task: () => ["Drag ", ["r"], ` to the left until λ of every agent is between 1 and ${SMALL}.`],
+  isReached: (facts) => {
+    const { agents, isRam } = outcomeOf(facts.profile, facts.settings);
+    return isRam && agents.every(({ lambda }) => lambda <= SMALL) && swallowed(facts) !== null;
+  },
+  measured: (facts) => {
+    const { share } = swallowed(facts);
+    return { value: share, text: `${brief(share, 0)} (expected from the sizes of its changes)` };
+  },
+  reveal: (facts) => {
+    const { name, asked, kept, dtype } = swallowed(facts);
+    const strong = pushes({ ...facts, settings: usual(facts) }).find((push) => push.name === name);
+    return [
+      `${name}: λ ${lambdaText(asked)} asked, `, [`${lambdaText(kept)} stored`],
+      `. Many of its changes are one gap of ${dtype}: 1.0 and a little more round back to 1. A λ of ${lambdaText(strong.asked)} leaves ${lambdaText(strong.kept)}. `,
+      "Stochastic rounding or float32 keeps the push.",
+    ];
+  },
+  chart: (facts) => {
+    const { name } = swallowed(facts);
+    return {
+      kind: "bars",
+      label: "Share of the push that is stored, by λ",
+      rows: [facts.settings, ...[0.05, 0.1, 0.2].map((r) => usual(facts, { r }))].map((settings, i) => {
+        const push = pushes({ ...facts, settings }).find((one) => one.name === name);
+        return { name: `λ ${lambdaText(push.asked)}`, share: Math.min(1, push.share), css: "unique", isStrong: i === 0 };
+      }),
+    };
+  },
+};
+
+const SUM = ["It breaks here as well", "About the same as RAM+", "Far better than RAM+"];
+
+const totalAt = (facts, settings) => scoreOfAll(facts.skills, rowAt(facts.profile, settings));
+
+export const limitsScene = {
+  id: "limits",
+  title: "When RAM cannot help",
+  set: "dense",
+  needs: ["skills"],
+  controls: ["[data-method=task-arithmetic-sum]"],
+  start: usual,
+  target: sumUp,
+  ask: (facts) => {
+    const { profile } = facts;
+    const found = totalAt(facts, usual(facts));
+    const shares = profile.agents.map((_, t) => aloneShare(profile, profile.default_index, t).ofAll);
+    return [
+      `The same skills, learned with another optimizer: each agent changed at least ${brief(Math.min(...shares), 0)} of all weights. RAM+, which you see, solves `,
+      [`${found.right} of ${found.n}`], ". And the ", ["sum"], ", which broke the first agents?",
+    ];
+  },
+  guess: SUM,
+  task: () => ["Choose ", ["Sum"], "."],
+  isReached: ({ settings }) => settings.method === "task-arithmetic-sum",
+  measured: (facts) => {
+    const [found, ram] = [totalAt(facts, facts.settings), totalAt(facts, usual(facts))];
+    const value = found.high < ram.low ? 0 : found.low > ram.high ? 2 : 1;
+    return { value, text: figureText(found) };
+  },
+  reveal: (facts) => {
+    const { profile } = facts;
+    const shares = profile.agents.map((_, t) => brief(aloneShare(profile, profile.default_index, t).byCount));
+    const pieces = [
+      `Alone the agents solve ${specialistsScore(facts.skills).right}. Only ${listText(shares)} of what each changed is unique: RAM averages the rest, whatever λ is. `,
+    ];
+    const cosines = profile.relations?.cosine;
+    if (cosines) {
+      const pairs = cosines.flatMap((row, i) => row.slice(i + 1));
+      pieces.push(`They did not move alike (cosine at most ${Math.max(...pairs).toFixed(2)}), so averaging dilutes and adding does not overshoot. `);
+    }
+    return [...pieces, ["Look first how much is unique, and how alike the rest is."]];
+  },
+  chart: (facts) => ({
+    kind: "bars",
+    label: "Prompts solved by each way of merging",
+    rows: [
+      { name: "base", figure: baseScore(facts.skills) },
+      { name: "average", figure: totalAt(facts, average(facts)) },
+      { name: "RAM+", figure: totalAt(facts, usual(facts)) },
+      { name: "sum", figure: totalAt(facts, facts.settings), isStrong: true },
+    ],
+  }),
+};
