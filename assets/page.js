@@ -99,7 +99,7 @@ const enter = ({ job, view }) => {
   const step = PAGES.includes(last) ? last : view.step || linked;
   lookAt(view);
   if (view.lesson && (!step || step === "tune")) {
-    takeLesson(view.lesson);
+    takeLesson(last ? null : view.lesson); // the address may be a moment late
     if (view.present) present(true);
     return;
   }

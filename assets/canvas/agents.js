@@ -43,6 +43,7 @@ export const mountAgents = (column) => {
 export const setAgents = () => {
   const { agents } = state.profile;
   part.list.replaceChildren();
+  part.formula.dataset.key = ""; // other models may have the same names
   part.list.classList.toggle("many", agents.length > 5);
   rows = agents.map((name, t) => mountRow(name, t));
 };

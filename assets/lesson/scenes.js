@@ -110,7 +110,7 @@ const dilutes = {
 };
 
 const OVERSHOOT = [
-  "As good as the agents alone", "Better than the average", "Worse than the average", "Worse than the untrained base",
+  "As good as the agents alone", "Better than the average", "Worse than the average", "Worse than the base",
 ];
 
 const overshoots = {
@@ -137,7 +137,7 @@ const overshoots = {
   reveal: (facts) => {
     const found = totalAt(facts, facts.settings);
     return [
-      ["Overshoot."], ` ${found.right} of ${found.n} prompts; the untrained base solves ${baseScore(facts.skills).right}. What all agents changed alike, their house style, `,
+      ["Overshoot."], ` ${found.right} of ${found.n} prompts; the base, before any of this training, solves ${baseScore(facts.skills).right}. What all agents changed alike, their house style, `,
       `is now added ${facts.profile.agents.length} times.`,
     ];
   },

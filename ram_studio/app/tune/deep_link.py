@@ -67,8 +67,8 @@ class Link(NamedTuple):
     def view(self, loaded: Loaded | None) -> dict[str, Any]:
         """Return what the browser is to show of what is loaded; parts that do not fit are None.
 
-        Keys: step, lesson, present; pin (point, r, alpha, method); focus (the agent's place); tensor and
-        element.
+        Keys: step, lesson, present; pin (point, r, alpha, method); focus (the agent's place);
+        tensor and element.
         """
         sizes = {} if loaded is None else _sizes(loaded)
         agents = () if loaded is None else loaded.sketch.agents
