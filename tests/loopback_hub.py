@@ -33,7 +33,7 @@ class LoopbackHub:
     """The server's state. Faults are consumed as they happen.
 
     Attributes:
-        repositories: by `owner/name`.
+        repositories: by `owner/name`, or `datasets/owner/name`.
         requests: (method, path, Range header) in the order received.
         tokens: Authorization headers received. asked: (repository, header or None) in order.
         drops: per file name, after how many bytes each coming GET breaks off.
@@ -97,8 +97,9 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
                 if hub.status is not None:
                     raise _Refusal(hub.status)
                 parts = path.strip("/").split("/")
-                if parts[:2] == ["api", "models"]:
-                    self._describe(parts[2:])
+                if parts[0] == "api" and parts[1] in ("models", "datasets"):
+                    is_dataset = parts[1] == "datasets"
+                    self._describe(parts[2:], "datasets/" if is_dataset else "")
                 else:
                     self._file(parts)
             except _Refusal as refusal:
@@ -106,8 +107,8 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
             except (BrokenPipeError, ConnectionResetError):
                 self.close_connection = True
 
-        def _repository(self, parts: list[str]) -> Repository:
-            name = "/".join(parts[:2])
+        def _repository(self, parts: list[str], kind: str = "") -> Repository:
+            name = kind + "/".join(parts[:2])
             hub.asked.append((name, self.headers.get("Authorization")))
             repository = hub.repositories.get(name)
             if repository is None or (repository.is_private and not hub.tokens):
@@ -120,8 +121,8 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
                 raise _Refusal(404, "RevisionNotFound")
             return commit
 
-        def _describe(self, parts: list[str]) -> None:
-            repository = self._repository(parts)
+        def _describe(self, parts: list[str], kind_of: str = "") -> None:
+            repository = self._repository(parts, kind_of)
             kind = parts[2] if len(parts) > 2 else "revision"
             commit = self._commit(repository, "/".join(parts[3:]) or "main")
             entries = []
@@ -146,7 +147,9 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
             self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
         def _file(self, parts: list[str]) -> None:
-            repository = self._repository(parts)
+            is_dataset = parts[0] == "datasets"
+            parts = parts[1:] if is_dataset else parts
+            repository = self._repository(parts, "datasets/" if is_dataset else "")
             commit = self._commit(repository, parts[3])
             token = str(self.headers.get("Authorization")).removeprefix("Bearer ")
             if repository.is_gated and token not in repository.readers:

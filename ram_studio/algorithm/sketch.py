@@ -70,6 +70,8 @@ class Sketch:
     energies: sums of products of changes over the model, for what a merge keeps of each agent; None
         when they were not collected.
     warnings: what the compatibility check and the pass want the user to know.
+    is_profile: `relations` are per layer (in the order of ``group_labels``), not per tensor: enough
+        to look at, see ``profiled``.
     """
 
     agents: tuple[str, ...]
@@ -84,6 +86,12 @@ class Sketch:
     steps: StepCounts | None = None
     energies: Energies | None = None
     warnings: tuple[str, ...] = ()
+    is_profile: bool = False
+
+    @property
+    def has_magnitudes(self) -> bool:
+        """Whether sums of |tau| are known for each tensor, as a merge by magnitude needs them."""
+        return self.relations is not None and not self.is_profile
 
     @property
     def total(self) -> int:
@@ -124,7 +132,22 @@ class Sketch:
 
         Raises: SketchError when the sketch has none.
         """
-        return self.known_relations().grouped(self.groups(by))
+        if not self.is_profile:
+            return self.known_relations().grouped(self.groups(by))
+        groups = {"layer": [[i] for i in range(len(self.group_labels("layer")))]}
+        groups["model"] = [list(range(len(groups["layer"])))]
+        if by not in groups:
+            raise SketchError(
+                f"A profile holds magnitudes, signs and cosines by layer, not by {by}; take the "
+                "whole sketch."
+            )
+        return self.known_relations().grouped(groups[by])
+
+    def profiled(self) -> Sketch:
+        """Return what a look needs: counts of each tensor as they are, relations by layer."""
+        if self.is_profile or self.relations is None:
+            return self
+        return replace(self, relations=self.grouped_relations("layer"), is_profile=True)
 
     def known_relations(self) -> Relations:
         """Return ``relations``.
@@ -209,12 +232,12 @@ class Sketch:
         magnitudes = {
             by: self._magnitude_ratios(point, by)
             for by in {"model", by}
-            if self.relations is not None
+            if self.relations is not None and not (self.is_profile and by in ("module", "tensor"))
         }
 
         def describe(counts: OverlapCounts, by: str, group: int) -> dict[str, Any]:
             magnitude = None
-            if self.relations is not None and counts is not rounded:
+            if by in magnitudes and counts is not rounded:
                 magnitude = magnitudes[by][group]
             return self._describe(counts, group, point, (rule, r, alpha), magnitude)
 
@@ -292,8 +315,11 @@ class Sketch:
         return frame.astype(dict.fromkeys(floats, float)).fillna(dict.fromkeys(ratios, math.inf))
 
     def _magnitude_ratios(self, point: int, by: str) -> Float[np.ndarray, "groups agents"]:
-        magnitude = self.known_relations().magnitude[:, point]
-        return relations.magnitude_ratios(magnitude, self.groups(by))
+        if not self.is_profile:
+            magnitude = self.known_relations().magnitude[:, point]
+            return relations.magnitude_ratios(magnitude, self.groups(by))
+        magnitude = self.grouped_relations(by).magnitude[:, point]
+        return relations.magnitude_ratios(magnitude, [[g] for g in range(len(magnitude))])
 
     def _describe(
         self,

@@ -56,6 +56,10 @@ STOP = "Stop"
 STOPPED = "Stopped."
 BUSY = "Another job of this session is running. Stop it, or wait until it is done."
 NEED_LOAD = "Nothing is loaded yet. Go back to Load and use the example or your own models."
+NEED_MODELS = (
+    "Only a sketch is loaded. Merging, checks, the microscope and what TIES keeps need the models "
+    "themselves: load them in Load under “Your own models”."
+)
 _WAITING = "Waiting for its turn"
 _OUT_OF_TIME = "This took longer than a job of one visitor may here and was stopped."
 
@@ -283,6 +287,9 @@ def watch(
     """
     if needs_loaded and session.loaded is None:
         yield {controls.status: templates.callout(NEED_LOAD, "warn")}
+        return
+    if needs_loaded and session.models.is_sketch_only:
+        yield {controls.status: templates.callout(NEED_MODELS, "warn")}
         return
     if session.is_busy:
         yield {controls.status: templates.callout(BUSY, "warn")}

@@ -33,6 +33,7 @@ class Loaded:
     title: for people. example: the shipped set's link name ("1", "dense"), or None.
     base, agents: folders or Hub ids. options: missing, extra, rows as given to the analysis.
     read_rate: bytes a second that the analysis read; None when it was not run here.
+    is_sketch_only: a sketch was opened; where the models are is not known, or not here.
     """
 
     title: str
@@ -42,6 +43,7 @@ class Loaded:
     sketch: Sketch
     options: Mapping[str, str] = field(default_factory=dict)
     read_rate: float | None = None
+    is_sketch_only: bool = False
 
     @property
     def sources(self) -> tuple[str, ...]:

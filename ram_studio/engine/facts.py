@@ -46,7 +46,7 @@ def counts_at(
     by_magnitude: sums of |tau| too; a sketch without them does not save the pass.
     """
     point = None if sketch is None else ladder_index(epsilon)
-    if sketch is not None and point is not None and (sketch.relations or not by_magnitude):
+    if sketch is not None and point is not None and (sketch.has_magnitudes or not by_magnitude):
         cut = slice(point, point + 1)
         counts = sketch.counts
         patterns = None if counts.patterns is None else counts.patterns[:, cut]

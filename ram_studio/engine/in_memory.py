@@ -192,7 +192,7 @@ class InMemoryMerger:
             return None
         by_magnitude = Need.MAGNITUDE_RATIOS in job.needs
         known = self._known
-        if known.sketch is None or (by_magnitude and known.sketch.relations is None):
+        if known.sketch is None or (by_magnitude and not known.sketch.has_magnitudes):
             known.sketch = sketch_of(self._report, run, relations=by_magnitude)
         return known.sketch_of(job.recipe)
 

@@ -89,12 +89,14 @@ def test_a_length_that_is_none_is_refused() -> None:
         ("recipe.yaml", 60_000, 200),
         ("RECIPE.YML", 10, 200),
         ("recipe.yaml", 70_000, 413),
+        ("profile.safetensors", 70_000, 200),
+        ("profile.safetensors", 4_100_000, 413),
         ("page.html", 10, 415),
         ("a.yaml.exe", 10, 415),
         ("", 10, 415),
     ],
 )
-def test_uploads_are_recipes(name: str, size: int, status: int) -> None:
+def test_uploads_are_recipes_and_profiles(name: str, size: int, status: int) -> None:
     body = form(name, b"r" * size)
     answer = ask("/gradio_api/upload", body)
     assert answer["status"] == status

@@ -17,6 +17,7 @@ from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.watch import watch_html
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.checkpoints.record.recipe import recipe_yaml
+from ram_studio.resources import asset_path
 
 pytestmark = pytest.mark.browser
 
@@ -368,6 +369,18 @@ def test_own_folders_from_a_wrong_path_to_a_stopped_merge(visit, tmp_path: Path)
     it.stop("#stop", "#merge-status", after="#merge-status .progress")
     page.wait_for_selector("#merge:not([disabled])")
     assert page.locator("#merge-result .result").count() == 0
+
+    # A sketch alone opens Tune; what needs models says so.
+    page.click("#to-load")
+    file = str(asset_path("dense", "sketch.safetensors"))
+    page.fill("#sketch-source input, #sketch-source textarea", file)
+    page.click("#open-sketch")
+    page.wait_for_selector("#to-tune[aria-current=step]")
+    assert "need the models themselves" in page.text_content("#sketch-status")
+    page.click("#to-merge")
+    page.click("#merge")
+    page.wait_for_selector("#merge-status .callout[data-tone=warn]")
+    assert "Only a sketch is loaded" in page.text_content("#merge-status")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -58,8 +58,10 @@ def candidates(session: Session) -> dict[str, Candidate]:
     """Return every model of the session by name: the base, the agents, the merges."""
     if session.loaded is None:
         return {}
-    found = {BASE: Candidate(session.loaded.base)}
-    found |= {n: Candidate(p) for n, p in session.loaded.agents.items()}
+    found = {}
+    if not session.loaded.is_sketch_only:
+        found[BASE] = Candidate(session.loaded.base)
+        found |= {n: Candidate(p) for n, p in session.loaded.agents.items()}
     found |= {m.name: Candidate(str(m.folder), m.recipe) for m in session.merges.values()}
     return found
 
@@ -89,7 +91,7 @@ def misfits_of(session: Session, settings: Settings) -> dict[str, str]:
     """Return why general suites cannot be asked of the loaded base, by name; empty for none."""
     from ram_studio.evals.suites.fit import misfits
 
-    if session.loaded is None:
+    if session.loaded is None or session.loaded.is_sketch_only:
         return {}
     try:
         folder = open_model(session.loaded.base, BASE, CancelToken()).folder

@@ -5,16 +5,20 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+from ram_studio.app.jobs import NEED_MODELS
 from ram_studio.app.session import Loaded
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.engine.analyse import load
+from ram_studio.errors import SettingsError
 
 
 def open_loaded(loaded: Loaded) -> CompatibilityReport:
     """Return the checkpoints of what is loaded, opened; headers are read again when files changed.
 
-    Raises: CheckpointError, CompatibilityError, HubError.
+    Raises: CheckpointError, CompatibilityError, HubError; SettingsError where only a sketch is.
     """
+    if loaded.is_sketch_only:
+        raise SettingsError(NEED_MODELS)
     folders = (loaded.base, *loaded.agents.values())
     states = tuple(state for folder in folders for state in _states(folder))
     return _open(

@@ -25,7 +25,7 @@ from ram_studio.app.jobs import (
     unfinished,
     watch,
 )
-from ram_studio.app.load import work
+from ram_studio.app.load import sketch_panel, work
 from ram_studio.app.load.examples import load_example, opener
 from ram_studio.app.load.sources import MAX_AGENTS, Sources, offered_models, read_sources
 from ram_studio.app.load.view import fit_html, hero_html, progress_html
@@ -133,6 +133,7 @@ def build(shared: Shared) -> Panel:
                     html(note)
         with gr.Accordion("Your own models", open=False, elem_id="own-models"):
             own = _build_form(shared)
+            sketch_panel.build(shared)
         if shared.settings.is_public:
             html(f"<p class='fine'>{hardware_text()}</p>", elem_id="hardware")
     panel = Panel(examples, **own)

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from ram_studio.algorithm.meters.rounding_meter import rounding_advice
 from ram_studio.algorithm.meters.storage import pass_findings
 from ram_studio.app import templates
-from ram_studio.app.jobs import NEED_LOAD
+from ram_studio.app.jobs import NEED_LOAD, NEED_MODELS
 from ram_studio.app.merge.plan import RESCALING, plan_merge
 from ram_studio.app.merge.work import MergeForm
 from ram_studio.app.session import Loaded, Merged, Session
@@ -38,6 +38,8 @@ def plan_html(loaded: Loaded | None, form: MergeForm, folder: Path) -> Markup:
     """Return what the merge will do and need, and the rounding caution where it holds."""
     if loaded is None:
         return templates.callout(NEED_LOAD, "warn")
+    if loaded.is_sketch_only:
+        return templates.callout(NEED_MODELS, "warn")
     plan = plan_merge(loaded, form, folder)
     return templates.render("merge/plan.html.j2", plan=plan, note=_NOTES.get(form.method, ""))
 

@@ -1,8 +1,8 @@
 """What a request may carry, what every answer tells the browser, and which doors stay shut.
 
-An ASGI middleware in front of Gradio. Bodies have a largest size, uploads are recipes, routes of
-Gradio that this app does not use (they record, proxy or run things) do not exist, and streams tell
-``presence`` who is there.
+An ASGI middleware in front of Gradio. Bodies have a largest size, uploads are recipes or profiles,
+routes of Gradio that this app does not use (they record, proxy or run things) do not exist, and
+streams tell ``presence`` who is there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 
 from ram_studio.app.public.presence import Presence, stream_client
+from ram_studio.checkpoints.hub.sketches import MOST_PROFILE_BYTES
 from ram_studio.checkpoints.record.recipe import MAX_RECIPE_BYTES
 
 Message = MutableMapping[str, Any]
@@ -25,6 +26,7 @@ Send = Callable[[Message], Awaitable[None]]
 MOST_BODY_BYTES = 16_000_000
 MOST_RECIPE_BYTES = MAX_RECIPE_BYTES
 RECIPE_NAMES = (".yaml", ".yml")
+PROFILE_NAMES = (".safetensors",)
 _FORM_BYTES = 2_000
 """What a form puts around the one file in it."""
 
@@ -129,7 +131,7 @@ class Doorway:
             if _SHUT.search(path):
                 raise HTTPException(404, "Not found.")
             if _UPLOAD.search(path):
-                receive = await self._recipe_only(scope, receive)
+                receive = await self._small_files_only(scope, receive)
             else:
                 receive = self._bounded(scope, receive)
             client = stream_client(path, query) if scope["method"] == "GET" else None
@@ -169,12 +171,12 @@ class Doorway:
 
         return bounded
 
-    async def _recipe_only(self, scope: Message, receive: Receive) -> Receive:
-        """Return a receive for an upload that was read and holds nothing but recipes.
+    async def _small_files_only(self, scope: Message, receive: Receive) -> Receive:
+        """Return a receive for an upload that was read and holds a recipe or a profile.
 
         Raises: HTTPException for another file, or one that is too large.
         """
-        bounded = self._bounded(scope, receive, MOST_RECIPE_BYTES + _FORM_BYTES)
+        bounded = self._bounded(scope, receive, MOST_PROFILE_BYTES + _FORM_BYTES)
         body, more = b"", True
         while more:
             message = await bounded()
@@ -183,8 +185,12 @@ class Doorway:
             body += message.get("body", b"")
             more = message.get("more_body", False)
         names = [name.decode("utf-8", "replace").lower() for name in _FILE_NAME.findall(body)]
-        if len(names) != 1 or not names[0].endswith(RECIPE_NAMES):
-            raise HTTPException(415, "Only a recipe (.yaml or .yml) can be uploaded.")
+        if len(names) != 1 or not names[0].endswith(RECIPE_NAMES + PROFILE_NAMES):
+            raise HTTPException(
+                415, "Only a recipe (.yaml, .yml) or a profile (.safetensors) can be uploaded."
+            )
+        if names[0].endswith(RECIPE_NAMES) and len(body) > MOST_RECIPE_BYTES + _FORM_BYTES:
+            raise HTTPException(413, f"A recipe has at most {MOST_RECIPE_BYTES} bytes.")
         is_read = False
 
         async def replay() -> Message:

@@ -30,14 +30,19 @@ from ram_studio.algorithm.meters.rounding_meter import DTYPES, StepCounts
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS, OverlapCounts
 from ram_studio.algorithm.partial import parts_text
 from ram_studio.algorithm.sketch import Sketch, TensorEntry
+from ram_studio.checkpoints.read.content_hash import hash_bytes
 from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.record import compact
 from ram_studio.errors import OutputError, SketchError
 
 SKETCH_FORMAT = 3
 PARTIAL_FORMAT = 5
 """See ``partial_file``."""
 
-_READABLE = (1, 2, 3, 4, PARTIAL_FORMAT)
+PROFILE_FORMAT = 6
+"""A profile (see ``Sketch.profiled``): format 4 with smaller arrays and a checksum of them."""
+
+_READABLE = (1, 2, 3, 4, PARTIAL_FORMAT, PROFILE_FORMAT)
 """Format 1 had counts only: such sketches have neither relations nor steps. Format 2 had no
 energies: what a merge keeps is not known from such a sketch."""
 
@@ -47,6 +52,8 @@ PACKED_FORMAT = 4
 _HEADER = "ram_studio_sketch"
 _PACKED = "packed"
 _MOST_UNPACKED = 1 << 30
+_MOST_PROFILE = 1 << 27
+"""Profiles come from strangers; one of 80 layers and five agents takes a quarter of this."""
 
 
 def save_sketch(sketch: Sketch, path: str | Path, *, packed: bool = False) -> Path:
@@ -56,11 +63,24 @@ def save_sketch(sketch: Sketch, path: str | Path, *, packed: bool = False) -> Pa
 
     Raises: OutputError when the file cannot be written.
     """
+    if sketch.is_profile:
+        return save_profile(sketch, path)
     header, arrays = sketch_header(sketch), sketch_arrays(sketch)
     if packed:
         header["format"] = PACKED_FORMAT
         arrays = {_PACKED: np.frombuffer(zlib.compress(save(arrays), 9), np.uint8)}
     return write_sketch_file(path, header, arrays)
+
+
+def save_profile(sketch: Sketch, path: str | Path) -> Path:
+    """Write a sketch's profile: a small file to look at without weights, read as any other sketch.
+
+    Raises: OutputError when the file cannot be written.
+    """
+    small = sketch.profiled()
+    body = zlib.compress(save(compact.compacted(sketch_arrays(small))), 9)
+    header = sketch_header(small) | {"format": PROFILE_FORMAT, "blake3": hash_bytes(body)}
+    return write_sketch_file(path, header, {_PACKED: np.frombuffer(body, np.uint8)})
 
 
 def sketch_header(sketch: Sketch) -> dict[str, Any]:
@@ -124,13 +144,15 @@ def _arrays(prefix: str, counts: OverlapCounts) -> dict[str, np.ndarray]:
     return {f"{prefix}.shared": counts.shared}
 
 
-def load_sketch(path: str | Path) -> Sketch:
+def load_sketch(path: str | Path, *, only_profiles: bool = False) -> Sketch:
     """Read a sketch.
+
+    only_profiles: refuse whole sketches, which may take much memory.
 
     Raises: SketchError when the file is missing, damaged, of another format or another ladder.
     """
     with reading_sketch(path):
-        header, arrays = read_sketch_file(path)
+        header, arrays = read_sketch_file(path, only_profiles=only_profiles)
         if header["format"] == PARTIAL_FORMAT:
             numbers = [number for number, _ in header["parts"]]
             raise SketchError(
@@ -159,11 +181,18 @@ def reading_sketch(path: str | Path) -> Iterator[None]:
         ) from error
 
 
-def read_sketch_file(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read_sketch_file(
+    path: str | Path, *, only_profiles: bool = False
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return header and arrays of a sketch's file, unpacked; to be used in ``reading_sketch``."""
     where = f"The sketch {printable(path)}"
     with safe_open(path, framework="np") as file:
         header = json.loads((file.metadata() or {})[_HEADER])
+        if only_profiles and header["format"] != PROFILE_FORMAT:
+            raise SketchError(
+                f"{where} is no profile; here only profiles are opened. Make one of a sketch: "
+                "ram-studio sketch profile FILE --out FILE."
+            )
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if header["format"] not in _READABLE:
         raise SketchError(
@@ -172,7 +201,11 @@ def read_sketch_file(path: str | Path) -> tuple[dict[str, Any], dict[str, np.nda
             "analyze the checkpoints again."
         )
     if header["format"] == PACKED_FORMAT:
-        arrays = _unpack(arrays[_PACKED])
+        arrays = _unpack(arrays[_PACKED].tobytes(), _MOST_UNPACKED)
+    elif header["format"] == PROFILE_FORMAT:
+        body = arrays[_PACKED].tobytes()
+        _require("blake3", header["blake3"] == hash_bytes(body))
+        arrays = compact.restored(_unpack(body, _MOST_PROFILE))
     if header["ladder"] != list(LADDER):
         raise SketchError(
             f"{where} was counted on another epsilon ladder; analyze the checkpoints again."
@@ -180,10 +213,10 @@ def read_sketch_file(path: str | Path) -> tuple[dict[str, Any], dict[str, np.nda
     return header, arrays
 
 
-def _unpack(packed: np.ndarray) -> dict[str, np.ndarray]:
+def _unpack(packed: bytes, most: int) -> dict[str, np.ndarray]:
     """Return the arrays of a packed file; a bomb is refused before it takes the memory."""
     inflating = zlib.decompressobj()
-    data = inflating.decompress(packed.tobytes(), _MOST_UNPACKED)
+    data = inflating.decompress(packed, most)
     _require(_PACKED, inflating.eof)
     return load(data)
 
@@ -206,20 +239,24 @@ def build_sketch(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Sketc
         _require(prefix, (shared.sum(-1) <= numel[:, None, None]).all())
         return OverlapCounts(numel, None, shared)
 
+    is_profile = header["format"] == PROFILE_FORMAT
+    entries = tuple(map(TensorEntry, header["tensors"], map(int, numel)))
+    groups = len({entry.layer for entry in entries}) if is_profile else tensors
     is_mixed = any(name.startswith("rounded.") for name in arrays)
     return Sketch(
         agents=tuple(header["agents"]),
-        tensors=tuple(map(TensorEntry, header["tensors"], map(int, numel))),
+        tensors=entries,
         counts=counts("counts"),
         magnitudes=arrays["magnitudes"],
         fingerprints=header["fingerprints"],
         sources=header["sources"],
         dtypes=header["dtypes"],
         rounded=counts("rounded") if is_mixed else None,
-        relations=_build_relations(arrays, tensors, n_agents),
+        relations=_build_relations(arrays, groups, n_agents),
         steps=_build_steps(arrays, header.get("layers", []), n_agents),
         energies=_build_energies(arrays, n_agents),
         warnings=tuple(header["warnings"]),
+        is_profile=is_profile,
     )
 
 

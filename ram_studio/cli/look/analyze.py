@@ -39,8 +39,9 @@ def analyze(
 ) -> None:
     """Count densities and overlaps in one pass over the checkpoints, and keep them as a sketch.
 
-    Weights of Hub ids that are not in the cache are read from the Hub and not stored here. With --plan
-    and --part only the tensors of one part are counted; `sketch add` adds them up.
+    Weights of Hub ids that are not in the cache are read from the Hub and not stored here.
+
+    With --plan and --part only the tensors of one part are counted; `sketch add` adds them up.
     """
     if plan is not None or part is not None:
         options.refuse_beside_plan(base=base, agent=agent)

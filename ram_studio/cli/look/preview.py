@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +13,9 @@ from ram_studio.cli.look.counts import print_agents, print_counts, with_relation
 
 
 def preview(
-    sketch: Annotated[Path, typer.Argument(help="A file that analyze wrote.")],
+    sketch: Annotated[
+        str, typer.Argument(help="A file that analyze or sketch profile wrote, or a Hub id of one.")
+    ],
     epsilon: Annotated[
         float, typer.Option(help="Threshold of change; snaps to the ladder.")
     ] = 1e-5,
@@ -27,9 +28,9 @@ def preview(
 ) -> None:
     """Show rho and lambda at any settings, from a sketch, without reading the checkpoints."""
     from ram_studio.algorithm.ladder import LADDER, ladder_index, snap
-    from ram_studio.checkpoints.record.sketch_file import load_sketch
+    from ram_studio.checkpoints.hub.sketches import find_sketch
 
-    loaded = load_sketch(sketch)
+    loaded = find_sketch(sketch)
     if agents is not None:
         loaded = loaded.select([name.strip() for name in agents.split(",")])
     point = snap(epsilon)

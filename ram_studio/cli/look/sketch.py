@@ -1,4 +1,4 @@
-"""``ram-studio sketch add``."""
+"""``ram-studio sketch add|profile``."""
 
 from __future__ import annotations
 
@@ -12,15 +12,10 @@ from ram_studio.cli import options
 
 commands = typer.Typer(
     name="sketch",
-    help="Put the sketches of a plan's parts together.",
+    help="Put the sketches of a plan's parts together, or make a sketch small to pass on.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-
-@commands.callback()
-def _sketch() -> None:
-    """Keep `add` a command of its own: Typer would make a single one the group itself."""
 
 
 @commands.command("add")
@@ -46,3 +41,23 @@ def add(
         print(f"{out} holds {parts_text(added.parts, added.of)}; add what is missing to it.")
     else:
         print(f"{out} is the sketch of the whole model. Next: ram-studio merge --plan --part")
+
+
+@commands.command("profile")
+def profile(
+    file: Annotated[Path, typer.Argument(help="What `analyze --sketch` wrote.")],
+    out: Annotated[Path, typer.Option(help="File to write (safetensors).")],
+    as_json: options.Json = False,
+) -> None:
+    """Make a sketch small enough to share: for `preview` and the app, without any weights.
+
+    Counts of each tensor stay exact; magnitudes, signs and cosines are kept by layer.
+    """
+    from ram_studio.checkpoints.read.describe import shown_bytes
+    from ram_studio.checkpoints.record.sketch_file import load_sketch, save_profile
+
+    nbytes = save_profile(load_sketch(file), out).stat().st_size
+    if as_json:
+        print(json.dumps({"profile": str(out), "nbytes": nbytes}))
+    else:
+        print(f"{out} takes {shown_bytes(nbytes)}. It opens in the app; see ram-studio preview.")

@@ -216,7 +216,7 @@ def _missing(
     from_counts = needs - {Need.FISHER}
     if from_counts and sketch is None:
         return "It needs counts over the whole model; analyze first, and give the sketch."
-    if Need.MAGNITUDE_RATIOS in needs and sketch is not None and sketch.relations is None:
+    if Need.MAGNITUDE_RATIOS in needs and sketch and not sketch.has_magnitudes:
         return "It needs sums of |tau|, which this sketch does not hold; analyze again."
     if Need.MAGNITUDES in needs and settings.scope == "tensor":
         return (

@@ -153,7 +153,7 @@ class Answers:
             for need in METHODS[recipe.method].needs(make_settings(recipe.method, recipe.settings))
         }
         given, by_magnitude = self._setup.sketch, Need.MAGNITUDE_RATIOS in needs
-        if given is not None and not (by_magnitude and given.relations is None):
+        if given is not None and not (by_magnitude and not given.has_magnitudes):
             return given
         if not needs & {Need.RATIOS, Need.MAGNITUDES}:
             return None

@@ -1,0 +1,111 @@
+"""Opening a sketch that was made elsewhere, without any models: Tune alone, in a second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from ram_studio.app import templates
+from ram_studio.app.boxes import html
+from ram_studio.app.jobs import LIGHT, NEED_MODELS, Updates
+from ram_studio.app.session import Loaded
+from ram_studio.app.settings import Settings
+from ram_studio.app.shared import Shared
+from ram_studio.checkpoints.hub.rights import acting_as
+from ram_studio.checkpoints.hub.sketches import open_sketch, read_foreign
+from ram_studio.checkpoints.read.checkpoint import split_hub_id
+from ram_studio.errors import RamStudioError, SettingsError
+
+
+def build(shared: Shared) -> None:
+    """Lay out a box for a path or Hub id, and an upload."""
+    is_private = shared.settings.is_private
+    where = "file or Hub id" if is_private else "Hub id"
+    kind = "sketch or profile" if is_private else "profile"
+    with gr.Row(elem_classes="actions"):
+        source = gr.Textbox(
+            label=f"A {kind} without models · {where}",
+            max_lines=1,
+            max_length=4096,
+            elem_id="sketch-source",
+        )
+        opened = gr.Button("Open the sketch", elem_id="open-sketch", scale=0, min_width=160)
+        upload = gr.UploadButton(
+            "Upload one", file_types=[".safetensors"], elem_id="upload-sketch", size="sm", scale=0
+        )
+    status = html(elem_id="sketch-status")
+    target = gr.Textbox(visible=False)
+
+    def load(loaded: Loaded, request: gr.Request) -> Updates:
+        session = shared.session(request)
+        if session.job is not None:
+            session.job.stop()
+        session.load(loaded)
+        said = f"{loaded.title} is open in Tune. {NEED_MODELS}"
+        return {
+            status: templates.callout(said, "warn"),
+            target: "tune",
+            **shared.loaded.updates(session),
+        }
+
+    def from_source(text: str, request: gr.Request) -> Updates:
+        try:
+            with acting_as(shared.session(request).token):
+                return load(sketch_at(text, shared.settings), request)
+        except RamStudioError as error:
+            return {status: templates.callout(str(error), "bad"), target: ""}
+
+    def from_upload(path: str, request: gr.Request) -> Updates:
+        try:
+            return load(uploaded(path, shared.settings), request)
+        except RamStudioError as error:
+            return {status: templates.callout(str(error), "bad"), target: ""}
+
+    def wire() -> None:
+        outputs = [status, target, *shared.loaded.components]
+        for event, handler, given in (
+            (opened.click, from_source, source),
+            (source.submit, from_source, source),
+            (upload.upload, from_upload, upload),
+        ):
+            event(handler, given, outputs, **LIGHT).then(
+                fn=None, inputs=target, js="(step) => { window.RAM.open(step); }"
+            )
+
+    shared.when_built(wire)
+
+
+def sketch_at(text: str, settings: Settings) -> Loaded:
+    """Return what is loaded of a sketch that a visitor named.
+
+    Raises: SettingsError with what to enter; SketchError, HubError, CheckpointError.
+    """
+    source = text.strip()
+    if not source:
+        raise SettingsError("Name a sketch: a file that `ram-studio analyze` wrote, or a Hub id.")
+    if settings.is_public and (split_hub_id(source) is None or Path(source).exists()):
+        raise SettingsError(
+            f"{source[:120]!r} is not a Hub id (owner/name). This public app opens no files here; "
+            "upload a profile instead."
+        )
+    return _loaded(Path(source).name, open_sketch(source, only_profiles=settings.is_public))
+
+
+def uploaded(path: str, settings: Settings) -> Loaded:
+    """Return what is loaded of an uploaded sketch; the folder of the upload is not told.
+
+    Raises: SketchError.
+    """
+    file = Path(path)
+    try:
+        return _loaded(file.name, read_foreign(file, only_profiles=settings.is_public))
+    except RamStudioError as error:
+        raise SettingsError(str(error).replace(str(file), file.name)) from error
+
+
+def _loaded(title: str, sketch: Any) -> Loaded:
+    sources = {name: sketch.sources.get(name, "") for name in ("base", *sketch.agents)}
+    base = sources.pop("base")
+    return Loaded(title[:80], None, base, sources, sketch, is_sketch_only=True)

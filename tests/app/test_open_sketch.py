@@ -1,0 +1,103 @@
+"""A sketch opened without models: from a file, an upload or the Hub, and what is not possible then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from loopback_hub import LoopbackHub, serving
+
+from ram_studio.app.check.work import candidates
+from ram_studio.app.load.opened import open_loaded
+from ram_studio.app.load.sketch_panel import sketch_at, uploaded
+from ram_studio.app.session import Session
+from ram_studio.app.settings import Settings
+from ram_studio.app.tune.profile import build_profile
+from ram_studio.checkpoints.record.sketch_file import load_sketch, save_profile, save_sketch
+from ram_studio.errors import HubError, RamStudioError, SettingsError, SketchError
+from ram_studio.resources import asset_path
+
+PRIVATE, SPACE = Settings(), Settings(is_space=True)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
+    with serving() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.address)
+        yield server
+    huggingface_hub.close_session()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with the profile of the example in it."""
+    folder = tmp_path_factory.mktemp("repository")
+    sketch = load_sketch(asset_path("example", "sketch.safetensors"))
+    save_profile(sketch, folder / "profile.safetensors")
+    (folder / "README.md").write_text("A profile.")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["", "datasets/"])
+def test_a_profile_opens_from_a_repository(hub: LoopbackHub, folder: Path, kind: str) -> None:
+    hub.add(f"{kind}lab/profiles", folder)
+    loaded = sketch_at("lab/profiles", SPACE)
+    assert loaded.is_sketch_only
+    assert build_profile(loaded.sketch)["agents"] == ["coding", "tool", "memory"]
+    assert [file for file, _ in hub.downloads()] == ["profile.safetensors"]
+
+
+def test_a_repository_without_one_sketch_is_told(
+    hub: LoopbackHub, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "model.safetensors").write_bytes(b"x")
+    hub.add("lab/empty", tmp_path / "empty")
+    with pytest.raises(HubError, match="lab/empty holds none of the files"):
+        sketch_at("lab/empty", PRIVATE)
+    with pytest.raises(HubError, match="is not on"):
+        sketch_at("lab/nothing", PRIVATE)
+
+
+def test_a_file_opens_in_a_private_app_only(folder: Path) -> None:
+    file = folder / "profile.safetensors"
+    assert sketch_at(str(file), PRIVATE).title == "profile.safetensors"
+    with pytest.raises(SettingsError, match="not a Hub id"):
+        sketch_at(str(file), SPACE)
+    with pytest.raises(SettingsError, match="Name a sketch"):
+        sketch_at("  ", PRIVATE)
+
+
+def test_strangers_upload_profiles_only(folder: Path, tmp_path: Path) -> None:
+    assert uploaded(str(folder / "profile.safetensors"), SPACE).is_sketch_only
+    whole = asset_path("example", "sketch.safetensors")
+    assert uploaded(str(whole), PRIVATE).is_sketch_only
+    with pytest.raises(RamStudioError, match="only profiles are opened") as caught:
+        uploaded(str(whole), SPACE)
+    assert str(whole.parent) not in str(caught.value), "no place of this machine"
+    (tmp_path / "large.safetensors").write_bytes(bytes(4_000_001))
+    with pytest.raises(RamStudioError, match=r"at most 4\.00 MB"):
+        uploaded(str(tmp_path / "large.safetensors"), SPACE)
+
+
+def test_made_up_names_are_refused(tmp_path: Path) -> None:
+    sketch = load_sketch(asset_path("example", "sketch.safetensors"))
+    for change in ({"agents": ("a/b", "c", "d")}, {"warnings": ("line\nbreak",)}):
+        file = save_sketch(replace(sketch, **change), tmp_path / "sketch")
+        with pytest.raises(SketchError, match="damaged or made up"):
+            sketch_at(str(file), PRIVATE)
+
+
+def test_what_needs_models_says_so(folder: Path, tmp_path: Path) -> None:
+    loaded = sketch_at(str(folder / "profile.safetensors"), PRIVATE)
+    with pytest.raises(SettingsError, match="need the models themselves"):
+        open_loaded(loaded)
+    session = Session("key", tmp_path)
+    session.load(loaded)
+    assert candidates(session) == {}
+    assert json.dumps(build_profile(loaded.sketch))

@@ -1,0 +1,100 @@
+"""Profiles: a sketch made small enough to pass on, the same to look at."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from ram_studio.algorithm.meters.profile import client_profile
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.checkpoints.record.sketch_file import load_sketch, save_profile, save_sketch
+from ram_studio.errors import SketchError
+from ram_studio.resources import asset_path
+
+
+@pytest.fixture(scope="module")
+def whole() -> Sketch:
+    return load_sketch(asset_path("example", "sketch.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def file(whole: Sketch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_profile(whole, tmp_path_factory.mktemp("profile") / "p.safetensors")
+
+
+def test_a_profile_shows_what_the_sketch_shows(whole: Sketch, file: Path) -> None:
+    small = load_sketch(file)
+    assert small.is_profile
+    assert file.stat().st_size < asset_path("example", "sketch.safetensors").stat().st_size
+    for by in ("tensor", "module"):
+        expected, found = whole.preview(by=by), small.preview(by=by)
+        for group in expected["groups"].values():
+            for agent in group["agents"].values():
+                del agent["rho_m"]  # ratios by magnitude are kept by layer
+        assert found["groups"] == expected["groups"]
+    found, expected = small.preview(by="layer"), whole.preview(by="layer")
+    assert close(found, expected)
+    assert close(client_profile(small), client_profile(whole))
+
+
+def close(one: object, other: object) -> bool:
+    """Compare nested values: whole numbers and words exactly, others to five digits."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(close(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(close, one, other))
+    if isinstance(one, float) and isinstance(other, float | int):
+        return bool(np.isclose(one, other, rtol=1e-5, atol=1e-12, equal_nan=True))
+    return one == other
+
+
+def test_what_a_profile_does_not_hold_is_said(file: Path) -> None:
+    small = load_sketch(file)
+    with pytest.raises(SketchError, match="by layer, not by tensor; take the whole sketch"):
+        small.grouped_relations("tensor")
+    assert not small.has_magnitudes
+
+
+def test_a_profile_saved_again_is_the_same_file(file: Path, tmp_path: Path) -> None:
+    again = save_sketch(load_sketch(file), tmp_path / "again")
+    assert again.read_bytes() == file.read_bytes()
+
+
+def header_of(file: Path) -> dict:
+    with safe_open(file, framework="np") as opened:
+        return json.loads(opened.metadata()["ram_studio_sketch"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"blake3": "0" * 64},
+        {"format": 3},
+        {"format": 99},
+        {"agents": ["one"]},
+        {"tensors": ["w"]},
+        {"ladder": [0.0]},
+    ],
+    ids=str,
+)
+def test_a_changed_profile_is_refused(file: Path, tmp_path: Path, change: dict) -> None:
+    header = header_of(file) | change
+    save_file(load_file(file), tmp_path / "p", {"ram_studio_sketch": json.dumps(header)})
+    with pytest.raises(SketchError):
+        load_sketch(tmp_path / "p")
+
+
+def test_damaged_bytes_and_other_files_are_refused(file: Path, tmp_path: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 1
+    other = struct.pack("<Q", 2) + b"{}"
+    for content in (bytes(data), bytes(data[:-10]), other, b"\x80\x04pickle", b""):
+        (tmp_path / "p").write_bytes(content)
+        with pytest.raises(SketchError):
+            load_sketch(tmp_path / "p")
