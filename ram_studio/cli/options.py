@@ -23,6 +23,10 @@ Plan = Annotated[
     Path | None, typer.Option(help="Work on one part of this plan (see `ram-studio plan`).")
 ]
 Part = Annotated[int | None, typer.Option(help="Which part of the plan, from 1.")]
+Ray = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Work on this Ray cluster, in parts; local: Ray here."),
+]
 MaxShardSize = Annotated[str, typer.Option(help="Most data in one file, as 5GB.")]
 Hash = Annotated[
     bool, typer.Option("--hash/--no-hash", help="Keep a hash of every source file in the passport.")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ram_studio.cli import options
 from ram_studio.cli.look.counts import print_counts, with_relations
 from ram_studio.cli.merge import parts as part_command
+
+if TYPE_CHECKING:
+    from ram_studio.engine.passes.driver import RunKeywords
 
 
 def analyze(
@@ -35,6 +38,7 @@ def analyze(
         bool,
         typer.Option(help="Download the models of Hub ids too, instead of reading them there."),
     ] = False,
+    ray: options.Ray = None,
     as_json: options.Json = False,
 ) -> None:
     """Count densities and overlaps in one pass over the checkpoints, and keep them as a sketch.
@@ -44,7 +48,7 @@ def analyze(
     With --plan and --part only the tensors of one part are counted; `sketch add` adds them up.
     """
     if plan is not None or part is not None:
-        options.refuse_beside_plan(base=base, agent=agent)
+        options.refuse_beside_plan(base=base, agent=agent, ray=ray)
         how = {"device": device, "threads": threads, "relations": relations}
         return part_command.analyze(*options.require_part(plan, part), sketch, how, as_json)
     from ram_studio.checkpoints.fit.storage_report import storage_report
@@ -60,11 +64,17 @@ def analyze(
             agents,
             **options.policies(missing, extra, rows),
             on_download=on_download,
-            stream=not download,
+            stream=not download and ray is None,
         )
-        result = analyze_report(
-            fit, device=device, threads=threads, relations=relations, on_progress=on_progress
-        )
+        run: RunKeywords = {"device": device, "threads": threads, "on_progress": on_progress}
+        if ray is None:
+            result = analyze_report(fit, relations=relations, **run)
+        else:
+            from ram_studio.engine.parts.on_ray import analyze_on_ray
+
+            policies = options.policies(missing, extra, rows)
+            recipe = options.parse_recipe(base, agent, "analyze", **policies)
+            result = analyze_on_ray(recipe, ray, run, relations=relations)
     storage = storage_report(fit, result)
     if sketch is not None:
         save_sketch(result, sketch)

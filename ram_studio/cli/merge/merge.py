@@ -15,6 +15,7 @@ from ram_studio.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
     from ram_studio.checkpoints.record.recipe import Recipe
+    from ram_studio.engine.passes.driver import RunKeywords
 
 
 def merge(
@@ -66,6 +67,7 @@ def merge(
             "without --sketch.",
         ),
     ] = False,
+    ray: options.Ray = None,
     as_json: options.Json = False,
 ) -> None:
     """Merge agents into one checkpoint, by a recipe or by options (options win over the recipe).
@@ -89,29 +91,47 @@ def merge(
         "tokenizer": like,
         "other_base": "accept" if yes_other_base else None,
     }
+    shared = {"epsilon": epsilon, "r": r, "alpha": alpha}
     if plan is not None or part is not None:
         named = given | {"recipe": recipe, "base": base, "agent": agent, "set": settings}
-        options.refuse_beside_plan(**named, preset=preset, epsilon=epsilon, r=r, alpha=alpha)
+        options.refuse_beside_plan(**named, **shared, preset=preset, ray=ray, stream=stream or None)
         how = {"device": device, "threads": threads}
         return parts.merge(*options.require_part(plan, part), out, sketch, how, as_json)
-    shared = {"epsilon": epsilon, "r": r, "alpha": alpha}
+    if ray is not None and stream:
+        raise typer.BadParameter("parts read models that are downloaded", param_hint="--stream")
     own = _preset(preset) | options.parse_pairs(settings, "set KEY=VALUE")
     chosen = _recipe(recipe, base, agent, given, shared, own)
     shard_bytes = options.parse_size(max_shard_size)
     loaded = None if sketch is None else load_sketch(sketch)
     with progress_bars(quiet=as_json) as (on_progress, on_download):
-        result = run(
-            chosen,
-            out,
-            sketch=loaded,
-            device=device,
-            threads=threads,
-            max_shard_bytes=shard_bytes,
-            hash_sources=hash_sources,
-            on_progress=on_progress,
-            on_download=on_download,
-            stream=stream,
-        )
+        passes: RunKeywords = {
+            "device": device,
+            "threads": threads,
+            "on_progress": on_progress,
+        }
+        if ray is None:
+            result = run(
+                chosen,
+                out,
+                sketch=loaded,
+                max_shard_bytes=shard_bytes,
+                hash_sources=hash_sources,
+                on_download=on_download,
+                stream=stream,
+                **passes,
+            )
+        else:
+            from ram_studio.engine.parts.on_ray import merge_on_ray
+
+            result = merge_on_ray(
+                chosen,
+                out,
+                ray,
+                passes,
+                sketch=loaded,
+                max_shard_bytes=shard_bytes,
+                hash_sources=hash_sources,
+            )
     report(result, as_json)
 
 

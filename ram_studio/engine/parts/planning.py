@@ -31,7 +31,7 @@ from ram_studio.errors import PlanError, RamStudioError, SettingsError, Stopped
 
 def make_plan(
     recipe: Recipe,
-    parts: int,
+    parts: int | None = None,
     *,
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
     hash_sources: bool = True,
@@ -44,12 +44,13 @@ def make_plan(
     merge. There may be more parts than shards; the last ones have nothing to do then.
 
     Args:
+        parts: as many as the output has files when left out.
         max_shard_bytes, hash_sources, on_download: as for ``merge``.
 
     Raises: SettingsError for fewer parts than one, and for a method that cannot be merged in parts;
     what ``merge`` raises before its work.
     """
-    if parts < 1:
+    if parts is not None and parts < 1:
         raise SettingsError(f"parts is {parts}; give at least 1.")
     report = _load(recipe, on_download, cancel)
     if recipe.other_base == "refuse":
@@ -57,7 +58,7 @@ def make_plan(
     job = MergeJob(report, recipe)
     _refuse_indivisible(job)
     shards = _shards_of(job, max_shard_bytes)
-    runs = cut([shard.file_size for shard in shards], parts)
+    runs = cut([shard.file_size for shard in shards], parts or len(shards))
     chosen = [[shards[i] for i in run] for run in runs]
     hashed = _dealt_files(report, chosen) if hash_sources else [{} for _ in chosen]
     return PartPlan(

@@ -1,0 +1,192 @@
+"""A merge's parts as tasks of Ray. Sketches go through its object store, weights never do."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ram_studio.algorithm.methods import Need, get_method, make_settings
+from ram_studio.algorithm.partial import PartialSketch, add_partial
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.checkpoints.record.part_plan import PartPlan
+from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.checkpoints.write.writer import DEFAULT_MAX_SHARD_BYTES
+from ram_studio.engine.events import CancelToken, Progress
+from ram_studio.engine.merge import MergeResult
+from ram_studio.engine.parts.finishing import finish
+from ram_studio.engine.parts.planning import make_plan
+from ram_studio.engine.parts.ray_cluster import (
+    alive_nodes,
+    connected,
+    cores_of_a_node,
+    gather,
+    task_options,
+)
+from ram_studio.engine.parts.steps import PartResult, analyze_part, merge_part
+from ram_studio.engine.passes.driver import RunKeywords
+
+PARTS_PER_NODE = 4
+"""So that a node that is done early, or a part that begins anew, holds up little."""
+
+_TELL_SECONDS = 0.5
+
+
+def analyze_on_ray(
+    recipe: Recipe,
+    address: str,
+    run: RunKeywords,
+    *,
+    relations: bool = True,
+) -> Sketch:
+    """Return the sketch of a recipe's checkpoints, counted in parts on Ray; see ``analyze``.
+
+    Args: address: of a cluster, or "local"; run: see RunKeywords; a GPU is used where it is asked
+        for by name.
+
+    Raises: SettingsError for Ray that is not there; what ``analyze_part`` raises.
+    """
+    recipe = recipe.model_copy(update={"other_base": "accept"})  # looking is free
+    with connected(address) as ray:
+        parts = PARTS_PER_NODE * alive_nodes(ray)
+        whole = make_plan(recipe, 1, hash_sources=False)
+        # These shards are never written: as many of them as parts, and a few to balance with.
+        size = max(1, whole.parts[0].nbytes // (4 * parts))
+        plan = make_plan(recipe, parts, max_shard_bytes=size, hash_sources=False)
+        return _sketch(ray, plan, run, relations)
+
+
+def merge_on_ray(
+    recipe: Recipe,
+    out: str | Path,
+    address: str,
+    run: RunKeywords,
+    *,
+    sketch: Sketch | None = None,
+    max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
+    hash_sources: bool = True,
+) -> MergeResult:
+    """Merge in parts on Ray into a folder that all nodes see; see ``merge`` and ``merge_part``.
+
+    Every file of the output is a part. Those that were done before it failed or was stopped are
+    kept in the folder, and not done again.
+
+    Args: address: of a cluster, or "local"; the others as for ``merge``.
+
+    Raises: SettingsError for Ray that is not there; what ``merge_part`` and ``finish`` raise.
+    """
+    start = time.monotonic()
+    out = Path(out).absolute()
+    with connected(address) as ray:
+        plan = make_plan(recipe, max_shard_bytes=max_shard_bytes, hash_sources=hash_sources)
+        needs = get_method(recipe.method).needs(make_settings(recipe.method, recipe.settings))
+        if sketch is None and needs & {Need.RATIOS, Need.MAGNITUDES}:
+            sketch = _sketch(ray, plan, run, relations=Need.MAGNITUDE_RATIOS in needs)
+        _Parts(ray, plan, run, "merge").work(_merge, str(out), ray.put(sketch))
+    own: RunKeywords = {"on_progress": run.get("on_progress"), "cancel": run.get("cancel")}
+    result = finish(plan, out, **own)
+    return replace(result, seconds=time.monotonic() - start)
+
+
+def _sketch(ray: Any, plan: PartPlan, run: RunKeywords, relations: bool) -> Sketch:
+    found = _Parts(ray, plan, run, "analyze").work(_analyze, relations)
+    return add_partial(found).whole()
+
+
+def _analyze(plan: PartPlan, part: int, relations: bool, **run: Any) -> PartialSketch:
+    return analyze_part(plan, part, relations=relations, **run)
+
+
+def _merge(plan: PartPlan, part: int, out: str, sketch: Sketch | None, **run: Any) -> PartResult:
+    return merge_part(plan, part, out, sketch=sketch, **run)
+
+
+class _Watch:
+    """An actor that hears from tasks how far they are."""
+
+    def __init__(self) -> None:
+        self._fractions: dict[int, float] = {}
+
+    def tell(self, part: int, fraction: float) -> None:
+        """Take note of a part's progress."""
+        self._fractions[part] = fraction
+
+    def read(self) -> dict[int, float]:
+        """Return the share that is done of each part that was begun."""
+        return self._fractions
+
+
+def _in_worker(
+    watch: Any, work: Callable, device: str, threads: int, plan: PartPlan, part: int, *args: Any
+) -> Any:
+    """Do one part's work, telling the watch now and then."""
+    told = 0.0
+
+    def tell(progress: Progress) -> None:
+        nonlocal told
+        if watch is not None and time.monotonic() - told > _TELL_SECONDS:
+            told = time.monotonic()
+            watch.tell.remote(part, progress.fraction)
+
+    return work(plan, part, *args, device=device, threads=threads, on_progress=tell)
+
+
+class _Parts:
+    """All parts of a plan, worked on by Ray."""
+
+    def __init__(self, ray: Any, plan: PartPlan, run: RunKeywords, stage: str) -> None:
+        self._ray = ray
+        self._plan = plan
+        self._stage = stage
+        self._on_progress = run.get("on_progress")
+        self._cancel = run.get("cancel") or CancelToken()
+        # Ray hides GPUs from tasks that ask for none: they are used where they are asked for.
+        self._device = "cpu" if run.get("device", "auto") == "auto" else run["device"]
+        self._threads = run.get("threads") or cores_of_a_node(ray)
+        self._start = time.monotonic()
+        self._watch: Any = None
+        self._told = 0.0
+
+    def work(self, work: Callable, *args: Any) -> list[Any]:
+        """Return what ``work(plan, part, *args, **run)`` returns for every part, in order."""
+        ray = self._ray
+        if self._on_progress is not None:
+            # Beside the driver: then it does not die with a node that works.
+            near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+                ray.get_runtime_context().get_node_id(), soft=True
+            )
+            actor = ray.remote(num_cpus=0, scheduling_strategy=near)(_Watch)
+            self._watch = actor.remote()
+        task = ray.remote(**task_options(self._device, self._threads))(_in_worker)
+        how = (self._watch, work, self._device, self._threads, self._plan)
+        tasks = {
+            task.remote(*how, part.part, *args): self._plan.text(part.part)
+            for part in self._plan.parts
+        }
+        return gather(ray, tasks, self._poll)
+
+    def _poll(self) -> None:
+        self._cancel.raise_if_cancelled()
+        if self._on_progress is None or time.monotonic() - self._told < _TELL_SECONDS:
+            return
+        self._told = time.monotonic()
+        with contextlib.suppress(self._ray.exceptions.RayError):
+            shares = self._ray.get(self._watch.read.remote(), timeout=_TELL_SECONDS)
+            parts = self._plan.parts
+            done = sum(int(shares.get(part.part, 0.0) * part.nbytes) for part in parts)
+            seconds = time.monotonic() - self._start
+            total = sum(part.nbytes for part in parts)
+            self._on_progress(
+                Progress(
+                    self._stage,
+                    f"part {max(shares, default=0)}",
+                    len(shares),
+                    len(parts),
+                    done,
+                    total,
+                    seconds,
+                )
+            )

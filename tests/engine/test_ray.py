@@ -1,0 +1,175 @@
+"""Parts on a real Ray of two nodes: the same bytes, and workers that die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_zoo import Zoo, contents, make_zoo
+from typer.testing import CliRunner
+
+from ram_studio.checkpoints.record.sketch_file import save_sketch
+from ram_studio.checkpoints.write.shard_writer import ShardWriter
+from ram_studio.cli.main import commands
+from ram_studio.engine.analyse import analyze
+from ram_studio.engine.events import CancelToken
+from ram_studio.engine.merge import merge
+from ram_studio.engine.parts import on_ray, ray_cluster
+from ram_studio.engine.parts.on_ray import analyze_on_ray, merge_on_ray
+from ram_studio.engine.parts.planning import make_plan
+from ram_studio.engine.parts.steps import PartResult, merge_part
+from ram_studio.errors import CheckpointError, SettingsError, Stopped
+
+ray = pytest.importorskip("ray", reason="make test-ray installs Ray")
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+RUN = {"device": "cpu", "threads": 1}
+SHARD = 500
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[str]:
+    """Two nodes of Ray on this machine; the address."""
+    from ray.cluster_utils import Cluster
+
+    store = {"object_store_memory": 80 << 20}
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, **store}
+    )
+    cluster.add_node(num_cpus=1, **store)
+    ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+    yield cluster.address
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
+    return make_zoo(tmp_path_factory.mktemp("zoo"), 2, seed=3)
+
+
+def test_two_nodes_merge_to_the_bytes_of_one_process(nodes, zoo, tmp_path):
+    seen = []
+    merge(zoo.recipe(), tmp_path / "one", max_shard_bytes=SHARD, **RUN)
+    told = RUN | {"on_progress": seen.append}
+    result = merge_on_ray(zoo.recipe(), tmp_path / "ray", nodes, told, max_shard_bytes=SHARD)
+    assert contents(tmp_path / "ray") == contents(tmp_path / "one")
+    assert result.bytes_written == sum(
+        p.stat().st_size for p in (tmp_path / "ray").glob("*.safetensors")
+    )
+    assert seen[-1].stage == "check"
+
+
+def test_the_command_line_merges_and_counts_on_ray(nodes, zoo, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAM_STUDIO_HOME", str(tmp_path / "home"))
+    agents = [x for name, path in zoo.agent_paths.items() for x in ("--agent", f"{name}={path}")]
+    models = ["--base", str(zoo.base_path), *agents]
+
+    def run(*arguments: object) -> None:
+        done = CliRunner().invoke(commands, [*map(str, arguments), *models, "--json"])
+        assert done.exit_code == 0, done.output
+
+    for where in ((), ("--ray", nodes)):
+        run("merge", "--out", tmp_path / f"out{len(where)}", "--max-shard-size", SHARD, *where)
+        run("analyze", "--sketch", tmp_path / f"sketch{len(where)}", *where)
+    assert contents(tmp_path / "out2") == contents(tmp_path / "out0")
+    assert (tmp_path / "sketch2").read_bytes() == (tmp_path / "sketch0").read_bytes()
+
+
+def test_two_nodes_count_the_sketch_of_one_process(nodes, zoo, tmp_path):
+    one = save_sketch(analyze(zoo.base_path, zoo.agent_paths, **RUN), tmp_path / "one")
+    both = save_sketch(analyze_on_ray(zoo.recipe(), nodes, RUN), tmp_path / "both")
+    assert both.read_bytes() == one.read_bytes()
+
+
+class Killed:
+    """Merges a part; the worker that does part 2 first is killed in the middle of its writing."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __call__(self, plan: Any, part: int, out: str, sketch: Any, **run: Any) -> PartResult:
+        if part == 2 and not self.mark.exists():
+            self.mark.touch()
+            write = ShardWriter.write
+
+            def fatal(self: ShardWriter, *piece: Any) -> None:
+                write(self, *piece)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            ShardWriter.write = fatal
+        elif part == 2:
+            self.mark.with_name("again").touch()
+        return merge_part(plan, part, out, sketch=sketch, **run)
+
+
+def test_a_part_whose_worker_is_killed_begins_anew(nodes, zoo, tmp_path, monkeypatch):
+    merge(zoo.recipe(), tmp_path / "one", max_shard_bytes=SHARD, **RUN)
+    # Workers know this file by name only: what is sent must say itself how it is made.
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    monkeypatch.setattr(on_ray, "_merge", Killed(tmp_path / "mark"))
+    merge_on_ray(zoo.recipe(), tmp_path / "ray", nodes, RUN, max_shard_bytes=SHARD)
+    assert (tmp_path / "again").exists()
+    assert contents(tmp_path / "ray") == contents(tmp_path / "one")
+
+
+def test_stopping_leaves_what_is_done_and_the_rest_can_follow(nodes, zoo, tmp_path):
+    out, cancel = tmp_path / "ray", CancelToken()
+    plan = make_plan(zoo.recipe(), max_shard_bytes=SHARD)
+    sketch = analyze(zoo.base_path, zoo.agent_paths, **RUN)
+    merge_part(plan, 1, out, sketch=sketch, **RUN)
+    cancel.cancel()
+    asked = {"sketch": sketch, "max_shard_bytes": SHARD}
+    with pytest.raises(Stopped):
+        merge_on_ray(zoo.recipe(), out, nodes, RUN | {"cancel": cancel}, **asked)
+    merge_on_ray(zoo.recipe(), out, nodes, RUN, **asked)
+    merge(zoo.recipe(), tmp_path / "one", max_shard_bytes=SHARD, **RUN)
+    assert contents(out) == contents(tmp_path / "one")
+
+
+def test_an_error_of_a_part_is_told_as_it_is(nodes, tmp_path):
+    made = make_zoo(tmp_path / "zoo", 2, copied=False)
+    shard = made.folder / "agent1" / "model.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[-16:] = b"\xff" * 16  # NaN, in the last tensor of the file
+    shard.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"^Part \d of 8: .*NaN"):
+        analyze_on_ray(made.recipe(), nodes, RUN)
+
+
+def test_a_task_that_dies_again_and_again_is_told(nodes):
+    @ray.remote(max_retries=0)
+    def die() -> None:
+        os._exit(1)
+
+    with pytest.raises(SettingsError, match="Part 1 of 1: its worker died"):
+        ray_cluster.gather(ray, {die.remote(): "part 1 of 1"}, lambda: None)
+
+
+def test_ray_is_imported_only_where_it_is_asked_for():
+    code = (
+        "import sys, ram_studio.cli.main, ram_studio.engine.parts.on_ray\n"
+        "assert 'ray' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_address_without_ray_is_told(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with (
+        pytest.raises(SettingsError, match=r"no Ray at '127.0.0.1:1': .*refused"),
+        ray_cluster.connected("127.0.0.1:1"),
+    ):
+        pass
+
+
+def test_without_ray_the_message_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SettingsError, match=r"ram-studio\[ray\]"), ray_cluster.connected("local"):
+        pass
