@@ -290,7 +290,7 @@ class Endpoints:
                 "dare-ties", "fisher", "wudi", "tsv-m", "iso-c", "ram", "ram+", "ram+s"; a usual
                 seven when left out.
             preset: instead of rows: "r-ablation", "epsilon-ablation", "standard" (every method),
-                "unique-region", "leave-one-out" or "pairwise".
+                "unique-region", "mechanism", "leave-one-out" or "pairwise".
             settings: epsilon, r and alpha of the RAM rows.
             limit: prompts per skill, 1 to 300.
 

@@ -28,6 +28,7 @@ SETTINGS = {
     "dare-ta": {"drop_rate": 0.4},
     "dare-ties": {"drop_rate": 0.3, "density": 0.5},
     "region": {"agent": "agent1", "part": "shared", "scale": 1.3},
+    "two-regions": {"unique_scale": 0.5, "shared_scale": 1.5},
 }
 UNSHOWN = ["fisher", "wudi", "tsv-m", "iso-c"]
 SHOWN = [name for name in METHODS if name not in UNSHOWN]

@@ -70,6 +70,37 @@ def test_unique_and_shared_regions_make_the_whole(tmp_path) -> None:
         merge(recipe_for(*zoo, "region", settings={"agent": "search"}), tmp_path / "out")
 
 
+def test_the_mechanism_goes_from_ram_to_what_sum_and_average_do(tmp_path) -> None:
+    zoo, n = write_zoo(tmp_path / "zoo", 1), len(AGENTS)
+    rows = experiment_recipes("mechanism", recipe_for(*zoo, dtype="float32"))
+    start, overshoot, dilution = rows["RAM"], rows["shared x 3"], rows["unique x 0.3333"]
+    ram, total, mean = (
+        with_method(start, method, values)
+        for method, values in (
+            ("ram", {}),
+            ("task-arithmetic", {"scale": 1.0}),
+            ("task-arithmetic", {"scale": 1 / n}),
+        )
+    )
+    found = []
+    for number, recipe in enumerate((start, ram, overshoot, total, dilution, mean)):
+        merge(recipe, tmp_path / str(number))
+        found.append(flat(tmp_path / str(number)))
+    base, agents = flat(zoo[0]), [flat(path) for path in zoo[1].values()]
+    for name, x in base.items():
+        taus = torch.stack([agent[name].double() - x.double() for agent in agents])
+        changed = taus.abs() > 1e-5
+        # Sum and average have no epsilon: only where no change lies below it are they the same.
+        clear = ((taus == 0) | changed).all(0)
+        by_all, alone = clear & (changed.sum(0) == n), clear & (changed.sum(0) == 1)
+        start, ram, overshoot, total, dilution, mean = (merged[name] for merged in found)
+        assert torch.equal(start, ram)
+        torch.testing.assert_close(overshoot[by_all], total[by_all])
+        assert torch.equal(overshoot[alone], ram[alone])
+        torch.testing.assert_close(dilution[alone], mean[alone])
+        assert torch.equal(dilution[by_all], ram[by_all])
+
+
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
 @pytest.mark.parametrize("agents", [("coding", "tool"), ("coding", "tool", "memory")])
 def test_every_experiment_gives_valid_recipes(name, agents) -> None:
@@ -88,6 +119,7 @@ def test_how_many_rows_an_experiment_has() -> None:
     assert counts["standard"] == 15
     assert counts["unique-region"] == 9
     assert counts["leave-one-out"] == 4
+    assert counts["mechanism"] == 7
     assert counts["pairwise"] == 3
 
 

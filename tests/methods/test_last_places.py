@@ -29,6 +29,7 @@ EVERY = [
     ("ram+m", {}),
     ("region", {"part": "shared", "scale": 0.7}),
     ("region", {"part": "whole"}),
+    ("two-regions", {"unique_scale": 0.3, "shared_scale": 2.0, "epsilon": 1e-3}),
     ("fisher", {"scale": 1.5}),
     ("wudi", {}),  # a tensor that is no linear layer: the mean of all tau
 ]
@@ -79,6 +80,14 @@ def expected(method: str, values: dict, base: np.ndarray, agents: np.ndarray) ->
         factor = reference.scaling(RATIO, method, chosen.get("r", 0.0), chosen.get("alpha", 2.0))
         how = (chosen["epsilon"], (factor,) * n, chosen["shared"])
         return [reference.merged_exactly(x, ys, *how) for x, ys in columns]
+    if method == "two-regions":
+        found = []
+        for x, ys in columns:
+            alone = reference.pattern(x, ys, chosen["epsilon"]).bit_count() == 1
+            ram = reference.merged_exactly(x, ys, chosen["epsilon"], (1.0,) * n)
+            scale = Fraction(chosen["unique_scale" if alone else "shared_scale"])
+            found.append(Fraction(x) + scale * (ram - Fraction(x)))
+        return found
     if method == "region":
         found = []
         for x, ys in columns:
@@ -117,7 +126,7 @@ def test_what_is_stored_is_the_exact_result_to_its_last_place(
     out, on_torch = merge(method, values, base, agents, dtype)
     assert out.tobytes() == on_torch.tobytes()
     wanted = expected(method, values, base, agents)
-    strength = max(1.0, *(abs(v) for k, v in values.items() if k == "scale"), 1.0)
+    strength = max(1.0, *(abs(v) for k, v in values.items() if k.endswith("scale")), 1.0)
     strength /= 1 - values.get("drop_rate", 0.5 if method.startswith("dare") else 0.0)
     for x, ys, want, got in zip(
         base.tolist(), agents.T.tolist(), wanted, rounding.decode(out, dtype).tolist(), strict=True

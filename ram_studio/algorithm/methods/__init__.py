@@ -27,7 +27,7 @@ from ram_studio.algorithm.methods.ram import (
     RAM_PLUS_SOFT,
     RegionRule,
 )
-from ram_studio.algorithm.methods.region import REGION
+from ram_studio.algorithm.methods.region import REGION, TWO_REGIONS
 from ram_studio.algorithm.methods.task_arithmetic import TASK_ARITHMETIC
 from ram_studio.algorithm.methods.ties import TIES
 from ram_studio.algorithm.methods.tsv import TSV
@@ -65,6 +65,7 @@ METHODS: dict[str, Method] = {
         TSV,
         ISO,
         REGION,
+        TWO_REGIONS,
     )
 }
 

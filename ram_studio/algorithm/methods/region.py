@@ -1,4 +1,6 @@
-"""One agent's region alone: the probe behind Fig. 3 of arXiv 2601.13572.
+"""Probes of RAM's two regions: one agent's alone, and both of all agents, each scaled.
+
+`region`, the probe behind Fig. 3 of arXiv 2601.13572:
 
     merged = base + scale * tau_t     in the chosen region of agent t
              base                     elsewhere
@@ -6,6 +8,15 @@
 The regions are RAM's at the same epsilon: unique (only agent t changed the element), shared (others
 too) and whole (both). The others are looked at and left out. At full strength the unique region
 shows what an agent's own elements carry; at scale 1/N what plain averaging leaves of it.
+
+`two-regions`, which shows why one scale for all does not do:
+
+    merged = base + unique_scale * tau_t                         where only agent t changed it
+             base + shared_scale * mean of the active tau        where c >= 2 did
+
+Scales 1 and 1 are RAM. Where all N agents changed an element, the plain sum is shared_scale N and
+the average 1; where one did, the sum is unique_scale 1 and the average 1/N. So a high shared_scale
+overshoots as the sum does, and a low unique_scale dilutes as the average does.
 """
 
 from __future__ import annotations
@@ -16,6 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from ram_studio.algorithm.kernels.rules import Rule, means
 from ram_studio.algorithm.ladder import DEFAULT_EPSILON, float32_threshold
 from ram_studio.algorithm.methods.base import (
     BlockInput,
@@ -100,5 +112,49 @@ REGION = Method(
     needs=lambda settings: frozenset(),
     prepare=_prepare,
     merge_block=merge_block,
+    is_experiment=True,
+)
+
+
+class TwoRegionsSettings(MethodSettings):
+    """Settings of the probe of both regions."""
+
+    unique_scale: Scale = Field(
+        default=1.0, description="Factor on tau where one agent alone changed the element."
+    )
+    shared_scale: Scale = Field(
+        default=1.0, description="Factor on the mean of the active tau elsewhere."
+    )
+    epsilon: Epsilon = DEFAULT_EPSILON
+
+
+@dataclass(frozen=True)
+class ScaledRegions:
+    """Both regions made ready; factors: unique_scale for every tensor and agent."""
+
+    settings: TwoRegionsSettings
+    factors: np.ndarray
+
+
+def _prepare_both(settings: TwoRegionsSettings, facts: Facts) -> ScaledRegions:
+    return ScaledRegions(settings, facts.uniform_factors(settings.unique_scale))
+
+
+def rule_of(prepared: ScaledRegions, tensor: int, name: str) -> Rule:
+    """Return a tensor's rule."""
+    settings, n = prepared.settings, prepared.factors.shape[1]
+    epsilon = float(float32_threshold(settings.epsilon))
+    return Rule(epsilon, (settings.unique_scale,) * n, means(n, settings.shared_scale))
+
+
+TWO_REGIONS = Method(
+    name="two-regions",
+    title="Both regions, each scaled",
+    formula="unique: unique_scale * tau_t; shared: shared_scale * mean of the active tau",
+    source="ours",
+    settings=TwoRegionsSettings,
+    needs=lambda settings: frozenset(),
+    prepare=_prepare_both,
+    rule=rule_of,
     is_experiment=True,
 )

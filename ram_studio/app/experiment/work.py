@@ -68,6 +68,7 @@ PRESETS = (
     "epsilon-ablation",
     "standard",
     "unique-region",
+    "mechanism",
     "leave-one-out",
     "pairwise",
 )

@@ -97,6 +97,36 @@ def _unique_region(recipe: Recipe) -> dict[str, Recipe]:
     return found
 
 
+RAM_ALONE = "RAM"
+"""Row of both regions at full strength, where the mechanism's two curves begin."""
+
+
+def mechanism_scales(n_agents: int) -> dict[str, tuple[float, ...]]:
+    """Return what each region is multiplied by, by setting of `two-regions`, the other being 1.
+
+    The shared region grows to N times its mean, as in the plain sum; the unique ones shrink to 1/N,
+    as in the average.
+    """
+    grown = [scale for scale in (1.5, 2.0, 3.0) if scale < n_agents]
+    shrunk = [scale for scale in (0.7, 0.5) if scale > 1.0 / n_agents]
+    return {
+        "shared_scale": (1.0, *grown, float(n_agents)),
+        "unique_scale": (1.0, *shrunk, 1.0 / n_agents),
+    }
+
+
+def _mechanism(recipe: Recipe) -> dict[str, Recipe]:
+    if len(recipe.agents) < 2:
+        raise SettingsError("Regions are shared by at least two agents; the recipe has one.")
+    shared = {k: v for k, v in recipe.settings.items() if k == "epsilon"}
+    found = {RAM_ALONE: with_method(recipe, "two-regions", shared)}
+    for name, scales in mechanism_scales(len(recipe.agents)).items():
+        for scale in scales[1:]:
+            label = f"{name.removesuffix('_scale')} x {scale:.4g}"
+            found[label] = with_method(recipe, "two-regions", {name: scale, **shared})
+    return found
+
+
 def _leave_one_out(recipe: Recipe) -> dict[str, Recipe]:
     names = tuple(recipe.agents)
     found = {f"all {len(names)} agents": recipe}
@@ -139,6 +169,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         "What an agent's own elements carry, at full strength and diluted by 1/N, beside all "
         "its changes diluted by 1/N (the paper's Fig. 3).",
         _unique_region,
+    ),
+    "mechanism": Experiment(
+        "Overshoot and dilution",
+        "RAM with what is shared multiplied by up to N, as the sum does, and with what is unique "
+        "multiplied by down to 1/N, as the average does (ours).",
+        _mechanism,
     ),
     "leave-one-out": Experiment(
         "Leave one agent out",
