@@ -22,7 +22,7 @@ from ram_studio.evals.answering.load import load_model
 Say = Callable[[str], None]
 # Agents of one set with one seed keep their distance from those of the next seed.
 _SEEDS_APART = 100
-_GROWING = ("training", "seeds")
+_GROWING = ("training", "seeds", "common")
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def read_record(set_folder: Path) -> dict[str, Any]:
 
 
 def update_record(set_folder: Path, news: dict[str, Any]) -> None:
-    """Merge `news` into the set's record.json; "training" and "seeds" grow, others are replaced."""
+    """Merge `news` into the set's record.json; what is in `_GROWING` grows, others are replaced."""
     record = read_record(set_folder)
     for key, value in news.items():
         record[key] = {**record.get(key, {}), **value} if key in _GROWING else value

@@ -6,7 +6,7 @@ are written under a temporary name and renamed when complete.
 
 import platform
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,9 @@ from ram_studio.demo.agents import (
     train_agent,
     update_record,
 )
+from ram_studio.demo.evidence.common_checkpoint import common_checkpoint
+from ram_studio.demo.evidence.few_weights import SIZES, few_weights
+from ram_studio.demo.evidence.mechanism import mechanism
 from ram_studio.demo.merge_table import EPSILON, flatten, load_into, merged_vectors, overlap_numbers
 from ram_studio.demo.pretrain import Architecture, PretrainSettings, pretrain, save_model
 from ram_studio.demo.reinforce import ReinforceSettings
@@ -41,7 +44,8 @@ class BuildPlan:
     agents: by a set's folder its agents; every set shares one base. house: sets whose agents learn
     the house style first. seeds: with how many seeds a set is trained and measured beside rivals,
     see `compare_with_rivals`; limit: held-out prompts a domain; validation: prompts a domain to
-    tune `rivals` by.
+    tune `rivals` by; few: to how many changes agents are cut,
+    see `few_weights`.
     """
 
     architecture: Architecture = field(default_factory=Architecture)
@@ -51,6 +55,7 @@ class BuildPlan:
     seeds: dict[str, int] = field(default_factory=dict)
     limit: int = 300
     validation: int = 60
+    few: Sequence[int] = SIZES
     rivals: Mapping[str, Rival] = field(default_factory=lambda: TUNED)
 
 
@@ -138,8 +143,28 @@ def _build(out: Path, plan: BuildPlan, seed: int, force: bool, say: Say) -> None
             out / set_name,
             {"seed": seed, "versions": _versions(), **_measure(out, set_name, plan)},
         )
+        _explain(out, set_name, plan, force, say)
         for number in range(plan.seeds.get(set_name, 0)):
             _repeat(out, set_name, plan, seed, number, force, say)
+            if set_name in plan.house:
+                _from_common(out, set_name, plan, seed + number, force, say)
+
+
+def _explain(out: Path, set_name: str, plan: BuildPlan, force: bool, say: Say) -> None:
+    """Measure why methods do what they do with this set; what the record has is not done again."""
+    base, folder = out / BASE_SET / "base", out / set_name
+    agents = {name: (folder / name, own.domain) for name, own in plan.agents[set_name].items()}
+    asked = {"seed": DEFAULT_SEED, "limit": plan.limit}
+    found: dict[str, Callable[[], dict[str, Any]]] = {
+        "mechanism": lambda: mechanism(base, {n: path for n, (path, _) in agents.items()}, **asked),
+        "few_weights": lambda: few_weights(base, agents, sizes=plan.few, **asked),
+    }
+    for key, measured in found.items():
+        if key in read_record(folder) and not force:
+            say(f"{set_name}: {key} is in the record, skipped")
+            continue
+        say(f"{set_name}: {key}")
+        update_record(folder, {key: measured()})
 
 
 def _train_set(
@@ -193,6 +218,28 @@ def _repeat(
     update_record(out / set_name, {"seeds": {str(own): found}})
     if number:
         shutil.rmtree(folder)
+
+
+def _from_common(
+    out: Path, set_name: str, plan: BuildPlan, seed: int, force: bool, say: Say
+) -> None:
+    """Measure what merges would do if the house stage's checkpoint were one, and at hand."""
+    if str(seed) in read_record(out / set_name).get("common", {}) and not force:
+        say(f"{set_name}: common checkpoint of seed {seed} is in the record, skipped")
+        return
+    work = out / f".{set_name}.common-{seed}"
+    found = common_checkpoint(
+        out / BASE_SET / "base",
+        work,
+        plan.agents[set_name],
+        plan.house[set_name],
+        seed=seed,
+        prompts=DEFAULT_SEED,
+        limit=plan.limit,
+        say=partial(_say_of, f"{set_name}/common", say),
+    )
+    update_record(out / set_name, {"common": {str(seed): found}})
+    shutil.rmtree(work)
 
 
 def _measure(out: Path, set_name: str, plan: BuildPlan) -> dict[str, Any]:

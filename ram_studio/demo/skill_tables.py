@@ -2,12 +2,14 @@
 
 Settings are merged in memory and asked one after another, the most asked for first; answers are
 kept as they come. So it can be stopped at any time, leaves a table of what was measured until then,
-and goes on from there when it is called again.
+and goes on from there when it is called again: what the table holds is not asked again while base
+and agents answer as they do in it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, product
@@ -15,15 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.algorithm.methods import make_settings
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
 from ram_studio.checkpoints.record.sketch_file import load_sketch
+from ram_studio.demo.rivals import KEPT_RATIOS, SCALES
 from ram_studio.demo.sketches import AGENTS, SETS, SKETCH_FILE
+from ram_studio.errors import EvaluationError
 from ram_studio.evals.experiment.plan import ComparePlan
 from ram_studio.evals.experiment.runner import Runner
 from ram_studio.evals.experiment.space import setting_label
 from ram_studio.evals.question import Question
-from ram_studio.evals.report.skill_table import Measured, save_table, skill_table
+from ram_studio.evals.report.skill_table import Measured, load_table, save_table, skill_table
+from ram_studio.evals.report.tables import Answer
 from ram_studio.evals.run import DEFAULT_SEED
 from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.resources import asset_path, user_folder
@@ -70,6 +76,23 @@ def others() -> list[Setting]:
     return found
 
 
+def full_grids() -> list[Setting]:
+    """Return the ranges of the paper's Table 11 and, of DARE + TIES, what is not trimmed.
+
+    Matrix methods, which the paper has not, are asked at their defaults and three scales.
+    """
+    rates = [round(0.1 * i, 1) for i in range(1, 10)]
+    found: list[Setting] = [("wudi", {}), ("wudi", {"solver": "closed"})]
+    found += [(m, {"scale": s}) for m, s in product(("tsv-m", "iso-c"), (1.0, 0.5, 1.5))]
+    found += [("ties", {"density": d, "scale": s}) for s, d in product(SCALES, KEPT_RATIOS)]
+    for kept in (1.0, *KEPT_RATIOS):
+        for scale, rate in product(SCALES, rates):
+            values = {"drop_rate": rate, "density": kept, "scale": scale}
+            found.append(("dare-ties", values))
+    found += [("dare-ta", {"drop_rate": p, "scale": s}) for s, p in product(SCALES, rates)]
+    return found
+
+
 def distinct_points(sketch: Sketch) -> list[int]:
     """Return the ladder points with counts of their own, the default first, then ever finer.
 
@@ -91,7 +114,7 @@ def distinct_points(sketch: Sketch) -> list[int]:
 
 def settings_of(sketch: Sketch) -> Iterator[tuple[Setting, int | None]]:
     """Yield settings of different weights with their ladder point, in the order of measuring."""
-    seen = set()
+    seen: set[Any] = set()
     points = distinct_points(sketch)
     for strengths, point in product(ROUNDS, points):
         for method, own in scaling_rules(strengths):
@@ -100,9 +123,17 @@ def settings_of(sketch: Sketch) -> Iterator[tuple[Setting, int | None]]:
             if (point, factors) not in seen:
                 seen.add((point, factors))
                 yield (method, {"epsilon": LADDER[point], **own}), point
+        also: list[Setting] = []
         if (strengths, point) == (ROUNDS[0], points[0]):
-            for other in others():
-                yield other, None
+            also = others()
+        elif (strengths, point) == (ROUNDS[0], points[-1]):
+            also = full_grids()
+        for method, own in also:
+            # Defaults written out are the same setting.
+            key = json.dumps([method, make_settings(method, own).model_dump()])
+            if key not in seen:
+                seen.add(key)
+                yield (method, own), None
 
 
 def recipe_of(name: str, setting: Setting) -> Recipe:
@@ -146,37 +177,83 @@ def _sketch(name: str) -> Sketch:
     return load_sketch(asset_path(name, SKETCH_FILE))
 
 
+def known_rows(
+    out: Path, questions: Sequence[Question], sources: Sequence[Measured]
+) -> dict[str, Measured]:
+    """Return what the table at `out` holds, by setting; nothing if it is missing or unusable.
+
+    It is of these models when base and agents, asked just now, answer as they do in it.
+    """
+    try:
+        table = load_table(out)
+    except EvaluationError:
+        return {}
+    rows = table["rows"]
+    now = skill_table(questions, sources)
+    said = [[now["answers"][i][a] for i, a in enumerate(row["answers"])] for row in now["rows"]]
+    then = [
+        [table["answers"][i][a] for i, a in enumerate(row["answers"])]
+        for row in rows[: len(sources)]
+    ]
+    if now["prompts"] != table["prompts"] or said != then:
+        return {}
+    asked = list(_asked(questions))
+    found = {}
+    for row in rows:
+        texts = (table["answers"][i][a] for i, a in enumerate(row["answers"]))
+        answers = {
+            question.id: Answer(text, right == "1")
+            for question, text, right in zip(asked, texts, row["right"], strict=True)
+        }
+        own = Measured(row["kind"], row["method"], row["settings"], row["k"], answers)
+        found[_key(own.method, own.settings)] = own
+    return found
+
+
+def _asked(questions: Sequence[Question]) -> Iterator[Question]:
+    """Yield questions domain by domain, as a table has them."""
+    for domain in dict.fromkeys(q.domain for q in questions):
+        yield from (q for q in questions if q.domain == domain)
+
+
+def _key(method: str, settings: Mapping[str, Any]) -> str:
+    return json.dumps([method, dict(settings)], sort_keys=True)
+
+
 def build(
     name: str,
     out: Path,
     *,
-    store: AnswerStore,
+    store: AnswerStore | None = None,
     deadline: float | None = None,
     limit: int = SETTINGS,
 ) -> Mapping[str, Any]:
     """Measure the table of a set and write it after every chunk of settings; return it.
 
-    limit: the most settings, the first ones; deadline: of ``time.monotonic``, no chunk begins
-    after it.
+    store: where answers of a chunk that is not finished are kept; limit: the most settings, the
+    first ones; deadline: of ``time.monotonic``, no chunk begins after it.
     """
     every = list(islice(settings_of(_sketch(name)), limit))
-    measured: list[Measured] = []
-    table: Mapping[str, Any] = {}
     began = time.monotonic()
-    for first in range(0, len(every), CHUNK):
-        if table and deadline is not None and time.monotonic() > deadline:
+    questions, sources = ask(name, every[:1], sources=True, store=store)
+    measured = {_key(row.method, row.settings): row for row in sources}
+    known = known_rows(out, questions, sources[:-1])
+    measured |= {key: known[key] for (m, s), _ in every if (key := _key(m, s)) in known}
+    rest = [setting for setting in every if _key(*setting[0]) not in measured]
+    table = skill_table(questions, list(measured.values()))
+    for first in range(0, len(rest), CHUNK):
+        if deadline is not None and time.monotonic() > deadline:
             break
-        chunk = every[first : first + CHUNK]
-        questions, found = ask(name, chunk, sources=not table, store=store)
-        measured += found
-        table = skill_table(questions, measured)
+        _, found = ask(name, rest[first : first + CHUNK], sources=False, store=store)
+        measured |= {_key(row.method, row.settings): row for row in found}
+        table = skill_table(questions, list(measured.values()))
         path = save_table(table, out)
-        rows = len(table["rows"])
         print(
-            f"{name}: {rows} of {len(every) + 1 + len(AGENTS)} rows, "
+            f"{name}: {len(measured)} of {len(every) + 1 + len(AGENTS)} rows, "
             f"{time.monotonic() - began:.0f} s, {path.stat().st_size} bytes",
             flush=True,
         )
+    save_table(table, out)
     return table
 
 

@@ -53,6 +53,7 @@ TINY = BuildPlan(
     seeds={"house": 2},
     limit=4,
     validation=2,
+    few=(1, 100_000),
     rivals={"TIES": ("ties", {"density": 0.3}, {"scale": (0.5, 1.0)})},
 )
 
@@ -108,10 +109,10 @@ def test_finished_stages_are_skipped_and_a_missing_one_is_made_again(built, tmp_
     assert [line.split(":")[0] for line in skipped] == [
         "example/base",
         "example/coding",
+        *["example"] * 2,  # what explains its merges
         "house/coding",
         "house/memory",
-        "house",
-        "house",
+        *["house"] * 6,  # the same, and two seeds: beside rivals, and from a common checkpoint
     ]
     assert digests(out) == digests(built)
 
@@ -124,10 +125,30 @@ def test_a_set_with_seeds_is_recorded_beside_rivals_and_keeps_the_first_seed_alo
         assert set(seed["rows"]) >= {"base", "coding", "memory", "average", "sum", "RAM+", "TIES"}
         assert seed["chosen"]["TIES"]["tried"] == 2
         assert seed["chosen"]["TIES"]["settings"]["scale"] in (0.5, 1.0)
+    assert set(record["common"]) == {"1", "2"}
+    for rows in record["common"].values():
+        assert {"common checkpoint", "coding", "memory", "sum from the base"} <= set(rows)
     assert record["training"]["coding"]["house"]["cold_start"]["settings"]["steps"] == 2
     # Each agent learned the house style by itself.
     losses = [record["training"][a]["house"]["cold_start"]["losses"] for a in ("coding", "memory")]
     assert losses[0] != losses[1]
+
+
+@pytest.mark.parametrize("name", ["example", "house"])
+def test_a_record_explains_its_merges(built, name):
+    record = json.loads((built / name / "record.json").read_text())
+    scales = {"overshoot": [1, 1.5, 2], "dilution": [1, 0.7, 0.5]}
+    for curve, expected in scales.items():
+        points = record["mechanism"][curve]
+        assert [point["scale"] for point in points] == expected
+        # Both begin at RAM, as the merge table has it.
+        assert points[0] == {"scale": 1.0, **record["merges"]["ram"]}
+    for agent, own in record["few_weights"]["agents"].items():
+        assert own["changed"] == record["agents"][agent]["changed"]
+        assert own["whole"] == record["scores"][agent][own["domain"]]
+        assert own["base"] == record["scores"]["base"][own["domain"]]
+        # No row for as many changes as there are, or more.
+        assert [row["k"] for row in own["rows"]] == [1] * (own["changed"] > 1)
 
 
 def test_a_cold_start_changes_the_named_blocks_alone(built):

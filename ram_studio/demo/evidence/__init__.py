@@ -1,0 +1,1 @@
+"""What a set's record says beyond scores: why methods do what they do with these agents."""
