@@ -76,8 +76,9 @@ format: $(VENV)/.test-stamp ## rewrite the code in the house's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.app-stamp ## write docs/cli.md anew from the commands
+docs: $(VENV)/.app-stamp ## write docs/cli.md, and figures that pages quote, anew
 	$(BIN)/python scripts/cli_reference.py
+	$(BIN)/python scripts/recorded_figures.py
 
 wheel: $(VENV)/.test-stamp ## build dist/ram_studio-*.whl with the assets inside
 	$(BIN)/python -m build --wheel --no-isolation

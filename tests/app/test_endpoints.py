@@ -71,7 +71,7 @@ def test_own_folders_go_from_analysis_to_merge_to_scores(client, app_url: str) -
     agents = {"coder": str(example / "coding"), "tooler": str(example / "tool")}
     answer = client.predict(str(example / "base"), agents, api_name="/analyze")
     assert answer["agents"] == ["coder", "tooler"]
-    both = load_example("1").sketch.select(["coding", "tool"]).preview()
+    both = load_example("independent").sketch.select(["coding", "tool"]).preview()
     found, expected = answer["preview"]["agents"]["coder"], both["agents"]["coding"]
     # Agents taken out of a sketch leave sums that were added in another order.
     assert found.pop("kept") == pytest.approx(expected.pop("kept"), rel=1e-12)

@@ -13,7 +13,7 @@ from ram_studio.app.tune.profile import build_profile
 from ram_studio.checkpoints.record.sketch_file import load_sketch
 from ram_studio.resources import asset_path
 
-FOLDERS = {"1": "example", "house": "house", "independent": "example", "dense": "dense"}
+FOLDERS = {"1": "house", "house": "house", "independent": "example", "dense": "dense"}
 """Link value (``?example=...``) -> folder under assets/."""
 
 TITLES = {

@@ -39,19 +39,19 @@ from ram_studio.errors import RamStudioError
 
 _FIRST_ROWS = 3
 _USE_NOTE = (
-    "<p>A tiny base model with a coding, a tool and a memory agent, really trained by RL. Ready at "
-    'once, nothing to download.</p><p class="fine">The example is a toy. Its base learned from a '
-    "deliberately noisy corpus: hard prompts are often answered wrongly there, so that "
-    "reinforcement learning has something to repair.</p>"
+    "<p>A tiny base model with a coding, a tool and a memory agent, really trained by RL. Each "
+    "learned one house style, the same for all, and then its skill. Adding applies the style three "
+    "times, averaging divides the skills; RAM does neither. Ready at once, nothing to "
+    'download.</p><p class="fine">A toy, and how its agents learned was chosen to show this. '
+    "DARE + TIES without trimming comes close, and whoever has a checkpoint that all agents came "
+    "from can merge from there, where adding mostly does as well. The base learned from a "
+    "deliberately noisy corpus, so that reinforcement learning has something to repair.</p>"
 )
 _OTHERS = {
-    "house": (
-        "Use the house-style agents",
-        "<p>Each learned one house style, the same for all, and then its skill. Adding applies the "
-        "style three times, averaging divides the skills; RAM does neither.</p>"
-        '<p class="fine">How they learned was chosen to show this. DARE + TIES without trimming '
-        "comes close, and whoever has a checkpoint that all agents came from merges from there and "
-        "needs no RAM.</p>",
+    "independent": (
+        "Use the independent agents",
+        "<p>The same skills without a house style. These agents hardly meet: the plain sum does as "
+        "well, and RAM only spares you the choice of a scale.</p>",
     ),
     "dense": (
         "Use the dense agents",
@@ -124,7 +124,7 @@ def build(shared: Shared) -> Panel:
                 )
                 html(_USE_NOTE)
             with gr.Column(elem_classes=["box", "example"], scale=2):
-                html("<h3>Lessons: when RAM is needed, and when it cannot help</h3>")
+                html("<h3>Two more lessons: when adding is enough, and when RAM cannot help</h3>")
                 examples = {"1": use}
                 for link, (label, note) in _OTHERS.items():
                     examples[link] = gr.Button(

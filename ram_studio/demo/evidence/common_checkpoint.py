@@ -12,7 +12,7 @@ from typing import Any
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.demo.agents import HouseStage, Say, learn_house_style, save_checkpoint, train_agent
 from ram_studio.demo.reinforce import ReinforceSettings
-from ram_studio.evals.answering.decode import load_model
+from ram_studio.evals.answering.load import load_model
 from ram_studio.evals.experiment.run import compare_methods
 from ram_studio.evals.experiment.space import with_method
 

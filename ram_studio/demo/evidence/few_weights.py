@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.demo.merge_table import EPSILON, flatten, load_into
-from ram_studio.evals.answering.decode import generate, load_model
+from ram_studio.evals.answering.decode import generate
+from ram_studio.evals.answering.load import load_model
 from ram_studio.evals.suites.demo.suite import MAX_NEW_TOKENS, judge, make
 from ram_studio.evals.suites.suite import SuiteSettings
 
