@@ -93,6 +93,8 @@ def _rows(recipe: Recipe, row: list[str] | None, experiment: list[str] | None) -
 
 
 def _print(described: dict[str, Any]) -> None:
+    from ram_studio.evals.report.trust import trust_lines
+
     domains = list(described["rows"][0]["domains"])
     lines, factors = [], []
     for row in described["rows"]:
@@ -120,3 +122,4 @@ def _print(described: dict[str, Any]) -> None:
     print_table(("row", "agent", "lambda asked", "lambda stored"), factors)
     for sentence in described["statements"]:
         print(sentence)
+    print(f"This rests on: {' | '.join(trust_lines(described['trust']))}")

@@ -24,12 +24,14 @@ def show(
     """Write the export files, then print a report, verdicts first, or as JSON."""
     from ram_studio.evals.report.breakdown import breakdown, missing
     from ram_studio.evals.report.export import export_report
+    from ram_studio.evals.report.trust import trust, trust_lines
 
     for file in export or ():
         export_report(report, file, comparisons, verdicts)
     if as_json:
         result = report.to_dict()
         result["breakdown"] = breakdown(report)
+        result["trust"] = trust(report)
         result["comparisons"] = [comparison.to_dict() for comparison in comparisons]
         result["verdicts"] = [verdict.to_dict() for verdict in verdicts]
         print(json.dumps(result))
@@ -57,6 +59,7 @@ def show(
             print(f"average: the mean of the skills; {', '.join(beside)} beside it.")
         if report.floors:
             print("(floor): what gibberish, or always saying the same, gets right.")
+        print(f"This rests on: {' | '.join(trust_lines(trust(report)))}")
     _print_health(report)
     for comparison in comparisons:
         print(comparison.sentence())

@@ -147,7 +147,7 @@ UNSERVED = [
     ("```\nf(a=1)\n```", False, False, ""),
     ("Let me see: f(a=1)", True, True, ""),
     ("f(a=b)", False, True, "a name in place of a value is no call for us"),
-    ("f(1)", False, True, "a call without the arguments' names is none for us"),
+    ("f(1)", False, False, ""),
     ("", True, False, "an empty answer is wrong for us everywhere"),
     ('{"name": "f", "arguments": {"a": 1}}', True, False, "calls in JSON are calls for us"),
     ("<tool_call>f(a=1)</tool_call>", True, False, "calls in tags are calls for us"),

@@ -12,6 +12,7 @@ from ram_studio.evals.asking import SuiteRun
 from ram_studio.evals.question import Reply
 from ram_studio.evals.report.floor import FACT, Nonsense, floor_of
 from ram_studio.evals.report.retention import verdicts_of
+from ram_studio.evals.report.trust import trust, trust_lines
 from ram_studio.evals.store.history import score_of, stored_report
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 
@@ -89,6 +90,12 @@ def test_a_report_out_of_the_store_has_the_floor_and_the_average_of_the_check(tm
         engine = EndpointEngine(server.url)
         found = evaluate({"one": engine}, "tool,math", limit=15, store=store)
         again = stored_report(store, store.runs())
+        # What it rests on is told alike: the questions, how they were asked, what repeats itself.
+        mine, theirs = trust(found), trust(again)
+        assert (mine["prompts"], mine["questions"]) == (theirs["prompts"], theirs["questions"])
+        asked = theirs["models"]["one"]
+        assert (asked["template"], asked["asked"]["tools"]) == ("the model's own", "native")
+        assert "every question answered to its end" in trust_lines(theirs)[1]
         assert (again.floors, again.skills) == (found.floors, ("math", "tool"))
         assert set(found.floors) == {"tool", "irrelevance", "math"}
         assert again.models["one"].average == found.models["one"].average

@@ -70,6 +70,7 @@ def test_json_has_scores_breakdown_and_answers():
     assert data["breakdown"]["other"]["unanswered"] == 1
     assert data["breakdown"]["other"]["categories"]["tool"]["simple<i>"]["n"] == 0
     assert [row["correct"] for row in data["answers"]] == [True, False]
+    assert data["trust"]["models"]["other"]["failed"] == 1
     assert unanswered(make_report(), "other") == 1
 
 

@@ -10,6 +10,7 @@ from ram_studio.app.check.work import BASE, specialist
 from ram_studio.app.templates import render
 from ram_studio.evals import Comparison, EvalReport, compare_all
 from ram_studio.evals.report.breakdown import breakdown, missing
+from ram_studio.evals.report.trust import trust, trust_lines
 
 # Differences of so many points and more get the full tint.
 _FULL_POINTS = 30.0
@@ -55,6 +56,7 @@ def report_html(report: EvalReport, agents: Sequence[str]) -> str:
         pairs=pairs,
         health=health,
         measures={key: label for key, label in _MEASURES.items() if key in measured},
+        trusted=trust_lines(trust(report)),
         number=_number,
     )
 

@@ -11,6 +11,7 @@ from ram_studio.app.experiment.table import Table, merge_rows, method_grid
 from ram_studio.app.experiment.time_score import points_of, time_score_svg
 from ram_studio.app.templates import render
 from ram_studio.evals.report import colors
+from ram_studio.evals.report.trust import trust_lines
 
 
 def summary_html(table: Table) -> Markup:
@@ -48,6 +49,7 @@ def _parts(table: Table, widths: tuple[int, ...]) -> dict[str, Any]:
             groups[row["versus"]["outcome"]].append(row["row"])
     return {
         "table": table,
+        "trusted": trust_lines(table["trust"]),
         "groups": groups,
         "merges": merge_rows(table),
         "agents": list(dict.fromkeys(name for row in table["rows"] for name in row["agents"])),

@@ -21,6 +21,7 @@ from ram_studio.app.numbers import (
 from ram_studio.app.templates import render
 from ram_studio.app.tune.deep_link import tune_query
 from ram_studio.checkpoints.record.merge_log import PastMerge
+from ram_studio.evals.report.trust import trust, trust_lines
 
 _PUBLIC = "Only your own, and only until this visit expires."
 _PRIVATE = (
@@ -56,6 +57,7 @@ def side_by_side_html(found: SideBySide) -> Markup:
         merges=[merge.name for merge in merges],
         settings=_settings(merges),
         heat=heat,
+        trusted=trust_lines(trust(found.report)) if found.report is not None else (),
     )
 
 

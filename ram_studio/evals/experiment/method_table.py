@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ram_studio.evals.report.statistics import Comparison, Pair, compare_pairs
 from ram_studio.evals.report.tables import EvalReport
+from ram_studio.evals.report.trust import trust
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -101,6 +102,7 @@ class MethodTable:
             "n": self.report.n,
             "skills": list(self.report.skills),
             "floors": dict(self.report.floors),
+            "trust": trust(self.report),
             "reference": self.reference,
             "ending": "stopped" if self.is_stopped else "done",
             "rows": rows,

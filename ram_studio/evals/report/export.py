@@ -17,6 +17,7 @@ from ram_studio.evals.report.breakdown import breakdown
 from ram_studio.evals.report.retention import Retention
 from ram_studio.evals.report.statistics import Comparison
 from ram_studio.evals.report.tables import EvalReport
+from ram_studio.evals.report.trust import trust, trust_lines
 from ram_studio.resources import templates
 
 FORMATS = (".json", ".csv", ".html")
@@ -64,6 +65,7 @@ def as_dict(
     return {
         **report.to_dict(),
         "breakdown": breakdown(report),
+        "trust": trust(report),
         "comparisons": [comparison.to_dict() for comparison in comparisons],
         "verdicts": [verdict.to_dict() for verdict in verdicts],
         "answers": [dict(zip(COLUMNS, row, strict=True)) for row in _rows(report)],
@@ -112,5 +114,9 @@ def as_html(
     """Return one self-contained page: verdicts, scores, comparisons, every question's answers."""
     page = templates(Path(__file__).parent).get_template("report.html.j2")
     return page.render(
-        report=report, comparisons=comparisons, verdicts=verdicts, version=__version__
+        report=report,
+        comparisons=comparisons,
+        verdicts=verdicts,
+        trusted=trust_lines(trust(report)),
+        version=__version__,
     )

@@ -1,5 +1,7 @@
 """Shares of right answers with their uncertainty: of one domain, and the average of several.
 
+The interval is written out: importing scipy takes longer than a check whose answers are stored.
+
 There is one average everywhere: the mean of the skills' scores, every skill counting the same
 however many questions it has. Tests of one model against another count questions instead.
 """
@@ -9,11 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, Protocol
-
-# The normal distribution's 97.5 % quantile. The interval is written out as importing scipy for it
-# takes longer than a check whose answers are all stored.
-_Z = 1.959963984540054
 
 
 class Marked(Protocol):
@@ -52,11 +51,16 @@ class Share:
     @property
     def ci95(self) -> tuple[float, float]:
         """95 % Wilson interval of the score; (0, 1) for n = 0."""
+        return self.interval_at(0.95)
+
+    def interval_at(self, level: float) -> tuple[float, float]:
+        """Return the Wilson interval of the score at a level such as 0.99; (0, 1) for n = 0."""
         if not self.n:
             return 0.0, 1.0
-        share, n, squared = self.score, self._weight, _Z * _Z
+        z = NormalDist().inv_cdf((1.0 + level) / 2)
+        share, n, squared = self.score, self._weight, z * z
         middle = share + squared / (2 * n)
-        half = _Z * math.sqrt(share * (1.0 - share) / n + squared / (4 * n * n))
+        half = z * math.sqrt(share * (1.0 - share) / n + squared / (4 * n * n))
         whole = 1.0 + squared / n
         # Exact at the ends, where the two parts are equal but for rounding.
         low = 0.0 if share == 0.0 else (middle - half) / whole

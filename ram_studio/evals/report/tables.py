@@ -61,7 +61,8 @@ class ModelResult:
     """One model's row: `answers[domain][i]` belongs to `EvalReport.items[domain][i]`.
 
     skills: the domains that `average` is the mean of; the others are not averaged. health: numbers
-    that need no right answer (see `health`), when they were asked for.
+    that need no right answer (see `health`), when they were asked for. asked: the settings under
+    which it was asked, as the store keeps them; empty where they are not known.
     """
 
     name: str
@@ -70,6 +71,7 @@ class ModelResult:
     seconds: float
     skills: tuple[str, ...] = SKILL_DOMAINS
     health: Mapping[str, Any] | None = None
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -80,6 +82,7 @@ class ModelResult:
         *,
         seconds: float | None = None,
         health: Mapping[str, Any] | None = None,
+        asked: Mapping[str, Any] | None = None,
     ) -> "ModelResult":
         """Return the row of these answers; seconds: of all, None for the sum of each one's.
 
@@ -93,7 +96,7 @@ class ModelResult:
         beside = apart(suites)
         skills = tuple(domain for domain in answers if domain not in beside)
         fixed = {domain: tuple(own) for domain, own in answers.items()}
-        return ModelResult(name, path, fixed, seconds, skills, health)
+        return ModelResult(name, path, fixed, seconds, skills, health, asked or {})
 
     @property
     def domains(self) -> dict[str, DomainScore]:

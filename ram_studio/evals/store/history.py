@@ -163,7 +163,10 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
                 answers[name].append((row.question, Answer.of(row.reply, row.verdict)))
             asked.setdefault(suite, []).append(row.question)
     paths = {names[run.fingerprint]: run.path for run in runs}
-    models = {n: ModelResult.of(n, paths[n], own, suites) for n, own in answers.items()}
+    asked_by = {names[run.fingerprint]: run.settings for run in runs}
+    models = {
+        n: ModelResult.of(n, paths[n], own, suites, asked=asked_by[n]) for n, own in answers.items()
+    }
     return EvalReport.of(suites, 0, asked, models)
 
 
