@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -58,6 +59,9 @@ MaxTokens = Annotated[
 ]
 
 
+MOST_UNTIL = 1600
+
+
 def evaluate(
     models: Annotated[
         list[str],
@@ -67,7 +71,7 @@ def evaluate(
         str,
         typer.Option(
             help="demo, or any of tool,memory,code,math,instructions,health,bfcl-nonlive,bfcl-live,"
-            "humaneval."
+            "humaneval,math-made,tool-made,code-made."
         ),
     ] = "demo",
     limit: Annotated[
@@ -86,6 +90,14 @@ def evaluate(
     samples: Annotated[
         int, typer.Option(help="Answers to each question, for pass@k; the paper's are 4.")
     ] = 1,
+    difficulty: Annotated[int, typer.Option(help="Of generated suites, 1 to 5.")] = 2,
+    until: Annotated[
+        float | None,
+        typer.Option(
+            metavar="POINTS",
+            help="Ask generated suites until every 95 % interval is so narrow, or --limit ends.",
+        ),
+    ] = None,
     base: BaseRow = None,
     specialists: Specialists = None,
     margin: Margin = 5.0,
@@ -140,7 +152,10 @@ def evaluate(
             "max_tokens": parse_budget(max_tokens),
             "decoding": Decoding(temperature, top_p, think_tokens=think_tokens),
             "samples": samples,
+            "difficulty": difficulty,
         }
+    if until is not None:
+        asked |= {"width": until / 100, "most": asked.pop("limit") or MOST_UNTIL}
     with open_store(store, no_store) as answers:
         report = _ask(sources, answers, as_json, **asked)
     _tell(report, chosen, base, margin, export, as_json)
@@ -167,6 +182,7 @@ def _ask(
     """Return the report of suites or, where tasks are named, of lm-eval."""
     from ram_studio.evals import evaluate as ask
     from ram_studio.evals.lm_eval import evaluate_with_harness
+    from ram_studio.evals.until import evaluate_until
 
     with status_line(quiet=quiet) as tell:
         asked["on_progress"] = lambda model, domain, done, total: tell(
@@ -174,7 +190,11 @@ def _ask(
         )
         if "tasks" in asked:
             return evaluate_with_harness(sources, asked.pop("tasks"), store=answers, **asked)
-        return ask(sources, asked.pop("suite"), store=answers, **asked)
+        if "width" not in asked:
+            return ask(sources, asked.pop("suite"), store=answers, **asked)
+        report, decided = evaluate_until(sources, asked.pop("suite"), store=answers, **asked)
+    print(decided.sentence(), file=sys.stderr if quiet else sys.stdout)
+    return report
 
 
 def _tell(

@@ -29,6 +29,7 @@ from ram_studio.evals.suites import (
     suite_names,
 )
 from ram_studio.evals.suites.health import HealthRun
+from ram_studio.evals.suites.suite import DEFAULT_DIFFICULTY
 
 DEFAULT_SEED = 2026
 MOST_SAMPLES = 64
@@ -51,6 +52,7 @@ class EvaluationPlan:
     base: the model that health measures the others against; None: no comparison. max_tokens: where
     answers are cut off, of all suites or by suite; the suite's own where left out. decoding: how
     they are written; its seed counts from `seed`. samples: answers to each question, see `samples`.
+    difficulty: of generated families, 1 to 5.
     """
 
     suite: str | Sequence[str] = "demo"
@@ -66,6 +68,7 @@ class EvaluationPlan:
     max_tokens: int | Mapping[str, int] | None = None
     decoding: Decoding = GREEDY
     samples: int = 1
+    difficulty: int = DEFAULT_DIFFICULTY
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -134,7 +137,9 @@ class EvaluationPlan:
         asked = {}
         for suite in self.suites:
             limit = self.limit.get(suite.name) if isinstance(self.limit, Mapping) else self.limit
-            settings = SuiteSettings(count_tokens, limit, self.seed, tuple(self.lengths))
+            settings = SuiteSettings(
+                count_tokens, limit, self.seed, tuple(self.lengths), self.difficulty
+            )
             budget = self.max_tokens
             most = budget.get(suite.name) if isinstance(budget, Mapping) else budget
             asked[suite.name] = tuple(
@@ -209,6 +214,7 @@ def evaluate(
                     rows = [run.answers(asked[run.suite.name], tell, should_stop) for run in runs]
                     drawn.append([row for own in rows for row in own])
                 answered = with_samples(drawn)
+                identity = engine.identity
                 measured = None
                 if health:
                     if on_progress:
@@ -221,7 +227,13 @@ def evaluate(
                     engine.close()
             seconds = time.perf_counter() - start
             results[name] = ModelResult.of(
-                name, path, answered, plan.names, seconds=seconds, health=measured
+                name,
+                path,
+                answered,
+                plan.names,
+                seconds=seconds,
+                health=measured,
+                asked={k: v for k, v in identity.items() if k != "fingerprint"},
             )
     finally:
         if health:

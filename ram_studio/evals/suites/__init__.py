@@ -2,15 +2,23 @@
 
 A new suite is one file here with a `SUITE` (see `suite.Suite`), named in `_GENERAL` below. `demo`
 is the example agents' own suite; `benchmarks` have their questions in packages of their own;
-`health` (numbers without right answers) is not a suite of questions, see
-`ram_studio.evals.suites.health`.
+`generated` families have as many as asked for; `health` (numbers without right answers) is not a
+suite of questions, see `ram_studio.evals.suites.health`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.suites import benchmarks, code, instructions, mathematics, memory, tool
+from ram_studio.evals.suites import (
+    benchmarks,
+    code,
+    generated,
+    instructions,
+    mathematics,
+    memory,
+    tool,
+)
 from ram_studio.evals.suites.demo import suite as demo
 from ram_studio.evals.suites.suite import DEFAULT_LENGTHS, Suite, SuiteSettings, visible
 
@@ -21,7 +29,7 @@ GENERAL_SUITES: dict[str, Suite] = {module.SUITE.name: module.SUITE for module i
 ALL_SUITES: dict[str, Suite] = {
     demo.SUITE.name: demo.SUITE,
     **GENERAL_SUITES,
-    **{suite.name: suite for suite in benchmarks.SUITES},
+    **{suite.name: suite for suite in (*benchmarks.SUITES, *generated.SUITES)},
 }
 
 __all__ = [

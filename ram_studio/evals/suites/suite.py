@@ -14,6 +14,7 @@ from ram_studio.evals.sandbox import CodeSwitch
 
 DATA = Path(__file__).with_name("data")
 DEFAULT_LENGTHS = (1000, 4000)
+DEFAULT_DIFFICULTY = 2
 
 
 @dataclass(frozen=True)
@@ -22,13 +23,14 @@ class SuiteSettings:
 
     limit: most questions per suite, None for all. seed: for suites that are generated. lengths:
     prompt lengths in tokens, for the memory suite. count_tokens: text -> length in the model's own
-    tokens.
+    tokens. difficulty: of generated families, 1 to 5.
     """
 
     count_tokens: Callable[[str], int]
     limit: int | None = None
     seed: int = 0
     lengths: tuple[int, ...] = DEFAULT_LENGTHS
+    difficulty: int = DEFAULT_DIFFICULTY
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,125 @@
+"""Ask until the items decide: more and more questions of a family, until intervals are narrow.
+
+After 50, 100, 200, ... questions every model's score in every skill is looked at. It ends when all
+intervals are as narrow as wanted, or when the budget of questions is used up. Looking again and
+again would make a 95 % interval wrong more often than in 5 % of cases; so each look's interval is
+one at 1 - 0.05 / looks (Bonferroni over all looks that could be made, whether they are or not): the
+chance that the interval at which asking ended misses the truth stays at most 5 % for each score.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals.report.tables import EvalReport
+from ram_studio.evals.run import Source, evaluate
+from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.suites import generated, suite_names
+
+FIRST = 50
+ERROR = 0.05
+
+
+@dataclass(frozen=True)
+class Decided:
+    """How asking ended.
+
+    questions: asked of each skill; looks: made, of at most `most_looks`; width: the widest
+    interval, at `level`; wanted: how wide it was to be.
+    """
+
+    questions: int
+    looks: int
+    most_looks: int
+    width: float
+    wanted: float
+    level: float
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether all intervals are as narrow as wanted."""
+        return self.width <= self.wanted
+
+    def sentence(self) -> str:
+        """Say how it ended and what the intervals are worth."""
+        ending = "Decided" if self.is_decided else "The budget of questions ended undecided"
+        return (
+            f"{ending} after {self.questions} questions per skill: the widest interval spans "
+            f"{100 * self.width:.1f} points ({100 * self.wanted:g} were wanted), at "
+            f"{100 * self.level:.2f} % each, so that all {self.most_looks} possible looks together "
+            f"keep 95 %; {self.looks} were made."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready values."""
+        return {**vars(self), "is_decided": self.is_decided, "sentence": self.sentence()}
+
+
+def evaluate_until(
+    models: Mapping[str, Source],
+    suite: str,
+    *,
+    width: float,
+    most: int = 1600,
+    store: AnswerStore | None = None,
+    **settings: Any,
+) -> tuple[EvalReport, Decided]:
+    """Evaluate on more and more questions until all intervals are narrow; see the module.
+
+    Args:
+        suite: generated families only: others have no more questions than they have.
+        width: of the 95 % intervals, between 0 and 1, from end to end.
+        most: questions per skill. settings: as for `evaluate`, without limit.
+
+    Raises: EvaluationError for other suites or numbers out of range; what `evaluate` raises.
+    """
+    names = suite_names(suite)
+    known = {made.name for made in generated.SUITES}
+    if set(names) - known:
+        raise EvaluationError(
+            f"Only generated suites have questions without end; asked for: {', '.join(names)}. "
+            f"Choose from: {', '.join(sorted(known))}."
+        )
+    if not 0 < width < 1 or most < FIRST:
+        raise EvaluationError(
+            f"The width is {100 * width:g} points with at most {most} questions. Choose a width "
+            f"between 0 and 100 and {FIRST} questions or more."
+        )
+    sizes = [FIRST]
+    while sizes[-1] < most:
+        sizes.append(min(2 * sizes[-1], most))
+    level = 1 - ERROR / len(sizes)
+    fresh = settings.pop("fresh", False)
+    with _kept(store) as answers:
+        for look, size in enumerate(sizes, start=1):
+            report = evaluate(
+                models, suite, limit=size, store=answers, fresh=fresh and look == 1, **settings
+            )
+            ends = [
+                score.interval_at(level)
+                for row in report.models.values()
+                for score in row.domains.values()
+            ]
+            widest = max(high - low for low, high in ends)
+            if widest <= width:
+                break
+    return report, Decided(size, look, len(sizes), widest, width, level)
+
+
+@contextlib.contextmanager
+def _kept(store: AnswerStore | None) -> Any:
+    """Yield the store, or one for as long as the block runs: what was asked is not asked again."""
+    if store is not None:
+        yield store
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="ram-studio-") as folder,
+        AnswerStore(Path(folder) / "answers.sqlite3") as answers,
+    ):
+        yield answers
