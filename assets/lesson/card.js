@@ -26,7 +26,7 @@ export const mountCard = (column, titles, actions) => {
   const title = put(body, "h2", { tabindex: "-1" });
   const ask = put(body, "p", { class: "ls-ask" });
   const guess = put(body, "div", { class: "ls-guess", role: "group", "aria-label": "Your prediction" });
-  const task = put(body, "p", { class: "ls-task" });
+  const task = put(body, "p", { class: "ls-task", role: "status" });
   const answer = put(body, "div", { class: "ls-answer", "aria-live": "polite" });
   const foot = put(root, "div", { class: "ls-foot" });
   const back = put(foot, "button", { type: "button", class: "cv-btn", "data-part": "lesson-back" }, "Back");

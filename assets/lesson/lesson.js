@@ -12,7 +12,7 @@ import { SCENES } from "./scenes.js";
 const LOCKED = ".cv-method-box, .cv-dials, .cv-mech"; // until something was said
 const END = SCENES.length; // after the last scene: what was said, and what was measured
 
-let run = null; // { index, isStarted, isLoading, isMoved, key }
+let run = null; // { index, isStarted, isLoading, isMoved, phase, key }
 let openStep = () => {};
 const records = new Map(); // set -> its record, null where there is none, undefined while it comes
 
@@ -20,8 +20,13 @@ const canvas = () => document.querySelector(".cv-root");
 
 // ---------------------------------------------------------------- entering and leaving
 
+const OWN = "The lesson opens agents of its own in place of your models, which are to be analyzed again afterwards. Go on?";
+
 // asked: a number from 1, a scene's id, or nothing for the scene that was open last.
-export const takeLesson = (asked) => go(placeOf(asked) ?? placeOf(openScene()) ?? 0);
+export const takeLesson = (asked) => {
+  if (state.profile && !state.profile.set && !window.confirm(OWN)) return;
+  go(placeOf(asked) ?? placeOf(openScene()) ?? 0);
+};
 
 // open(step): goes to a step of the page.
 export const mountLesson = (open) => { openStep = open; };
@@ -194,6 +199,9 @@ const draw = (phase) => {
   // Once it is laid out: the card is elsewhere while one drags.
   const control = phase === "drag" ? document.querySelector(scene.controls[0]) : null;
   requestAnimationFrame(() => (control ? bringControl(control) : bringCard()));
+  // What was pressed to predict is gone; what is to be moved is next.
+  if (control && run.phase === "predict") control.focus({ preventScroll: true });
+  run.phase = phase;
   remember();
 };
 

@@ -15,11 +15,17 @@ import {
 } from "./figures.js";
 import { epsilonScene } from "./few_weights.js";
 import { limitsScene, roundingScene } from "./limits.js";
-import { dilution, overshoot, rivals } from "./record.js";
+import { dilution, overshoot, rivals, stepsText } from "./record.js";
 import { asBase, average, sumUp, usual } from "./states.js";
 
 const totalAt = (facts, settings) => scoreOfAll(facts.skills, rowAt(facts.profile, settings));
 const share = (found) => ({ value: found.share, text: figureText(found) });
+
+// A curve of the mechanism in words, where it was measured.
+const steps = (facts, name, lead) => {
+  const text = stepsText(facts, name);
+  return text ? [`${lead}: ${text}.`] : [];
+};
 
 const byMethod = (facts, entries) => entries.map(([name, settings, isStrong]) => {
   const row = rowAt(facts.profile, settings);
@@ -103,7 +109,7 @@ const dilutes = {
     });
     return [
       ["Dilution."], ` Averaging divides every change by ${n}, also one that a single agent made. Of ${facts.skills.n} each: ${scores.join(", ")}. `,
-      "A skill does not fade in proportion: it holds for a while, then breaks.",
+      ...steps(facts, "dilution", "Only what is unique divided"),
     ];
   },
   chart: (facts) => dilution(facts) || { kind: "bars", label: "Prompts solved by the average", rows: bySkill(facts, facts.settings) },
@@ -138,7 +144,8 @@ const overshoots = {
     const found = totalAt(facts, facts.settings);
     return [
       ["Overshoot."], ` ${found.right} of ${found.n} prompts; the base, before any of this training, solves ${baseScore(facts.skills).right}. What all agents changed alike, their house style, `,
-      `is now added ${facts.profile.agents.length} times.`,
+      `is now added ${facts.profile.agents.length} times. `,
+      ...steps(facts, "overshoot", "Only what is shared multiplied"),
     ];
   },
   chart: (facts) => overshoot(facts) || {

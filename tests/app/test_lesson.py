@@ -189,7 +189,8 @@ def test_the_whole_lesson_by_keyboard_and_by_hand(visit) -> None:
     can = [is_complete(name, folder) for name, folder in zip(IDS, sets, strict=True)]
 
     learner.predict(0, by_keyboard=True)
-    learner.press("#epsilon-line", "Home")
+    page.wait_for_selector("#epsilon-line:focus")  # what is to be moved is at hand
+    page.keyboard.press("Home")
     least = min(agent["unique_share"] for agent in record_of("house")["agents"].values())
     assert f"{100 * least:.1f}" in learner.answered(0)
     learner.next()
