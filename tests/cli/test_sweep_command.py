@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
 import signal
-import sqlite3
-import time
 
 import pytest
 
+from ram_studio.evals import AnswerStore
 from ram_studio.resources import asset_path
 
 AGENTS = ("coding", "tool", "memory")
@@ -67,30 +65,17 @@ def test_what_cannot_be_swept_is_refused_in_one_line(cli, arguments, code, messa
         assert err.count("\n") == 1
 
 
-def test_ctrl_c_keeps_what_is_finished_and_exits_with_130(start, tmp_path):
+# Four answers at once are stored: one setting of 12 questions is finished, the second is not.
+ANSWERED = ("from ram_studio.evals import AnswerStore", "record", "len(calls) >= 5")
+
+
+def test_ctrl_c_keeps_what_is_finished_and_exits_with_130(stopping, tmp_path):
     path = tmp_path / "a.sqlite3"
-    what = ("sweep", *SOURCES, "--over", "r=0:0.5:12", "--items", "60", *COMMON)
-    process = start(*what, "--batch-size", "4", "--store", path)
-
-    def stored() -> int:
-        if not path.exists():
-            return 0
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
-            if ("answers",) not in tables:
-                return 0
-            (count,) = connection.execute("SELECT count(*) FROM answers").fetchone()
-        return count
-
-    deadline = time.monotonic() + 120
-    while stored() < 60:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate()
-    assert process.returncode == 130, err
+    what = ("sweep", *SOURCES, "--over", "r=0:0.5:12", "--items", "4", *COMMON)
+    code, out, err = stopping(signal.SIGINT, ANSWERED, *what, "--batch-size", "4", "--store", path)
+    assert code == 130, err
     assert "finished answers are stored" in err
     assert "ram+ (r 0)" in out
     assert "unfinished" in out
-    assert stored() >= 60
+    with AnswerStore(path) as store:
+        assert sum(len(store.answers(run.id)) for run in store.runs()) >= 12
