@@ -14,6 +14,8 @@ import pytest
 
 from ram_studio.resources import asset_path
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
@@ -57,46 +59,52 @@ def _insert(root, name, before, line):
     _replace(root, name, before, f"{line}\n{before}")
 
 
-def _run(root, *words):
-    path = os.pathsep.join([str(root), *filter(None, sys.path)])
+# Everything in one process of the copy: each would import torch anew.
+SCRIPT = """
+import json, sys
+import ram_studio as rs
+from typer.testing import CliRunner
+from ram_studio.app.details.panel import FIGURES
+from ram_studio.cli.main import commands
+
+def run(*words):
+    done = CliRunner().invoke(commands, [*words, "--json"])
+    assert done.exit_code == 0, (words, done.output)
+    return json.loads(done.stdout)
+
+example = rs.asset_path("example")
+sources = [f"--base={example / 'base'}"]
+sources += [f"--agent={name}={example / name}" for name in ("coding", "tool")]
+store = "--store=answers.sqlite"
+sketch = rs.load_sketch(example / "sketch.safetensors")
+told = {
+    "merge": run("merge", *sources, "--method=largest", "--set=scale=0.5", "--out=merged"),
+    "verify": run("verify", "merged", "--sources", "--full"),
+    "evaluate": run("evaluate", str(example / "base"), "--suite=backwards", "--limit=3", store),
+    "history": run("history", store),
+    "bars": len(FIGURES["alone"].draw(sketch, 20, False).data[0].y),
+    "file": rs.__file__,
+}
+print(json.dumps(told))
+"""
+
+
+def test_a_method_a_suite_and_a_chart_of_one_file_each_work(copy):
+    path = os.pathsep.join([str(copy), *filter(None, sys.path)])
     done = subprocess.run(
-        [sys.executable, *words],
-        cwd=root,
+        [sys.executable, "-c", SCRIPT],
+        cwd=copy,
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "PYTHONPATH": path},
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_a_method_of_one_file_merges_verifies_and_is_offered(copy):
-    sources = ["--base", str(asset_path("example", "base"))]
-    sources += ["--agent", f"coding={asset_path('example', 'coding')}"]
-    sources += ["--agent", f"tool={asset_path('example', 'tool')}"]
-    command = ["-m", "ram_studio", "merge", *sources, "--method", "largest", "--set", "scale=0.5"]
-    merged = json.loads(_run(copy, *command, "--out", "merged", "--json"))
-    assert merged["method"] == "largest"
-    verified = json.loads(
-        _run(copy, "-m", "ram_studio", "verify", "merged", "--sources", "--full", "--json")
-    )
-    assert verified["match"] is True
-
-
-def test_a_suite_of_one_file_is_asked_and_stored(copy):
-    model = str(asset_path("example", "base"))
-    command = ["-m", "ram_studio", "evaluate", model, "--suite", "backwards", "--limit", "3"]
-    report = json.loads(_run(copy, *command, "--store", "answers.sqlite", "--json"))
-    ((_, row),) = report["models"].items()
+    told = json.loads(done.stdout)
+    assert Path(told["file"]).is_relative_to(copy)
+    assert told["merge"]["method"] == "largest"
+    assert told["verify"]["match"] is True
+    ((_, row),) = told["evaluate"]["models"].items()
     assert row["domains"]["backwards"]["n"] == 3
-    assert '"suite": "backwards"' in _run(
-        copy, "-m", "ram_studio", "history", "--store", "answers.sqlite", "--json"
-    )
-
-
-def test_a_chart_of_one_file_is_drawn(copy):
-    code = "import ram_studio as rs; from ram_studio.app.details.panel import FIGURES\n"
-    code += "sketch = rs.load_sketch(rs.asset_path('example', 'sketch.safetensors'))\n"
-    code += "print(len(FIGURES['alone'].draw(sketch, 20, False).data[0].y))"
-    assert _run(copy, "-c", code).strip() == "3"
+    assert "backwards" in [run["suite"] for run in told["history"]]
+    assert told["bars"] == 3
