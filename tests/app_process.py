@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-START_SECONDS = 120.0
+START_SECONDS = 280.0
 
 
 def free_port() -> int:
@@ -28,7 +28,7 @@ def running_app(
     environment: Mapping[str, str],
     ending: signal.Signals = signal.SIGTERM,
 ) -> Iterator[str]:
-    """Run a command with a free port in a folder; yield the address once it answers.
+    """Run a command on a free port, with a folder as its own; yield the address once it answers.
 
     The signal `ending` ends it. What it printed is in `app.log` of the folder, and added to an
     error.
@@ -37,8 +37,8 @@ def running_app(
     log, address = folder / "app.log", f"http://127.0.0.1:{port}/"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*map(str, command), "--port", str(port)],
-            env=environment,
+            [*map(str, command)],
+            env={**environment, "GRADIO_SERVER_PORT": str(port)},
             cwd=folder,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -56,7 +56,7 @@ def running_app(
     finally:
         process.send_signal(ending)
         try:
-            process.wait(20)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

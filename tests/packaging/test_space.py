@@ -94,7 +94,7 @@ def test_front_matter_describes_a_gradio_space(front_matter: dict[str, Any]) -> 
     assert front_matter.get("app_port", 7860) == 7860
 
 
-def _instructions() -> list[tuple[str, str]]:
+def instructions() -> list[tuple[str, str]]:
     """Return the Dockerfile's (keyword, arguments) in order, continuations joined."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
@@ -113,9 +113,9 @@ def _by_keyword(instructions: list[tuple[str, str]]) -> dict[str, list[str]]:
 def test_the_image_holds_what_was_tested_and_runs_as_user_1000(
     front_matter: dict[str, Any],
 ) -> None:
-    instructions = _instructions()
-    starts = [i for i, (keyword, _) in enumerate(instructions) if keyword == "FROM"]
-    every, last = _by_keyword(instructions), _by_keyword(instructions[starts[-1] :])
+    steps = instructions()
+    starts = [i for i, (keyword, _) in enumerate(steps) if keyword == "FROM"]
+    every, last = _by_keyword(steps), _by_keyword(steps[starts[-1] :])
     # One image for both stages, so that one digest pins them.
     assert f"PYTHON_IMAGE=python:{front_matter['python_version']}-slim" in every["ARG"]
     assert every["FROM"] == ["${PYTHON_IMAGE} AS build", "${PYTHON_IMAGE}"]
