@@ -34,7 +34,7 @@ EPSILONS = (0.0, 1e-5, LADDER[30], 0.0123)
 blocks = st.builds(
     make_block,
     seed=st.integers(0, 2**32),
-    agents=st.sampled_from((1, 2, 3, 5, 7)),
+    agents=st.sampled_from((1, 2, 3, 7)),
     size=st.sampled_from((0, 1, 2, 31, 64, 65)),
     dtype=st.just("BF16"),
     kind=st.sampled_from(KINDS),
@@ -205,7 +205,7 @@ def test_the_order_of_agents_changes_nothing_beyond_rounding(seed, shared, order
     ]
 
 
-@pytest.mark.parametrize("agents", [2, 3, 5, 8])
+@pytest.mark.parametrize("agents", [2, 3, 8])
 @pytest.mark.parametrize("shared", ["mean", "ties"])
 def test_equal_agents_give_that_agent(agents, shared):
     one = make_block(agents, 1, 65, "BF16", "all")
