@@ -11,7 +11,7 @@ ROUNDS ?= 3
 VISITORS ?= 30
 
 # Processes that share the tests, a file at a time: one more than two cores, for browsers are waited
-# for. In their own order, for the longest files hold the fewest tests. One is enough to debug with.
+# for. In the order of tests/conftest.py, the longest files first. One is enough to debug with.
 JOBS ?= 3
 
 # A plain assignment, so that an exported HOST (some shells and compilers set it) is ignored.

@@ -34,8 +34,9 @@ import httpx
 from measuring import ROOT, machine_facts, table
 
 # The visitor of the tests.
-sys.path.append(str(ROOT / "tests" / "app"))
-from visitor import RefusedError, Visitor, free_port
+sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "app")]
+from app_process import free_port
+from visitor import RefusedError, Visitor
 
 LIGHT = ("page", "example", "details", "preview", "history")
 HEAVY = ("merge", "check")

@@ -70,6 +70,34 @@ install_import_hook(_checked_modules(), "beartype.beartype")
 sys.path.insert(0, str(ROOT / "scripts"))
 
 
+# Files that use one app, or one wheel: tested in one process, they start or build it once.
+TOGETHER = {
+    "app": ("test_journeys", "test_check_journeys", "test_microscope_panel", "test_endpoints"),
+    "space": ("test_public_space", "test_sign_in"),
+    "wheel": ("test_image", "test_wheel"),
+}
+SHARED = {stem: name for name, stems in TOGETHER.items() for stem in stems}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that take long first, so that processes end together; the rest as it stands."""
+    long = {item.path for item in items if any(map(item.get_closest_marker, ("browser", "slow")))}
+    items.sort(key=lambda item: item.path not in long)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Deal out whole files to processes, and those that share an app or a wheel to one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return SHARED.get(Path(file).stem, file)
+
+    return Scheduling(config, log)
+
+
 def _leaves_the_host(address: object) -> bool:
     """Return whether a socket address lies outside this machine (a path is a local socket)."""
     if not isinstance(address, tuple):

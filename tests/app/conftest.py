@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from visitor import free_port
+from app_process import running_app
+from visitor import Visitor, tell
 
 from ram_studio.resources import asset_path
 
 ROOT = Path(__file__).resolve().parents[2]
 # A Hub of its own on this machine.
 sys.path.append(str(ROOT / "tests" / "checkpoints"))
-START_SECONDS = 280.0
 WAIT_MS = 120_000
 """How long anything in a page may take before a test gives up: machines differ, and are busy."""
 BROWSER_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
-@contextlib.contextmanager
-def running_app(folder: Path, *flags: str, **more: str) -> Iterator[str]:
-    """Run ``python app.py`` on a free port, with flags and more environment; yield its address."""
-    port = free_port()
+def run_here(folder: Path, *flags: str, **more: str) -> contextlib.AbstractContextManager[str]:
+    """Run ``python app.py`` with a folder as its own, with flags and more environment."""
     environment = {
         **os.environ,
         "TMPDIR": str(folder),
@@ -38,34 +33,7 @@ def running_app(folder: Path, *flags: str, **more: str) -> Iterator[str]:
         "PYTHONPATH": str(ROOT),
         **more,
     }
-    log = folder / "app.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / "app.py"), "--port", str(port), *flags],
-            env=environment,
-            cwd=folder,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    url = f"http://127.0.0.1:{port}/"
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                with urllib.request.urlopen(url, timeout=30):
-                    break
-            except (urllib.error.URLError, OSError):
-                if process.poll() is not None or time.monotonic() > deadline:
-                    pytest.fail(f"The app did not start:\n{log.read_text()}")
-                time.sleep(0.2)
-        yield url
-    finally:
-        process.terminate()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    return running_app([sys.executable, ROOT / "app.py", *flags], folder, environment)
 
 
 @pytest.fixture
@@ -93,14 +61,14 @@ def session(workspace: object) -> object:
 @pytest.fixture(scope="session")
 def run_app() -> Callable[..., contextlib.AbstractContextManager[str]]:
     """Return what runs the app in a process of its own, for tests that need one of their own."""
-    return running_app
+    return run_here
 
 
 @pytest.fixture(scope="session")
 def app_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the app on one's own machine; it leaves no session folder behind."""
     folder = tmp_path_factory.mktemp("app")
-    with running_app(folder) as url:
+    with run_here(folder) as url:
         yield url
     (work_dir,) = folder.glob("ram-studio*")
     assert list(work_dir.glob("app-*")) == []
@@ -108,9 +76,24 @@ def app_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def space_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the app as it runs on a public Space."""
-    with running_app(tmp_path_factory.mktemp("space"), SPACE_ID="owner/ram-studio") as url:
+    """The address of the app as it runs on a public Space; told to end, it leaves nothing."""
+    folder = tmp_path_factory.mktemp("space")
+    with run_here(folder, SPACE_ID="owner/ram-studio") as url:
         yield url
+        tell(_begin_a_sweep(url))
+        assert list(folder.glob("ram-studio*/app-*/*"))
+    left = [path for path in folder.rglob("*") if path.is_file() and path.name != "app.log"]
+    assert left == []
+
+
+async def _begin_a_sweep(url: str) -> None:
+    """Return once a visitor's sweep is under way, with a merge of theirs on the disk."""
+    async with Visitor(url) as visitor:
+        await visitor.open()
+        await visitor.call("merge", method="ram")
+        (sweep,) = (e for e in visitor.config["dependencies"] if e["api_name"] == "sweep")
+        data = [{"r": "0:0.5:6"}, "example", {}, ["demo"], 100, 30.0, "grid", 12]
+        await visitor.join({"data": data, "fn_index": sweep["id"], "session_hash": visitor.hash})
 
 
 @pytest.fixture(scope="session")
@@ -121,6 +104,14 @@ def browser(chromium_path: str) -> Iterator[object]:
         instance = playwright.chromium.launch(executable_path=chromium_path, args=BROWSER_FLAGS)
         yield instance
         instance.close()
+
+
+@pytest.fixture(scope="session")
+def context(browser: object) -> Iterator[object]:
+    """What all pages of the run share: a second page takes its scripts from the cache."""
+    made = browser.new_context()  # type: ignore[attr-defined]
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")
@@ -146,12 +137,13 @@ _IDLE = "() => new Promise((done) => setTimeout(() => requestIdleCallback(() => 
 class Visit:
     """A page with everything it said and asked for, so that a test can require silence."""
 
-    def __init__(self, browser: object, url: str, size: tuple[int, int], **context: object) -> None:
-        self.url = url
-        self.context = browser.new_context(  # type: ignore[attr-defined]
-            viewport={"width": size[0], "height": size[1]}, **context
-        )
-        self.page = self.context.new_page()
+    def __init__(
+        self, context: object, url: str, size: tuple[int, int] = (1280, 800), **media: object
+    ) -> None:
+        self.url, self.is_silent = url, True
+        self.page = context.new_page()  # type: ignore[attr-defined]
+        self.page.set_viewport_size({"width": size[0], "height": size[1]})
+        self.page.emulate_media(**media)
         self.page.set_default_timeout(WAIT_MS)
         self.complaints: list[str] = []
         self.requests: list[str] = []
@@ -196,6 +188,14 @@ class Visit:
         self.page.click("#use-example")
         self.page.wait_for_selector("[data-agent]", state="visible")
 
+    def open_layer(self) -> None:
+        """Open the microscope at layer 1 by keyboard: the third row from the top."""
+        self.page.focus(".cv-rows")
+        for _ in range(3):
+            self.page.keyboard.press("ArrowDown")
+        self.page.keyboard.press("Enter")
+        self.page.wait_for_selector(".scope-cell[aria-selected]")
+
     def choose(self, box: str, option: str) -> None:
         """Choose an option of a drop-down list, again if the list closed under the click."""
         field = self.page.locator(f"{box} input").first
@@ -226,7 +226,7 @@ class Visit:
 
     def check_silence(self) -> None:
         """Fail on console errors and on requests that left this machine."""
-        assert self.complaints == []
+        assert not self.is_silent or self.complaints == []
         foreign = [
             url
             for url in self.requests
@@ -236,15 +236,26 @@ class Visit:
 
 
 @pytest.fixture
-def visit(browser: object, app_url: str) -> Iterator[object]:
-    """Return a function that opens visits; each is closed, and must have been silent."""
+def visit_at(context: object) -> Iterator[object]:
+    """Return a function that opens visits of an address: ``Visit`` without the context.
+
+    Each is closed at the end and must have been silent, unless told otherwise (``is_silent``): a
+    page that is left in the middle of an answer is not.
+    """
     visits: list[Visit] = []
 
-    def make(size: tuple[int, int] = (1280, 800), **context: object) -> Visit:
-        visits.append(Visit(browser, app_url, size, **context))
+    def make(url: str, *arguments: object, is_silent: bool = True, **media: object) -> Visit:
+        visits.append(Visit(context, url, *arguments, **media))
+        visits[-1].is_silent = is_silent
         return visits[-1]
 
     yield make
     for one in visits:
-        one.context.close()
+        one.page.close()
         one.check_silence()
+
+
+@pytest.fixture
+def visit(visit_at: Callable[..., Visit], app_url: str) -> Callable[..., Visit]:
+    """Return a function that opens visits of the app on one's own machine."""
+    return functools.partial(visit_at, app_url)

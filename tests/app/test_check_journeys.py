@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,6 @@ _ALL_DONE = """(count) => {
 }"""
 
 
-def _merge(page, name: str) -> None:
-    page.click("#to-merge")
-    page.wait_for_selector("#plan .plan")
-    page.fill("#merge-name input, #merge-name textarea", name)
-    page.click("#merge")
-    page.wait_for_selector(f"#merge-result h3:text-is('{name}')")
-
-
 def _untick(page, *names: str) -> None:
     for name in names:
         page.uncheck(f"#check-models label:has-text('{name}') input")
@@ -37,17 +30,42 @@ def _ask_each(page, count: int) -> None:
     page.press("#limit input[type=number]", "Tab")
 
 
-def _choose(page, box: str, option: str) -> None:
-    page.click(f"{box} input")
-    page.click(f"[role=option]:has-text('{option}')")
+def set_slider(page, name: str, value: float) -> None:
+    page.evaluate(
+        """([id, value]) => {
+          const input = document.querySelector(`#${id} input[type=range]`);
+          Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value")
+            .set.call(input, value);
+          input.dispatchEvent(new Event("input", {bubbles: true}));
+        }""",
+        [name, value],
+    )
 
 
-def test_stop_resume_read_ask_and_compare_with_the_past(visit, tmp_path: Path) -> None:
+def test_merge_download_check_in_parts_ask_and_compare_with_the_past(visit, tmp_path: Path) -> None:
     it = visit()
     page = it.page
-    it.open("?example=1")
-    page.wait_for_selector("[data-agent]", state="visible")
-    _merge(page, "mine")
+    it.open()
+    it.use_example()
+    page.click("#open-details")
+    page.wait_for_selector(".cv-details #chart-map .js-plotly-plot", state="visible")
+    page.wait_for_selector(".cv-details #chart-patterns .js-plotly-plot", state="visible")
+    assert "stored" in page.text_content("#details-stored")
+    page.keyboard.press("Escape")
+    page.click("#step-tune .next")
+    page.wait_for_selector("#plan .plan")
+    assert "bfloat16" in page.text_content("#plan")
+    page.fill("#merge-name input, #merge-name textarea", "mine")
+    page.click("#merge")
+    page.wait_for_selector("#merge-result h3:text-is('mine')")
+    assert "λ stored" in page.text_content("#merge-result")
+    with page.expect_download() as download:
+        page.click("#download")
+    download.value.save_as(tmp_path / "merge.zip")
+    with zipfile.ZipFile(tmp_path / "merge.zip") as archive:
+        names = {Path(name).name for name in archive.namelist()}
+        assert {"model.safetensors", "config.json", "README.md", "ram_studio.json"} <= names
+        assert archive.testzip() is None
     page.click("#to-check")
 
     # Stop after the first answers; what is in stays.
@@ -74,23 +92,36 @@ def test_stop_resume_read_ask_and_compare_with_the_past(visit, tmp_path: Path) -
     assert page.locator("#scores table.heat tbody tr:not(.floor)").count() == 3
     cell = page.locator("#scores table.heat tr:has-text('mine') td").first.text_content()
     assert re.search(r"\d %▲ \+\d+\.\d\d+–\d+ · n 100", cell)
-    assert "gained" in page.text_content(".statements")
+    assert "coding" in page.text_content(".statements")
+    assert re.search(r"\d+ gained, \d+ lost of 100", page.text_content(".statements"))
     page.click("#scores .fold summary >> nth=-1")
     assert "adjusted p" in page.text_content("#scores table.pairs")
 
+    # A reloaded page shows it all again.
+    it.settle()
+    page.reload()
+    page.wait_for_selector("#to-check[aria-current=step]")
+    page.wait_for_selector("#scores table", state="attached")
+    page.click("#to-merge")
+    page.wait_for_selector("#merge-result .result")
+    page.click("#to-check")
+
     # Item by item: what the base gets wrong and the merge right.
+    page.wait_for_selector("#item .prompt")
     it.choose("#item-filter", "Base wrong, a merge right")
     page.wait_for_selector("#item .answer-card:has-text('base'):has-text('wrong')")
     assert "right" in page.text_content("#item .answer-card:has-text('mine')")
     page.click("#item-next")
     page.wait_for_selector("#item-position:has-text('2 of')")
 
-    # One question to all of them.
+    # One question to three of them, chosen anew.
+    _untick(page, "tool", "memory")
     page.click("#chat > button")
     page.wait_for_selector("#chat-question textarea", state="visible")
     page.click("#chat-ask")
     page.wait_for_selector("#chat-status:has-text('There is no question yet')")
-    _choose(page, "#chat-examples", "Tool")
+    page.click("#chat-examples input")
+    page.click("[role=option]:has-text('Tool')")
     page.wait_for_function(
         "() => document.querySelector('#chat-question textarea').value.startsWith('tool:')"
     )
@@ -135,6 +166,16 @@ def test_a_phone_shows_suites_chat_and_history_without_scrolling_sideways(visit)
     page = it.page
     it.open("?example=1")
     page.wait_for_selector("[data-agent]", state="visible")
+    assert page.evaluate(_WIDE) <= 0
+    is_dark = "() => document.body.classList.contains('dark')"
+    assert page.evaluate(is_dark)
+    page.click("#theme")
+    assert not page.evaluate(is_dark)
+    page.evaluate("() => localStorage.clear()")
+    page.click("#to-merge")
+    page.wait_for_selector("#to-merge[aria-current=step]")
+    it.settle()
+    assert page.evaluate(_WIDE) <= 0
     page.click("#to-check")
     page.click("#check-kind label:has-text('General suites')")
     page.wait_for_selector("#suites", state="visible")
@@ -191,3 +232,75 @@ def test_a_sweep_is_watched_and_its_winner_goes_to_tune(visit, tmp_path: Path) -
         arg=float(winner["lambda_tool"]),
     )
     assert page.locator("#r input[type=range]").input_value() == f"{float(winner['r']):g}"
+
+
+def test_methods_are_compared_and_the_table_is_taken_home(visit, tmp_path: Path) -> None:
+    it = visit()
+    page = it.page
+    it.open("?example=1")
+    page.wait_for_selector("[data-agent]", state="visible")
+    page.click("#to-check")
+    assert page.is_hidden("#compare")
+    page.click("#compare-methods > button")
+    page.wait_for_selector("#compare", state="visible")
+    it.settle()
+    for name in ("task-arithmetic-mean", "ties", "dare-ta", "ram+s"):
+        page.click(f"#compare-choice label:has(input[name='{name}'])")
+    set_slider(page, "compare-limit", 10)
+    page.click("#compare")
+    page.wait_for_selector("#comparison table")
+
+    def column(place: int) -> list[str]:
+        cells = page.locator(f"#compare-table [data-testid^=cell-][data-testid$='-{place}']")
+        return [text.strip() for text in cells.all_text_contents()]
+
+    agents = ["coding", "tool", "memory"]
+    floor = "floor: what nonsense gets"
+    assert column(1) == ["base", *agents, "task-arithmetic (scale 1)", "ram", "ram+", floor]
+    assert column(6)[6] == "reference"
+    page.hover("#compare-table th:has-text('Average')")
+    page.click("#compare-table th:has-text('Average') button")
+    page.click("text=Sort descending")
+    names = "#compare-table [data-testid^=cell-][data-testid$='-1']"
+    page.wait_for_selector(f":nth-match({names}, 7):has-text('base')")
+    averages = [float(text.split(" ")[0]) for text in column(5)[:7]]
+    assert averages == sorted(averages, reverse=True)
+    assert "within noise" in page.text_content("#comparison .statement")
+    assert page.locator("#comparison .drawing-900 circle").count() == 3
+    page.wait_for_selector("#compare-csv", state="visible")
+    with page.expect_download() as download:
+        page.click("#compare-csv")
+    download.value.save_as(tmp_path / "table.csv")
+    with open(tmp_path / "table.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["kind"] for row in rows] == ["base", *["agent"] * 3, *["merge"] * 3]
+    with page.expect_download() as download:
+        page.click("#compare-report")
+    download.value.save_as(tmp_path / "report.html")
+    with page.expect_download() as download:
+        page.click("#compare-figure")
+    download.value.save_as(tmp_path / "figure.svg")
+    assert (tmp_path / "figure.svg").read_text(encoding="utf-8").count("<circle") == 3
+    report = page.context.new_page()
+    asked = []
+    report.on("request", lambda request: asked.append(request.url))
+    report.goto((tmp_path / "report.html").as_uri())
+    assert report.locator("table").first.locator("tbody tr").count() == 8
+    assert len(asked) == 1
+    report.close()
+
+    page.reload()
+    page.wait_for_selector("#to-check[aria-current=step]")
+    page.click("#compare-methods > button")
+    page.wait_for_selector("#comparison table", state="visible")
+    page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    assert page.evaluate("() => document.documentElement.scrollWidth - window.innerWidth") <= 0
+    it.settle()
+    it.choose("#compare-preset", "How strong")
+    page.wait_for_selector("#compare-about:has-text('0.15 and 0.2')")
+    assert page.is_hidden("#compare-choice")
+    # More questions than the table above has answers to: those would come at once.
+    set_slider(page, "compare-limit", 100)
+    page.click("#compare")
+    it.stop("#stop-compare", "#compare-status")
+    page.wait_for_selector("#compare:not([disabled])")

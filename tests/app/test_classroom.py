@@ -12,6 +12,8 @@ from visitor import RefusedError, Visitor, tell
 
 from ram_studio.resources import asset_path
 
+pytestmark = pytest.mark.slow
+
 
 class Classroom:
     """The app bound to every address. home: a folder of the owner that holds the models' folder."""

@@ -32,15 +32,6 @@ def show(tensor: str = MATRIX, *, jumps: bool = False, **changes: object) -> dic
     return microscope_panel.show(PANEL, load_example("1"), form, jumps=jumps)
 
 
-def open_layer(page) -> None:
-    """Open the microscope at layer 1 by keyboard: the third row from the top."""
-    page.focus(".cv-rows")
-    for _ in range(3):
-        page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".scope-cell[aria-selected]")
-
-
 def value_of(text: str) -> float:
     return float(text.replace("−", "-"))
 
@@ -173,7 +164,7 @@ def test_a_visitor_looks_at_single_weights(visit) -> None:
     page = it.page
     it.open()
     it.use_example()
-    open_layer(page)
+    it.open_layer()
     assert ".layers.1." in page.inner_text(".scope-tensor")
     page.click("#scope-where > button")
     page.click("#scope-jump")
@@ -223,35 +214,3 @@ def test_a_visitor_looks_at_single_weights(visit) -> None:
     page.keyboard.press("Escape")
     assert page.is_hidden("#microscope")
     assert page.evaluate("() => document.activeElement.className") == "cv-rows"
-
-
-@pytest.mark.browser
-def test_a_closed_microscope_asks_nothing(visit) -> None:
-    it = visit()
-    it.open()
-    it.use_example()
-    it.settle()
-    before = len(it.requests)
-    it.page.focus("#dial-r")
-    it.page.keyboard.press("End")
-    it.page.wait_for_timeout(1000)
-    assert it.requests[before:] == []
-
-
-@pytest.mark.browser
-def test_unfolded_details_fit_a_phone(visit) -> None:
-    it = visit((390, 844))
-    page = it.page
-    it.open()
-    it.use_example()
-    page.click("#open-details")
-    page.wait_for_selector("[data-part=rounding-chart] path:visible")
-    page.wait_for_selector("[data-part=relations-chart] rect.bar")
-    page.keyboard.press("Escape")
-    open_layer(page)
-    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
-    sizes = page.evaluate(
-        "() => [...document.querySelectorAll('.scope-cell')]"
-        ".map((e) => Math.round(e.getBoundingClientRect().width))"
-    )
-    assert min(sizes) >= 20  # still to be hit by a finger

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import urllib.error
 import urllib.request
 
 import pytest
-from visitor import RefusedError, Visitor, tell
 
 from ram_studio.resources import asset_path
+
+pytestmark = pytest.mark.slow
 
 gradio_client = pytest.importorskip("gradio_client")
 
@@ -58,38 +58,3 @@ def test_files_and_statistics_of_the_machine_are_not_served(space_url: str, path
         urllib.request.urlopen(space_url + path, timeout=120)
     assert caught.value.code in (401, 403, 404)
     caught.value.close()
-
-
-def test_forty_hostile_sweeps_do_not_keep_a_visitor_from_the_example(space_url: str) -> None:
-    async def story() -> None:
-        async with Visitor(space_url, "127.0.0.77") as bot, Visitor(space_url) as visitor:
-            await bot.open()
-            (sweep,) = (e for e in bot.config["dependencies"] if e["api_name"] == "sweep")
-            asks = [{"r": "0:0.5:6"}, "example", {}, ["demo"], 100, 30.0, "grid", 12]
-            body = {"data": asks, "fn_index": sweep["id"], "session_hash": bot.hash}
-            await asyncio.gather(*(bot.join(body) for _ in range(40)))
-            # Bounded by the client's own time-out alone: the machine may have much else to do.
-            await visitor.open()
-            await visitor.press("use-example")
-            await visitor.press("draw-details")
-            with pytest.raises(RefusedError, match=r"is the most.* duplicate this Space"):
-                await bot.call("sweep", over={"r": "0:0.5:6"}, items=100)
-            merged = await visitor.call("merge", method="ram")
-            assert merged["merge"].startswith("ram"), "and the visitor's merge has its turn"
-
-    tell(story())
-
-
-@pytest.mark.browser
-def test_the_form_asks_for_hub_ids(browser, space_url: str) -> None:
-    page = browser.new_page()
-    page.goto(space_url)
-    page.click("#own-models > button")
-    # The form is mounted when it opens; what is typed into a half-mounted box is lost.
-    page.wait_for_timeout(400)
-    page.fill("#base input, #base textarea", "/etc")
-    page.fill("#agent-source-1 input, #agent-source-1 textarea", "owner/name")
-    page.click("#analyze")
-    page.wait_for_selector("#load-status .callout[data-tone=bad]")
-    assert "not a Hub id" in page.text_content("#load-status")
-    page.close()

@@ -18,6 +18,8 @@ from visitor import RefusedError, Visitor, tell
 from ram_studio.app.public.visitor import offers_sign_in
 from ram_studio.resources import asset_path
 
+pytestmark = pytest.mark.slow
+
 OWNER, FRIEND = "hf_of_the_owner", "hf_of_a_friend"
 SECRET = "secret of the Space"
 OAUTH = {
@@ -73,6 +75,7 @@ def place(run_app: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
     with serving() as hub:
         for name in ("base", "coding"):
             hub.add(f"owner/{name}", asset_path("example", name))
+        hub.add("owner/secret", asset_path("example", "tool"), is_private=True)
         gated = {"is_gated": True, "readers": frozenset({OWNER, FRIEND})}
         hub.add("owner/gated", asset_path("example", "tool"), **gated)
         more = {
@@ -84,6 +87,15 @@ def place(run_app: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
         }
         with run_app(folder, **more) as url:
             yield Place(url, hub, folder)
+
+
+def test_the_owners_token_opens_nothing_for_visitors(place: Place) -> None:
+    public = {"base": "owner/base", "agents": {"a": "owner/coding"}}
+    assert place.ask("analyze", **public)["agents"] == ["a"]
+    assert {token for _, token in place.hub.asked} == {None}
+    with pytest.raises(RefusedError, match="is private"):
+        place.ask("analyze", base="owner/base", agents={"a": "owner/secret"})
+    assert {token for _, token in place.hub.asked} == {None}
 
 
 def test_a_visitors_token_opens_what_they_may_read_and_goes_nowhere_else(place: Place) -> None:

@@ -8,13 +8,12 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from loopback_hub import serving
-from visitor import RefusedError, Visitor, free_port, tell
+from app_process import free_port
+from visitor import RefusedError, Visitor, tell
 
 from ram_studio.app.public.keeper import LEAVE_SECONDS
 from ram_studio.app.public.lanes import Effort
@@ -261,31 +260,23 @@ def test_the_page_names_no_font_host_and_no_other_script(room: Room) -> None:
 # ---------------------------------------------------------------------------- in a browser
 
 
-def open_page(context: Any, room: Room) -> Any:
-    page = context.new_page()
-    page.set_default_timeout(120_000)
-    page.goto(room.url)
-    page.wait_for_selector("#to-load[aria-current=step], #to-tune[aria-current=step]")
-    return page
-
-
 def start_merge(page: Any) -> None:
-    page.click("#use-example")
-    page.wait_for_selector("[data-agent]", state="visible")
-    page.click("#to-merge")
     page.click("#merge")
     page.wait_for_selector("#stop", state="visible")
 
 
 @pytest.mark.browser
-def test_a_reloaded_page_finds_its_job_and_can_stop_it(
-    browser: Any, room: Room, monkeypatch: pytest.MonkeyPatch
+def test_a_reloaded_page_finds_its_job_and_a_closed_one_ends_it(
+    visit_at: Any, room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # How long a reload takes is the machine's business, not this test's.
     monkeypatch.setattr("ram_studio.app.public.keeper.LEAVE_SECONDS", 300.0)
     room.slow.set()
-    context = browser.new_context()
-    page = open_page(context, room)
+    it = visit_at(room.url, is_silent=False)
+    page = it.page
+    it.open()
+    it.use_example()
+    page.click("#to-merge")
     start_merge(page)
     # A phone that needs long for the scripts: until then the page tells that it is coming back.
     held: list[Any] = []
@@ -298,133 +289,80 @@ def test_a_reloaded_page_finds_its_job_and_can_stop_it(
     page.unroute("**/ram/page.js")  # lets what was held go on
     page.wait_for_selector("#stop", state="visible")
     page.wait_for_selector("#merge-status .progress")
-    monkeypatch.undo()
+    monkeypatch.setattr("ram_studio.app.public.keeper.LEAVE_SECONDS", LEAVE_SECONDS)
     time.sleep(LEAVE_SECONDS + 1)
     assert room.jobs == (1, 0), "the reloaded page waits for it"
     page.click("#stop")
     page.wait_for_selector("#merge-status:has-text('Stopped')")
-    assert page.is_enabled("#merge")
-    context.close()
+    page.wait_for_selector("#merge:not([disabled])")
 
-
-@pytest.mark.browser
-def test_a_job_that_ended_during_a_reload_is_shown(
-    browser: Any, room: Room, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # One that ended while its page was away is shown when it comes back.
     monkeypatch.setattr("ram_studio.app.public.keeper.LEAVE_SECONDS", 300.0)
-    room.slow.set()
-    context = browser.new_context()
-    page = open_page(context, room)
     start_merge(page)
     page.goto("about:blank")
     room.slow.clear()
     room.wait_for((0, 0), LEAVE_SECONDS)
     page.go_back()
     page.wait_for_selector("#merge-result .result", state="attached")
-    context.close()
 
-
-@pytest.mark.browser
-def test_a_closed_tab_ends_its_job(browser: Any, room: Room) -> None:
+    # Nobody comes back to a closed tab.
+    monkeypatch.setattr("ram_studio.app.public.keeper.LEAVE_SECONDS", LEAVE_SECONDS)
+    page.click("#to-merge")
+    page.wait_for_selector("#merge:not([disabled])")
     room.slow.set()
-    context = browser.new_context()
-    page = open_page(context, room)
     start_merge(page)
     page.close()
     room.wait_for((0, 0), 5)
-    context.close()
 
 
 @pytest.mark.browser
-def test_a_page_in_line_shows_its_place_and_the_wait(browser: Any, room: Room) -> None:
+def test_a_page_in_line_shows_its_place_and_the_wait(visit_at: Any, room: Room) -> None:
     lanes = room.workspace.lanes
-    efforts = [60.0] * lanes.long_lanes + [1.0]
-    busy = [lanes.enter(Effort("seconds", {"": s}), f"other{n}") for n, s in enumerate(efforts)]
-    context = browser.new_context()
+    busy = [lanes.enter(Effort("seconds", {"": s}), f"other{s}") for s in (60.0, 1.0)]
     try:
-        page = open_page(context, room)
-        start_merge(page)
-        page.wait_for_selector("#merge-status:has-text('Place 1 in line')")
-        page.wait_for_selector("#merge-status:has-text('starts in')")
-        # Every lane, for slow merges before this one make it count as a long job.
-        for turn in busy:
-            turn.leave()
-        page.wait_for_selector("#merge-result .result", state="attached")
+        it = visit_at(room.url)
+        it.open()
+        it.use_example()
+        it.page.click("#to-merge")
+        start_merge(it.page)
+        it.page.wait_for_selector("#merge-status:has-text('Place 1 in line')")
+        it.page.wait_for_selector("#merge-status:has-text('starts in')")
     finally:
+        # Both lanes, for slow merges before this one make it count as a long job.
         for turn in busy:
             turn.leave()
-        context.close()
+    it.page.wait_for_selector("#merge-result .result", state="attached")
+    it.settle()
 
 
 @pytest.mark.browser
-def test_a_duplicated_tab_works_on_its_own(browser: Any, room: Room) -> None:
-    context = browser.new_context()
-    first = open_page(context, room)
-    read_key = "() => sessionStorage.getItem('ram-key')"
-    key = first.evaluate(read_key)
-    context.add_init_script(
-        f"sessionStorage.getItem('ram-key') || sessionStorage.setItem('ram-key', '{key}')"
-    )
-    second = open_page(context, room)
-    assert second.evaluate(read_key) != key
-    first.reload()
-    first.wait_for_selector("#to-load[aria-current=step]")
-    assert first.evaluate(read_key) == key
-    context.close()
-
-
-@pytest.mark.browser
-def test_the_page_works_under_its_policy_and_asks_nobody_else(browser: Any, room: Room) -> None:
-    context = browser.new_context()
-    page = context.new_page()
-    said, asked = [], []
-    page.on("console", lambda message: said.append(message.text) if message.type == "error" else 0)
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(room.url)
-    page.click("#use-example")
-    page.wait_for_selector("[data-agent]", state="visible")
+def test_the_page_works_under_its_policy_and_a_duplicate_of_its_tab_on_its_own(
+    visit_at: Any, room: Room
+) -> None:
+    it = visit_at(room.url)
+    page = it.page
+    it.open()
+    page.click("#own-models > button")
+    # The form is mounted when it opens; what is typed into a half-mounted box is lost.
+    it.settle()
+    page.fill("#base input, #base textarea", "/etc")
+    page.fill("#agent-source-1 input, #agent-source-1 textarea", "owner/name")
+    page.click("#analyze")
+    page.wait_for_selector("#load-status .callout[data-tone=bad]:has-text('not a Hub id')")
+    it.use_example()
     page.click("#open-details")
     page.wait_for_selector("#chart-map .js-plotly-plot")
-    assert said == []
-    assert [url for url in asked if not url.startswith((room.url, "data:", "blob:"))] == []
-    context.close()
 
-
-def test_the_owners_token_does_not_reach_the_hub(run_app: Any, tmp_path: Path) -> None:
-    import gradio_client
-
-    from ram_studio.resources import asset_path
-
-    with serving() as hub:
-        for name in ("base", "coding"):
-            hub.add(f"owner/{name}", asset_path("example", name))
-        hub.add("owner/secret", asset_path("example", "tool"), is_private=True)
-        more = {
-            "SPACE_ID": "owner/ram-studio",
-            "HF_TOKEN": "hf_owner",
-            "HF_ENDPOINT": hub.address,
-            "HF_HUB_OFFLINE": "0",
-            "HF_HOME": str(tmp_path / "hub"),
-        }
-        with run_app(tmp_path, **more) as url:
-            client = gradio_client.Client(url, verbose=False)
-            found = client.predict("owner/base", {"a": "owner/coding"}, api_name="/analyze")
-            client.predict(found["analysis"], "ram", api_name="/merge")
-            with pytest.raises(Exception, match="is private"):
-                client.predict("owner/base", {"a": "owner/secret"}, api_name="/analyze")
-            client.close()
-        assert hub.tokens == set()
-
-
-def test_nothing_is_left_after_sigterm(run_app: Any, tmp_path: Path) -> None:
-    import gradio_client
-
-    with run_app(tmp_path, SPACE_ID="owner/ram-studio") as url:
-        client = gradio_client.Client(url, verbose=False)
-        client.predict(method="ram", api_name="/merge")
-        client.submit({"r": "0:0.5:6"}, api_name="/sweep")
-        time.sleep(1)
-        assert list(tmp_path.glob("ram-studio*/app-*/*"))
-    left = [p for p in tmp_path.rglob("*") if p.is_file() and p.name != "app.log"]
-    assert left == []
+    read_key = "() => sessionStorage.getItem('ram-key')"
+    key = page.evaluate(read_key)
+    second = visit_at(room.url)
+    second.page.add_init_script(
+        f"sessionStorage.getItem('ram-key') || sessionStorage.setItem('ram-key', '{key}')"
+    )
+    second.open()
+    assert second.page.evaluate(read_key) != key
+    it.settle()
+    page.reload()
+    page.wait_for_selector("#to-tune[aria-current=step]")
+    assert page.evaluate(read_key) == key
+    it.settle()

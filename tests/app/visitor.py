@@ -11,7 +11,6 @@ import contextlib
 import json
 import random
 import secrets
-import socket
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -21,13 +20,6 @@ import httpx
 API = "gradio_api"
 Told = TypeVar("Told")
 _CONFIG = "window.gradio_config = "
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def tell(story: Coroutine[Any, Any, Told]) -> Told:

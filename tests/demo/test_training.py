@@ -25,6 +25,8 @@ from ram_studio.demo.reinforce import ReinforceSettings, reward
 from ram_studio.evals import Item, make_items, score
 from ram_studio.evals.suites.demo.tasks import split_of
 
+pytestmark = pytest.mark.slow
+
 TINY = BuildPlan(
     architecture=Architecture(hidden=32, layers=1, feed_forward=32, heads=2, key_value_heads=1),
     pretrain=PretrainSettings(steps=3, warmup=2),
