@@ -25,6 +25,8 @@ SKILLS = 3
 """Domains of a skill table that are skills, the first ones."""
 GENTLE = 0.02
 """The r of the scene on rounding."""
+FEW = (1, 100, 10_000, 300_000)
+"""Numbers of changes in the table of few weights."""
 Row = Mapping[str, float]
 
 
@@ -76,7 +78,9 @@ def answers() -> str:
         for name, a, b in zip(("code", "tool", "memory"), own, mean, strict=True)
     )
     few = thriftiest("example")
-    return table_of(
+    solved = _and([str(right) for right in own])
+    alone = f"Alone {_and(list(agents))} solve {solved} of {house.n} prompts of their own skill."
+    return f"{alone}\n\n" + table_of(
         [
             ["scene", "question", "answer"],
             [
@@ -158,7 +162,7 @@ def few() -> str:
     lines = [["agents", "skill", "all changes", "k", "k largest", "k random"]]
     for name, title in (("example", "independent"), ("house", "house style")):
         for own in record_of(name)["few_weights"]["agents"].values():
-            for row in (r for r in own["rows"] if r["k"] in (10, 1_000, 100_000)):
+            for row in (r for r in own["rows"] if r["k"] in FEW):
                 lines.append(
                     [
                         title,
@@ -247,7 +251,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "margins": margins,
     "common": common,
 }
-PAGES = ("docs/results.md", "assets/example/README.md")
+PAGES = ("docs/teaching.md", "docs/results.md", "assets/example/README.md")
 
 
 def written(text: str) -> str:

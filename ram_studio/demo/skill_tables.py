@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, product
@@ -144,11 +145,18 @@ def recipe_of(name: str, setting: Setting) -> Recipe:
 
 
 def ask(
-    name: str, settings: list[tuple[Setting, int | None]], *, sources: bool, **setup: Any
+    name: str,
+    settings: Sequence[tuple[Setting, int | None]],
+    *,
+    sources: bool,
+    items: int = ITEMS,
+    **setup: Any,
 ) -> tuple[list[Question], list[Measured]]:
     """Merge settings of a shipped set in memory; return the questions and each one's answers.
 
-    sources: whether base and agents are asked as well, first. setup: fields of ``answers.Setup``.
+    sources: whether base and agents are asked as well, first. items: questions a domain, the first
+    ones; fewer are other batches, whose sums may be rounded differently. setup: fields of
+    ``answers.Setup``.
 
     Raises: Stopped, SettingsError.
     """
@@ -156,7 +164,7 @@ def ask(
     plan = ComparePlan.of(
         {label: recipe_of(name, (method, own)) for label, (method, own, _) in rows.items()},
         sources=sources,
-        limit=ITEMS,
+        limit=items,
         seed=DEFAULT_SEED,
     )
     runner = Runner(plan, device="cpu", sketch=_sketch(name), **setup)
@@ -257,6 +265,27 @@ def build(
     return table
 
 
+def differing(name: str, number: int, *, items: int = ITEMS, seed: str = "") -> tuple[int, int]:
+    """Ask random rows of a shipped table again; return how many answers differ, and of how many.
+
+    number: of merges; base and agents are asked as well. items: questions a domain, see ``ask``.
+    """
+    table = load_table(asset_path(name, TABLE_FILE))
+    merges = [row for row in table["rows"] if row["kind"] == "merge"]
+    chosen = random.Random(f"{name}/{seed}").sample(merges, min(number, len(merges)))
+    settings = [((row["method"], row["settings"]), row["k"]) for row in chosen]
+    questions, found = ask(name, settings, sources=True, items=items)
+    places = {prompt: i for i, prompt in enumerate(table["prompts"])}
+    rows = [row for row in table["rows"] if row["kind"] == "source"] + chosen
+    wrong = 0
+    for row, now in zip(rows, found, strict=True):
+        for question in questions:
+            i, answer = places[question.prompt], now.answers[question.id]
+            then = table["answers"][i][row["answers"][i]], row["right"][i] == "1"
+            wrong += then != (answer.text, answer.is_correct)
+    return wrong, len(rows) * len(questions)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line and build the tables into the assets folder."""
     parser = argparse.ArgumentParser(
@@ -269,12 +298,20 @@ def main(arguments: list[str] | None = None) -> None:
         "--limit", type=int, default=SETTINGS, help="the most settings a set, the first ones"
     )
     parser.add_argument("--store", type=Path, help="where answers are kept (SQLite)")
+    parser.add_argument(
+        "--again", type=int, metavar="N", help="ask N random rows again instead and compare"
+    )
     parser.add_argument("--threads", type=int, default=1, help="torch threads; the tables used 1")
     options = parser.parse_args(arguments)
 
     import torch
 
     torch.set_num_threads(options.threads)
+    if options.again:
+        for name in options.set or SETS:
+            wrong, of = differing(name, options.again)
+            print(f"{name}: {wrong} of {of} answers differ from the table", flush=True)
+        return
     deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
     store = AnswerStore(options.store or user_folder() / "skill-tables.sqlite3")
     for name in options.set or SETS:

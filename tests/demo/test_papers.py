@@ -1,5 +1,6 @@
 """What pages quote of the shipped records is what these say, and the lesson's script runs."""
 
+import re
 import runpy
 from pathlib import Path
 
@@ -7,6 +8,14 @@ import pytest
 from recorded_figures import PAGES, written
 
 ROOT = Path(__file__).parents[2]
+
+
+def test_the_teachers_page_answers_every_scene():
+    scenes = (ROOT / "assets" / "lesson" / "scenes.js").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"export const SCENES = \[(.*?)\]", scenes, flags=re.S)
+    page = (ROOT / "docs" / "teaching.md").read_text(encoding="utf-8")
+    answered = re.findall(r"^\| (\d+) \|", page, flags=re.M)
+    assert answered == [str(i + 1) for i in range(len(listed.split(",")))]
 
 
 @pytest.mark.parametrize("page", PAGES)

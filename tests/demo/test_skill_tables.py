@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-import random
+from itertools import islice
 
 import pytest
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.checkpoints.record.sketch_file import load_sketch
-from ram_studio.demo.sketches import SKETCH_FILE
-from ram_studio.demo.skill_tables import TABLE_FILE, ask, build, distinct_points, settings_of
+from ram_studio.demo.sketches import SETS, SKETCH_FILE
+from ram_studio.demo.skill_tables import (
+    TABLE_FILE,
+    ask,
+    build,
+    differing,
+    distinct_points,
+    settings_of,
+)
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.report.skill_table import load_table, save_table, skill_table
 from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.resources import asset_path
 
-SHIPPED = [s for s in ("example", "dense") if (asset_path(s) / TABLE_FILE).is_file()]
+
+@pytest.mark.parametrize("name", SETS)
+def test_twenty_random_entries_come_out_again(name):
+    # A few of each entry's prompts, for speed; `--again 20` asks all of them.
+    wrong, of = differing(name, 20, items=4)
+    assert of == 24 * 4 * 4
+    # Other batches and machines round sums differently, and an answer on the edge may then flip.
+    assert wrong <= of // 100
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_random_entries_come_out_again_item_for_item(name):
-    table = load_table(asset_path(name, TABLE_FILE))
-    merges = [row for row in table["rows"] if row["kind"] == "merge"]
-    chosen = random.Random(name).sample(merges, 3)
-    settings = [((row["method"], row["settings"]), row["k"]) for row in chosen]
-    questions, found = ask(name, settings, sources=True)
-    assert [q.prompt for q in questions] == table["prompts"]
-    sources = table["rows"][: len(found) - 3]
-    for row, again in zip([*sources, *chosen], found, strict=True):
-        texts = [table["answers"][i][a] for i, a in enumerate(row["answers"])]
-        assert [again.answers[q.id].text for q in questions] == texts
-        assert [str(int(again.answers[q.id].is_correct)) for q in questions] == [*row["right"]]
-
-
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", SETS)
 def test_shipped_tables_are_small_and_hold_different_weights(name):
     assert (asset_path(name) / TABLE_FILE).stat().st_size < 300_000
     table = load_table(asset_path(name, TABLE_FILE))
@@ -48,8 +47,8 @@ def test_settings_of_equal_counts_and_lambdas_are_measured_once():
     assert points[0] == DEFAULT_INDEX
     shared = sketch.counts.shared
     assert len({shared[:, k].tobytes() for k in points}) == len(points)
-    found = [setting for setting, _ in settings_of(sketch)]
-    assert len(found) > 1000
+    found = [setting for setting, _ in islice(settings_of(sketch), 1001)]
+    assert len(found) == 1001
     assert found[0] == ("ram+", {"epsilon": LADDER[DEFAULT_INDEX], "r": 0.1, "alpha": 2.0})
 
 
@@ -59,11 +58,18 @@ def test_a_table_goes_on_where_it_was_stopped_with_the_same_bytes(tmp_path, monk
     build("dense", path, store=store, limit=1)
     first = load_table(path)
     assert [row["kind"] for row in first["rows"]] == ["source"] * 4 + ["merge"]
-    build("dense", path, store=store, limit=2)
+    # What is in the table is not asked again, without a store either.
+    asked = []
+    monkeypatch.setattr(
+        "ram_studio.demo.skill_tables.ask",
+        lambda name, settings, **options: asked.append(settings) or ask(name, settings, **options),
+    )
+    build("dense", path, limit=2)
+    assert [len(settings) for settings in asked] == [1, 1]
     longer = path.read_bytes()
     assert load_table(path)["rows"][:5] == first["rows"]
-    monkeypatch.setattr("ram_studio.evals.answering.merged.MergedEngine.answer", None)
-    build("dense", path, store=store, limit=2)  # all answers are stored
+    build("dense", path, limit=2)
+    assert [len(settings) for settings in asked] == [1, 1, 1]
     assert path.read_bytes() == longer
 
 
