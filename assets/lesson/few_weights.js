@@ -1,7 +1,7 @@
 // The scene of epsilon: how few weights carry a skill, against as many random ones.
 import { count, epsilon } from "../numbers.js";
 import { brief } from "../canvas/words.js";
-import { breakingPoint, figureText, learned } from "./figures.js";
+import { breakingPoint, changedBy, figureText, learned } from "./figures.js";
 import { thriftiest } from "./record.js";
 import { usual } from "./states.js";
 
@@ -51,7 +51,9 @@ export const epsilonScene = {
   reveal: (facts) => {
     const { fewest, name } = thriftiest(facts);
     const { last, first } = broken(facts);
-    const at = (step) => `ε ${epsilon(facts.profile.ladder[step.point])} (${brief(step.changed)} of all weights)`;
+    const { ladder, agents } = facts.profile;
+    const at = ({ point }) =>
+      `ε ${epsilon(ladder[point])} (${count(changedBy(facts.profile, point, agents.indexOf(name)))} of its changes count)`;
     return [
       `${name} with its ${count(fewest.k)} largest changes: ${figureText(fewest.largest)}. `,
       ["As many at random"], ` of its changes: ${brief(fewest.random.share, 0)} (mean of ${fewest.random.draws} draws). `,

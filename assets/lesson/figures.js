@@ -47,11 +47,14 @@ export const rowAt = (profile, settings) => {
 
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 
+// The number of weights that an agent changed, at a point of the ladder.
+export const changedBy = (profile, point, agent) => sum(profile.overlap[point][agent]);
+
 // Of what an agent changed at a point of the ladder: the share that it changed alone, by number of weights
 // and by size (sums of squares; null in old sketches), and the share of all weights that it changed.
 export const aloneShare = (profile, point, agent) => {
   const counts = profile.overlap[point][agent];
-  const changed = sum(counts);
+  const changed = changedBy(profile, point, agent);
   const energy = profile.energy?.[point][agent];
   return {
     ofAll: changed / profile.total,
@@ -66,10 +69,7 @@ export const leastAlone = (profile, point) => {
   return shares.indexOf(Math.min(...shares));
 };
 
-// The share of all weights that any agent changed, at a point of the ladder.
-export const changedShare = (profile, settings) => outcomeOf(profile, settings).changed / profile.total;
-
-// The share that all agents changed.
+// The share of all weights that every agent changed.
 export const metShare = (profile, settings) =>
   outcomeOf(profile, settings).byCount.at(-1) / profile.total;
 
@@ -79,12 +79,10 @@ export const nothingCounts = (profile) => {
   return point < 0 ? profile.ladder.length - 1 : point;
 };
 
-// The measured rows of a rule from a threshold on upwards, as [{ point, row, total, changed }].
-export const upwards = (profile, settings) => profile.ladder.flatMap((_, point) => {
+// The measured rows of a rule from a threshold on upwards, as [{ point, row }].
+const upwards = (profile, settings) => profile.ladder.flatMap((_, point) => {
   const row = point < settings.point ? null : rowAt(profile, { ...settings, point });
-  return !row ? [] : [{
-    point, row, total: scoreOfAll(profile.skills, row), changed: changedShare(profile, { ...settings, point }),
-  }];
+  return row ? [{ point, row }] : [];
 });
 
 // Where one of some skills breaks as epsilon rises: { last, first, skill }, the last measured step at which all
