@@ -124,6 +124,7 @@ def evaluate(
     store: Store = None,
     no_store: NoStore = False,
     fresh: Fresh = False,
+    ray: options.Ray = None,
     export: Export = None,
     as_json: options.Json = False,
 ) -> None:
@@ -137,6 +138,10 @@ def evaluate(
     chosen = parse_specialists(specialists, sources)
     check_exports(export)
     check_margin(margin / 100)
+    if ray is not None and (endpoint is not None or engine != "transformers" or until is not None):
+        raise typer.BadParameter(
+            "Ray asks models in folders, by transformers, all questions", param_hint="--ray"
+        )
     asked: dict[str, Any] = {"limit": limit, "chat": chat, "device": device, "fresh": fresh}
     if tasks is not None:
         asked |= {"tasks": tasks, "include_path": include_path}
@@ -156,6 +161,8 @@ def evaluate(
         }
     if until is not None:
         asked |= {"width": until / 100, "most": asked.pop("limit") or MOST_UNTIL}
+    if ray is not None:
+        asked["ray"] = ray
     with open_store(store, no_store) as answers:
         report = _ask(sources, answers, as_json, **asked)
     _tell(report, chosen, base, margin, export, as_json)
@@ -182,6 +189,7 @@ def _ask(
     """Return the report of suites or, where tasks are named, of lm-eval."""
     from ram_studio.evals import evaluate as ask
     from ram_studio.evals.lm_eval import evaluate_with_harness
+    from ram_studio.evals.on_ray import evaluate_on_ray
     from ram_studio.evals.until import evaluate_until
 
     with status_line(quiet=quiet) as tell:
@@ -190,6 +198,8 @@ def _ask(
         )
         if "tasks" in asked:
             return evaluate_with_harness(sources, asked.pop("tasks"), store=answers, **asked)
+        if "ray" in asked:
+            return evaluate_on_ray(sources, asked.pop("ray"), store=answers, **asked)
         if "width" not in asked:
             return ask(sources, asked.pop("suite"), store=answers, **asked)
         report, decided = evaluate_until(sources, asked.pop("suite"), store=answers, **asked)

@@ -53,6 +53,14 @@ class SuiteRun:
                 "the suite out; nothing was asked."
             )
 
+    def unanswered(self, questions: Sequence[Question]) -> list[Question]:
+        """Return the questions whose answers are not stored; with ``fresh`` all, and none is then.
+
+        Raises: EvaluationError when the store cannot be used.
+        """
+        known = self._stored()
+        return [q for q in questions if (q.id, q.digest) not in known]
+
     def answers(
         self,
         questions: Sequence[Question],

@@ -24,10 +24,14 @@ from ram_studio.engine.parts import on_ray, ray_cluster
 from ram_studio.engine.parts.on_ray import analyze_on_ray, merge_on_ray
 from ram_studio.engine.parts.planning import make_plan
 from ram_studio.engine.parts.steps import PartResult, merge_part
-from ram_studio.errors import CheckpointError, SettingsError, Stopped
+from ram_studio.errors import CheckpointError, EvaluationError, SettingsError, Stopped
+from ram_studio.evals import AnswerStore, evaluate
+from ram_studio.evals import on_ray as far
+from ram_studio.evals.on_ray import evaluate_on_ray
+from ram_studio.resources import asset_path
 
 ray = pytest.importorskip("ray", reason="make test-ray installs Ray")
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 RUN = {"device": "cpu", "threads": 1}
 SHARD = 500
@@ -158,6 +162,31 @@ def test_ray_is_imported_only_where_it_is_asked_for():
         "assert 'ray' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def told(row: Any) -> list[tuple[str, bool]]:
+    """What a model said, and whether it was right."""
+    return [(a.text, a.is_correct) for answers in row.answers.values() for a in answers]
+
+
+def test_models_answer_on_ray_as_they_do_here(nodes, tmp_path, monkeypatch):
+    models = {name: asset_path("example", name) for name in ("base", "coding")}
+    asked = {"limit": 3, "suite": "demo", "device": "cpu", "base": "base"}
+    here = evaluate(models, **asked)
+    with AnswerStore(tmp_path / "answers") as store:
+        there = evaluate_on_ray(models, nodes, store=store, **asked)
+        assert {run.model: run.answered for run in store.runs()} == {"base": 12, "coding": 12}
+        # What is stored is not asked again.
+        monkeypatch.setattr(far, "_answer", lambda *_: pytest.fail("asked again"))
+        again = evaluate_on_ray(models, nodes, store=store, **asked)
+    for report in (there, again):
+        for name, row in report.models.items():
+            assert told(row) == told(here.models[name])
+
+
+def test_what_does_not_go_on_ray_is_told_before_it_is_begun():
+    with pytest.raises(EvaluationError, match="health is not measured"):
+        evaluate_on_ray({"base": asset_path("example", "base")}, "nowhere:1", "health")
 
 
 def test_an_address_without_ray_is_told(monkeypatch):

@@ -1,0 +1,166 @@
+"""Checks on Ray: every model with every suite is a task; its answers come home to the one store.
+
+Models answer where there are cores or GPUs. Judging and storing are done here, by the same code as
+ever: it asks an engine that hands out what the tasks sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ram_studio.engine.parts.ray_cluster import connected, cores_of_a_node, gather, task_options
+from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.evals.answering.engine import ChatMode, Decoding, ShouldStop
+from ram_studio.evals.answering.local import LocalEngine
+from ram_studio.evals.asking import Progress, SuiteRun
+from ram_studio.evals.question import Question, Reply
+from ram_studio.evals.report.floor import Nonsense
+from ram_studio.evals.report.tables import EvalReport
+from ram_studio.evals.run import EvaluationPlan, evaluate
+from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.suites import HEALTH
+
+Rows = list[tuple[Question, Reply]]
+
+
+class FarEngine(LocalEngine):
+    """A model that answers on another machine; here it has a tokenizer and a name only.
+
+    sent: replies that came, by how they were written and question.
+    """
+
+    def __init__(self, path: str | Path, far_device: str, chat: ChatMode, batch_size: int) -> None:
+        """far_device: that answers, "cpu" or "cuda"; the others as for LocalEngine."""
+        super().__init__(path, device="cpu", chat=chat, batch_size=batch_size)
+        self.far_device = far_device
+        self.sent: dict[tuple[Decoding, str], tuple[Question, Reply]] = {}
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What it is where it answers, so that answers from here and there are the same model's."""
+        return {**super().identity, "device": self.far_device}
+
+    def answer(
+        self, questions: Sequence[Question], should_stop: ShouldStop | None = None
+    ) -> Iterator[list[tuple[Question, Reply]]]:
+        """Yield what was sent.
+
+        Raises: EvaluationError where something was not.
+        """
+        rows = [self.sent.get((self.decoding, question.id)) for question in questions]
+        found = [row for row in rows if row is not None]
+        yield found
+        if len(found) < len(rows):
+            raise EvaluationError(f"{len(rows) - len(found)} answers did not come from Ray.")
+
+
+def evaluate_on_ray(
+    models: Mapping[str, str | Path],
+    address: str,
+    suite: str | Sequence[str] = "demo",
+    *,
+    store: AnswerStore | None = None,
+    fresh: bool = False,
+    on_progress: Progress | None = None,
+    should_stop: ShouldStop | None = None,
+    **settings: Any,
+) -> EvalReport:
+    """Ask models in folders that all nodes see; see ``evaluate``, of which it is the same report.
+
+    What a task answered is stored when the task ends; what is stored is not asked again.
+
+    Args: address: of a cluster, or "local"; device "auto" takes a GPU a model where there are some;
+        the others as for ``evaluate``.
+
+    Raises: EvaluationError, also for engines other than transformers and for health, whose model
+    must be here; SettingsError for Ray that is not there; Stopped.
+    """
+    plan = EvaluationPlan(suite, **settings)
+    plan.check(models)
+    if plan.engine != "transformers" or HEALTH in plan.names:
+        raise EvaluationError(
+            "On Ray models answer by the engine 'transformers', and health is not measured: leave "
+            "the suite or the engine out, or leave out --ray."
+        )
+    with contextlib.ExitStack() as undo:
+        ray = undo.enter_context(connected(address))
+        if store is None:
+            folder = undo.enter_context(tempfile.TemporaryDirectory())
+            store = undo.enter_context(AnswerStore(Path(folder) / "answers.sqlite3"))
+        device = plan.device
+        if device == "auto":
+            device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
+        far = device.split(":")[0]
+        engines = {n: FarEngine(p, far, plan.chat, plan.batch_size) for n, p in models.items()}
+        _ask(ray, plan, engines, store, fresh, on_progress, should_stop)
+        return evaluate(engines, suite, store=store, on_progress=on_progress, **settings)
+
+
+def _ask(
+    ray: Any,
+    plan: EvaluationPlan,
+    engines: Mapping[str, FarEngine],
+    store: AnswerStore,
+    fresh: bool,
+    on_progress: Progress | None,
+    should_stop: ShouldStop | None,
+) -> None:
+    """Have every open question answered and stored."""
+    first = plan.base or next(iter(engines))
+    asked = plan.questions(engines[first].count_tokens)
+    nonsense = Nonsense(asked, plan.code)
+    device = next(iter(engines.values())).far_device
+    cores = 1 if device == "cuda" else cores_of_a_node(ray)
+    task = ray.remote(**task_options(device, cores))(_answer)
+    tasks: dict[Any, str] = {}
+    runs: list[tuple[SuiteRun, FarEngine, Decoding]] = []
+    for name, engine in engines.items():
+        for decoding in plan.draws():
+            engine.decoding = decoding
+            for part in plan.suites:
+                questions = asked[part.name]
+                run = SuiteRun(
+                    name, str(engine.path), engine, part, plan.code, store, fresh, nonsense=nonsense
+                )
+                run.check(questions)
+                missing = run.unanswered(questions)
+                run.fresh = False  # it is empty now
+                if missing:
+                    how = (str(engine.path), device, plan.chat, plan.batch_size, decoding)
+                    reference = task.remote(len(runs), missing, *how)
+                    tasks[reference] = f"{part.name} of {name}"
+                    runs.append((run, engine, decoding))
+
+    def poll() -> None:
+        if should_stop is not None and should_stop():
+            raise Stopped("Stopped as asked; answers that had come are stored.")
+
+    def keep(result: tuple[int, Rows]) -> None:
+        run, engine, decoding = runs[result[0]]
+        engine.decoding = decoding
+        engine.sent |= {(decoding, question.id): (question, reply) for question, reply in result[1]}
+        run.answers(asked[run.suite.name], on_progress)
+
+    gather(ray, tasks, poll, keep)
+
+
+def _answer(
+    number: int,
+    questions: Sequence[Question],
+    path: str,
+    device: str,
+    chat: ChatMode,
+    batch_size: int,
+    decoding: Decoding,
+) -> tuple[int, Rows]:
+    """Return the replies of one model, in a worker."""
+    engine = LocalEngine(path, device=device, chat=chat, batch_size=batch_size)
+    engine.decoding = decoding
+    try:
+        return number, [row for batch in engine.answer(questions) for row in batch]
+    finally:
+        engine.close()
