@@ -17,6 +17,7 @@ import numpy as np
 
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.checkpoints.fit.deltas import CONTENT, content_of
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import DELTA_FORMAT
 from ram_studio.checkpoints.read.content_hash import make_hasher
@@ -78,7 +79,7 @@ def make_delta(
                 "first (ram-studio merge --method task-arithmetic --set scale=1)."
             )
     with Sources(*report.checkpoints) as sources:
-        counts, hashes = _count(report, sources, cancel)
+        counts, hashes, content = _count(report, sources, cancel)
         specs = [spec for t in report.tensors for spec in _specs(t, counts[t.name])]
         elements = sum(t.numel for t in report.tensors)
         whole = sum(t.agents[0].nbytes for t in report.tensors)
@@ -89,6 +90,7 @@ def make_delta(
             "elements": str(elements),
             "nbytes": str(whole),
             "hashes": json.dumps(hashes, separators=(",", ":")),
+            CONTENT: content,
         }
         # A file needs some tensor; an agent equal to its base has none that changed.
         [shard] = lay_out(specs or [("unchanged", "U8", (0,))], _ONE_FILE, header)
@@ -187,16 +189,18 @@ def _pieces(
 
 def _count(
     report: CompatibilityReport, sources: Sources, cancel: CancelToken | None
-) -> tuple[dict[str, int], dict[str, str]]:
-    """Return changed elements and the agent's content hash, by tensor."""
-    counts, hashes = {}, {}
+) -> tuple[dict[str, int], dict[str, str], str]:
+    """Return by tensor changed elements and the agent's content hash, and the base's content."""
+    counts, hashes, below = {}, {}, {}
     for tensor in report.tensors:
-        digest, changed = make_hasher("blake3"), 0
+        own, base, changed = make_hasher("blake3"), make_hasher("blake3"), 0
         for _, before, after in _pieces(tensor, sources, cancel):
             changed += int(np.count_nonzero(before != after))
-            digest.update(after.data.cast("B"))
-        counts[tensor.name], hashes[tensor.name] = changed, digest.hexdigest()
-    return counts, hashes
+            base.update(before.data.cast("B"))
+            own.update(after.data.cast("B"))
+        counts[tensor.name], hashes[tensor.name] = changed, own.hexdigest()
+        below[tensor.name] = base.hexdigest()
+    return counts, hashes, content_of(below)
 
 
 def _specs(tensor: MergeTensor, changed: int) -> list[tuple[str, str, tuple[int, ...]]]:

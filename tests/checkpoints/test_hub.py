@@ -126,7 +126,11 @@ def test_a_revision_is_a_branch_a_tag_or_a_commit(
             ["is gated", "licence on {hub}/owner/model", "auth login`"],
         ),
         (MODEL, {"is_private": True}, ["is not on {hub}, or is private", "`hf auth login`"]),
-        ("owner/typo", {}, ["is not on {hub}, or is private", "check the spelling"]),
+        (
+            "owner/typo",
+            {},
+            ["is not on {hub}, or is private", "nor is there a folder /", "check the spelling"],
+        ),
     ],
 )
 def test_what_the_hub_refuses_comes_with_advice(

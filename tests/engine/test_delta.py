@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from engine_zoo import EMBEDDING, HEAD, Zoo, bits_of, make_zoo, read_folder, write_folder
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 from ram_studio.algorithm.rounding import STORAGE
+from ram_studio.checkpoints.fit.compatibility import MergeTensor
+from ram_studio.checkpoints.fit.deltas import rebuilt
+from ram_studio.checkpoints.read.checkpoint import DELTA_FORMAT, open_folder
+from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.checkpoints.record.recipe import make_recipe
+from ram_studio.engine import delta as delta_module
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.delta import apply_delta, make_delta, read_info
 from ram_studio.engine.merge import merge
+from ram_studio.engine.reading.sources import Sources
 from ram_studio.engine.verify import verify
 from ram_studio.errors import CheckpointError, CompatibilityError, OutputError, SettingsError
 
@@ -129,3 +137,51 @@ def test_the_commands_make_tell_and_apply(pair, tmp_path, capsys, monkeypatch) -
     assert made == told
     assert 0 < told["density"] < 0.05
     assert applied == {"out": str(tmp_path / "again")}
+
+
+def test_a_base_in_other_shards_is_the_same_base(pair, tmp_path) -> None:
+    base, agent = pair
+    make_delta(base, agent, tmp_path / "a.safetensors")
+    resharded = write_folder(tmp_path / "resharded", read_folder(base), shards=3)
+    agents = {"a": tmp_path / "a.safetensors"}
+    assert analyze(resharded, agents).preview() == analyze(base, {"a": agent}).preview()
+    other = read_folder(base)
+    other["model.norm.weight"][0] += 1
+    with pytest.raises(CompatibilityError, match="delta of another base"):
+        analyze(write_folder(tmp_path / "other", other, shards=3), agents)
+
+
+def test_places_beyond_2_31_take_64_bits(tmp_path) -> None:
+    """A header made for 2**31 + 8 elements, over a file that is one hole."""
+    n = 2**31 + 8
+    tensor = TensorInfo("w", "BF16", (n,), tmp_path, 0, 2 * n)
+    width = {
+        numel: delta_module._specs(_merged(replace(tensor, shape=(numel,))), 1)[0][1]
+        for numel in (2**31, 2**31 + 1)
+    }
+    assert width == {2**31: "I32", 2**31 + 1: "I64"}
+
+    header = {"w": {"dtype": "BF16", "shape": [n], "data_offsets": [0, 2 * n]}}
+    text = json.dumps(header).encode()
+    (tmp_path / "base").mkdir()
+    with open(tmp_path / "base" / "model.safetensors", "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + 2 * n)
+    base = open_folder(tmp_path / "base", name="base")
+    places = torch.tensor([1, 2**31 - 1, 2**31, 2**31 + 5])
+    values = torch.tensor([1, 2, 3, 4]).bfloat16()
+    save_file(
+        {"w.indices": places, "w.values": values},
+        tmp_path / "d.safetensors",
+        {"format": DELTA_FORMAT, "base": base.fingerprint},
+    )
+    agent = rebuilt(open_folder(tmp_path / "d.safetensors", name="a"), base)
+    with Sources(base, agent) as sources:
+        found = sources._elements(agent.tensors["w"], 2**31 - 2, 10).tolist()
+        first = sources._elements(agent.tensors["w"], 0, 3).tolist()
+    assert found == [0, 2, 3, 0, 0, 0, 0, 4, 0, 0]
+    assert first == [0, 1, 0]
+
+
+def _merged(tensor: TensorInfo) -> MergeTensor:
+    return MergeTensor("w", "BF16", tensor.shape, tensor, (tensor,), "merge", True, (1,))

@@ -180,3 +180,22 @@ def test_a_sketch_of_other_files_is_refused(tmp_path):
     sketch = analyze_report(load(zoo.base_path, zoo.agent_paths))
     with pytest.raises(SketchError, match="base, agent0, agent1"):
         storage_report(load(other.base_path, other.agent_paths), sketch)
+
+
+def test_an_adapter_never_applied_is_told_after_a_pass_whatever_the_shards(tmp_path: Path) -> None:
+    tensors = {"w": torch.ones(8).bfloat16(), "v": torch.ones(8).bfloat16()}
+    base = write_folder(tmp_path / "base", tensors)
+    agent = write_folder(tmp_path / "agent", tensors, shards=2)
+    (agent / "lora_adapter").mkdir()
+    (agent / "lora_adapter" / "adapter_config.json").write_text("{}")
+    report = load(base, {"coder": agent})
+    assert report.warnings == ()
+    hint, equal = analyze_report(report).warnings
+    assert "nothing was changed" in equal
+    assert f'Agent "coder": a LoRA adapter lies beside it, in {agent / "lora_adapter"}.' in hint
+    assert "it was never applied: give that folder as the agent" in hint
+    other = write_folder(tmp_path / "other", {n: t + 1 for n, t in tensors.items()})
+    (other / "lora_adapter").mkdir()
+    (other / "lora_adapter" / "adapter_config.json").write_text("{}")
+    trained = analyze_report(load(base, {"coder": other}))
+    assert "never applied" not in "".join(trained.warnings)

@@ -43,6 +43,7 @@ Kind = Literal[
     "tied-head",
     "sources",
     "adapter",
+    "never-applied",
 ]
 Verdict = Literal["training", "partly-storage", "storage", "unchanged", "unknown"]
 
@@ -276,4 +277,9 @@ def combined(
     """Return both lists as one: what the pass answered, the headers need not warn of any more."""
     answered = {(f.kind, f.agents) for f in counted}
     kept = [f for f in from_headers if (f.kind, f.agents) not in answered]
-    return (*(replace(f, level="note") if f.kind == "dtype" else f for f in kept), *counted)
+    levels: dict[str, Literal["warn", "note"]] = {"dtype": "note", "never-applied": "warn"}
+    return tuple(
+        replace(f, level=levels.get(f.kind, f.level))
+        for f in (*kept, *counted)
+        if f.kind != "never-applied" or ("equal-base", f.agents) in answered
+    )

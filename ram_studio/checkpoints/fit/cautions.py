@@ -157,6 +157,13 @@ def _same_files(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]
             )
         else:
             first[agent.fingerprint] = agent.name
+            # The same weights in other files are only known after a pass, which keeps or drops it.
+            if beside := _adapter_beside(agent):
+                text = (
+                    f"{who(agent.name)}a LoRA adapter lies beside it, in {printable(beside)}. If "
+                    "nothing was changed here, it was never applied: give that folder as the agent."
+                )
+                found.append(Finding("never-applied", text, (agent.name,), level="note"))
     return found
 
 

@@ -6,13 +6,31 @@ rising (int32, int64 for larger tensors), and `NAME.values`, the agent's own ele
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.content_hash import hash_bytes, hash_tensor
 from ram_studio.checkpoints.read.derived import Sparse
 from ram_studio.checkpoints.read.describe import printable, quoted, who
 from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.errors import CompatibilityError
+
+CONTENT = "base_content"
+"""Key of a delta's metadata: what its base holds, however it is cut into files."""
+
+
+def content_of(tensors: Mapping[str, str]) -> str:
+    """Return one hash of a model's tensors, given each one's BLAKE3 by name."""
+    lines = "".join(f"{name}:{digest}\n" for name, digest in sorted(tensors.items()))
+    return hash_bytes(lines.encode())
+
+
+def _same_content(delta: Mapping[str, str], base: Checkpoint) -> bool:
+    """Say whether a base in other files holds what a delta was made from; reads all of it."""
+    if CONTENT not in delta or any(t.derived is not None for t in base.tensors.values()):
+        return False
+    return content_of({n: hash_tensor(t) for n, t in base.tensors.items()}) == delta[CONTENT]
 
 
 def rebuilt(agent: Checkpoint, base: Checkpoint) -> Checkpoint:
@@ -30,7 +48,7 @@ def rebuilt(agent: Checkpoint, base: Checkpoint) -> Checkpoint:
     at = f"{who(agent.name)}{printable(agent.folder)}"
     made = agent.delta.get("base")
     # Of files still on the Hub the fingerprint is another one.
-    if base.is_local and made != base.fingerprint:
+    if base.is_local and made != base.fingerprint and not _same_content(agent.delta, base):
         raise CompatibilityError(
             f"{at} is a delta of another base: it was made from {printable(made, 16)}..., the base "
             f"given is {base.fingerprint[:16]}... Give the base it was made from, the same files."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator
+from pathlib import Path
 
 from huggingface_hub.errors import (
     DisabledRepoError,
@@ -32,7 +33,9 @@ RUN_AGAIN = "check the connection and run again; files that were finished are ke
 
 
 @contextlib.contextmanager
-def hub_errors(repository: str, revision: str | None, *, name: str, site: str) -> Iterator[None]:
+def hub_errors(
+    repository: str, revision: str | None, *, name: str | None, site: str
+) -> Iterator[None]:
     """Turn whatever huggingface_hub raises into a HubError of one line.
 
     Args:
@@ -73,7 +76,11 @@ def _explanation(error: Exception, repository: str, revision: str | None, site: 
     if isinstance(error, RemoteEntryNotFoundError):
         return "lost a file while it was being read; run again"
     if isinstance(error, RepositoryNotFoundError):
-        return f"is not on {site}, or is private; check the spelling, or {rights.advice()}"
+        # What looks like an id may have been meant as a folder.
+        here = (
+            "" if rights.is_shared() else f"; nor is there a folder {Path(repository).absolute()}"
+        )
+        return f"is not on {site}, or is private{here}; check the spelling, or {rights.advice()}"
     if isinstance(error, HfHubHTTPError):
         return _status_explanation(error, page)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -15,6 +15,7 @@ from typing import Protocol
 import blake3
 
 from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.errors import CheckpointError
 
 PIECE_BYTES = 1 << 20
@@ -99,6 +100,27 @@ def hash_file(path: Path, algorithm: str = "blake3", *, threads: int = 1) -> str
             "fetch the file again."
         ) from error
     return f"{algorithm}:{hasher.hexdigest()}"
+
+
+def hash_tensor(tensor: TensorInfo) -> str:
+    """Return the BLAKE3 of a stored tensor's bytes as 64 hex digits.
+
+    Raises: CheckpointError when its file cannot be read.
+    """
+    hasher = make_hasher("blake3")
+    left = tensor.nbytes
+    try:
+        with open(tensor.path, "rb") as file:
+            file.seek(tensor.offset)
+            while left and (piece := file.read(min(left, PIECE_BYTES))):
+                hasher.update(memoryview(piece))
+                left -= len(piece)
+    except OSError as error:
+        raise CheckpointError(
+            f"{printable(tensor.path)} cannot be read: {error.strerror or error}; check the disk, "
+            "or fetch the file again."
+        ) from error
+    return hasher.hexdigest()
 
 
 def blake3_of(path: Path) -> str:
