@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import threading
@@ -38,6 +39,7 @@ class LoopbackHub:
         tokens: Authorization headers received. asked: (repository, header or None) in order.
         drops: per file name, after how many bytes each coming GET breaks off.
         status: answer everything with this status.
+        owner: who the tokens are of. large: files uploaded by content hash.
         ignores_ranges: answer range requests with the whole file.
     """
 
@@ -49,6 +51,8 @@ class LoopbackHub:
     status: int | None = None
     ignores_ranges: bool = False
     address: str = ""
+    owner: str = "me"
+    large: dict[str, bytes] = field(default_factory=dict)
 
     def add(self, name: str, folder: Path, branch: str = "main", **options: Any) -> str:
         """Publish a folder's files as the newest commit of a branch; returns the commit."""
@@ -82,6 +86,12 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
         def log_message(self, *args: object) -> None:
             pass
 
+        def do_POST(self) -> None:
+            self._answer()
+
+        def do_PUT(self) -> None:
+            self._answer()
+
         def do_HEAD(self) -> None:
             self._answer()
 
@@ -97,6 +107,9 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
                 if hub.status is not None:
                     raise _Refusal(hub.status)
                 parts = path.strip("/").split("/")
+                if self.command in ("POST", "PUT"):
+                    self._take(parts)
+                    return
                 if parts[0] == "api" and parts[1] in ("models", "datasets"):
                     is_dataset = parts[1] == "datasets"
                     self._describe(parts[2:], "datasets/" if is_dataset else "")
@@ -106,6 +119,71 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
                 self._send(refusal.status, b"{}", {"X-Error-Code": refusal.code or ""})
             except (BrokenPipeError, ConnectionResetError):
                 self.close_connection = True
+
+        def _take(self, parts: list[str]) -> None:
+            """Answer what pushes ask: names, upload modes, large files, and the commit."""
+            body = self._body()
+            answer: object = {}
+            if parts[:3] == ["api", "repos", "create"]:
+                asked = json.loads(body)
+                name = f"{asked.get('organization') or hub.owner}/{asked['name']}"
+                hub.repositories[name] = Repository(
+                    {"0" * 40: {}},
+                    {"main": "0" * 40},
+                    is_private=asked.get("visibility") == "private",
+                )
+                answer = {"url": f"{hub.address}/{name}"}
+            elif parts[-1] == "batch":
+                answer = self._batch(json.loads(body))
+            elif parts[0] == "lfs":
+                if hub.drops.get("lfs"):
+                    hub.drops["lfs"].pop()
+                    raise _Refusal(400)
+                hub.large[parts[1]] = body
+            elif "preupload" in parts:
+                files = json.loads(body)["files"]
+                for file in files:
+                    is_large = file["path"].endswith(".safetensors")
+                    file["uploadMode"] = "lfs" if is_large else "regular"
+                    file["shouldIgnore"] = False
+                answer = {"files": files}
+            elif "commit" in parts:
+                answer = self._commit_files(parts, body)
+            self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
+
+        def _body(self) -> bytes:
+            if self.headers.get("Transfer-Encoding") != "chunked":
+                return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = b""
+            while size := int(self.rfile.readline(), 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+            return body
+
+        def _batch(self, asked: dict[str, Any]) -> dict[str, Any]:
+            objects = []
+            for entry in asked["objects"]:
+                if entry["oid"] not in hub.large:
+                    href = f"{hub.address}/lfs/{entry['oid']}"
+                    entry = {**entry, "actions": {"upload": {"href": href}}}
+                objects.append(entry)
+            return {"transfer": "basic", "objects": objects}
+
+        def _commit_files(self, parts: list[str], body: bytes) -> dict[str, str]:
+            repository = self._repository(parts[2:4])
+            files: dict[str, bytes] = {}
+            for line in body.splitlines():
+                entry = json.loads(line)
+                if entry["key"] == "file":
+                    files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
+                elif entry["key"] == "lfsFile":
+                    files[entry["value"]["path"]] = hub.large[entry["value"]["oid"]]
+            digest = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
+            repository.commits[digest] = files
+            repository.branches["main"] = digest
+            name = "/".join(parts[2:4])
+            return {"commitUrl": f"{hub.address}/{name}/commit/{digest}", "commitOid": digest}
 
         def _repository(self, parts: list[str], kind: str = "") -> Repository:
             name = kind + "/".join(parts[:2])
@@ -143,7 +221,12 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
                     entries.append({"rfilename": name, "blobId": oid, **entry})
             answer: object = entries
             if kind == "revision":
-                answer = {"id": "/".join(parts[:2]), "sha": commit, "siblings": entries}
+                answer = {
+                    "id": "/".join(parts[:2]),
+                    "sha": commit,
+                    "private": repository.is_private,
+                    "siblings": entries,
+                }
             self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
         def _file(self, parts: list[str]) -> None:

@@ -27,7 +27,7 @@ from ram_studio.cli.look import (
     preview,
     sketch,
 )
-from ram_studio.cli.merge import delta, merge, parts, recipe, verify
+from ram_studio.cli.merge import delta, merge, parts, push, recipe, verify
 from ram_studio.errors import RamStudioError, Stopped
 
 EXIT_FAILED = 1
@@ -49,6 +49,7 @@ commands.command("presets")(presets.presets)
 commands.command("inspect")(inspect.inspect)
 commands.command("microscope")(microscope.microscope)
 commands.command("merge")(merge.merge)
+commands.command("push")(push.push)
 commands.command("verify")(verify.verify)
 commands.command("evaluate")(evaluate_command.evaluate)
 commands.command("recipe")(recipe.recipe)

@@ -1,4 +1,4 @@
-"""A sketch opened without models: from a file, an upload or the Hub, and what is not possible then."""
+"""A sketch opened without models: a file, an upload or the Hub, and what is not possible then."""
 
 from __future__ import annotations
 

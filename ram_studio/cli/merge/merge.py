@@ -10,6 +10,7 @@ import typer
 
 from ram_studio.cli import options
 from ram_studio.cli.merge import parts
+from ram_studio.cli.merge.push import YesPublic, push_merge
 from ram_studio.cli.merge.result import report
 from ram_studio.errors import SettingsError, did_you_mean
 
@@ -68,6 +69,11 @@ def merge(
         ),
     ] = False,
     ray: options.Ray = None,
+    push: Annotated[
+        str | None,
+        typer.Option(metavar="OWNER/NAME", help="Upload the merge to the Hub then; private."),
+    ] = None,
+    yes_public: YesPublic = False,
     as_json: options.Json = False,
 ) -> None:
     """Merge agents into one checkpoint, by a recipe or by options (options win over the recipe).
@@ -94,9 +100,14 @@ def merge(
     shared = {"epsilon": epsilon, "r": r, "alpha": alpha}
     if plan is not None or part is not None:
         named = given | {"recipe": recipe, "base": base, "agent": agent, "set": settings}
-        options.refuse_beside_plan(**named, **shared, preset=preset, ray=ray, stream=stream or None)
+        named |= {"preset": preset, "ray": ray, "stream": stream or None, "push": push}
+        options.refuse_beside_plan(**named, **shared)
         how = {"device": device, "threads": threads}
         return parts.merge(*options.require_part(plan, part), out, sketch, how, as_json)
+    if push is not None:
+        from ram_studio.checkpoints.hub.push import check_push
+
+        check_push(push, public=yes_public)  # what cannot be done must not show after an hour
     if ray is not None and stream:
         raise typer.BadParameter("parts read models that are downloaded", param_hint="--stream")
     own = _preset(preset) | options.parse_pairs(settings, "set KEY=VALUE")
@@ -133,6 +144,8 @@ def merge(
                 hash_sources=hash_sources,
             )
     report(result, as_json)
+    if push is not None:
+        push_merge(result.out, push, yes_public=yes_public, quiet=as_json)
 
 
 def _recipe(

@@ -1,0 +1,117 @@
+"""Merges to a Hub on this machine: private, whole or nothing, and gone on with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from engine_zoo import contents, make_zoo
+from loopback_hub import LoopbackHub, serving
+
+from ram_studio.checkpoints.hub.push import PushProgress, check_push, push
+from ram_studio.cli.main import commands
+from ram_studio.engine.merge import merge
+from ram_studio.engine.verify import verify
+from ram_studio.errors import HubError
+
+MODEL = "me/merged"
+
+# huggingface_hub sends files in a way that its own HTTP client calls old.
+pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
+    monkeypatch.setenv("HF_TOKEN", "hf_mine")
+    # The storage beside the Hub has a protocol of its own; the Hub's is spoken here.
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+    with serving() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.address)
+        yield server
+    huggingface_hub.close_session()
+
+
+@pytest.fixture
+def merged(tmp_path: Path) -> Path:
+    zoo = make_zoo(tmp_path / "zoo", 2)
+    (zoo.base_path / "tokenizer.json").write_text("{}")
+    return merge(zoo.recipe(), tmp_path / "out", max_shard_bytes=500).out
+
+
+def there(hub: LoopbackHub, name: str = MODEL) -> dict[str, bytes]:
+    repository = hub.repositories[name]
+    return repository.commits[repository.branches["main"]]
+
+
+def test_a_merge_goes_up_whole_and_private_and_comes_back(
+    hub: LoopbackHub, merged: Path, tmp_path: Path
+) -> None:
+    (merged / "notes.txt").write_text("mine alone")
+    steps: list[PushProgress] = []
+    pushed = push(merged, MODEL, on_progress=steps.append)
+    assert hub.repositories[MODEL].is_private
+    assert (pushed.url, pushed.is_public) == (f"{hub.address}/{MODEL}", False)
+    expected = {name: data for name, data in contents(merged).items() if name != "notes.txt"}
+    assert there(hub) == expected
+    assert {"README.md", "ram_studio.json", "tokenizer.json"} < expected.keys()
+    assert [step.done_bytes for step in steps][-1] == steps[0].total_bytes == pushed.nbytes
+    (tmp_path / "back").mkdir()
+    for name, data in there(hub).items():
+        (tmp_path / "back" / name).write_bytes(data)
+    verify(tmp_path / "back")
+    # Once more: it is there already.
+    assert push(merged, MODEL).was_there
+
+
+def test_a_push_that_broke_off_goes_on_and_showed_nothing(hub: LoopbackHub, merged: Path) -> None:
+    hub.drops["lfs"] = [0]
+    shards = sorted(merged.glob("*.safetensors"))
+    assert len(shards) > 2
+    with pytest.raises(HubError, match=MODEL):
+        push(merged, MODEL)
+    assert there(hub) == {}
+    hub.drops = {}
+    push(merged, MODEL)
+    assert set(there(hub)) == set(contents(merged))
+    sent = [path for method, path, _ in hub.requests if method == "PUT"]
+    assert len(sent) == len(shards) + 1, "what had arrived was not sent again"
+
+
+def test_nothing_is_made_public_without_a_second_yes(hub: LoopbackHub, merged: Path) -> None:
+    hub.add(MODEL, merged.parent / "zoo" / "base")  # public
+    with pytest.raises(HubError, match="is public: everybody could read"):
+        check_push(MODEL)
+    with pytest.raises(HubError, match="holds another model already"):
+        push(merged, MODEL, public=True)
+    assert push(merged, "me/open", public=True).is_public
+    assert not hub.repositories["me/open"].is_private
+
+
+@pytest.mark.parametrize("name", ["merged", "a/b/c", "me/x@v1", "/tmp/x"])
+def test_a_name_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(HubError, match="is not a name on the Hub"):
+        check_push(name)
+
+
+def test_nobody_logged_in_is_refused_before_the_work(
+    hub: LoopbackHub, merged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    with pytest.raises(HubError, match=r"Nobody is logged in.*hf auth login"):
+        check_push(MODEL)
+
+
+def test_the_commands_push(
+    hub: LoopbackHub, merged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands(["push", str(merged), MODEL, "--json"], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["files"] == len(there(hub))
+    recipe = ["merge", str(merged / "ram_studio.json"), "--out", str(tmp_path / "again")]
+    commands([*recipe, "--push", "me/again"], standalone_mode=False)
+    assert f"{hub.address}/me/again (private): pushed." in capsys.readouterr().out
+    assert there(hub, "me/again")["ram_studio.json"]
