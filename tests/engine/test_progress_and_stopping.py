@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -16,7 +15,7 @@ from ram_studio.checkpoints.write import shard_writer
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.events import CancelToken, Meter, Progress
 from ram_studio.engine.merge import merge
-from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
+from ram_studio.engine.reading.blocks import GROUP_ELEMENTS, Block
 from ram_studio.engine.reading.readers import BlockReader
 from ram_studio.errors import Stopped
 
@@ -29,18 +28,26 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
 
 
 @pytest.fixture
-def slow_reads(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Make every block take 50 ms more, as a slow disk would; returns when blocks were read."""
-    original = BlockReader.read
-    times: list[float] = []
+def slow_reads(monkeypatch: pytest.MonkeyPatch) -> list[Block]:
+    """Let some blocks wait for the next report, as on a slow disk; returns the blocks read."""
+    read, tell, told, blocks = BlockReader.read, Meter.tell, threading.Event(), []
 
-    def read(self, block):
-        time.sleep(0.05)
-        times.append(time.monotonic())
-        return original(self, block)
+    def slow_read(self, block):
+        blocks.append(block)
+        if len(blocks) % 3 == 0:
+            told.clear()
+            told.wait(1)  # at most: nobody tells any more once the pass was stopped
+        return read(self, block)
 
-    monkeypatch.setattr(BlockReader, "read", read)
-    return times
+    def noted_tell(self, on_progress):
+        try:
+            tell(self, on_progress)
+        finally:
+            told.set()
+
+    monkeypatch.setattr(BlockReader, "read", slow_read)
+    monkeypatch.setattr(Meter, "tell", noted_tell)
+    return blocks
 
 
 def test_progress_rises_to_all_bytes_of_every_pass(zoo, tmp_path, slow_reads):
@@ -90,12 +97,12 @@ def test_stopping_from_the_progress_callback_ends_soon_and_leaves_nothing(
     zoo, tmp_path, slow_reads, stage
 ):
     cancel = CancelToken()
-    asked: list[float] = []
+    asked: list[int] = []
 
     def stop(progress: Progress) -> None:
         if progress.stage == stage and progress.done_bytes:
-            asked.append(time.monotonic())
             cancel.cancel()
+            asked.append(len(slow_reads))
 
     before = set(tmp_path.iterdir())
     with pytest.raises(Stopped):
@@ -107,8 +114,8 @@ def test_stopping_from_the_progress_callback_ends_soon_and_leaves_nothing(
             on_progress=stop,
             cancel=cancel,
         )
-    # Each of two threads may finish the block it has.
-    assert len([t for t in slow_reads if t > asked[0]]) <= 2
+    # Each of two threads may begin the block that it was about to.
+    assert len(slow_reads) - asked[0] <= 2
     assert_leaves_nothing(tmp_path / "out", before)
     merge(zoo.recipe(), tmp_path / "out")
 

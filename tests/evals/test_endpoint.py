@@ -1,8 +1,8 @@
 """Endpoints over real HTTP: right answers, bad servers, and a token that leaves no trace."""
 
+import itertools
 import json
 import threading
-import time
 
 import pytest
 from loopback_endpoint import serve
@@ -68,7 +68,7 @@ def test_a_server_that_knows_the_answers_scores_full_marks(tmp_path):
 
     with serve(answer) as server, AnswerStore(tmp_path / "s") as store:
         one = {"one": EndpointEngine(server.url)}
-        report = evaluate(one, SUITES, limit=20, lengths=(1000,), store=store)
+        report = evaluate(one, SUITES, limit=10, lengths=(1000,), store=store)
         domains = report.models["one"].domains
         for name in ("tool", "math", "memory", "code"):
             assert domains[name].score == 1.0, [
@@ -79,7 +79,7 @@ def test_a_server_that_knows_the_answers_scores_full_marks(tmp_path):
         assert domains["instructions"].score == 0
         assert report.models["one"].answers["instructions"][0].note.startswith("empty answer")
         count = len(server.requests)
-        again = evaluate(one, SUITES, limit=20, lengths=(1000,), store=store)
+        again = evaluate(one, SUITES, limit=10, lengths=(1000,), store=store)
         assert len(server.requests) == count
         assert again.models["one"].answers == report.models["one"].answers
 
@@ -235,21 +235,26 @@ def test_an_unreachable_endpoint_is_an_error_that_keeps_what_is_stored(tmp_path)
 
 
 def test_stop_between_answers_keeps_the_finished_ones(tmp_path):
-    done = [0]
+    begun, stopped = itertools.count(), threading.Event()
 
     def answer(body: dict) -> str:
-        done[0] += 1
-        time.sleep(0.02)
+        if next(begun) >= 5:
+            stopped.wait(60)
         return "Answer: 1"
 
     with serve(answer) as server, AnswerStore(tmp_path / "s") as store:
         models = {"one": EndpointEngine(server.url, "one")}
+
+        def should_stop() -> bool:
+            if any(run.answered for run in store.runs()):
+                stopped.set()
+            return stopped.is_set()
+
         with pytest.raises(Stopped, match="are stored"):
-            evaluate(models, "math", store=store, should_stop=lambda: done[0] > 5)
+            evaluate(models, "math", store=store, should_stop=should_stop)
         kept = store.runs()[0].answered
         assert 0 < kept < 48
         before = len(server.requests)
-        done[0] = 0
         evaluate(models, "math", store=store)
         # Answers under way at the stop were lost; their requests may still come in after it.
         assert len({asked(body) for _, _, body in server.requests[before:]}) == 48 - kept
