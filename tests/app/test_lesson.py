@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 
 LINKS = {folder: link for link, folder in FOLDERS.items()}
 IDS = ("changed", "average", "sum", "ram", "epsilon", "rounding", "limits")
-OF_TABLE = {"average", "sum", "ram", "epsilon", "limits"}
+OF_TABLE = ["average", "sum", "ram", "epsilon", "limits"]
 """Scenes that need a table of measured settings."""
 
 SCENES_JS = """async (sets) => {
@@ -27,7 +27,8 @@ SCENES_JS = """async (sets) => {
     const { profile, table, record } = sets[scene.set];
     if (table) profile.skills ??= skillsOf(table, profile);
     const at = (settings) => ({ profile, record, settings, skills: profile.skills || null });
-    const told = { id: scene.id, set: scene.set, missing: missingOf(scene, at(null)).length };
+    const told = { id: scene.id, set: scene.set, missing: missingOf(scene, at(null)).length,
+      bare: missingOf(scene, { profile, record: null, skills: null }).join(" and ") };
     if (told.missing) return told;
     const [start, target] = [scene.start(at(null)), scene.target(at(null))];
     const measured = scene.measured(at(target));
@@ -41,24 +42,16 @@ SCENES_JS = """async (sets) => {
 }"""
 
 
-def table_of(folder: str) -> dict | None:
+def table_of(folder: str) -> dict:
     path = skill_table(LINKS[folder])
-    return None if path is None else json.loads(gzip.decompress(path.read_bytes()))
+    assert path is not None
+    return json.loads(gzip.decompress(path.read_bytes()))
 
 
 def record_of(folder: str) -> dict:
     path = record_file(LINKS[folder])
     assert path is not None
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def is_complete(scene: str, folder: str) -> bool:
-    """Whether a set has what a scene needs."""
-    needs_few = scene == "epsilon"
-    has_table = table_of(folder) is not None
-    return (has_table or scene not in OF_TABLE) and (
-        not needs_few or "few_weights" in record_of(folder)
-    )
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +70,6 @@ def scenes(page) -> dict[str, dict[str, Any]]:
 def right(folder: str, method: str, **settings: Any) -> int:
     """Return how many prompts of the three learned skills a row of a table solves."""
     table = table_of(folder)
-    assert table is not None
     (row,) = (
         r
         for r in table["rows"]
@@ -89,9 +81,7 @@ def right(folder: str, method: str, **settings: Any) -> int:
 def test_every_scene_begins_unanswered_and_can_be_answered(scenes) -> None:
     assert tuple(scenes) == IDS
     for name, scene in scenes.items():
-        assert bool(scene["missing"]) != is_complete(name, scene["set"]), name
-        if scene["missing"]:
-            continue
+        assert scene["missing"] == 0, name
         assert (scene["atStart"], scene["atTarget"]) == (False, True), name
         value = scene["measured"]["value"]
         assert 0 <= value <= 1 if scene["isShare"] else value in range(scene["choices"]), name
@@ -115,13 +105,27 @@ def test_what_is_told_is_what_the_files_hold(scenes) -> None:
     }
     for name, row in merges.items():
         scene = scenes[name]
-        if not scene["missing"]:
-            table = table_of(scene["set"])
-            assert table is not None
-            said = f"{right(scene['set'], **row)} of {3 * table['n']} ("
-            assert scene["measured"]["text"].startswith(said), name
+        said = f"{right(scene['set'], **row)} of {3 * table_of(scene['set'])['n']} ("
+        assert scene["measured"]["text"].startswith(said), name
     assert scenes["rounding"]["target"]["point"] == DEFAULT_INDEX
     assert scenes["rounding"]["measured"]["value"] < 0.5  # most of a small push is lost
+
+
+def test_few_weights_are_those_of_the_record(scenes) -> None:
+    found = record_of("example")["few_weights"]
+    own = found["agents"]["coding"]
+    (fewest,) = (row for row in own["rows"] if row["k"] == 300)
+    assert fewest["largest"] == own["whole"] == 1
+    reveal = scenes["epsilon"]["reveal"]
+    assert f"300 largest changes: {found['n']} of {found['n']}" in reveal
+    assert f"{100 * sum(fewest['random']) / len(fewest['random']):.0f} % (mean of" in reveal
+
+
+def test_a_set_without_measured_settings_says_what_is_missing(scenes) -> None:
+    without = [name for name, scene in scenes.items() if scene["bare"]]
+    assert without == OF_TABLE
+    assert "measured settings" in scenes["average"]["bare"]
+    assert "only some of their changes" in scenes["epsilon"]["bare"]
 
 
 # ---------------------------------------------------------------------------- a walk through all
@@ -185,8 +189,6 @@ def test_the_whole_lesson_by_keyboard_and_by_hand(visit) -> None:
     learner = Learner(it)
     page = it.page
     page.click("a[data-lesson]")
-    sets = ("house",) * 4 + ("example", "dense", "dense")
-    can = [is_complete(name, folder) for name, folder in zip(IDS, sets, strict=True)]
 
     learner.predict(0, by_keyboard=True)
     page.wait_for_selector("#epsilon-line:focus")  # what is to be moved is at hand
@@ -196,41 +198,36 @@ def test_the_whole_lesson_by_keyboard_and_by_hand(visit) -> None:
     learner.next()
 
     # Back and on again: what was found stays.
-    learner.wait(1, "predict" if can[1] else "missing")
+    learner.wait(1, "predict")
     page.click("[data-part=lesson-back]")
     learner.answered(0)
     learner.next()
-    if can[1]:
-        learner.predict(1, by_keyboard=False)
-        page.click("[data-method=task-arithmetic-mean]")
-        assert "You said 50" in learner.answered(1)
+    learner.predict(1, by_keyboard=False)
+    page.click("[data-method=task-arithmetic-mean]")
+    assert "You said 50" in learner.answered(1)
     learner.next()
-    if can[2]:
-        learner.predict(2, by_keyboard=True)
-        learner.press("[data-method=task-arithmetic-mean]", "ArrowRight")
-        learner.answered(2)
+    learner.predict(2, by_keyboard=True)
+    learner.press("[data-method=task-arithmetic-mean]", "ArrowRight")
+    learner.answered(2)
     learner.next()
-    if can[3]:
-        learner.predict(3, by_keyboard=False)
-        # A reload keeps what was said, and what was found before.
-        page.reload()
-        learner.wait(3, "drag")
-        assert page.locator(".ls-head .done").count() == 3
-        page.click("[data-method=ram]")
-        learner.answered(3)
+    learner.predict(3, by_keyboard=False)
+    # A reload keeps what was said, and what was found before.
+    page.reload()
+    learner.wait(3, "drag")
+    assert page.locator(".ls-head .done").count() == 3
+    page.click("[data-method='ram+']")
+    learner.answered(3)
     learner.next()
-    if can[4]:
-        learner.predict(4, by_keyboard=False)
-        drag_line(page)
-        learner.answered(4)
-    else:
-        learner.wait(4, "missing")
+    learner.predict(4, by_keyboard=False)
+    # Other models of the same names, at the same settings: the formula is theirs.
+    rho = record_of("example")["agents"]["coding"]["rho"]
+    page.wait_for_selector(f".cv-formula:has-text('= {rho:.1f}')")
+    drag_line(page)
+    learner.answered(4)
     learner.next()
     learner.predict(5, by_keyboard=True)
     learner.press("#dial-r", "Home", "ArrowRight")
     learner.answered(5)
-    # Other models of the same names: nothing is left of those before.
-    assert page.inner_text(".cv-formula").count("min(") == 1
     learner.next()
     learner.predict(6, by_keyboard=False)
     page.click("[data-method=task-arithmetic-sum]")
