@@ -263,6 +263,12 @@ def test_own_folders_from_a_wrong_path_to_a_stopped_merge(visit, tmp_path: Path)
     it.stop("#stop", "#merge-status", after="#merge-status .progress")
     page.wait_for_selector("#merge:not([disabled])")
     assert page.locator("#merge-result .result").count() == 0
+    page.click("#push-box > button")
+    it.settle()
+    page.fill("#push-name input, #push-name textarea", "me/merged")
+    page.click("#push")
+    page.wait_for_selector("#pushed .callout[data-tone=bad]")
+    assert "There is no merge yet" in page.text_content("#pushed")
 
     # A sketch alone opens Tune; what needs models says so.
     page.click("#to-load")

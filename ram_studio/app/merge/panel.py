@@ -15,7 +15,7 @@ from ram_studio.app import templates
 from ram_studio.app.boxes import choice, dtype_box, html, next_button, rounding_box
 from ram_studio.app.jobs import QUIET, JobControls, Updates, Work, connect, stop_button, watch
 from ram_studio.app.load.view import progress_html
-from ram_studio.app.merge import controls, recipes, view
+from ram_studio.app.merge import controls, push_panel, recipes, view
 from ram_studio.app.merge.work import MergeForm, merge_work
 from ram_studio.app.public.zips import download_link
 from ram_studio.app.session import Merged, Session
@@ -107,6 +107,7 @@ def build(shared: Shared) -> Panel:
                 form = _build_form()
             with gr.Column(scale=6, min_width=300, elem_classes="side"):
                 side = _build_side()
+                push_panel.build(shared)
     panel = Panel(**form, **side)
     shared.seed = panel.seed
     shared.loaded.listen(panel.result.all, lambda session: _show(panel, session, shared))

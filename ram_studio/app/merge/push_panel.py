@@ -1,0 +1,69 @@
+"""Pushing a finished merge to the Hub, with the login of whoever runs this app."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gradio as gr
+
+from ram_studio.app import templates
+from ram_studio.app.jobs import Updates, Work, connect, job_controls, watch
+from ram_studio.app.numbers import size_text
+from ram_studio.app.session import Session
+from ram_studio.app.shared import Shared
+from ram_studio.checkpoints.hub.push import YES_PUBLIC, Pushed, PushProgress, push
+from ram_studio.errors import HubError, RamStudioError
+
+_PUBLIC = "Public: everybody can read it"
+
+
+def build(shared: Shared) -> None:
+    """Lay out the name and the button; where strangers come there is none."""
+    if shared.settings.is_public:
+        return
+    with gr.Accordion("Push to the Hub", open=False, elem_id="push-box"):
+        name = gr.Textbox(label="owner/name", max_lines=1, max_length=200, elem_id="push-name")
+        public = gr.Checkbox(label=_PUBLIC, value=False, elem_id="push-public")
+        job = job_controls("Push the latest merge", start="push", stop="stop-push", status="pushed")
+
+    def run(data: dict[Any, Any], session: Session) -> Iterator[Updates]:
+        def prepare() -> Work[Pushed]:
+            if not session.merges:
+                raise HubError("There is no merge yet; merge first.")
+            folder = list(session.merges.values())[-1].folder
+            repository, is_public = (data[name] or "").strip(), bool(data[public])
+            return lambda report, cancel: push(
+                folder, repository, public=is_public, on_progress=report, cancel=cancel
+            )
+
+        def explain(error: RamStudioError, job: Any) -> str:
+            said = templates.failure(error, "Stopped. What has arrived is not sent again.")
+            return said.replace(YES_PUBLIC, f"tick “{_PUBLIC}”")
+
+        yield from watch(
+            session,
+            job,
+            prepare,
+            lambda event: {job.status: _progress(event)},
+            lambda pushed: {job.status: _told(pushed)},
+            needs_loaded=False,
+            explain=explain,
+        )
+
+    shared.when_built(lambda: connect(job, shared.workspace, run, {name, public}, []))
+
+
+def _progress(event: PushProgress | None) -> str:
+    if event is None:
+        return templates.progress(None, "Asking the Hub")
+    of_all = f"{size_text(event.done_bytes)} of {size_text(event.total_bytes)}"
+    return templates.progress(
+        event.done_bytes / max(1, event.total_bytes), f"Pushed {event.file}", of_all
+    )
+
+
+def _told(pushed: Pushed) -> str:
+    who = "everybody can read it" if pushed.is_public else "private"
+    was = "It was there already" if pushed.was_there else "Pushed"
+    return templates.callout(f"{was}: {pushed.url} ({who}).", "good")
