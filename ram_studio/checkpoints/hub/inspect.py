@@ -32,6 +32,7 @@ from ram_studio.checkpoints.hub.transfer import (
     Token,
     progress_bar,
 )
+from ram_studio.checkpoints.hub.urls import is_url, open_url
 from ram_studio.checkpoints.read.checkpoint import (
     CancelSignal,
     Checkpoint,
@@ -313,6 +314,8 @@ def inspect_source(
 
     Raises: CheckpointError, HubError, Stopped.
     """
+    if local_ok and is_url(source):
+        return open_url(str(source), name=name)
     if local_ok and is_local_source(source, name=name):
         return open_folder(source, name=name)
     source = str(source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ram_studio.checkpoints.hub.urls import is_url, open_url
 from ram_studio.checkpoints.read.checkpoint import (
     CancelSignal,
     Checkpoint,
@@ -28,17 +29,19 @@ def open_checkpoint(
     A folder that exists wins over a Hub id of the same spelling.
 
     Args:
-        source: a folder (`~` is understood) or a Hub id.
+        source: a folder (`~` is understood), an fsspec URL or a Hub id.
         name: "base" or the agent's name; every message carries it.
         on_progress: called with a `DownloadProgress` while downloading, from several threads.
         cancel: asked between pieces of a download; a stopped download can be resumed.
-        local_ok: False refuses local folders, for an app that strangers use.
+        local_ok: False refuses local folders and URLs, for an app that strangers use.
         token: a Hub token to use instead of the one huggingface_hub finds; never stored or logged.
         stream: instead of downloading shards that are not in the cache, let passes read them where
             they are.
 
     Raises: CheckpointError (the folder), HubError (the Hub), Stopped.
     """
+    if local_ok and is_url(source):
+        return open_url(str(source), name=name)
     if local_ok and is_local_source(source, name=name):
         return open_folder(source, name=name)
     # Only Hub ids need huggingface_hub, whose import costs more than opening a folder.

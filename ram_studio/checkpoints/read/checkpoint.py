@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,6 +33,8 @@ DELTA_FORMAT = "ram-studio delta 1"
 WHOLE_FINGERPRINT_BYTES = 16 * 2**20
 FINGERPRINT_PAGES = 1024
 PAGE_BYTES = 4096
+WHOLE_PIECE_BYTES = 2**20
+REMOTE_READERS = 16
 
 _HUB_ID = re.compile(
     r"(?P<repository>[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,95})"
@@ -190,6 +193,7 @@ def assemble(
     revision: str | None = None,
     weight_map: dict[str, str] | None = None,
     hub_contents: list[str] | None = None,
+    remote: Remote | None = None,
 ) -> Checkpoint:
     """Build the checkpoint of these shards.
 
@@ -200,13 +204,14 @@ def assemble(
         weight_map: the index's, if there is one.
         hub_contents: of shards that are still on the Hub, their content hashes: the checkpoint is
             then not local and is fingerprinted by them.
+        remote: where the shards are read from, when they are elsewhere.
 
     Raises: CheckpointError.
     """
     at = who(name)
     config_path = folder / CONFIG_FILE
     if hub_contents is None:
-        fingerprint = fingerprint_of(headers, name=name)
+        fingerprint = fingerprint_of(headers, name=name, remote=remote)
     else:
         fingerprint = _hub_fingerprint(hub_contents)
     return Checkpoint(
@@ -221,7 +226,8 @@ def assemble(
         fingerprint=fingerprint,
         nbytes=sum(header.file_size for header in headers),
         revision=revision,
-        is_local=hub_contents is None,
+        is_local=hub_contents is None and not remote,
+        remote=remote or {},
         adapter=read_json_object(folder / ADAPTER_CONFIG, at, limit=MAX_CONFIG_BYTES)
         if [header.path.name for header in headers] == [ADAPTER_FILE]
         else None,
@@ -289,7 +295,7 @@ def collect_tensors(
     return tensors
 
 
-def fingerprint_of(headers: list[Header], *, name: str) -> str:
+def fingerprint_of(headers: list[Header], *, name: str, remote: Remote | None = None) -> str:
     """Return the fingerprint of a checkpoint: 64 hex digits that change when its weights do.
 
     BLAKE2b over each shard's file name, size and header, in name order, and over content: all data
@@ -310,16 +316,22 @@ def fingerprint_of(headers: list[Header], *, name: str) -> str:
     for header, start, size in zip(headers, starts, sizes, strict=True):
         for part in (header.path.name.encode(), str(header.file_size).encode(), header.raw):
             digest.update(len(part).to_bytes(8, "little") + part)
+        # A page that begins in this shard ends with it at the latest.
+        spans = [(page - start, PAGE_BYTES) for page in pages if start <= page < start + size]
+        if whole:
+            spans = [(at, WHOLE_PIECE_BYTES) for at in range(0, size, WHOLE_PIECE_BYTES)]
+        spans = [(header.data_start + at, min(count, size - at)) for at, count in spans]
+        if remote:
+            place = remote[header.path]
+            with ThreadPoolExecutor(REMOTE_READERS) as pool:
+                for data in pool.map(lambda s: place.read(header.path, *s), spans):  # noqa: B023
+                    digest.update(data)
+            continue
         try:
             with open(header.path, "rb", buffering=0) as file:
-                if whole:
-                    file.seek(header.data_start)
-                    while block := file.read(2**20):
-                        digest.update(block)
-                # A page that begins in this shard ends with it at the latest.
-                for page in (p for p in pages if start <= p < start + size):
-                    file.seek(header.data_start + page - start)
-                    digest.update(file.read(PAGE_BYTES))
+                for at, count in spans:
+                    file.seek(at)
+                    digest.update(file.read(count))
         except OSError as error:
             raise CheckpointError(
                 f"{who(name)}{printable(header.path)} cannot be read: {error.strerror or error}."

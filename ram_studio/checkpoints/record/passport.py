@@ -258,7 +258,9 @@ def source_record(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = Non
     licence = licence_of(checkpoint)
     return SourceRecord(
         source=checkpoint.source,
-        folder=None if checkpoint.revision else os.path.abspath(checkpoint.folder),
+        folder=None
+        if checkpoint.revision or checkpoint.remote
+        else os.path.abspath(checkpoint.folder),
         revision=checkpoint.revision,
         fingerprint=checkpoint.fingerprint,
         nbytes=checkpoint.nbytes,

@@ -251,5 +251,5 @@ def _files(opened: OpenPlan, part: int) -> dict[tuple[str, str], Path]:
         (c.name, path.name): path
         for c in opened.report.checkpoints
         for path in c.shards
-        if path.name in names.get(c.name, ())
+        if path.name in names.get(c.name, ()) and path not in c.remote
     }
