@@ -25,7 +25,6 @@ const go = (step) => {
     if (!button) continue;
     if (name === step) button.setAttribute("aria-current", "step");
     else button.removeAttribute("aria-current");
-    button.classList.toggle("passed", STEPS.indexOf(name) < STEPS.indexOf(step));
   }
   if (moved) window.scrollTo(0, 0);
   if (step === "tune") show();
@@ -35,6 +34,16 @@ const go = (step) => {
   else if (step !== "load") remember();
   // Figures drawn while their step was hidden measure themselves again.
   requestAnimationFrame(() => window.dispatchEvent(new Event("resize")));
+};
+
+// A tick says that a step is done, not that it was passed: { step: whether }, from the server.
+const mountTicks = (props, watch) => {
+  const tick = () => {
+    const done = props.value ? JSON.parse(props.value) : {};
+    for (const name of STEPS) document.getElementById(`to-${name}`)?.classList.toggle("done", Boolean(done[name]));
+  };
+  watch("value", tick);
+  tick();
 };
 
 // Go to a step as if its button in the stepper was pressed, with whatever else that does.
@@ -141,6 +150,6 @@ else start();
 
 // What the page's events and its tests call: Gradio runs snippets of script, which cannot import.
 window.RAM = {
-  ...numbers, askedPlace, copyLink, enter, go, mergeMethod, mount, mountMeasured, mountScope, open, outcomeOf, setProfile,
+  ...numbers, askedPlace, copyLink, enter, go, mergeMethod, mount, mountMeasured, mountScope, mountTicks, open, outcomeOf, setProfile,
   settings, tabKey, update,
 };

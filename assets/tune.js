@@ -5,6 +5,7 @@ import { download, saveCard } from "./canvas/card.js";
 import { setPin } from "./canvas/pin.js";
 import { accept, onChange, onPaint, redraw, sameSettings, shown, state } from "./canvas/store.js";
 import { drawDetails, mountDetails } from "./details.js";
+import { mountSaving } from "./figures.js";
 import { linkOf } from "./link.js";
 import { fetchTable, tableOf } from "./measured.js";
 import { leaveScope, openScope, openWeight, settingsRest } from "./microscope.js";
@@ -38,6 +39,7 @@ export const mount = (element, props, watch) => {
     ],
   });
   mountDetails(dialog, redraw);
+  mountSaving(dialog);
   onPaint(paintElsewhere);
   onPaint(rememberView);
   onChange(follow);

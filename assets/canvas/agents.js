@@ -98,7 +98,7 @@ const paintAlong = (agents) => {
   const least = aligned.reduce((a, b) => (a.kept.sum + a.along < b.kept.sum + b.along ? a : b));
   const whole = keptText(least.kept.sum + least.along);
   const whose = aligned.length === agents.length ? `at least ${whole} of every update` : `${whole} of ${least.name}’s update`;
-  setText(part.note, `Own parts only. Much is shared by the others too, which moved the same way: with theirs the merge holds ${whose}.`);
+  setText(part.note, `With what is shared by the others too, which moved alike, the merge holds ${whose}; kept counts own parts only.`);
 };
 
 const paintRow = (row, agent, pinned) => {

@@ -7,16 +7,16 @@ import gradio as gr
 from ram_studio.evals.report.colors import OVERLAP
 
 AGENTS_FIGURE = (
-    "#0072b2",
-    "#c87000",
-    "#00805d",
-    "#b8508f",
-    "#cc4a00",
-    "#2388c4",
-    "#7059c8",
-    "#85672c",
+    "#c42fae",
+    "#2c8a78",
+    "#e8481a",
+    "#a66af0",
+    "#3597a5",
+    "#9a6238",
+    "#7f8759",
+    "#6f52c4",
 )
-"""Agent colours of plotly's figures, which must work on both backgrounds."""
+"""Agent colours of plotly's figures: between the page's two, since both backgrounds are used."""
 
 PLOTLY_SYMBOLS = (
     "circle",

@@ -34,6 +34,7 @@ class Loaded:
     base, agents: folders or Hub ids. options: missing, extra, rows as given to the analysis.
     read_rate: bytes a second that the analysis read; None when it was not run here.
     is_sketch_only: a sketch was opened; where the models are is not known, or not here.
+    cautions: what to know before merging them, in sentences; the more serious first.
     """
 
     title: str
@@ -44,6 +45,7 @@ class Loaded:
     options: Mapping[str, str] = field(default_factory=dict)
     read_rate: float | None = None
     is_sketch_only: bool = False
+    cautions: tuple[str, ...] = ()
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -134,6 +134,13 @@ def page(browser: object) -> Iterator[object]:
 _IDLE = "() => new Promise((done) => setTimeout(() => requestIdleCallback(() => done()), 100))"
 
 
+@functools.cache
+def _axe_script() -> str:
+    import axe_playwright_python
+
+    return Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
+
+
 class Visit:
     """A page with everything it said and asked for, so that a test can require silence."""
 
@@ -216,6 +223,18 @@ class Visit:
             arg=[button, after],
         )
         self.page.wait_for_selector(f"{status}:has-text('Stopped')")
+
+    def check_access(self, what: str) -> None:
+        """Fail on serious faults for those who cannot see, or see little, by axe-core's rules."""
+        self.settle()
+        self.page.evaluate(_axe_script())
+        run = "() => axe.run(document, {resultTypes: ['violations']}).then((r) => r.violations)"
+        faults = [
+            (fault["id"], [node["target"] for node in fault["nodes"]])
+            for fault in self.page.evaluate(run)
+            if fault["impact"] in ("serious", "critical")
+        ]
+        assert faults == [], what
 
     def cards(self) -> dict[str, dict[str, str]]:
         """Return the numbers of each agent's row, its data attributes."""

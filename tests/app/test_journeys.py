@@ -300,6 +300,7 @@ def test_nothing_is_wider_than_a_phone(visit) -> None:
         page.wait_for_selector(f"#to-{step}[aria-current=step]")
         it.settle()
         assert page.evaluate(wide) <= 0, step
+        it.check_access(step)
     page.click("#open-details")
     page.wait_for_selector("[data-part=rounding-chart] path:visible")
     page.wait_for_selector("[data-part=relations-chart] rect.bar")
@@ -312,3 +313,21 @@ def test_nothing_is_wider_than_a_phone(visit) -> None:
     )
     assert min(sizes) >= 20  # still to be hit by a finger
     assert not page.evaluate("() => document.body.classList.contains('dark')")
+    page.keyboard.press("Escape")
+    # The same in the dark, at full width, with what opens over the canvas.
+    page.click("#theme")
+    page.wait_for_selector("body.dark")
+    page.set_viewport_size({"width": 1280, "height": 800})
+    for step in ("check", "merge", "tune"):
+        page.click(f"#to-{step}")
+        it.check_access(f"{step}, dark")
+    page.click("#share")
+    it.check_access("share, dark")
+    page.keyboard.press("Escape")
+    page.click("#open-details")
+    page.wait_for_selector(".cv-details #chart-map .js-plotly-plot", state="visible")
+    it.check_access("details, dark")
+    page.keyboard.press("Escape")
+    page.click("#open-history")
+    page.wait_for_selector("#open-history[data-current]")
+    it.check_access("history, dark")

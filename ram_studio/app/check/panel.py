@@ -142,12 +142,13 @@ class CheckPanel:
     def _wire(self) -> None:
         form = {self.models, self.kind, self.limit, self.suites, self.lengths}
         result = [self.scores, *self.browser.shown]
+        self.shared.checked.listen(result, self._show_report)
         connect(
             self.controls,
             self.shared.workspace,
             self.run,
             form | set(self.items.values()),
-            result,
+            self.shared.checked.components,
         )
         general = [self.suites, self.misfits, *self.items.values(), self.lengths]
         shown = [self.limit, self.general, *general]
@@ -159,7 +160,6 @@ class CheckPanel:
             queue=False,
             **QUIET,
         )
-        self.shared.checked.listen(result, self._show_report)
         self.shared.merged.listen([self.models], self._offer)
         self.shared.loaded.listen([self.note, self.kind, *shown, self.models, *result], self._show)
 
@@ -244,7 +244,7 @@ class CheckPanel:
         def finish(report: EvalReport) -> Updates:
             session.report = report
             said = callout(_finished(last[0]), "good") if last else ""
-            return {self.controls.status: said, **self._show_report(session)}
+            return {self.controls.status: said, **self.shared.checked.updates(session)}
 
         yield from watch(session, self.controls, prepare, tell, finish, explain=explain)
 

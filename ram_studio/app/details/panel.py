@@ -114,7 +114,7 @@ def build(shared: Shared) -> Panel:
     with gr.Column(elem_id="details-figures"):
         plots = {name: _plot(name, figure) for name, figure in FIGURES.items()}
         with gr.Column(elem_classes=["box", "chart"], min_width=300):
-            html(f"<h3>Layer by module</h3><p>{_MAP_NOTE}</p>", elem_classes="chart-head")
+            html(_head("Layer by module", _MAP_NOTE), elem_classes="chart-head")
             with gr.Row():
                 agent = gr.Dropdown(
                     [], label="Agent", filterable=False, min_width=160, elem_id="map-agent"
@@ -128,16 +128,20 @@ def build(shared: Shared) -> Panel:
                 )
             plot = gr.Plot(show_label=False, container=False, elem_id="chart-map")
         stored = html(elem_id="details-stored")
-        button = gr.Button("", elem_id="draw-details", elem_classes="unseen")
+        button = gr.Button("", visible="hidden", elem_id="draw-details")
     panel = Panel(stored, plots, agent, scale, plot, gr.State(None), button)
     shared.loaded.listen([agent], lambda session: {agent: _agents(session)})
     shared.when_built(lambda: _wire(panel, shared))
     return panel
 
 
+def _head(title: str, note: str) -> Markup:
+    return templates.render("details/head.html.j2", title=title, note=note)
+
+
 def _plot(name: str, figure: Figure) -> gr.Plot:
     with gr.Column(elem_classes=["box", "chart"], min_width=300):
-        html(f"<h3>{figure.title}</h3><p>{figure.note}</p>", elem_classes="chart-head")
+        html(_head(figure.title, figure.note), elem_classes="chart-head")
         return gr.Plot(show_label=False, container=False, elem_id=f"chart-{name}")
 
 

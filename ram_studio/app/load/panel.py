@@ -140,6 +140,7 @@ def build(shared: Shared) -> Panel:
     filled = _wire_rows(panel)
     later = [button for name, button in shared.steps.items() if name != "load"]
     shared.loaded.listen(later, lambda session: {b: gr.update(interactive=True) for b in later})
+    _build_ticks(shared)
     shared.when_built(lambda: _wire_examples(panel, shared))
     shared.when_built(lambda: _wire_own(panel, shared, filled))
     return panel
@@ -183,6 +184,7 @@ def _build_form(shared: Shared) -> dict[str, Any]:
     }
 
 
+_TICKS = "window.RAM_READY.then((RAM) => RAM.mountTicks(props, watch))"
 _ANSWERS = (("error", "keep-base"), ("error", "ignore"), ("exact", "common"))
 """Of each of the form's choices: what refuses, and what does not."""
 
@@ -214,6 +216,23 @@ def _build_row(number: int, where: str, known: list[str]) -> Row:
             elem_id=f"remove-agent-{number}",
         )
     return Row(box, name, source, remove)
+
+
+def _build_ticks(shared: Shared) -> None:
+    """Keep what of the steps is done, which the browser ticks off: {step: whether}."""
+    done = html(None, html_template="<div></div>", elem_id="steps-done", js_on_load=_TICKS)
+
+    def show(session: Session) -> Updates:
+        steps = {
+            "load": session.loaded is not None,
+            "tune": bool(session.merges),
+            "merge": bool(session.merges),
+            "check": session.report is not None,
+        }
+        return {done: json.dumps(steps)}
+
+    for change in (shared.loaded, shared.merged, shared.checked):
+        change.listen([done], show)
 
 
 def _wire_rows(panel: Panel) -> Any:

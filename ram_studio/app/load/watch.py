@@ -1,8 +1,12 @@
-"""What to watch in a shipped set of agents: a sentence whose figures are read from its record."""
+"""Above the canvas: what to watch in a shipped set, or what to know of one's own models.
+
+The figures of a shipped set's sentence are read from its record.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -53,13 +57,22 @@ def watch_html(example: str) -> Markup:
     )
 
 
+def caution_html(cautions: Sequence[str]) -> Markup:
+    """Return the first thing to know before a merge, and where the others stand."""
+    if not cautions:
+        return Markup("")
+    return templates.render("load/caution.html.j2", first=cautions[0], more=len(cautions) - 1)
+
+
 def build(shared: Shared) -> gr.HTML:
-    """Lay the sentence out where one stands, shown while a shipped set is loaded."""
+    """Lay the sentence out where one stands, shown while there is one."""
     box = html("", elem_id="watch", visible=False)
 
     def show(session: Session) -> dict[Any, Any]:
-        example = session.loaded.example if session.loaded is not None else None
-        text = watch_html(example) if example is not None else ""
+        loaded, text = session.loaded, Markup("")
+        if loaded is not None:
+            is_shipped = loaded.example is not None
+            text = watch_html(loaded.example) if is_shipped else caution_html(loaded.cautions)
         return {box: gr.update(value=text, visible=bool(text))}
 
     shared.loaded.listen([box], show)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ram_studio.algorithm.meters.storage import texts
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app.jobs import Report
 from ram_studio.app.load.sources import Sources, is_local
@@ -13,11 +14,13 @@ from ram_studio.app.session import Loaded
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
 from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
+from ram_studio.checkpoints.fit.storage_report import storage_report
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.hub.presets import Preset, presets
 from ram_studio.checkpoints.read.checkpoint import Checkpoint, open_folder
 from ram_studio.engine.analyse import analyze_report
 from ram_studio.engine.events import CancelToken, Progress
+from ram_studio.engine.reading.sampling import other_bases, sampled_densities
 from ram_studio.errors import CompatibilityError, HubError
 
 BASE = "base"
@@ -50,7 +53,18 @@ class Analysis(NamedTuple):
     def loaded(self, title: str) -> Loaded:
         """Return what a session keeps of it."""
         base, agents = self.sources
-        return Loaded(title, None, base, agents, self.sketch, self.options, self.read_rate)
+        found = cautions_of(self.fit, self.sketch)
+        return Loaded(title, None, base, agents, self.sketch, self.options, self.read_rate, found)
+
+
+def cautions_of(fit: CompatibilityReport, sketch: Sketch) -> tuple[str, ...]:
+    """Return what to know before merging analyzed checkpoints, in the words of the form.
+
+    Another base first: nothing that is merged then is of use.
+    """
+    report = storage_report(fit, sketch)
+    findings = (*other_bases(sampled_densities(fit)), *report.findings)
+    return tuple(in_form_words(text) for text in texts(findings))
 
 
 def inspect(

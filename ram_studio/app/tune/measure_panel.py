@@ -95,7 +95,7 @@ def build(shared: Shared) -> MeasurePanel:
             js_on_load="window.RAM_READY.then((RAM) => RAM.mountMeasured(props, watch))",
             elem_id="measured",
         )
-        ask_ties = gr.Button("", elem_id="ask-ties", elem_classes="unseen")
+        ask_ties = gr.Button("", visible="hidden", elem_id="ask-ties")
     panel = MeasurePanel(controls, known, ask_ties, shared)
     shared.loaded.listen([known], panel.show)
     shared.when_built(lambda: _wire(panel, shared))
