@@ -102,21 +102,64 @@ def test_one_press_gives_live_sliders_that_ask_the_server_nothing(visit) -> None
     assert it.requests[before:] == []
     assert "epsilon=" in page.url
 
-    # By keyboard, and back.
-    page.click("#reset")
-    reset = load_example("1").sketch.preview()["agents"]["coding"]["lambda"]
-    _wait_for_lambda(page, "coding", reset)
-    page.focus("#epsilon-line")
+
+def _tab_to(page, selector: str) -> None:
+    """Press Tab until an element has the focus, as somebody without a pointer does."""
+    for _ in range(120):
+        page.keyboard.press("Tab")
+        if page.evaluate("(s) => document.activeElement.matches(s)", selector):
+            return
+    pytest.fail(f"{selector} is not reached with Tab")
+
+
+def test_the_whole_way_is_walked_by_keyboard(visit) -> None:
+    it = visit()
+    page, keys = it.page, it.page.keyboard
+    it.open()
+    _tab_to(page, "#use-example")
+    keys.press("Enter")
+    page.wait_for_selector("[data-agent]", state="visible")
+    it.settle()
+    # Method, then the line of epsilon, then a layer's weights and back.
+    _tab_to(page, "[data-method='ram+']")
+    keys.press("ArrowDown")
+    _tab_to(page, "#share")
+    keys.press("Enter")
+    page.wait_for_selector("#copy-link:focus")
+    keys.press("Escape")
+    page.wait_for_selector("#share:focus")
+    _tab_to(page, "#epsilon-line")
     for _ in range(3):
-        page.keyboard.press("ArrowRight")
-    page.focus("[data-method='ram+']")
-    page.keyboard.press("ArrowDown")
+        keys.press("ArrowRight")
     expected = load_example("1").sketch.preview(DEFAULT_INDEX + 3, "ram+s")
     _wait_for_lambda(page, "coding", expected["agents"]["coding"]["lambda"])
     _assert_cards(it.cards(), DEFAULT_INDEX + 3, "ram+s", 0.1, 2.0)
-    page.click("#reset")
+    page.focus(".cv-rows")
+    keys.press("ArrowDown")
+    keys.press("Enter")
+    page.wait_for_selector(".scope-cell[aria-selected]")
+    keys.press("Escape")
+    page.wait_for_selector(".cv-rows:focus")
+    page.focus("[data-method='ram+s']")
+    _tab_to(page, "#reset")
+    keys.press("Enter")
+    reset = load_example("1").sketch.preview()["agents"]["coding"]["lambda"]
     _wait_for_lambda(page, "coding", reset)
-    _assert_cards(it.cards(), DEFAULT_INDEX, "ram+", 0.1, 2.0)
+    _tab_to(page, "#step-tune .next")
+    keys.press("Enter")
+    page.wait_for_selector("#plan .plan")
+    it.settle()
+    _tab_to(page, "#merge")
+    keys.press("Enter")
+    page.wait_for_selector("#merge-result .result")
+    it.settle()
+    _tab_to(page, "#step-merge .next")
+    keys.press("Enter")
+    page.wait_for_selector("#to-check[aria-current=step]")
+    it.settle()
+    _tab_to(page, "#evaluate")
+    keys.press("Enter")
+    page.wait_for_selector("#scores table", state="attached")
 
 
 def test_the_dense_lesson_says_that_ram_cannot_help_and_its_check_can_be_stopped(visit) -> None:

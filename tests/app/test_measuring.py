@@ -9,6 +9,7 @@ import pytest
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.shared import Tuned
+from ram_studio.app.tune import ties
 from ram_studio.app.tune.deep_link import SHOWN
 from ram_studio.app.tune.measured import (
     _is_of,
@@ -63,6 +64,17 @@ def test_only_plain_merges_of_all_loaded_models_are_rows(session, change: dict) 
     recipe = tuned_recipe(session.models, DEFAULT).model_dump()
     assert _is_of(recipe, session.models)
     assert not _is_of({**recipe, **change}, session.models)
+
+
+def test_of_large_models_ties_is_merged_by_a_job(session) -> None:
+    shipped = ties.find_ties(session)
+    session.load(replace(session.models, example=None, title="mine"))
+    assert session.ties is None
+    ties.ties_work(session)(print, CancelToken())
+    assert session.ties == shipped
+    assert 0.8 < session.ties[1]["kept"] < 1.1
+    session.load(load_example("dense"))
+    assert session.ties is None
 
 
 def test_own_models_are_not_asked_a_shipped_set_s_questions(session, workspace) -> None:

@@ -1,12 +1,25 @@
 """Each shipped set opens with a sentence whose figures are those of its record."""
 
+import json
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 
 from ram_studio.app.load.examples import FOLDERS
-from ram_studio.app.load.watch import RIVALS, UNTRIMMED, best_rival, record_of, watch_html
+from ram_studio.app.load.watch import (
+    RIVALS,
+    UNTRIMMED,
+    best_rival,
+    caution_html,
+    record_of,
+    watch_html,
+)
+from ram_studio.app.load.work import cautions_of
 from ram_studio.demo import rivals
+from ram_studio.engine.analyse import analyze_report, load
+from ram_studio.resources import asset_path
 
 
 def percents(text: str) -> list[float]:
@@ -41,3 +54,17 @@ def test_the_house_set_names_its_best_rival_and_tells_of_the_one_outside_the_lis
     # The page and the build speak of the same rows.
     assert UNTRIMMED == rivals.UNTRIMMED
     assert {*RIVALS, UNTRIMMED} == {*rivals.TUNED, "average", "sum"}
+
+
+def test_what_to_know_of_own_models_stands_above_the_canvas(tmp_path: Path) -> None:
+    shutil.copytree(asset_path("example", "tool"), tmp_path / "tool")
+    file = tmp_path / "tool" / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": "{{ 1 }}"}))
+    fit = load(asset_path("example", "base"), {"tool": tmp_path / "tool"})
+    found = cautions_of(fit, analyze_report(fit, device="cpu"))
+    assert any("chat template" in text for text in found)
+    said = caution_html((*found, "<b>More</b>"))
+    assert found[0].split(":")[0].replace('"', "&#34;") in said
+    assert f"{len(found)} more in Load" in said
+    assert "<b>More" not in said
+    assert caution_html(()) == ""
