@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ram_studio.algorithm.meters.storage import texts
@@ -53,8 +54,8 @@ class Analysis(NamedTuple):
     def loaded(self, title: str) -> Loaded:
         """Return what a session keeps of it."""
         base, agents = self.sources
-        found = cautions_of(self.fit, self.sketch)
-        return Loaded(title, None, base, agents, self.sketch, self.options, self.read_rate, found)
+        plain = Loaded(title, None, base, agents, self.sketch, self.options, self.read_rate)
+        return replace(plain, cautions=cautions_of(self.fit, self.sketch))
 
 
 def cautions_of(fit: CompatibilityReport, sketch: Sketch) -> tuple[str, ...]:

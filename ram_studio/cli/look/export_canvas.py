@@ -13,7 +13,7 @@ def export_canvas(
         str,
         typer.Argument(
             help="A sketch, a folder with sketch.safetensors (and skills.json.gz), or a shipped "
-            "set: example, house or dense."
+            "set: example, independent or dense."
         ),
     ],
     out: Annotated[

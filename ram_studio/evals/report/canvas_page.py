@@ -29,7 +29,13 @@ STYLE = "canvas.css"
 SKETCH_FILE = "sketch.safetensors"
 TABLE_FILE = "skills.json.gz"
 PAGE_FILE = "index.html"
-SETS = {"1": "example", "example": "example", "house": "house", "dense": "dense"}
+SETS = {
+    "1": "house",
+    "example": "house",
+    "house": "house",
+    "independent": "example",
+    "dense": "dense",
+}
 """Shipped sets by the names that people use, and their folders under assets/."""
 
 _IMPORT = re.compile(r'(\b(?:import|from)\s*)"(\.{1,2}/[^"]+)"')
