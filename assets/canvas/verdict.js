@@ -103,7 +103,7 @@ const ofRam = (profile, result) => {
     return {
       tone: "good",
       lead: `The agents moved alike (mean cosine ${alike.toFixed(2)}): averaging keeps what they have in common.`,
-      rest: ` A sum would apply it ${profile.agents.length} times. What is unique keeps its full strength.`,
+      rest: ` A sum would apply it ${profile.agents.length} times.`,
     };
   }
   if (share < LITTLE_UNIQUE) {
