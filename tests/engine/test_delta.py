@@ -21,10 +21,17 @@ from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine import delta as delta_module
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.delta import apply_delta, make_delta, read_info
+from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.engine.verify import verify
-from ram_studio.errors import CheckpointError, CompatibilityError, OutputError, SettingsError
+from ram_studio.errors import (
+    CheckpointError,
+    CompatibilityError,
+    EvaluationError,
+    OutputError,
+    SettingsError,
+)
 
 UP = "model.layers.0.mlp.up_proj.weight"
 
@@ -181,6 +188,15 @@ def test_places_beyond_2_31_take_64_bits(tmp_path) -> None:
         first = sources._elements(agent.tensors["w"], 0, 3).tolist()
     assert found == [0, 2, 3, 0, 0, 0, 0, 4, 0, 0]
     assert first == [0, 1, 0]
+
+
+def test_a_delta_cannot_be_asked_alone(pair, tmp_path) -> None:
+    from ram_studio.app.check.work import open_model
+
+    base, agent = pair
+    make_delta(base, agent, tmp_path / "a.safetensors")
+    with pytest.raises(EvaluationError, match=r"is a delta.*ram-studio delta apply BASE FILE"):
+        open_model(str(tmp_path / "a.safetensors"), "a", CancelToken())
 
 
 def _merged(tensor: TensorInfo) -> MergeTensor:

@@ -245,11 +245,17 @@ def time_limit(settings: Settings, cancel: CancelToken) -> Callable[[], bool]:
 
 
 def open_model(path: str, name: str, cancel: CancelToken) -> Any:
-    """Return a model's opened checkpoint, which knows its folder, size and fingerprint."""
-    # A Hub id was downloaded by the analysis: this finds it in the cache.
-    from ram_studio.checkpoints.hub.open import open_checkpoint
+    """Return a model's opened checkpoint, which knows its folder, size and fingerprint.
 
-    return open_checkpoint(path, name=name, cancel=cancel)
+    Raises: EvaluationError for an adapter or a delta; CheckpointError, HubError.
+    """
+    # A Hub id was downloaded by the analysis: this finds it in the cache.
+    from ram_studio.checkpoints.hub.open import open_checkpoint, why_no_model
+
+    opened = open_checkpoint(path, name=name, cancel=cancel)
+    if (why := why_no_model(opened)) is not None:
+        raise EvaluationError(f"{name} {why}")
+    return opened
 
 
 def choose(names: Sequence[str], session: Session) -> dict[str, Candidate]:

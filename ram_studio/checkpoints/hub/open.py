@@ -55,3 +55,18 @@ def open_checkpoint(
         str(source), name=name, on_progress=on_progress, cancel=cancel, token=token
     )
     return open_folder(folder, name=name, source=str(source), revision=revision)
+
+
+def why_no_model(checkpoint: Checkpoint) -> str | None:
+    """Return why a checkpoint cannot answer alone, and what to do; None for a whole model."""
+    if checkpoint.adapter is not None:
+        return (
+            "is a LoRA adapter, which only answers with its base: merge it first (ram-studio merge "
+            "--method task-arithmetic --set scale=1), and evaluate that."
+        )
+    if checkpoint.delta is not None:
+        return (
+            "is a delta, which only answers with its base: write the model again first (ram-studio "
+            "delta apply BASE FILE --out DIR), and evaluate that."
+        )
+    return None

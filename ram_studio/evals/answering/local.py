@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.hub.open import open_checkpoint, why_no_model
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.chat_template import RENDERER
@@ -118,11 +118,8 @@ class LocalEngine:
     @cached_property
     def _weights_identity(self) -> Mapping[str, Any]:
         checkpoint = open_checkpoint(str(self.path), name=self.path.name or "model")
-        if checkpoint.adapter is not None:
-            raise EvaluationError(
-                f"{self.path} is a LoRA adapter, which only answers with its base: merge it first "
-                "(ram-studio merge --method task-arithmetic --set scale=1), and evaluate that."
-            )
+        if (why := why_no_model(checkpoint)) is not None:
+            raise EvaluationError(f"{self.path} {why}")
         return self._identity(checkpoint.fingerprint, checkpoint.nbytes)
 
     def _identity(self, weights: str, nbytes: int) -> dict[str, Any]:
