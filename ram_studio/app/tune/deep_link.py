@@ -2,7 +2,7 @@
 
 | key | says |
 | --- | --- |
-| ``example`` | the shipped set to load: ``1``, ``house``, ``dense`` |
+| ``example`` | the shipped set to load: ``1`` or ``house``, ``independent``, ``dense`` |
 | ``epsilon``, ``r``, ``alpha``, ``rule`` | Tune's settings; ``rule`` is the method that it shows |
 | ``step`` | the step to open, ``tune`` where an example is named |
 | ``pin`` | the settings of A: ``METHOD_EPSILON_R_ALPHA`` |
