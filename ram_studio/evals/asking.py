@@ -16,6 +16,8 @@ from ram_studio.evals.store.answers import AnswerStore, RunKey, StoredAnswer
 from ram_studio.evals.suites import Suite, visible
 
 Progress = Callable[[str, str, int, int], None]
+OnMarks = Callable[[str, str, str], None]
+"""Told (model, domain, a letter for each question): see `marks_of`."""
 ShouldStop = Callable[[], bool]
 
 
@@ -25,7 +27,8 @@ class SuiteRun:
 
     name, path: what the store calls the model; path None where it is no folder. merge: how it was
     merged, for History, see `AnswerStore.open_run`. fresh: forget stored answers first. nonsense:
-    judged on every question beside the model, for the floor; None leaves it out.
+    judged on every question beside the model, for the floor; None leaves it out. on_marks: told how
+    a domain's questions stand, whenever answers to it came in.
     run: id in the store, None before `answers` or without a store.
     """
 
@@ -38,6 +41,7 @@ class SuiteRun:
     fresh: bool = False
     merge: Mapping[str, Any] | None = None
     nonsense: Nonsense | None = None
+    on_marks: OnMarks | None = None
     run: int | None = field(default=None, init=False)
 
     def check(self, questions: Sequence[Question]) -> None:
@@ -96,6 +100,8 @@ class SuiteRun:
 
         def report(domains: set[str]) -> None:
             for domain in dict.fromkeys(q.domain for q in questions):
+                if self.on_marks and domain in domains:
+                    self.on_marks(self.name, domain, marks_of(questions, domain, got))
                 if on_progress and domain in domains:
                     ids = [q.id for q in questions if q.domain == domain]
                     on_progress(self.name, domain, sum(i in got for i in ids), len(ids))
@@ -169,3 +175,22 @@ class SuiteRun:
         if self.store is None:
             return f"{of} were in, and as no store was given they are gone."
         return f"{of} are stored; run the same again to go on from there."
+
+
+def marks_of(
+    questions: Sequence[Question], domain: str, got: Mapping[str, tuple[Reply, Verdict]]
+) -> str:
+    """Return a letter for each question of a domain, in order.
+
+    "1" right, "0" wrong, "x" not asked or not answered, "." still open.
+    """
+    marks = []
+    for question in questions:
+        if question.domain != domain:
+            continue
+        if question.id not in got:
+            marks.append(".")
+            continue
+        reply, verdict = got[question.id]
+        marks.append("x" if reply.finish in UNSCORED else str(int(verdict.is_correct)))
+    return "".join(marks)

@@ -13,7 +13,7 @@ from ram_studio.evals.answering.decode import OnTokens
 from ram_studio.evals.answering.engine import ChatMode, Decoding, Engine, EngineName
 from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE, LocalEngine
 from ram_studio.evals.answering.vllm_engine import VllmEngine
-from ram_studio.evals.asking import Progress, ShouldStop, SuiteRun
+from ram_studio.evals.asking import OnMarks, Progress, ShouldStop, SuiteRun
 from ram_studio.evals.question import Question
 from ram_studio.evals.report.floor import Nonsense
 from ram_studio.evals.report.samples import with_samples
@@ -156,6 +156,7 @@ def evaluate(
     fresh: bool = False,
     on_progress: Progress | None = None,
     on_tokens: OnTokens | None = None,
+    on_marks: OnMarks | None = None,
     should_stop: ShouldStop | None = None,
     **settings: Any,
 ) -> EvalReport:
@@ -174,6 +175,7 @@ def evaluate(
         on_progress: called with (model, domain, done, total); the first call for a model and domain
             tells how many answers were stored already.
         on_tokens: called while a local model answers, see `decode.decode`.
+        on_marks: called with (model, domain, a letter for each question), see `asking.marks_of`.
         should_stop: polled before each batch and token.
 
     Raises:
@@ -202,7 +204,17 @@ def evaluate(
                     asked = plan.questions(engine.count_tokens)
                     nonsense = Nonsense(asked, plan.code)
                 runs = [
-                    SuiteRun(name, path, engine, part, plan.code, store, fresh, nonsense=nonsense)
+                    SuiteRun(
+                        name,
+                        path,
+                        engine,
+                        part,
+                        plan.code,
+                        store,
+                        fresh,
+                        nonsense=nonsense,
+                        on_marks=on_marks,
+                    )
                     for part in plan.suites
                 ]
                 drawn: list[list[tuple[Question, Answer]]] = []

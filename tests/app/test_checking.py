@@ -126,6 +126,16 @@ def test_a_plan_that_cannot_be_is_refused_in_words(suites, limits, lengths, text
         scoring.make_plan(suites, limits, lengths, Settings())
 
 
+def test_budgets_of_the_form_are_each_suites_own_when_left_out() -> None:
+    def made(*budget):
+        plan = scoring.make_plan(["math"], {"math": 3}, (), Settings(), budget)
+        return plan.max_tokens, plan.think_tokens
+
+    assert (made(None, None), made(0, 0), made(64, 512)) == ((None, 0), (None, 0), (64, 512))
+    with pytest.raises(SettingsError, match="tokens of thinking are -1"):
+        made(64, -1)
+
+
 def test_a_space_offers_less_and_runs_no_code(monkeypatch) -> None:
     space = Settings.from_environment(environ={"SPACE_ID": "a/b"})
     assert max(scoring.offered_lengths(space)) == 4000
@@ -155,10 +165,19 @@ def test_general_suites_and_health_run_for_models_with_room(session, workspace, 
     folder = make_chat_model(tmp_path / "chat", context=2048)
     chosen = {"base": every["base"]._replace(path=str(folder))}
     plan = scoring.Plan(("tool", "instructions", "health"), {"tool": 2, "instructions": 1})
-    report = scoring.score_models(
-        chosen, plan, session, workspace, lambda event: None, CancelToken()
-    )
+    plan = replace(plan, max_tokens=40, think_tokens=8)
+    seen: list = []
+    report = scoring.score_models(chosen, plan, session, workspace, seen.append, CancelToken())
     assert {d: len(items) for d, items in report.items.items()} == {"tool": 2, "instructions": 1}
+    assert {item.max_new_tokens for items in report.items.values() for item in items} == {40}
+    assert report.models["base"].asked["think_tokens"] == 8
+    # Every question has its letter, and none is open any more.
+    marks = seen[-1].marks
+    assert {cell: len(own) for cell, own in marks.items()} == {
+        ("base", "tool"): 2,
+        ("base", "instructions"): 1,
+    }
+    assert not set("".join(marks.values())) & {"."}
     html = view.report_html(report, ())
     assert "Perplexity" in html
     assert "n 2" in html

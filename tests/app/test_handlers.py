@@ -311,6 +311,19 @@ def test_progress_is_worded_from_events() -> None:
     assert "60 of 100 answers" in html
     assert "20 reused" in html
     assert "123 tokens/s" in html
+    assert "<svg" not in html
+
+
+def test_the_mosaic_of_questions_fills_while_they_are_answered() -> None:
+    marks = {("base", "code"): "11.0x" + 30 * "1"}
+    html = progress_html(
+        Scoring(("base",), {("base", "code"): Cell(4, 5, 0)}, ("base", "code"), None, marks)
+    )
+    # Two squares side by side are one line; what is open is not drawn; 30 make a row.
+    assert '<path class="right" d="M0 2.5h10M25 2.5h125M0 7.5h25"/>' in html
+    assert '<path class="wrong" d="M15 2.5h5"/><path class="unasked" d="M20 2.5h5"/>' in html
+    assert 'width="150" height="10"' in html
+    assert "32 right so far" in html
 
 
 def test_the_profile_has_mergekit_s_factors_at_every_point() -> None:

@@ -134,6 +134,12 @@ class CheckPanel:
             visible="hidden",
             elem_id="lengths",
         )
+        with gr.Row(elem_classes="suite-items"):
+            shape = {"precision": 0, "minimum": 0, "maximum": work.MOST_TOKENS, "min_width": 200}
+            label = "Most tokens of an answer (0: each suite's own)"
+            self.max_tokens = gr.Number(0, label=label, elem_id="max-tokens", **shape)
+            label = "Apart from them, tokens of thinking"
+            self.think_tokens = gr.Number(0, label=label, elem_id="think-tokens", **shape)
         self.misfits = html(elem_id="suites-too-long")
         suites = [_SUITES[name] for name in self._offered]
         note = render("check/suites.html.j2", suites=suites, refusal=refusal)
@@ -141,6 +147,7 @@ class CheckPanel:
 
     def _wire(self) -> None:
         form = {self.models, self.kind, self.limit, self.suites, self.lengths}
+        form |= {self.max_tokens, self.think_tokens}
         result = [self.scores, *self.browser.shown]
         self.shared.checked.listen(result, self._show_report)
         connect(
@@ -216,10 +223,13 @@ class CheckPanel:
     def _read(self, data: Mapping[Any, Any]) -> work.Plan:
         if data[self.kind] == SUITE:
             suites, limits = [SUITE], {SUITE: data[self.limit]}
+            budget = (None, None)
         else:
             suites = data[self.suites] or []
             limits = {name: data[box] for name, box in self.items.items()}
-        return work.make_plan(suites, limits, data[self.lengths] or (), self.shared.settings)
+            budget = (data[self.max_tokens], data[self.think_tokens])
+        lengths = data[self.lengths] or ()
+        return work.make_plan(suites, limits, lengths, self.shared.settings, budget)
 
     def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
         """Evaluate as the form says, yielding updates as it goes."""

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from ram_studio.app.templates import progress, render
+
+_COLUMNS = 30
+_SQUARE = 5
+_KINDS = {"1": "right", "0": "wrong", "x": "unasked"}
 
 
 class Cell(NamedTuple):
@@ -22,13 +27,15 @@ class Scoring:
     """A moment of an evaluation.
 
     cells: by (model, domain), for what was begun. now: the cell being worked on. speed: tokens
-    decoded a second over the last moments, None when none were.
+    decoded a second over the last moments, None when none were. marks: how the questions of a cell
+    stand, a letter for each, see `evals.asking.marks_of`.
     """
 
     models: tuple[str, ...]
     cells: Mapping[tuple[str, str], Cell]
     now: tuple[str, str] | None = None
     speed: float | None = None
+    marks: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     @property
     def done(self) -> int:
@@ -65,4 +72,25 @@ def progress_html(event: Scoring | None) -> str:
     if event.speed:
         parts.append(f"{event.speed:.0f} tokens/s")
     bar = progress(event.done / max(1, event.total), f"{model} on {domain}", " · ".join(parts))
-    return render("check/progress.html.j2", bar=bar, event=event)
+    mosaics = {cell: mosaic(marks) for cell, marks in event.marks.items()}
+    return render("check/progress.html.j2", bar=bar, event=event, mosaics=mosaics)
+
+
+def mosaic(marks: str) -> dict[str, Any]:
+    """Return one path for each kind of mark, a square for each question, row by row.
+
+    Squares beside one another are one line, which its dashes cut into squares: what is drawn anew
+    ten times a second stays small.
+    """
+    paths: dict[str, str] = {}
+    for top in range(0, len(marks), _COLUMNS):
+        place = 0
+        for mark, run in groupby(marks[top : top + _COLUMNS]):
+            count = len(list(run))
+            if mark in _KINDS:
+                x, y = _SQUARE * place, _SQUARE * (top // _COLUMNS) + _SQUARE / 2
+                paths[_KINDS[mark]] = f"{paths.get(_KINDS[mark], '')}M{x} {y}h{_SQUARE * count}"
+            place += count
+    rows = -(-len(marks) // _COLUMNS)
+    width = _SQUARE * min(_COLUMNS, len(marks))
+    return {"paths": paths, "width": width, "height": _SQUARE * rows, "right": marks.count("1")}

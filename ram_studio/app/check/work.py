@@ -23,6 +23,7 @@ from ram_studio.app.workspace import Workspace
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import EvaluationError, RamStudioError, SettingsError
 from ram_studio.evals import EvalReport, evaluate
+from ram_studio.evals.answering.engine import Decoding
 
 BASE = "base"
 SUITE = "demo"
@@ -31,6 +32,7 @@ GENERAL = ("tool", "memory", "code", "math", "instructions")
 KNOWN = (SUITE, *GENERAL, HEALTH)
 LENGTHS = (1000, 2000, 4000, 8000, 16000, 32000)
 _SPACE_LENGTHS = LENGTHS[:3]
+MOST_TOKENS = 32_768
 # Small ones are asked in large batches; with a large one the first answers should come soon.
 _SMALL_BYTES = 200_000_000
 _BATCH_OF_LARGE = 8
@@ -47,11 +49,16 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What to ask: suite names, questions of each (demo: per skill), lengths for memory."""
+    """What to ask: suite names, questions of each (demo: per skill), lengths for memory.
+
+    max_tokens: of an answer, None for each suite's own; think_tokens: of thinking, apart from it.
+    """
 
     suites: tuple[str, ...] = (SUITE,)
     limits: Mapping[str, int] = field(default_factory=dict)
     lengths: tuple[int, ...] = LENGTHS[:1]
+    max_tokens: int | None = None
+    think_tokens: int = 0
 
 
 def candidates(session: Session) -> dict[str, Candidate]:
@@ -101,9 +108,15 @@ def misfits_of(session: Session, settings: Settings) -> dict[str, str]:
 
 
 def make_plan(
-    suites: Sequence[str], limits: Mapping[str, Any], lengths: Sequence[Any], settings: Settings
+    suites: Sequence[str],
+    limits: Mapping[str, Any],
+    lengths: Sequence[Any],
+    settings: Settings,
+    budget: tuple[Any, Any] = (None, None),
 ) -> Plan:
     """Return the checked plan of a form.
+
+    budget: tokens of an answer (nothing or 0: each suite's own) and of thinking.
 
     Raises: SettingsError for no suite, an unknown one, or numbers out of range.
     """
@@ -125,7 +138,11 @@ def make_plan(
     wanted = tuple(length for length in allowed if length in lengths)
     if "memory" in chosen and not wanted:
         raise SettingsError("Suite memory needs a prompt length. Tick at least one.")
-    return Plan(chosen, whole, wanted or allowed[:1])
+    for what, value in zip(("an answer", "thinking"), budget, strict=True):
+        if not 0 <= (value or 0) <= MOST_TOKENS:
+            raise SettingsError(f"The tokens of {what} are {value}; choose 0 to {MOST_TOKENS}.")
+    answer, thinking = (int(value or 0) for value in budget)
+    return Plan(chosen, whole, wanted or allowed[:1], answer or None, thinking)
 
 
 class _Watch:
@@ -134,6 +151,7 @@ class _Watch:
     def __init__(self, models: Sequence[str], report: Report) -> None:
         self._models, self._report = tuple(models), report
         self._cells: dict[tuple[str, str], Cell] = {}
+        self._marks: dict[tuple[str, str], str] = {}
         self._now: tuple[str, str] | None = None
         self._steps: deque[tuple[float, int]] = deque()
         self._told = 0.0
@@ -143,6 +161,9 @@ class _Watch:
         self._cells[model, domain] = Cell(done, total, known.reused if known else done)
         self._now = model, domain
         self._tell(time.monotonic())
+
+    def marks(self, model: str, domain: str, marks: str) -> None:
+        self._marks[model, domain] = marks
 
     def tokens(self, step: Mapping[int, int]) -> None:
         now = time.monotonic()
@@ -158,7 +179,8 @@ class _Watch:
         if len(self._steps) > 1 and now - self._steps[-1][0] < _SPEED_SECONDS:
             span = max(now - self._steps[0][0], 1e-3)
             speed = sum(count for _, count in self._steps) / span
-        self._report(Scoring(self._models, dict(self._cells), self._now, speed))
+        marks = dict(self._marks)
+        self._report(Scoring(self._models, dict(self._cells), self._now, speed, marks))
 
 
 def score_models(
@@ -194,6 +216,9 @@ def score_models(
                 store=store,
                 on_progress=watch.progress,
                 on_tokens=watch.tokens,
+                on_marks=watch.marks,
+                max_tokens=plan.max_tokens,
+                decoding=Decoding(think_tokens=plan.think_tokens),
                 should_stop=is_over,
             )
     except EvaluationError as error:
@@ -231,7 +256,8 @@ def score_work(
 
     skills = 3
     answers = sum(plan.limits.get(n, 10) * (skills if n == SUITE else 1) for n in plan.suites)
-    asked = repr((plan.suites, sorted(plan.limits.items()), plan.lengths))
+    budget = (plan.max_tokens, plan.think_tokens)
+    asked = repr((plan.suites, sorted(plan.limits.items()), plan.lengths, budget))
     owner = session.key if session.models.example is None else ""
     parts = {f"{owner} {model.recipe or model.path} {asked}": answers for model in models.values()}
     return costing(score, Effort("slow answers" if owner else "answers", parts))
