@@ -29,6 +29,7 @@ from ram_studio.cli.tables import number_text, print_table, score_text, write_cs
 from ram_studio.errors import Stopped
 
 if TYPE_CHECKING:
+    from ram_studio.evals.experiment.plan import SweepPlan
     from ram_studio.evals.experiment.table import SweepState
 
 _SHOWN_LIVE = 20
@@ -92,7 +93,6 @@ def sweep(
     """Try settings in memory, drop what clearly loses, check the winner on other questions."""
     from ram_studio.checkpoints.record.sketch_file import load_sketch
     from ram_studio.evals.experiment.plan import SweepPlan
-    from ram_studio.evals.experiment.runner import Runner
     from ram_studio.evals.experiment.space import parse_axes
 
     if model is not None and base is not None:
@@ -116,32 +116,37 @@ def sweep(
         chat=chat,
         code=code,
     )
-    with (
-        open_store(store, no_store) as answers,
-        _live(quiet=as_json) as (show, on_progress),
-    ):
-        running = Runner(
-            plan,
-            device=device,
-            batch_size=batch_size,
-            sketch=None if sketch is None else load_sketch(sketch),
-            store=answers,
-            fresh=fresh,
-            on_progress=on_progress,
-        )
-        try:
-            for state in running.run():
-                show(state)
-            state = running.state
-        except Stopped:
-            # It came between two answers; what was finished is in the state as well.
-            state = dataclasses.replace(running.state, ending="stopped")
+    setup = {
+        "device": device,
+        "batch_size": batch_size,
+        "sketch": None if sketch is None else load_sketch(sketch),
+        "fresh": fresh,
+    }
+    with open_store(store, no_store) as answers:
+        state = _run(plan, setup | {"store": answers}, quiet=as_json)
     _report(state, csv, as_json)
     if state.ending == "stopped":
         raise stopped(no_store)
 
 
+def _run(plan: SweepPlan, setup: dict[str, Any], *, quiet: bool) -> SweepState:
+    """Run a plan, drawing as it goes; return the last state, also of one that was stopped."""
+    from ram_studio.evals.experiment.runner import Runner
+
+    with _live(quiet=quiet) as (show, on_progress):
+        running = Runner(plan, on_progress=on_progress, **setup)
+        try:
+            for state in running.run():
+                show(state)
+        except Stopped:
+            # It came between two answers; what was finished is in the state as well.
+            return dataclasses.replace(running.state, ending="stopped")
+    return running.state
+
+
 def _report(state: SweepState, csv: Path | None, as_json: bool) -> None:
+    from ram_studio.evals.report.trust import trust_lines
+
     if csv is not None:
         write_csv(state.to_frame(), csv)
     if as_json:
@@ -166,6 +171,8 @@ def _report(state: SweepState, csv: Path | None, as_json: bool) -> None:
     print_table(columns, lines, title=f"{state.suites}, {state.chosen_by} items to choose by")
     for sentence in state.statements():
         print(sentence)
+    if state.trust:
+        print(f"This rests on: {' | '.join(trust_lines(state.trust))}")
     for row in state.rows:
         if row.note:
             print(f"{row.label}: {row.note}")

@@ -29,6 +29,7 @@ from ram_studio.app.shared import Shared
 from ram_studio.app.templates import callout, progress, render
 from ram_studio.app.tune.deep_link import ALPHA_MAX, R_MAX
 from ram_studio.evals.experiment.table import SweepState
+from ram_studio.evals.report.trust import trust_lines
 from ram_studio.evals.suites import ALL_SUITES
 
 # A chart is drawn anew in the page each time: more often would flicker.
@@ -272,7 +273,8 @@ def _range_line(name: str) -> list[Any]:
 
 def found_html(state: SweepState) -> Markup:
     """Return what was found, in sentences."""
-    return render("experiment/found.html.j2", state=state)
+    trusted = trust_lines(state.trust) if state.trust else ()
+    return render("experiment/found.html.j2", state=state, trusted=trusted)
 
 
 def progress_html(state: SweepState | None) -> Markup:

@@ -190,6 +190,11 @@ class Answers:
         return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
 
     @property
+    def asked(self) -> Mapping[str, Any]:
+        """The settings under which all entries are asked, as the store keeps them."""
+        return {k: v for k, v in self._engine.identity.items() if k != "fingerprint"}
+
+    @property
     def seconds_each(self) -> float:
         """How long an answer takes, merging included; 0 while only the first merge was asked.
 

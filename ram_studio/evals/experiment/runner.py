@@ -25,6 +25,7 @@ from ram_studio.evals.question import Question
 from ram_studio.evals.report.floor import floor_of
 from ram_studio.evals.report.score import Average, DomainScore
 from ram_studio.evals.report.tables import EvalReport, ModelResult
+from ram_studio.evals.report.trust import trust
 
 # A proposal that is an old merge again costs nothing; a space that has no other must end, though.
 _ASKS_PER_TRIAL = 5
@@ -95,7 +96,7 @@ class Runner:
                 self._recheck()
             except Stopped:
                 ending = "stopped"
-        self.state = replace(self.state, ending=ending, now="")
+        self.state = replace(self.state, ending=ending, now="", trust=self._trust())
         yield self._tell()
 
     # ------------------------------------------------------------------ settings
@@ -282,6 +283,19 @@ class Runner:
             facts.setdefault(self._asked[question].domain, []).append(answer.facts)
         found = {domain: floor_of(own) for domain, own in facts.items()}
         return {domain: floor for domain, floor in found.items() if floor is not None}
+
+    def _trust(self) -> Mapping[str, Any]:
+        """Return what the table rests on, by the questions that the best setting answered."""
+        ranked = self._ranked() if self.entries else []
+        if not ranked or self._answers is None:
+            return {}
+        best, names = ranked[0], self.plan.suite_names
+        asked = {
+            name: [q for q in own if q.id in best.answers] for name, own in self.questions.items()
+        }
+        answered = [(q, best.answers[q.id]) for own in asked.values() for q in own]
+        row = ModelResult.of(best.label, None, answered, names, asked=self._answers.asked)
+        return trust(EvalReport.of(names, self.plan.seed, asked, {best.label: row}))
 
     def _row(self, entry: Entry) -> SweepRow:
         """Return an entry for the result."""

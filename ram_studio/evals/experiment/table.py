@@ -129,8 +129,9 @@ class SweepState:
     """A sweep at one moment; the last one is its result.
 
     rows: in the order they were begun; winner: label of the best so far, None before the first
-    score; floors: by domain what nonsense gets; settings: distinct merges planned; comparisons:
-    tests made so far; level: of each test;
+    score; floors: by domain what nonsense gets; trust: of the finished table, by the winner's
+    answers, see `report.trust`; settings: distinct merges planned; comparisons: tests made so far;
+    level: of each test;
     chosen_by, held_out: how many skill questions; total_answers: what is to be asked at most,
     answers: how many came (stored ones included); is_search: whether later settings were chosen by
     earlier scores.
@@ -152,6 +153,7 @@ class SweepState:
     now: str = ""
     recheck: Recheck | None = None
     floors: Mapping[str, float] = field(default_factory=dict)
+    trust: Mapping[str, Any] = field(default_factory=dict)
     ending: Ending = "running"
 
     def row(self, label: str) -> SweepRow:
@@ -276,6 +278,7 @@ class SweepState:
             "winner": self.winner,
             "not_worse": list(self.not_worse),
             "floors": dict(self.floors),
+            "trust": dict(self.trust),
             "recheck": None if self.recheck is None else self.recheck.to_dict(),
             "rows": [row.to_dict() for row in self.rows],
             "seconds": self.seconds,

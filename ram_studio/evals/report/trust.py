@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -38,7 +38,7 @@ def trust(report: EvalReport) -> dict[str, Any]:
     }
 
 
-def trust_lines(found: dict[str, Any]) -> tuple[str, ...]:
+def trust_lines(found: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what `trust` found as sentences: one on the table, one on each model."""
     software = ", ".join(f"{name} {number}" for name, number in found["software"].items())
     asked = f"hash {found['prompts']}, seed {found['seed']}"
