@@ -16,9 +16,7 @@ from visitor import Visitor, tell
 from ram_studio.resources import asset_path
 
 ROOT = Path(__file__).resolve().parents[2]
-# A Hub of its own on this machine.
-sys.path.append(str(ROOT / "tests" / "checkpoints"))
-WAIT_MS = 120_000
+WAIT_MS = 300_000
 """How long anything in a page may take before a test gives up: machines differ, and are busy."""
 BROWSER_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 

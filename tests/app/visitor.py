@@ -38,7 +38,7 @@ class Visitor:
 
     def __init__(self, url: str, address: str | None = None) -> None:
         transport = httpx.AsyncHTTPTransport(local_address=address, retries=1)
-        self.http = httpx.AsyncClient(base_url=url, transport=transport, timeout=120)
+        self.http = httpx.AsyncClient(base_url=url, transport=transport, timeout=600)
         self.hash = "".join(random.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=11))
         self.key = secrets.token_hex(16)
         self.config: dict[str, Any] = {}
