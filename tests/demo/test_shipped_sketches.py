@@ -1,6 +1,7 @@
 """The shipped sketches are those of the shipped weights."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from ram_studio.checkpoints.record.sketch_file import load_sketch
@@ -14,8 +15,9 @@ def test_shipped_sketch_equals_a_new_analysis(name):
     fresh = example_sketch(name)
     np.testing.assert_array_equal(shipped.counts.patterns, fresh.counts.patterns)
     np.testing.assert_array_equal(shipped.magnitudes, fresh.magnitudes)
-    assert shipped.preview() == fresh.preview()
     # Sums of |tau| are exact; dot products are added in the vector width of the processor.
+    previews = [pd.json_normalize(sketch.preview()) for sketch in (shipped, fresh)]
+    pd.testing.assert_frame_equal(*previews, rtol=1e-12)
     for name in ("by_set", "pair_counts", "pair_sums", "conflicts", "cancelled"):
         expected = getattr(fresh.relations, name)
         np.testing.assert_array_equal(getattr(shipped.relations, name), expected)

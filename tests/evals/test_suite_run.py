@@ -308,7 +308,7 @@ def test_fresh_forgets_and_asks_again(tmp_path, base_engine):
     ("models", "suites", "options", "message"),
     [
         ({}, "math", {}, "No model"),
-        ({"b": BASE}, "humaneval", {}, "'humaneval'.*Choose from: demo, tool"),
+        ({"b": BASE}, "trivia", {}, "'trivia'.*Choose from: demo, tool"),
         ({"b": BASE}, " , ", {}, "No suite"),
         ({"b": BASE}, "demo,math", {}, "on its own"),
         ({"b": BASE}, "math", {"limit": 0}, "limit is 0"),
