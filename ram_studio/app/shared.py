@@ -91,12 +91,24 @@ class Tuning:
         return Tuned(ladder_point(point), float(r), float(alpha), rule)
 
 
+@dataclass(frozen=True)
+class Asking:
+    """What Check is to ask, settable from elsewhere.
+
+    components: all that ``fill`` updates. fill: from names of models and suites.
+    """
+
+    components: list[Any]
+    fill: Callable[[Sequence[str], Sequence[str], Session], Updates]
+
+
 @dataclass
 class Shared:
     """The page while it is built.
 
     steps: the stepper's buttons; the browser opens a step by pressing its button.
     loaded, merged, checked: what panels listen to. tuning: set by Tune. seed: set by Merge.
+    asking: Check's form, set by Check.
     """
 
     workspace: Workspace
@@ -106,6 +118,7 @@ class Shared:
     checked: Change = field(default_factory=Change)
     tuning: Tuning = field(init=False)
     seed: gr.Number = field(init=False)
+    asking: Asking = field(init=False)
     _later: list[Callable[[], None]] = field(default_factory=list)
 
     @property

@@ -376,7 +376,7 @@ def test_history_puts_merges_side_by_side_and_takes_them_home(session, workspace
     # Another session of the same user finds the same, another user nothing.
     again = workspace.session("later")
     assert len(past.past_models(again, workspace)) == len(models)
-    panel = built(HistoryPanel, workspace)
+    panel = built(lambda shared: (CheckPanel(shared), HistoryPanel(shared))[1], workspace)
     assert "Nothing is chosen" in panel.side_by_side("", "demo", None, again)[panel.result]
     updates = panel.side_by_side(",".join(m.id for m in models), "general", None, again)
     assert updates[panel.kind]["value"] == "demo"
@@ -416,3 +416,14 @@ def test_only_common_questions_are_compared_and_the_rest_is_named(session, works
     assert found.report is None
     assert found.left_out == {"demo": "not asked of ram"}
     assert "no check in common" in past_view.side_by_side_html(found)
+
+    # Asked of all at a press, where the very weights are loaded.
+    assert past.askable(found.models, session) == ["base", "ram"]
+    assert past.askable(found.models, visitor(workspace, "without the merge")) == []
+    panel = built(CheckPanel, workspace)
+    filled = panel.shared.asking.fill(["base", "ram"], ["demo"], session)
+    assert (filled[panel.models], filled[panel.kind]) == (["base", "ram"], "demo")
+    filled = panel.shared.asking.fill(["base"], ["math", "code"], session)
+    assert filled[panel.kind] == "general"
+    # The example's context is too short for those.
+    assert filled[panel.suites]["value"] == []

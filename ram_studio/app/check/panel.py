@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gradio as gr
@@ -26,7 +26,7 @@ from ram_studio.app.jobs import (
 )
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
-from ram_studio.app.shared import Shared
+from ram_studio.app.shared import Asking, Shared
 from ram_studio.app.templates import callout, empty_state, failure, render, step_head
 from ram_studio.errors import RamStudioError
 from ram_studio.evals import EvalReport
@@ -159,6 +159,7 @@ class CheckPanel:
         )
         general = [self.suites, self.misfits, *self.items.values(), self.lengths]
         shown = [self.limit, self.general, *general]
+        self.shared.asking = Asking([self.models, self.kind, *shown], self._fill)
         self.kind.input(self._choose_kind, self.kind, shown, queue=False, **QUIET)
         self.suites.input(
             self._show_items,
@@ -208,6 +209,16 @@ class CheckPanel:
             self.misfits: said,
             **self._show_items(chosen),
         }
+
+    def _fill(self, names: Sequence[str], suites: Sequence[str], session: Session) -> Updates:
+        """Choose these models, and the suites among those offered here."""
+        kind = SUITE if SUITE in suites else "general"
+        updates = {self.models: list(names), self.kind: kind, **self._show_kind(kind, session)}
+        if kind != SUITE:
+            chosen = [name for _, name in updates[self.suites]["choices"] if name in suites]
+            updates[self.suites]["value"] = chosen
+            updates |= self._show_items(chosen)
+        return updates
 
     def _show_items(self, suites: list[str]) -> Updates:
         return {

@@ -57,6 +57,9 @@ class HistoryPanel:
             shape = {"visible": False, "elem_id": "history-reference"}
             self.reference = choice("Compared with", [], None, **shape)
         self.result = html(elem_id="history-result")
+        self._ask = gr.Button(
+            "Run this check for all of them", visible=False, elem_id="history-ask"
+        )
         with gr.Row(elem_classes="actions", visible=False) as self.actions:
             self._in_check = gr.Button("Read the answers in Check", elem_id="history-open")
             self._files = [
@@ -77,7 +80,10 @@ class HistoryPanel:
             [self._compare.click, self.kind.input, self.reference.input],
             self._side_by_side,
             [self._chosen, self.kind, self.reference],
-            [self.rows, self.kind, self.reference, self.result, self.actions, *self._files],
+            [
+                *(self.rows, self.kind, self.reference, self.result, self._ask),
+                *(self.actions, *self._files),
+            ],
             js=_CHOSEN,
             **LIGHT,
         )
@@ -87,6 +93,13 @@ class HistoryPanel:
             [*self.shared.checked.components, self._target],
             **LIGHT,
         ).then(fn=None, inputs=self._target, js="(step) => { window.RAM.open(step); }")
+        form = self.shared.asking.components
+        self._ask.click(
+            self._fill_in_check, [self._chosen, self.kind], form, js=_CHOSEN, **LIGHT
+        ).success(
+            fn=None,
+            js="() => { window.RAM.open('check'); document.getElementById('evaluate').click(); }",
+        )
 
     def _list(self, request: gr.Request) -> str:
         return self.list_rows(self.shared.session(request))
@@ -115,6 +128,7 @@ class HistoryPanel:
         # The page may draw the list anew: its ticks are part of it.
         rows = {self.rows: self.list_rows(session, ids)}
         nothing = {**rows, self.kind: hidden, self.reference: hidden, self.actions: hidden}
+        nothing[self._ask] = hidden
         if not ids:
             said = callout("Nothing is chosen. Tick one or more rows.", "warn")
             return {**nothing, self.result: said}
@@ -134,9 +148,22 @@ class HistoryPanel:
             self.kind: gr.update(visible=len(kinds) > 1, value=kind),
             self.reference: gr.update(visible=len(names) > 1, choices=names, value=found.base),
             self.result: view.side_by_side_html(found),
+            self._ask: gr.update(visible=self._may_ask(found, session)),
             self.actions: gr.update(visible=bool(files)),
             **{box: gr.update(value=file) for box, file in zip(self._files, files, strict=False)},
         }
+
+    @staticmethod
+    def _may_ask(found: work.SideBySide, session: Session) -> bool:
+        """Say whether a check would tell more of these models, and can be run here."""
+        return bool(found.left_out) and bool(work.askable(found.models, session))
+
+    def _fill_in_check(self, chosen: str, kind: str, request: gr.Request) -> Updates:
+        session = self.shared.session(request)
+        ids = [part for part in (chosen or "").split(",") if part]
+        found = work.side_by_side(ids, kind, None, session, self.shared.workspace)
+        names = work.askable(found.models, session)
+        return self.shared.asking.fill(names, list(found.left_out), session)
 
     def _open_in_check(self, request: gr.Request) -> Updates:
         session = self.shared.session(request)

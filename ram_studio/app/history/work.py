@@ -6,13 +6,17 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ram_studio.app.check.answers import memory_folder, open_answers
+from ram_studio.app.check.work import candidates
 from ram_studio.app.session import Session
 from ram_studio.app.workspace import Workspace
+from ram_studio.checkpoints.read.checkpoint import open_folder
+from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.checkpoints.record.merge_log import PastMerge, past_merges
-from ram_studio.errors import EvaluationError, OutputError
+from ram_studio.errors import CheckpointError, EvaluationError, OutputError
 from ram_studio.evals import AnswerStore, Comparison, EvalReport, compare_all
 from ram_studio.evals.report.export import FORMATS, as_dict, export_report
 from ram_studio.evals.report.score import Average
@@ -166,6 +170,23 @@ def _report(store: AnswerStore, models: Sequence[PastModel], suites: Sequence[st
             seen.add(own[0].fingerprint)
             runs += [dataclasses.replace(run, model=model.name) for run in own]
     return stored_report(store, runs)
+
+
+def askable(models: Sequence[PastModel], session: Session) -> list[str]:
+    """Return the names under which Check offers these models, in their order.
+
+    Empty unless all are loaded in this tab: the very weights, not others of the same name.
+    """
+    offered = {_fingerprint(c.path, name): name for name, c in candidates(session).items()}
+    prints = [m.merge.fingerprint if m.merge else m.runs[0].fingerprint for m in models]
+    return [offered[p] for p in prints] if all(p in offered for p in prints) else []
+
+
+def _fingerprint(folder: str, name: str) -> str | None:
+    try:
+        return model_fingerprint(Path(folder), open_folder(folder, name=name).fingerprint)
+    except CheckpointError:  # a Hub id, or its files have gone
+        return None
 
 
 def kinds_of(models: Sequence[PastModel]) -> list[str]:
