@@ -20,6 +20,8 @@ from ram_studio.errors import RamStudioError
 if TYPE_CHECKING:
     import gradio as gr
 
+    from ram_studio.app.workspace import Workspace
+
 __all__ = ["Settings", "build", "launch"]
 
 
@@ -70,6 +72,20 @@ def _warm(settings: Settings) -> None:
         gc.freeze()
 
 
+def leave_at_sigterm(workspace: Workspace) -> None:
+    """Have SIGTERM end the jobs and the process, leaving no file. For the main thread."""
+
+    # A container is stopped with SIGTERM: end the jobs, whose threads the interpreter would
+    # wait for, and leave as after Ctrl-C, so that exit handlers run and all files go.
+    def leave(*_: object) -> None:
+        # A second one (a shell's, beside its child's own) would wait for the first for ever.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        workspace.close()
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
 def launch(settings: Settings | None = None, **options: Any) -> Any:
     """Build and launch the app; return what ``gr.Blocks.launch`` returns.
 
@@ -81,13 +97,7 @@ def launch(settings: Settings | None = None, **options: Any) -> Any:
 
     workspace = app.ram_workspace
     if threading.current_thread() is threading.main_thread():
-        # A container is stopped with SIGTERM: end the jobs, whose threads the interpreter would
-        # wait for, and leave as after Ctrl-C, so that exit handlers run and all files go.
-        def leave(*_: object) -> None:
-            workspace.close()
-            sys.exit(0)
-
-        signal.signal(signal.SIGTERM, leave)
+        leave_at_sigterm(workspace)
     workspace.open()
     threading.Thread(target=_warm, args=(settings,), name="warm", daemon=True).start()
     return app.launch(**{**launch_options(app, settings), **options})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import zipfile
 from collections.abc import Iterator
 from io import BytesIO
@@ -15,6 +16,7 @@ from loopback_hub import serving
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from ram_studio.app import leave_at_sigterm
 from ram_studio.app.jobs import Job
 from ram_studio.app.public import disk
 from ram_studio.app.public.disk import Entry
@@ -324,3 +326,25 @@ def test_the_owners_token_is_not_sent_for_visitors(monkeypatch: pytest.MonkeyPat
     forget_owner_token()
     assert "authorization" not in build_hf_headers()
     assert build_hf_headers(token="hf_visitor")["authorization"] == "Bearer hf_visitor"
+
+
+@pytest.mark.timeout(60)  # it waited for itself
+def test_a_second_sigterm_does_not_keep_the_first_from_ending_the_app(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed = []
+
+    def remove(folder: Path, **_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        removed.append(folder)
+
+    root, before = workspace.root, signal.getsignal(signal.SIGTERM)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("ram_studio.app.workspace.shutil.rmtree", remove)
+            leave_at_sigterm(workspace)
+            with pytest.raises(SystemExit):
+                os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert removed == [root]
