@@ -47,7 +47,7 @@ export const drawAxis = (svg, geometry, profile, marked) => {
 const drawKeptAxis = (geometry, text, line) => {
   const { left, right, keptTop, scale } = geometry;
   // Beside the lane, where no line of epsilon crosses it.
-  const words = geometry.phone ? ["update kept", "at every ε"] : ["Share of each update", "kept, at every ε"];
+  const words = geometry.phone ? ["update kept", "at every ε"] : ["Kept of each", "update, at every ε"];
   words.forEach((line, i) => text(geometry.bars.left, keptTop + (10 + 17 * i) * scale, line, "start", "strong"));
   for (const share of [0, 1]) {
     const y = geometry.keptY(share);

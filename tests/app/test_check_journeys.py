@@ -62,6 +62,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(visit, tmp_
     page.click("#step-tune .next")
     page.wait_for_selector("#plan .plan")
     assert "bfloat16" in page.text_content("#plan")
+    page.click("#merge-more > button")
     page.fill("#merge-name input, #merge-name textarea", "mine")
     page.click("#merge")
     page.wait_for_selector("#merge-result h3:text-is('mine')")

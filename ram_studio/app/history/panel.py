@@ -56,10 +56,10 @@ class HistoryPanel:
             )
             shape = {"visible": False, "elem_id": "history-reference"}
             self.reference = choice("Compared with", [], None, **shape)
-        self.result = html(elem_id="history-result")
         self._ask = gr.Button(
             "Run this check for all of them", visible=False, elem_id="history-ask"
         )
+        self.result = html(elem_id="history-result")
         with gr.Row(elem_classes="actions", visible=False) as self.actions:
             self._in_check = gr.Button("Read the answers in Check", elem_id="history-open")
             self._files = [

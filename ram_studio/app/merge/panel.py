@@ -24,6 +24,7 @@ from ram_studio.errors import RamStudioError
 
 DEFAULT_METHOD = "ram+"
 _NOTHING = "Nothing merged yet. Choose a method and press Merge."
+_MORE = "Format, device, rounding, name; or load a recipe"
 _STOPPED = "Stopped. Nothing was left behind."
 
 
@@ -128,33 +129,34 @@ def _build_form() -> dict[str, Any]:
     )
     with gr.Row(elem_classes="extras"):
         form["own"] = controls.build_controls(DEFAULT_METHOD)
-    with gr.Row():
-        form["dtype"] = dtype_box("dtype", {"float32": " (twice the size)"}, min_width=140)
-        form["device"] = choice("Device", _devices(), "auto", min_width=140, elem_id="device")
-    with gr.Row():
-        form["rounding"] = rounding_box("rounding", scale=3)
-        form["seed"] = gr.Number(
-            0, label="Seed", precision=0, minimum=0, min_width=90, scale=1, elem_id="seed"
-        )
-    form["name"] = gr.Textbox(
-        label="Name of this merge",
-        placeholder="as the method, if left empty",
-        max_lines=1,
-        max_length=60,
-        elem_id="merge-name",
-    )
     form["other_base"] = gr.Checkbox(
         label="Merge although an agent seems to be of another base",
         visible=False,
         elem_id="other-base",
     )
-    form["upload"] = gr.UploadButton(
-        "Load a recipe",
-        file_types=[".yaml", ".yml", ".json"],
-        type="filepath",
-        size="sm",
-        elem_id="load-recipe",
-    )
+    with gr.Accordion(_MORE, open=False, elem_id="merge-more"):
+        with gr.Row():
+            form["dtype"] = dtype_box("dtype", {"float32": " (twice the size)"}, min_width=140)
+            form["device"] = choice("Device", _devices(), "auto", min_width=140, elem_id="device")
+        with gr.Row():
+            form["rounding"] = rounding_box("rounding", scale=3)
+            form["seed"] = gr.Number(
+                0, label="Seed", precision=0, minimum=0, min_width=90, scale=1, elem_id="seed"
+            )
+        form["name"] = gr.Textbox(
+            label="Name of this merge",
+            placeholder="as the method, if left empty",
+            max_lines=1,
+            max_length=60,
+            elem_id="merge-name",
+        )
+        form["upload"] = gr.UploadButton(
+            "Load a recipe",
+            file_types=[".yaml", ".yml", ".json"],
+            type="filepath",
+            size="sm",
+            elem_id="load-recipe",
+        )
     form["upload_status"] = html(elem_id="recipe-status")
     return form
 
