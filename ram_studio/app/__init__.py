@@ -99,5 +99,10 @@ def launch(settings: Settings | None = None, **options: Any) -> Any:
     if threading.current_thread() is threading.main_thread():
         leave_at_sigterm(workspace)
     workspace.open()
+    given = {**launch_options(app, settings), **options, "prevent_thread_lock": True}
+    launched = app.launch(**given)
+    # Not before: Gradio gives up on a server that needs three seconds for its first answer.
     threading.Thread(target=_warm, args=(settings,), name="warm", daemon=True).start()
-    return app.launch(**{**launch_options(app, settings), **options})
+    if not options.get("prevent_thread_lock"):
+        app.block_thread()
+    return launched
