@@ -42,7 +42,8 @@ _MARKERS = re.compile(
 _NAMED = re.compile(
     r"\[TOOL_CALLS\]([\w.\-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?={)"
     r"|(?:\bfunction)?<｜tool▁sep｜>([\w.\-]+)\s*(?:```(?:json)?\s*)?(?={)"
-    r"|([\w.\-]+)<｜tool▁sep｜>\s*(?={)"
+    # From a word's beginning only: else a long word is read again from each of its letters.
+    r"|(?<![\w.\-])([\w.\-]+)<｜tool▁sep｜>\s*(?={)"
     r"|^function([\w.\-]+)\s*```json\s*(?={)"
     r"|\A\s*([\w.\-]+)(?:\[ARGS\])?(?={)",
     re.MULTILINE,
