@@ -241,6 +241,7 @@ def test_a_link_opens_tune_as_it_says_and_a_recipe_fills_the_form_again(
     recipe.write_text(
         recipe_yaml(recipe_from(loaded, "ram+", {"epsilon": LADDER[20], "r": 0.35}, seed=11))
     )
+    page.click("#merge-more > button")
     page.set_input_files("input[type=file]", str(recipe))
     page.wait_for_selector("#recipe-status .callout[data-tone=good]")
     page.wait_for_selector("#from-tune", state="visible")
