@@ -30,7 +30,6 @@ _KEY = re.compile(r"[0-9a-f]{32}")
 _EXPIRE_SECONDS = 5.0
 _DISK_SECONDS = 20.0
 _MOST_SESSIONS = 2000
-_REMOVALS = 20
 _CLOSE_SECONDS = 5.0
 
 
@@ -190,9 +189,5 @@ class Workspace:
         with self._lock:
             self._sessions.clear()
             self._keys.clear()
-            # A request that is still being answered may write beside the removal.
-            for _ in range(_REMOVALS):
-                if self._root is None or not self._root.exists():
-                    break
+            if self._root is not None:
                 shutil.rmtree(self._root, ignore_errors=True)
-                time.sleep(0.05)
