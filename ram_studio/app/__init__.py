@@ -101,7 +101,7 @@ def launch(settings: Settings | None = None, **options: Any) -> Any:
     workspace.open()
     given = {**launch_options(app, settings), **options, "prevent_thread_lock": True}
     launched = app.launch(**given)
-    # Not before: Gradio gives up on a server that needs three seconds for its first answer.
+    # Not before: Gradio silences warnings while it starts; imports in another thread undo that.
     threading.Thread(target=_warm, args=(settings,), name="warm", daemon=True).start()
     if not options.get("prevent_thread_lock"):
         app.block_thread()
