@@ -12,6 +12,7 @@ from ram_studio.checkpoints.read.checkpoint import (
     is_local_source,
     open_folder,
 )
+from ram_studio.checkpoints.read.shard_files import is_distributed
 
 
 def open_checkpoint(
@@ -68,5 +69,11 @@ def why_no_model(checkpoint: Checkpoint) -> str | None:
         return (
             "is a delta, which only answers with its base: write the model again first (ram-studio "
             "delta apply BASE FILE --out DIR), and evaluate that."
+        )
+    if is_distributed(shard.name for shard in checkpoint.shards):
+        return (
+            "is a distributed checkpoint (DCP) in parts, which transformers does not load: write "
+            "it in one piece first (ram-studio merge --base DIR --agent a=DIR --out OUT), and "
+            "evaluate that."
         )
     return None

@@ -17,11 +17,17 @@ from typing import Any, Protocol
 
 from ram_studio.checkpoints.read.content_hash import blob_of
 from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
+from ram_studio.checkpoints.read.distributed import collect_boxes
 from ram_studio.checkpoints.read.header import Header, TensorInfo, read_header
 from ram_studio.checkpoints.read.json_files import MAX_CONFIG_BYTES, read_json_object
 from ram_studio.checkpoints.read.links import check_link
 from ram_studio.checkpoints.read.remote import Remote
-from ram_studio.checkpoints.read.shard_files import ADAPTER_CONFIG, ADAPTER_FILE, find_shards
+from ram_studio.checkpoints.read.shard_files import (
+    ADAPTER_CONFIG,
+    ADAPTER_FILE,
+    find_shards,
+    is_distributed,
+)
 from ram_studio.errors import CheckpointError
 
 CONFIG_FILE = "config.json"
@@ -263,10 +269,14 @@ def collect_tensors(
     With an index, a tensor is taken from the shard the index names; tensors that lie in a shard
     without being in the index are part of the model too (transformers loads them).
 
+    Of a distributed checkpoint tensors may lie in parts in several shards, see ``distributed``.
+
     Raises: CheckpointError when a shard lacks a tensor that the index promises, when a name lies
     in two shards and no index decides, or when there is no tensor at all.
     """
     at = who(name)
+    if weight_map is None and is_distributed(header.path.name for header in headers):
+        return collect_boxes(headers, folder, name=name)
     if weight_map is not None:
         held = {header.path.name: header.tensors for header in headers}
         lost = [tensor for tensor, shard in weight_map.items() if tensor not in held[shard]]

@@ -84,10 +84,53 @@ class Microscaled(Derived):
     scales: TensorInfo
 
 
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A tensor that lies as a box in a larger one.
+
+    Attributes:
+        part: its elements, in the order of the box.
+        offsets: where the box begins along each dimension of the larger tensor.
+        shape: of the box, with as many dimensions as the larger tensor has.
+    """
+
+    part: TensorInfo
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled(Derived):
+    """A tensor that lies in pieces: its tiles fill it, none overlaps another, all of its dtype."""
+
+    tiles: tuple[Tile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run(Derived):
+    """Consecutive elements of another tensor of the same dtype, from element `start` on."""
+
+    of: TensorInfo
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transposed(Derived):
+    """A matrix, or each matrix of a stack, turned: (..., columns, rows) of `of` as (..., rows,
+    columns).
+    """
+
+    of: TensorInfo
+
+
 def stored_tensors(tensor: TensorInfo) -> Iterator[TensorInfo]:
     """Yield the tensors in files that a tensor is made of: itself, where a file holds it."""
     if tensor.derived is None:
         yield tensor
+        return
+    if isinstance(tensor.derived, Tiled):
+        for tile in tensor.derived.tiles:
+            yield from stored_tensors(tile.part)
         return
     for field in fields(tensor.derived):
         part = getattr(tensor.derived, field.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from types import MappingProxyType
 
+from ram_studio.checkpoints.read.derived import Tile, Tiled
 from ram_studio.checkpoints.read.describe import printable, quoted, who
 from ram_studio.checkpoints.read.header import Derived, TensorInfo
 from ram_studio.checkpoints.read.remote import Remote
@@ -18,6 +19,11 @@ def _same_derivation(a: Derived | None, b: Derived | None, remote: Remote) -> bo
     """Say whether two tensors are computed alike from tensors of the same bytes."""
     if a is None or b is None or type(a) is not type(b):
         return False
+    if isinstance(a, Tiled) and isinstance(b, Tiled):
+        return len(a.tiles) == len(b.tiles) and all(
+            _box(one) == _box(other) and same_bytes(one.part, other.part, remote=remote)
+            for one, other in zip(a.tiles, b.tiles, strict=True)
+        )
     parts = [(getattr(a, field.name), getattr(b, field.name)) for field in fields(a)]
     return all(
         same_bytes(*pair, remote=remote)
@@ -25,6 +31,10 @@ def _same_derivation(a: Derived | None, b: Derived | None, remote: Remote) -> bo
         else pair[0] == pair[1]
         for pair in parts
     )
+
+
+def _box(tile: Tile) -> tuple[object, ...]:
+    return tile.offsets, tile.shape, tile.part.dtype
 
 
 def same_bytes(

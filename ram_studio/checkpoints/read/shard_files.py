@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 _NUMBERED_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})\.safetensors")
-_DCP_PART = re.compile(r"shard-\d{5}-.+\.safetensors")
-_CONSOLIDATE = (
-    'mkdir OUT; python -c "import glob; from safetensors import safe_open as o; from '
-    "torch.distributed.checkpoint import _consolidate_hf_safetensors as c; "
-    "c.consolidate_safetensors_files('{folder}', 'OUT', {{k: 1 for f in "
-    "glob.glob('{folder}/*.safetensors') for k in o(f, 'pt').keys()}})\""
-)
+_DCP_PART = re.compile(r"shard-\d{5,}-.+\.safetensors")
 _CONVERT_PICKLE = (
     "load it once with transformers where you trust it "
     "(AutoModelForCausalLM.from_pretrained) and save it with save_pretrained(..., "
@@ -96,13 +90,14 @@ def find_shards(
             )
         return [ADAPTER_FILE], None
     shards = [n for n in shards if not n.startswith("adapter_")]
-    if all(_DCP_PART.fullmatch(n) for n in shards):
-        raise CheckpointError(
-            f"{at}{printable(folder)} holds a torch distributed checkpoint (DCP) in parts "
-            f"({printable(shards[0])}), in which a tensor is cut over several files. Put it "
-            f"together once: {_CONSOLIDATE.format(folder=printable(folder))}"
-        )
+    if is_distributed(shards):
+        return shards, None
     return _numbered_shards(shards, f"{at}{printable(folder)}"), None
+
+
+def is_distributed(shards: Iterable[str]) -> bool:
+    """Say whether files are named as torch's distributed checkpoints are, see `distributed`."""
+    return all(map(_DCP_PART.fullmatch, shards))
 
 
 _TRAINERS = (

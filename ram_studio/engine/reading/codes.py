@@ -7,6 +7,7 @@ E8M0 scales). A product is formed in float32 and rounded once to bfloat16, to ne
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -82,11 +83,8 @@ def microscaled(
     A run of elements of the transposed matrix needs all of its rows, so a matrix is decoded once
     and held while it is in use.
     """
-    matrices, columns, groups, _ = derived.blocks.shape
+    _, columns, groups, _ = derived.blocks.shape
     size = columns * groups * 32
-    if not count:
-        return np.empty(0, dtype=np.uint16)
-    out = np.empty(count, dtype=np.uint16)
 
     def matrix(number: int) -> np.ndarray:
         made = np.empty((columns, groups * 32), dtype=np.uint16)
@@ -101,9 +99,34 @@ def microscaled(
             made[part] = rounding.store(values.reshape(-1), "BF16").reshape(-1, groups * 32)
         return np.ascontiguousarray(made.T).reshape(-1)
 
-    for number in range(start // size, min(matrices, -(-(start + count) // size))):
-        whole = held.get((derived.blocks, number), partial(matrix, number))
-        begin = max(start, number * size)
-        end = min(start + count, (number + 1) * size)
-        out[begin - start : end - start] = whole[begin - number * size : end - number * size]
+    return _of_matrices(start, count, size, np.dtype(np.uint16), held.maker(derived.blocks, matrix))
+
+
+def transposed(
+    of: TensorInfo, dtype: np.dtype, start: int, count: int, stored: Stored, held: Held
+) -> np.ndarray:
+    """Return elements [start, start + count) of a stack of matrices, each of them turned.
+
+    Like those of ``microscaled``, a matrix is turned once and held while it is in use.
+    """
+    rows, columns = of.shape[-2:]
+    size = rows * columns
+
+    def matrix(number: int) -> np.ndarray:
+        raw = stored(of, number * size * dtype.itemsize, size * dtype.itemsize)
+        return np.ascontiguousarray(raw.view(dtype).reshape(rows, columns).T).reshape(-1)
+
+    # What it is made of may be long: its name says enough within a pass.
+    return _of_matrices(start, count, size, dtype, held.maker(replace(of, derived=None), matrix))
+
+
+def _of_matrices(
+    start: int, count: int, size: int, dtype: np.dtype, matrix: Callable[[int], np.ndarray]
+) -> np.ndarray:
+    """Return elements [start, start + count) of matrices of `size` elements, one after another."""
+    out = np.empty(count, dtype=dtype)
+    for number in range(start // size, -(-(start + count) // size)) if count else ():
+        begin, end = max(start, number * size), min(start + count, (number + 1) * size)
+        made = matrix(number)
+        out[begin - start : end - start] = made[begin - number * size : end - number * size]
     return out

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ram_studio.checkpoints.read.derived import LowRank, Sparse
-from ram_studio.checkpoints.read.header import TensorInfo
+from ram_studio.checkpoints.read.derived import LowRank, Sparse, Tile, Tiled
+from ram_studio.checkpoints.read.header import DTYPE_BITS, TensorInfo
 from ram_studio.engine.reading.held import Held
 
 Read = Callable[[TensorInfo, int, int], np.ndarray]
@@ -98,3 +98,61 @@ def _low_rank_rows(
         wanted = read(low.magnitude, first, last - first).astype(np.float64)
         made *= np.divide(wanted, lengths, out=np.ones_like(lengths), where=lengths > 0)[:, None]
     return made.astype(np.float32).reshape(-1)
+
+
+def put_together(
+    tensor: TensorInfo, tiled: Tiled, read_into: ReadInto, byte_start: int, buffer: memoryview
+) -> None:
+    """Fill a buffer with bytes of a tensor that lies in tiles.
+
+    Each tile is a run of consecutive rows of its own: of a tile as wide as the tensor the bytes are
+    read where they belong; of narrower ones the rows that are needed, whole.
+    """
+    width = DTYPE_BITS[tensor.dtype] // 8
+    start, stop = byte_start // width, (byte_start + len(buffer)) // width
+    if start >= stop:
+        return
+    # A vector is read as a matrix of one column.
+    lead, columns = (tensor.shape, 1) if len(tensor.shape) < 2 else (tensor.shape[:-1], 0)
+    columns = columns or tensor.shape[-1]
+    first, last = start // columns, -(-stop // columns)
+    out = np.frombuffer(buffer, dtype=f"u{width}")
+    for tile in tiled.tiles:
+        rows, begin = _rows_of(tile, lead, first, last)
+        if not len(rows):
+            continue
+        wide = tile.shape[-1] if len(tensor.shape) > 1 else 1
+        if wide == columns and rows[-1] - rows[0] + 1 == len(rows):
+            low = max(start, int(rows[0]) * columns)
+            high = min(stop, (int(rows[-1]) + 1) * columns)
+            place = (begin * columns + low - int(rows[0]) * columns) * width
+            read_into(tile.part, place, buffer[(low - start) * width : (high - start) * width])
+            continue
+        found = np.empty((len(rows), wide), dtype=out.dtype)
+        read_into(tile.part, begin * wide * width, found.data.cast("B"))
+        left = tile.offsets[-1] if len(tensor.shape) > 1 else 0
+        places = rows[:, None] * columns + np.arange(left, left + wide) - start
+        inside = (places >= 0) & (places < len(out))
+        out[places[inside]] = found[inside]
+
+
+def _rows_of(tile: Tile, lead: tuple[int, ...], first: int, last: int) -> tuple[np.ndarray, int]:
+    """Return which of the tensor's rows first ... last - 1 a tile holds, and its own number of the
+    first of them; they follow one another in the tile.
+    """
+    begins, sizes = tile.offsets[: len(lead)], tile.shape[: len(lead)]
+    lowest = int(np.ravel_multi_index(begins, lead))
+    ends = tuple(begin + size - 1 for begin, size in zip(begins, sizes, strict=True))
+    highest = int(np.ravel_multi_index(ends, lead))
+    rows = np.arange(max(first, lowest), min(last, highest + 1))
+    if not len(rows):
+        return rows, 0
+    places = np.unravel_index(rows, lead)
+    inside = np.ones(len(rows), dtype=bool)
+    for place, begin, size in zip(places, begins, sizes, strict=True):
+        inside &= (place >= begin) & (place < begin + size)
+    rows = rows[inside]
+    if not len(rows):
+        return rows, 0
+    at = [int(place[inside][0]) - begin for place, begin in zip(places, begins, strict=True)]
+    return rows, int(np.ravel_multi_index(at, sizes))

@@ -44,6 +44,12 @@ class Held:
                 self._let_go(key)
             return entry.array
 
+    def maker(
+        self, tensor: TensorInfo, make: Callable[[int], np.ndarray]
+    ) -> Callable[[int], np.ndarray]:
+        """Return `make`, which makes a tensor's part of some number, made to hold what it did."""
+        return lambda number: self.get((tensor, number), lambda: make(number))
+
     def _let_go(self, newest: Key) -> None:
         with self._lock:
             made = {k: e.array.nbytes for k, e in self._entries.items() if e.array is not None}

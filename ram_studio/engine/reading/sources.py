@@ -14,16 +14,19 @@ from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.derived import (
     LowRank,
     Microscaled,
+    Run,
     Scaled,
     Sparse,
+    Tiled,
+    Transposed,
     stored_tensors,
 )
 from ram_studio.checkpoints.read.describe import who
-from ram_studio.checkpoints.read.header import TensorInfo
+from ram_studio.checkpoints.read.header import DTYPE_BITS, TensorInfo
 from ram_studio.checkpoints.read.remote import ReadAhead, Remote
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
-from ram_studio.engine.reading.codes import microscaled, scaled
-from ram_studio.engine.reading.derived import low_rank, overlay
+from ram_studio.engine.reading.codes import microscaled, scaled, transposed
+from ram_studio.engine.reading.derived import low_rank, overlay, put_together
 from ram_studio.engine.reading.held import Held
 from ram_studio.errors import CheckpointError, NonFiniteError, SourceChangedError
 
@@ -132,11 +135,19 @@ class Sources:
         if isinstance(derived, Sparse):
             overlay(derived, self.read_into, byte_start, buffer)
             return
+        if isinstance(derived, Tiled):
+            put_together(source, derived, self.read_into, byte_start, buffer)
+            return
         if not len(buffer):
             return
-        width = rounding.STORAGE[source.dtype].itemsize
+        width = DTYPE_BITS[source.dtype] // 8
+        if isinstance(derived, Run):
+            self.read_into(derived.of, derived.start * width + byte_start, buffer)
+            return
         span = byte_start // width, len(buffer) // width
-        if isinstance(derived, LowRank):
+        if isinstance(derived, Transposed):
+            made = transposed(derived.of, np.dtype(f"u{width}"), *span, self._stored, self._held)
+        elif isinstance(derived, LowRank):
             made = low_rank(derived, self._elements, self._held, *span)
         elif isinstance(derived, Scaled):
             made = scaled(derived, *span, self._stored, self._held)
