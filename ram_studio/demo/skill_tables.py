@@ -172,7 +172,7 @@ def ask(
         pass
     measured = []
     for entry in runner.entries:
-        answers = (entry.same_as or entry).answers
+        answers = (entry.twin or entry).answers
         if entry.label in rows:
             method, own, k = rows[entry.label]
             measured.append(Measured("merge", method, own, k, answers))

@@ -8,7 +8,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,8 @@ from ram_studio.evals.experiment.identity import MergeIdentity, identify
 from ram_studio.evals.experiment.items import Items
 from ram_studio.evals.experiment.plan import Plan
 from ram_studio.evals.experiment.presets import full_recipe
-from ram_studio.evals.experiment.race import Loss
 from ram_studio.evals.experiment.space import Candidate
-from ram_studio.evals.experiment.table import Status
+from ram_studio.evals.experiment.table import SweepRow
 from ram_studio.evals.fisher import with_fisher_files
 from ram_studio.evals.question import Question
 from ram_studio.evals.report.floor import Nonsense
@@ -56,37 +55,34 @@ class Setup:
     on_progress: Progress | None = None
 
 
-@dataclass
-class Entry:
-    """One merge, or the base or an agent itself, on its way.
+@dataclass(eq=False)
+class Entry(SweepRow):
+    """A row on its way: one merge, or the base or an agent itself.
 
-    digest, factors: see `identity`; same_as: the entry whose answers it shares; answers: by
-    question id; stages: how many are answered; loss: why it is out; merge: recipe and numbers as
-    the store keeps them, without numbers before it was made; opened: suites asked in this run.
+    digest: see `identity`; twin: the entry whose answers it shares; answers: by question id;
+    stages: how many are answered; merge: recipe and numbers as the store keeps them, without
+    numbers before it was made; opened: suites asked in this run.
     """
 
+    _: KW_ONLY
     candidate: Candidate
-    digest: str
-    factors: Mapping[str, float | None] = field(default_factory=dict)
-    is_start: bool = False
-    status: Status = "waiting"
-    same_as: Entry | None = None
+    digest: str = ""
+    twin: Entry | None = None
     answers: dict[str, Answer] = field(default_factory=dict)
     stages: int = 0
-    loss: Loss | None = None
-    note: str = ""
     merge: Mapping[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
     opened: set[str] = field(default_factory=set)
 
-    def __post_init__(self) -> None:
-        if self.candidate.recipe is not None:
-            self.merge = {"recipe": full_recipe(self.candidate.recipe)}
-
-    @property
-    def label(self) -> str:
-        """The merge in words, or the name of the base or agent."""
-        return self.candidate.label
+    @classmethod
+    def of(cls, candidate: Candidate, **known: Any) -> Entry:
+        """Return a candidate as a row that nothing was done for. known: further fields."""
+        if candidate.recipe is None:
+            recipe: dict[str, Any] = {"method": "", "settings": {}}
+        else:
+            recipe = full_recipe(candidate.recipe)
+            known["merge"] = {"recipe": recipe}
+        own = (candidate.label, candidate.values, recipe["method"], recipe["settings"])
+        return cls(*own, candidate=candidate, **known)
 
     @property
     def verdicts(self) -> dict[str, bool]:
@@ -96,12 +92,22 @@ class Entry:
     @property
     def is_alive(self) -> bool:
         """Whether it can still be the best."""
-        return self.same_as is None and self.status not in ("dropped", "behind", "failed")
+        return self.twin is None and self.status not in ("dropped", "behind", "failed")
 
-    @property
-    def numbers(self) -> Mapping[str, Mapping[str, float | None]]:
-        """By agent rho, lambda and effective_lambda; empty before it was merged."""
-        return self.merge.get("agents", {})
+    def note_merge(self, known: Mapping[str, Any]) -> None:
+        """Take in what is known of the merge: by agent rho and lambda, and how long it took."""
+        self.merge = {**known, "recipe": self.merge["recipe"]}
+        made = {name: own["lambda"] for name, own in self.merge.get("agents", {}).items()}
+        self.factors, self.merge_seconds = made or self.factors, self.merge.get("seconds")
+
+    def told(self) -> SweepRow:
+        """Return the row as it stands now; what was found out by its twin is the twin's."""
+        shown = {own.name: getattr(self, own.name) for own in fields(SweepRow)}
+        if self.twin is not None:
+            of_twin = ("domains", "loss", "factors", "merge_seconds")
+            shown |= {name: getattr(self.twin, name) for name in of_twin}
+            shown["same_as"] = self.twin.label
+        return SweepRow(**shown)
 
 
 class Answers:
@@ -256,11 +262,11 @@ class Answers:
         """Keep a merge's numbers in the store, or take them from there when none was made now."""
         if self._setup.store is None or run.run is None or entry.candidate.recipe is None:
             return
-        if entry.numbers:
+        if "agents" in entry.merge:
             self._setup.store.set_merge(run.run, entry.merge)
         else:
             # Equal weights may have been stored under another recipe.
-            entry.merge = {**(self._setup.store.merge_of(run.run) or {}), **entry.merge}
+            entry.note_merge(self._setup.store.merge_of(run.run) or {})
 
     def _put(self, entry: Entry, model: Any) -> None:
         """Put an entry's weights into the loaded model."""
@@ -278,11 +284,8 @@ class Answers:
                 recipe, self._fisher, device=device, should_stop=self._is_over
             )
             applied = self._merger.apply(ready, cancel=self._cancel)
-            entry.merge = {
-                **entry.merge,
-                "agents": {name: a.to_dict() for name, a in applied.agents.items()},
-                "seconds": applied.seconds,
-            }
+            agents = {name: a.to_dict() for name, a in applied.agents.items()}
+            entry.note_merge({"agents": agents, "seconds": applied.seconds})
 
     def close(self) -> None:
         """Let go of the model."""

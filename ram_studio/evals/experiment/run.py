@@ -82,7 +82,7 @@ def compare_methods(
 
     def tell(label: str, answered: int, total: int) -> None:
         if on_progress:
-            done = sum((e.same_as or e).status in ("kept", "failed") for e in running.entries)
+            done = sum((e.twin or e).status in ("kept", "failed") for e in running.entries)
             on_progress(label, done, len(running.entries))
 
     running = Runner(plan, should_stop=should_stop, on_progress=tell, **of_setup)
@@ -96,7 +96,7 @@ def compare_methods(
 
 def _method_table(plan: ComparePlan, running: Runner) -> MethodTable:
     """Return the finished rows of a comparison, each with all its answers."""
-    finished = [e for e in running.entries if (e.same_as or e).status == "kept"]
+    finished = [e for e in running.entries if (e.twin or e).status == "kept"]
     is_stopped = running.state.ending == "stopped"
     if not any(entry.candidate.recipe for entry in finished):
         reasons = [entry.note for entry in running.entries if entry.note]
@@ -108,7 +108,7 @@ def _method_table(plan: ComparePlan, running: Runner) -> MethodTable:
     asked = running.questions
     models, merges = {}, {}
     for entry in finished:
-        known = entry.same_as or entry
+        known = entry.twin or entry
         answered = [(q, known.answers[q.id]) for own in asked.values() for q in own]
         models[entry.label] = ModelResult.of(entry.label, None, answered, plan.suite_names)
         if entry.merge:

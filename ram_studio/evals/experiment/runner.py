@@ -20,7 +20,7 @@ from ram_studio.evals.experiment.items import by_stage
 from ram_studio.evals.experiment.plan import Plan, SweepPlan
 from ram_studio.evals.experiment.search import OptunaSearch
 from ram_studio.evals.experiment.space import Candidate
-from ram_studio.evals.experiment.table import Ending, Recheck, SweepRow, SweepState
+from ram_studio.evals.experiment.table import Ending, Recheck, SweepState
 from ram_studio.evals.question import Question
 from ram_studio.evals.report.floor import floor_of
 from ram_studio.evals.report.score import Average, DomainScore
@@ -111,14 +111,14 @@ class Runner:
         start = None if self._start is None else self._add(self._start, is_start=True)
         for candidate in self._candidates:
             self._add(candidate)
-        twin = next((e for e in self.entries if start is not None and e.same_as is start), None)
+        twin = next((e for e in self.entries if start is not None and e.twin is start), None)
         if start is not None and twin is not None:
             # The start is a point of the grid: it goes by the name it has there.
             self.entries.remove(start)
-            twin.is_start, twin.same_as, twin.status = True, None, "waiting"
+            twin.is_start, twin.twin, twin.status = True, None, "waiting"
             for entry in self.entries:
-                entry.same_as = twin if entry.same_as is start else entry.same_as
-        distinct = sum(entry.same_as is None for entry in self.entries)
+                entry.twin = twin if entry.twin is start else entry.twin
+        distinct = sum(entry.twin is None for entry in self.entries)
         settings = (
             self.plan.trials + 1
             if isinstance(self.plan, SweepPlan) and self.plan.is_search
@@ -137,13 +137,14 @@ class Runner:
     def _add(self, candidate: Candidate, *, is_start: bool = False) -> Entry:
         """Take a setting in; one that comes to an old one's weights shares its answers."""
         assert self._answers is not None
+        entry = Entry.of(candidate, is_start=is_start)
         try:
-            entry = Entry(candidate, *self._answers.identify(candidate), is_start)
+            entry.digest, entry.factors = self._answers.identify(candidate)
         except SettingsError as error:
-            entry = Entry(candidate, "", {}, is_start, "failed", note=str(error))
+            entry.status, entry.note = "failed", str(error)
         for other in self.entries:
-            if entry.digest and other.digest == entry.digest and other.same_as is None:
-                entry.same_as, entry.status = other, "same"
+            if entry.digest and other.digest == entry.digest and other.twin is None:
+                entry.twin, entry.status = other, "same"
         self.entries.append(entry)
         return entry
 
@@ -168,12 +169,12 @@ class Runner:
         while tried < plan.trials and asks < _ASKS_PER_TRIAL * plan.trials:
             asks += 1
             entry = self._add(search.ask())
-            if entry.same_as is None:
+            if entry.twin is None:
                 tried += 1
                 yield from self._trial(entry)
             elif any(e.label == entry.label for e in self.entries[:-1]):
                 self.entries.pop()
-            known = entry.same_as or entry
+            known = entry.twin or entry
             own = [self._asked[question] for question in known.answers]
             score = _average(known, own) if own else 0.0
             is_finished = known.stages == len(self._shares)
@@ -203,6 +204,9 @@ class Runner:
             entry.status, entry.note = "failed", str(error)
             return
         entry.answers.update(found)
+        answered = [(self._asked[question], answer) for question, answer in entry.answers.items()]
+        result = ModelResult.of(entry.label, None, answered, self.plan.suite_names)
+        entry.domains = {d: score for d, score in result.domains.items() if d in result.skills}
         entry.stages = stage + 1
         entry.status = "kept" if entry.stages == len(self._shares) else "open"
 
@@ -268,10 +272,10 @@ class Runner:
         ranked = self._ranked() if self.entries else []
         self.state = replace(
             self.state,
-            rows=tuple(self._row(entry) for entry in self.entries),
+            rows=tuple(entry.told() for entry in self.entries),
             winner=ranked[0].label if ranked else None,
             floors=self._floors(ranked[0]) if ranked else {},
-            answers=sum(len(e.answers) for e in self.entries if e.same_as is None),
+            answers=sum(len(e.answers) for e in self.entries if e.twin is None),
             seconds=time.monotonic() - self._began,
         )
         return self.state
@@ -296,28 +300,6 @@ class Runner:
         answered = [(q, best.answers[q.id]) for own in asked.values() for q in own]
         row = ModelResult.of(best.label, None, answered, names, asked=self._answers.asked)
         return trust(EvalReport.of(names, self.plan.seed, asked, {best.label: row}))
-
-    def _row(self, entry: Entry) -> SweepRow:
-        """Return an entry for the result."""
-        known, recipe = entry.same_as or entry, entry.merge.get("recipe", {})
-        answered = [(self._asked[question], answer) for question, answer in known.answers.items()]
-        result = ModelResult.of(entry.label, None, answered, self.plan.suite_names)
-        factors = {name: own["lambda"] for name, own in known.numbers.items()} or known.factors
-        return SweepRow(
-            label=entry.label,
-            values=entry.candidate.values,
-            method=recipe.get("method", ""),
-            settings=recipe.get("settings", {}),
-            status=entry.status,
-            same_as=None if entry.same_as is None else entry.same_as.label,
-            is_start=entry.is_start,
-            domains={d: score for d, score in result.domains.items() if d in result.skills},
-            loss=known.loss,
-            note=entry.note,
-            factors=factors,
-            merge_seconds=known.merge.get("seconds"),
-            seconds=entry.seconds,
-        )
 
     @property
     def questions(self) -> Mapping[str, Sequence[Question]]:

@@ -22,9 +22,9 @@ Status = Literal[
 Ending = Literal["running", "done", "out of time", "stopped"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class SweepRow:
-    """One setting.
+    """One setting. A state holds copies, which nobody changes.
 
     status: "open" answered some stages, "kept" all of them; "dropped" lost clearly on the way,
     "behind" at the end; "same" is the same merge as `same_as`, whose score it has; "unfinished"
