@@ -8,17 +8,15 @@
 #
 #   docker build --build-arg TORCH_INDEX_URL=... -t ram-studio .
 #
-# A tag may name another image tomorrow, a digest cannot. For a build that can be repeated, give the
-# digest that `docker buildx imagetools inspect python:3.12-slim` prints:
-#
-#   docker build --build-arg PYTHON_IMAGE=python:3.12-slim@sha256:... -t ram-studio .
-#
 # Own models: mount their folder and name it,
 #
 #   docker run -p 7860:7860 -v "$PWD/models:/models:ro" ram-studio \
 #     ram-studio app --models-dir /models
 
-ARG PYTHON_IMAGE=python:3.12-slim
+# A tag may name another image tomorrow, a digest cannot: this one is of August 2026, for all
+# platforms. A newer one is what `docker buildx imagetools inspect python:3.12-slim` prints; it can
+# be tried first with --build-arg PYTHON_IMAGE=python:3.12-slim@sha256:...
+ARG PYTHON_IMAGE=python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 
 # Stage 1 installs into a folder of its own; what only building needs goes before the copy.
 FROM ${PYTHON_IMAGE} AS build

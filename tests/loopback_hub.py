@@ -127,6 +127,9 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
             if parts[:3] == ["api", "repos", "create"]:
                 asked = json.loads(body)
                 name = f"{asked.get('organization') or hub.owner}/{asked['name']}"
+                hub.asked.append((name, self.headers.get("Authorization")))
+                if asked.get("organization") == "strangers":
+                    raise _Refusal(403)
                 hub.repositories[name] = Repository(
                     {"0" * 40: {}},
                     {"main": "0" * 40},

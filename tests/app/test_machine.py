@@ -11,13 +11,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import gradio as gr
 import pytest
 
 from ram_studio.app.check import lent_gpu
 from ram_studio.app.check import work as check
 from ram_studio.app.public import machine
 from ram_studio.engine.events import CancelToken
-from ram_studio.errors import Stopped
+from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.load import resolve_device
 
 
@@ -77,6 +78,18 @@ def test_answers_come_from_a_lent_gpu_and_are_the_same(
 
     assert texts(lent) == texts(own)
     assert len(spaces.calls) == 2
+
+
+def test_a_gpu_that_is_not_lent_is_told_in_words(
+    workspace: Any, session: Any, spaces: Spaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Iterator[Any]:
+        raise gr.Error("You have exceeded your GPU quota")
+        yield
+
+    monkeypatch.setattr(lent_gpu, "_answers", refuse)
+    with pytest.raises(EvaluationError, match=r"No GPU was lent .* exceeded your GPU quota"):
+        score(workspace, session, CancelToken())
 
 
 def test_stop_is_asked_for_between_batches(workspace: Any, session: Any, spaces: Spaces) -> None:

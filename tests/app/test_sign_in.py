@@ -15,7 +15,7 @@ from itsdangerous import TimestampSigner
 from loopback_hub import LoopbackHub, serving
 from visitor import RefusedError, Visitor, tell
 
-from ram_studio.app.public.visitor import offers_sign_in
+from ram_studio.app.public.visitor import may_push, offers_sign_in
 from ram_studio.resources import asset_path
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ OAUTH = {
     "SPACE_ID": "owner/ram-studio",
     "OAUTH_CLIENT_ID": "client",
     "OAUTH_CLIENT_SECRET": SECRET,
-    "OAUTH_SCOPES": "openid profile gated-repos",
+    "OAUTH_SCOPES": "openid profile gated-repos contribute-repos",
     "OPENID_PROVIDER_URL": "http://127.0.0.1:9",
 }
 
@@ -84,6 +84,7 @@ def place(run_app: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
             "HF_ENDPOINT": hub.address,
             "HF_HUB_OFFLINE": "0",
             "HF_HOME": str(folder / "hub"),
+            "HF_HUB_DISABLE_XET": "1",
         }
         with run_app(folder, **more) as url:
             yield Place(url, hub, folder)
@@ -122,15 +123,40 @@ def test_a_visitors_token_opens_what_they_may_read_and_goes_nowhere_else(place: 
             assert FRIEND.encode() not in content, file
 
 
+def test_a_merge_goes_to_the_account_of_who_signed_in_and_of_nobody_else(place: Place) -> None:
+    async def push_of(cookie: str | None) -> str:
+        async with Visitor(place.url) as visitor:
+            if cookie is not None:
+                visitor.http.headers["cookie"] = f"session={cookie}"
+            await visitor.open()
+            await visitor.press("use-example")
+            await visitor.press("merge")
+            visitor.fill("push-name", "friend/merged")
+            await visitor.press("push")
+            return str(visitor.shows("pushed"))
+
+    place.hub.owner = "friend"
+    place.hub.asked.clear()
+    said = tell(push_of(None))
+    assert "Nobody is logged in" in said
+    assert "sign in with Hugging Face" in said
+    assert "friend/merged" not in place.hub.repositories
+    assert f"{place.hub.address}/friend/merged (private)" in tell(push_of(cookie_of(FRIEND)))
+    repository = place.hub.repositories["friend/merged"]
+    assert repository.is_private
+    assert "ram_studio.json" in repository.commits[repository.branches["main"]]
+    assert {token for _, token in place.hub.asked} == {f"Bearer {FRIEND}"}
+
+
 def test_the_button_is_there_where_one_can_sign_in(place: Place, space_url: str) -> None:
-    async def has_button(url: str) -> bool:
+    async def buttons(url: str) -> set[str]:
         async with Visitor(url) as visitor:
             await visitor.open()
             ids = {c["props"].get("elem_id") for c in visitor.config["components"]}
-            return "sign-in" in ids
+            return {"sign-in", "push"} & ids
 
-    assert tell(has_button(place.url))
-    assert not tell(has_button(space_url)), "a Space without hf_oauth"
+    assert tell(buttons(place.url)) == {"sign-in", "push"}
+    assert tell(buttons(space_url)) == set(), "a Space without hf_oauth"
 
 
 @pytest.mark.parametrize("missing", [None, *OAUTH])
@@ -141,4 +167,6 @@ def test_signing_in_needs_a_space_with_all_that_belongs_to_it(
         monkeypatch.setenv(name, value)
     if missing is not None:
         monkeypatch.delenv(missing)
-    assert offers_sign_in() == (missing is None)
+    assert offers_sign_in() == may_push() == (missing is None)
+    monkeypatch.setenv("OAUTH_SCOPES", "openid profile gated-repos")
+    assert not may_push()

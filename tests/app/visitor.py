@@ -91,6 +91,20 @@ class Visitor:
             if event["backend_fn"] and any(target in ids for target, _ in event["targets"])
         ]
 
+    def fill(self, element: str, value: Any) -> None:
+        """Write into a field; it goes along with the next event that takes it."""
+        self._values[self._id(element)] = value
+
+    def shows(self, element: str) -> Any:
+        """Return what an element holds."""
+        return self._values[self._id(element)]
+
+    def _id(self, element: str) -> int:
+        for component in self.config["components"]:
+            if component["props"].get("elem_id") == element:
+                return int(component["id"])
+        raise RefusedError(f"The page has no element {element}.")
+
     async def press(self, element: str) -> None:
         """Press a button; returns when all that it does at the server is done."""
         for event in self.handlers(element):

@@ -91,6 +91,11 @@ def test_nothing_is_made_public_without_a_second_yes(hub: LoopbackHub, merged: P
     assert not hub.repositories["me/open"].is_private
 
 
+def test_a_place_one_may_not_write_to_is_refused_in_words(hub: LoopbackHub, merged: Path) -> None:
+    with pytest.raises(HubError, match=r"strangers/x was not written.*new name under an account"):
+        push(merged, "strangers/x")
+
+
 @pytest.mark.parametrize("name", ["merged", "a/b/c", "me/x@v1", "/tmp/x"])
 def test_a_name_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(HubError, match="is not a name on the Hub"):

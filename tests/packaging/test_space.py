@@ -119,7 +119,8 @@ def test_the_image_holds_what_was_tested_and_runs_as_user_1000(
     starts = [i for i, (keyword, _) in enumerate(steps) if keyword == "FROM"]
     every, last = _by_keyword(steps), _by_keyword(steps[starts[-1] :])
     # One image for both stages, so that one digest pins them.
-    assert f"PYTHON_IMAGE=python:{front_matter['python_version']}-slim" in every["ARG"]
+    tag = f"PYTHON_IMAGE=python:{front_matter['python_version']}-slim@sha256:"
+    assert any(re.fullmatch(re.escape(tag) + "[0-9a-f]{64}", rest) for rest in every["ARG"])
     assert every["FROM"] == ["${PYTHON_IMAGE} AS build", "${PYTHON_IMAGE}"]
     installs = [rest for rest in every["RUN"] if "pip install" in rest]
     assert "--constraint constraints.txt --requirement requirements.txt" in installs[0]

@@ -10,8 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import gradio as gr
+
 from ram_studio.app.public.machine import with_lent_gpu
-from ram_studio.errors import Stopped
+from ram_studio.checkpoints.read.describe import printable
+from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.engine import Decoding, ShouldStop
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.question import Question, Reply
@@ -46,8 +49,17 @@ class LentGpuEngine(LocalEngine):
     def answer(
         self, questions: Sequence[Question], should_stop: ShouldStop | None = None
     ) -> Iterator[Batch]:
-        """Yield batch after batch; see `Engine.answer`."""
-        for batch in _answers(str(self.path), self.batch_size, self.decoding, list(questions)):
-            yield batch
-            if should_stop is not None and should_stop():
-                raise Stopped("Stopped as asked; answers that were complete are kept.")
+        """Yield batch after batch; see `Engine.answer`.
+
+        Raises: EvaluationError when no GPU is lent: the visitor's share is used up, all are busy.
+        """
+        try:
+            for batch in _answers(str(self.path), self.batch_size, self.decoding, list(questions)):
+                yield batch
+                if should_stop is not None and should_stop():
+                    raise Stopped("Stopped as asked; answers that were complete are kept.")
+        except gr.Error as error:
+            raise EvaluationError(
+                f"No GPU was lent ({printable(error.message, 200)}). Answers that were complete "
+                "are kept; sign in, wait, or run RAM Studio on a machine of your own."
+            ) from error

@@ -1,4 +1,4 @@
-"""Pushing a finished merge to the Hub, with the login of whoever runs this app."""
+"""Pushing a finished merge to the Hub: as whoever runs the app, on a Space as who signed in."""
 
 from __future__ import annotations
 
@@ -8,21 +8,29 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.app import templates
+from ram_studio.app.boxes import html
 from ram_studio.app.jobs import Updates, Work, connect, job_controls, watch
 from ram_studio.app.numbers import size_text
+from ram_studio.app.public.visitor import may_push
 from ram_studio.app.session import Session
 from ram_studio.app.shared import Shared
 from ram_studio.checkpoints.hub.push import YES_PUBLIC, Pushed, PushProgress, push
 from ram_studio.errors import HubError, RamStudioError
 
+_SIGN_IN = templates.callout(
+    "To an account of yours: sign in with Hugging Face in the head of the page. RAM Studio may "
+    "then make repositories there and write to those it made, to no others."
+)
 _PUBLIC = "Public: everybody can read it"
 
 
 def build(shared: Shared) -> None:
-    """Lay out the name and the button; where strangers come there is none."""
-    if shared.settings.is_public:
+    """Lay out the name and the button; none where strangers come and cannot sign in."""
+    if shared.settings.is_public and not may_push():
         return
     with gr.Accordion("Push to the Hub", open=False, elem_id="push-box"):
+        if shared.settings.is_public:
+            html(_SIGN_IN)
         name = gr.Textbox(label="owner/name", max_lines=1, max_length=200, elem_id="push-name")
         public = gr.Checkbox(label=_PUBLIC, value=False, elem_id="push-public")
         job = job_controls("Push the latest merge", start="push", stop="stop-push", status="pushed")

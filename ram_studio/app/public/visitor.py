@@ -60,6 +60,12 @@ def offers_sign_in() -> bool:
     return is_space and all(os.environ.get(name) for name in needed)
 
 
+def may_push() -> bool:
+    """Whether those who sign in let this app make repositories of theirs, by the Space's scopes."""
+    rights_to_write = {"contribute-repos", "write-repos", "manage-repos"}
+    return offers_sign_in() and not rights_to_write.isdisjoint(os.environ["OAUTH_SCOPES"].split())
+
+
 def token_of(request: Any) -> str | None:
     """Return the Hub token of a visitor who signed in, None for anybody else.
 

@@ -138,7 +138,13 @@ def _talking_of(repository: str) -> Iterator[None]:
         with hub_errors(repository, None, name=None, site=site_address()):
             yield
     except HubError as error:
+        refused = getattr(getattr(error.__cause__, "response", None), "status_code", 0)
         text = str(error).replace("could not be downloaded from", "could not be pushed to")
+        if refused in (401, 403):
+            text = (
+                f"{repository} was not written: the Hub refused this login (status {refused}). "
+                "Push to a new name under an account of yours, or log in anew with the right to write."
+            )
         raise HubError(text) from error
     except (ValueError, RuntimeError) as error:  # what the Hub's storage refused
         raise HubError(
