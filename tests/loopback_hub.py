@@ -6,13 +6,17 @@ import base64
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from joserfc import jwt
+from joserfc.jwk import OctKey
 
 
 @dataclass
@@ -41,6 +45,7 @@ class LoopbackHub:
         status: answer everything with this status.
         owner: who the tokens are of. large: files uploaded by content hash.
         ignores_ranges: answer range requests with the whole file.
+        visitor: the token of whoever signs in.
     """
 
     repositories: dict[str, Repository] = field(default_factory=dict)
@@ -53,6 +58,8 @@ class LoopbackHub:
     address: str = ""
     owner: str = "me"
     large: dict[str, bytes] = field(default_factory=dict)
+    visitor: str = ""
+    _key: OctKey = field(default_factory=lambda: OctKey.generate_key(256, {"kid": "key"}))
 
     def add(self, name: str, folder: Path, branch: str = "main", **options: Any) -> str:
         """Publish a folder's files as the newest commit of a branch; returns the commit."""
@@ -62,6 +69,27 @@ class LoopbackHub:
         repository.commits[digest] = files
         repository.branches[branch] = digest
         return digest
+
+    def provider(self) -> dict[str, Any]:
+        """Return what an app that signs visitors in asks first: where, and by which key."""
+        return {
+            "issuer": self.address,
+            "authorization_endpoint": f"{self.address}/oauth/authorize",
+            "token_endpoint": f"{self.address}/oauth/token",
+            "id_token_signing_alg_values_supported": ["HS256"],
+            "jwks": {"keys": [self._key.as_dict(private=True)]},
+        }
+
+    def sign_in(self, code: str) -> dict[str, Any]:
+        """Return a visitor's token; code: what the visitor's browser brought back, the nonce."""
+        now = int(time.time())
+        claims = {"iss": self.address, "sub": "1", "aud": "client", "iat": now, "exp": now + 600}
+        name = {"name": "A Friend", "preferred_username": "friend", "profile": "", "picture": ""}
+        token = jwt.encode(
+            {"alg": "HS256", "kid": "key"}, {**claims, **name, "nonce": code}, self._key
+        )
+        lasts = {"token_type": "bearer", "expires_in": 600}
+        return {"access_token": self.visitor, "id_token": token, **lasts}
 
     def downloads(self, suffix: str = "") -> list[tuple[str, str | None]]:
         """Return (file, Range) of every GET of a file's content so far."""
@@ -110,7 +138,9 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
                 if self.command in ("POST", "PUT"):
                     self._take(parts)
                     return
-                if parts[0] == "api" and parts[1] in ("models", "datasets"):
+                if parts[0] == ".well-known":
+                    self._send(200, json.dumps(hub.provider()).encode(), {})
+                elif parts[0] == "api" and parts[1] in ("models", "datasets"):
                     is_dataset = parts[1] == "datasets"
                     self._describe(parts[2:], "datasets/" if is_dataset else "")
                 else:
@@ -124,7 +154,9 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
             """Answer what pushes ask: names, upload modes, large files, and the commit."""
             body = self._body()
             answer: object = {}
-            if parts[:3] == ["api", "repos", "create"]:
+            if parts == ["oauth", "token"]:
+                answer = hub.sign_in(parse_qs(body.decode())["code"][0])
+            elif parts[:3] == ["api", "repos", "create"]:
                 asked = json.loads(body)
                 name = f"{asked.get('organization') or hub.owner}/{asked['name']}"
                 hub.asked.append((name, self.headers.get("Authorization")))

@@ -9,7 +9,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import pytest
 from itsdangerous import TimestampSigner
 from loopback_hub import LoopbackHub, serving
@@ -21,14 +23,17 @@ from ram_studio.resources import asset_path
 pytestmark = pytest.mark.slow
 
 OWNER, FRIEND = "hf_of_the_owner", "hf_of_a_friend"
+HOST = "owner-ram-studio.hf.space"
 SECRET = "secret of the Space"
+# What Gradio signs its cookie with.
+_KEY = hashlib.sha256(f"{SECRET}-v4".encode()).hexdigest()
 OAUTH = {
     "SYSTEM": "spaces",
     "SPACE_ID": "owner/ram-studio",
     "OAUTH_CLIENT_ID": "client",
     "OAUTH_CLIENT_SECRET": SECRET,
     "OAUTH_SCOPES": "openid profile gated-repos contribute-repos",
-    "OPENID_PROVIDER_URL": "http://127.0.0.1:9",
+    "OPENID_PROVIDER_URL": "the Hub's address",
 }
 
 
@@ -64,9 +69,8 @@ def cookie_of(token: str, *, lasts: float = 600) -> str:
         "expires_at": int(time.time() + lasts),
         "userinfo": name,
     }
-    key = hashlib.sha256(f"{SECRET}-v4".encode()).hexdigest()
     text = base64.b64encode(json.dumps({"oauth_info": info}).encode())
-    return TimestampSigner(key).sign(text).decode()
+    return TimestampSigner(_KEY).sign(text).decode()
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +86,8 @@ def place(run_app: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
             **OAUTH,
             "HF_TOKEN": OWNER,
             "HF_ENDPOINT": hub.address,
+            "OPENID_PROVIDER_URL": hub.address,
+            "SPACE_HOST": HOST,
             "HF_HUB_OFFLINE": "0",
             "HF_HOME": str(folder / "hub"),
             "HF_HUB_DISABLE_XET": "1",
@@ -121,6 +127,29 @@ def test_a_visitors_token_opens_what_they_may_read_and_goes_nowhere_else(place: 
             content = file.read_bytes()
             assert OWNER.encode() not in content, file
             assert FRIEND.encode() not in content, file
+
+
+def test_a_visitor_signs_in_at_the_hub_and_out_again(place: Place) -> None:
+    def cookies(answer: httpx.Response) -> dict[str, str]:
+        return {"cookie": answer.headers["set-cookie"].split(";")[0]}
+
+    place.hub.visitor = FRIEND
+    with httpx.Client(base_url=place.url) as browser:
+        sent = browser.get("/login/huggingface")
+        asked = parse_qs(urlsplit(sent.headers["location"]).query)
+        assert sent.headers["location"].startswith(f"{place.hub.address}/oauth/authorize?")
+        assert asked["scope"] == [OAUTH["OAUTH_SCOPES"]]
+        assert asked["redirect_uri"][0].startswith(f"https://{HOST}/login/callback")
+        # The Hub asks the visitor, and sends the browser back with a code.
+        back = {"code": asked["nonce"][0], "state": asked["state"][0]}
+        signed = browser.get("/login/callback", params=back, headers=cookies(sent))
+        assert signed.headers["location"].startswith("/")
+        held = TimestampSigner(_KEY).unsign(cookies(signed)["cookie"].removeprefix("session="))
+        assert json.loads(base64.b64decode(held))["oauth_info"]["access_token"] == FRIEND
+        # A code that somebody else's browser was given opens nothing.
+        assert "oauth" not in browser.get("/login/callback", params=back).headers["location"]
+        out = browser.get("/logout", headers=cookies(signed))
+        assert "expires=Thu, 01 Jan 1970" in out.headers["set-cookie"]
 
 
 def test_a_merge_goes_to_the_account_of_who_signed_in_and_of_nobody_else(place: Place) -> None:

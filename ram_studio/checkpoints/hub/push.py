@@ -143,7 +143,7 @@ def _talking_of(repository: str) -> Iterator[None]:
         if refused in (401, 403):
             text = (
                 f"{repository} was not written: the Hub refused this login (status {refused}). "
-                "Push to a new name under an account of yours, or log in anew with the right to write."
+                "Push to a new name under an account of yours, or log in with the right to write."
             )
         raise HubError(text) from error
     except (ValueError, RuntimeError) as error:  # what the Hub's storage refused
