@@ -70,8 +70,8 @@ def evaluate(
     suite: Annotated[
         str,
         typer.Option(
-            help="demo, or any of tool,memory,code,math,instructions,health,bfcl-nonlive,bfcl-live,"
-            "humaneval,math-made,tool-made,code-made."
+            help="demo, or any others of those that `ram-studio suites` lists, and health; "
+            "with commas."
         ),
     ] = "demo",
     limit: Annotated[
@@ -90,6 +90,12 @@ def evaluate(
     samples: Annotated[
         int, typer.Option(help="Answers to each question, for pass@k; the paper's are 4.")
     ] = 1,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Where the rows of suites that are data sets are; else the Hub."
+        ),
+    ] = None,
     difficulty: Annotated[int, typer.Option(help="Of generated suites, 1 to 5.")] = 2,
     until: Annotated[
         float | None,
@@ -158,6 +164,7 @@ def evaluate(
             "decoding": Decoding(temperature, top_p, think_tokens=think_tokens),
             "samples": samples,
             "difficulty": difficulty,
+            "data": data,
         }
     if until is not None:
         asked |= {"width": until / 100, "most": asked.pop("limit") or MOST_UNTIL}

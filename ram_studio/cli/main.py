@@ -26,6 +26,7 @@ from ram_studio.cli.look import (
     presets,
     preview,
     sketch,
+    suites,
 )
 from ram_studio.cli.merge import delta, merge, parts, push, recipe, verify
 from ram_studio.errors import RamStudioError, Stopped
@@ -51,6 +52,7 @@ commands.command("microscope")(microscope.microscope)
 commands.command("merge")(merge.merge)
 commands.command("push")(push.push)
 commands.command("verify")(verify.verify)
+commands.command("suites")(suites.suites)
 commands.command("evaluate")(evaluate_command.evaluate)
 commands.command("recipe")(recipe.recipe)
 commands.command("history")(history_command.history)

@@ -95,6 +95,12 @@ def _print_categories(report: EvalReport) -> None:
             (f"instructions: {key}", *(f"{parts[m]['accuracies'][key]:.3f}" for m in parts))
             for key in first["accuracies"]
         ]
+    for domain, figures in first.get("summary", {}).items():
+        own = [part.get("summary", {}).get(domain, {}) for part in parts.values()]
+        rows += [
+            (f"{domain}: {what}", *(number_text(row.get(what), ".3f") for row in own))
+            for what in figures
+        ]
     if rows:
         print_table(("category", *parts), rows)
 

@@ -24,7 +24,8 @@ class Question:
     to the suite. max_new_tokens: where an answer is cut off. tools: JSON schemas of the functions
     on offer. is_raw: the model continues the prompt as it stands, without any chat template.
     must_end: an answer that was cut off is wrong; for questions that are passed by not doing
-    something, which endless talk would pass.
+    something, which endless talk would pass. reading: (text, what is asked about it) where the
+    prompt is both together, for models that read in pieces.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Question:
     is_raw: bool = False
     is_hard: bool = False
     must_end: bool = False
+    reading: tuple[str, str] | None = field(default=None, repr=False)
 
     @property
     def digest(self) -> str:

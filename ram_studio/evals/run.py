@@ -52,7 +52,8 @@ class EvaluationPlan:
     base: the model that health measures the others against; None: no comparison. max_tokens: where
     answers are cut off, of all suites or by suite; the suite's own where left out. decoding: how
     they are written; its seed counts from `seed`. samples: answers to each question, see `samples`.
-    difficulty: of generated families, 1 to 5.
+    difficulty: of generated families, 1 to 5. data: folder with the rows of suites that are a data
+    set; None: the Hub's cache, or the Hub.
     """
 
     suite: str | Sequence[str] = "demo"
@@ -69,6 +70,7 @@ class EvaluationPlan:
     decoding: Decoding = GREEDY
     samples: int = 1
     difficulty: int = DEFAULT_DIFFICULTY
+    data: str | Path | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -138,7 +140,7 @@ class EvaluationPlan:
         for suite in self.suites:
             limit = self.limit.get(suite.name) if isinstance(self.limit, Mapping) else self.limit
             settings = SuiteSettings(
-                count_tokens, limit, self.seed, tuple(self.lengths), self.difficulty
+                count_tokens, limit, self.seed, tuple(self.lengths), self.difficulty, self.data
             )
             budget = self.max_tokens
             most = budget.get(suite.name) if isinstance(budget, Mapping) else budget

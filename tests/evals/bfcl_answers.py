@@ -13,6 +13,7 @@ from typing import Any
 
 from ram_studio.evals.question import Question
 from ram_studio.evals.suites.benchmarks.bfcl import question_of
+from ram_studio.evals.suites.benchmarks.bfcl_languages import LANGUAGES, written
 
 Calls = list[dict[str, dict[str, Any]]]
 Case = tuple[str, Any]
@@ -122,6 +123,25 @@ def _spoilt_values(value: Any) -> Iterator[Case]:
             for name, part in _spoilt_values(value[key]):
                 yield f"value in object: {name}", {**value, key: part}
     yield "null", None
+
+
+def in_language(calls: Calls, category: str, row: dict[str, Any]) -> Calls:
+    """Return calls with every argument as a text in the category's language, where it has one."""
+    if category not in LANGUAGES:
+        return calls
+    properties = row["functions"][0]["parameters"]["properties"]
+
+    def text(key: str, value: Any) -> str:
+        given = properties.get(key, {"type": "any"})
+        return written(
+            value, LANGUAGES[category], given["type"], given.get("items", {}).get("type")
+        )
+
+    return [
+        {name: {k: v if v is None else text(k, v) for k, v in arguments.items()}}
+        for call in calls
+        for name, arguments in call.items()
+    ]
 
 
 def answers(row: dict[str, Any]) -> Iterator[Case]:

@@ -1,5 +1,6 @@
 """Runs in bfcl-eval's own environment: what its checker says about answers.
 
+    python run_bfcl.py where                # writes the package's folder
     python run_bfcl.py questions            # writes the questions of its wheel as JSON
     python run_bfcl.py judge < ANSWERS      # ANSWERS: [[category, id, calls or a text], ...]
 
@@ -16,8 +17,10 @@ import sys
 from importlib.resources import files
 from types import ModuleType, SimpleNamespace
 
+LANGUAGES = {"simple_java": "JAVA", "simple_javascript": "JAVASCRIPT"}
 AST = (
     "simple_python",
+    *LANGUAGES,
     "multiple",
     "parallel",
     "parallel_multiple",
@@ -27,6 +30,7 @@ AST = (
     "live_parallel_multiple",
 )
 NO_CALL = ("irrelevance", "live_irrelevance")
+ANY_CALL = ("live_relevance",)
 MODEL = "any"
 
 models = ModuleType("bfcl_eval.constants.model_config")
@@ -41,7 +45,7 @@ def rows(name: str) -> list[dict]:
 
 def questions() -> dict[str, dict[str, dict]]:
     result = {}
-    for category in (*AST, *NO_CALL):
+    for category in (*AST, *NO_CALL, *ANY_CALL):
         name = f"BFCL_v4_{category}.json"
         answers = {}
         if category in AST:
@@ -54,6 +58,9 @@ def questions() -> dict[str, dict[str, dict]]:
 
 
 def main() -> None:
+    if sys.argv[1] == "where":
+        print(json.dumps(str(files("bfcl_eval"))))
+        return
     asked = questions()
     if sys.argv[1] == "questions":
         print(json.dumps(asked))
@@ -68,8 +75,8 @@ def main() -> None:
             calls = default_decode_ast_prompting(given) if isinstance(given, str) else given
         except Exception:
             return category in NO_CALL
-        if category in NO_CALL:
-            return is_empty_output(calls)
+        if category in (*NO_CALL, *ANY_CALL):
+            return is_empty_output(calls) == (category in NO_CALL)
         if not is_function_calling_format_output(calls):
             return False
         question = asked[category][key]
@@ -78,7 +85,7 @@ def main() -> None:
                 question["functions"],
                 calls,
                 question["answer"],
-                Language.PYTHON,
+                Language[LANGUAGES.get(category, "PYTHON")],
                 category,
                 MODEL,
             )

@@ -9,23 +9,30 @@ another process in an environment of its own, which is not made here:
         tree_sitter_java==0.21.0 tree_sitter_javascript==0.21.4
     RAM_STUDIO_BFCL_PYTHON=/tmp/bfcl/bin/python python -m pytest tests/evals/test_bfcl_agreement.py
 
-Questions: all of simple (Python), multiple, parallel, parallel-multiple and irrelevance, and their
-live counterparts. Java and JavaScript are left out: RAM Studio asks for no such calls.
+Questions: all of non-live and live: simple (Python, Java, JavaScript), multiple, parallel,
+parallel-multiple, irrelevance and relevance.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bfcl_answers import answers, as_json, as_python, gold, our_question
+from bfcl_answers import answers, as_json, as_python, gold, in_language, our_question
+from loopback_endpoint import serve
 
-from ram_studio.evals.suites.tool import judge
+from ram_studio.evals import EndpointEngine, evaluate
+from ram_studio.evals.report.breakdown import categories
+from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
+from ram_studio.evals.suites.benchmarks import bfcl
+from ram_studio.evals.suites.benchmarks.bfcl import judge
+from ram_studio.evals.suites.benchmarks.wheel import lines_of
 
 PYTHON = os.environ.get("RAM_STUDIO_BFCL_PYTHON")
 
@@ -63,6 +70,10 @@ DIFFERENCES: dict[str, tuple[int, bool, str]] = {
         False,
         "a float for an integer is wrong in lists of lists as well",
     ),
+    "Java(Script): a comma and a space more": (24, True, _VARIABLE),
+    "Java(Script): a full stop more": (44, True, _VARIABLE),
+    "Java(Script): other case": (42, True, _VARIABLE),
+    "Java(Script): other punctuation": (44, True, _VARIABLE),
     "an argument left out": (2, True, "a right value that is null means leaving it out"),
 }
 
@@ -81,6 +92,10 @@ def theirs(*arguments: str, given: Any = None) -> Any:
     return json.loads(done.stdout)
 
 
+def _kind(category: str, kind: str) -> str:
+    return f"Java(Script): {kind}" if "java" in category else kind
+
+
 @pytest.fixture(scope="module")
 def questions() -> dict[str, dict[str, dict]]:
     return theirs("questions")
@@ -88,8 +103,9 @@ def questions() -> dict[str, dict[str, dict]]:
 
 def test_every_verdict_agrees_but_for_the_listed_differences(questions):
     cases = [
-        (category, key, kind, calls)
+        (category, key, _kind(category, kind), in_language(calls, category, row))
         for category, rows in questions.items()
+        if category != "live_relevance"
         for key, row in rows.items()
         for kind, calls in answers(row)
     ]
@@ -106,7 +122,7 @@ def test_every_verdict_agrees_but_for_the_listed_differences(questions):
     )
     assert found == {(kind, mine): n for kind, (n, mine, _) in DIFFERENCES.items()}
     # Neither side passes or fails everything, in any category.
-    for category in questions:
+    for category in questions.keys() - {"live_relevance"}:
         passed = Counter(
             other for (c, *_), other in zip(cases, verdicts, strict=True) if c == category
         )
@@ -116,19 +132,25 @@ def test_every_verdict_agrees_but_for_the_listed_differences(questions):
 
 def test_the_shipped_right_answers(questions):
     """Some of them are wrong for their own checker, and for ours."""
-    cases = [(c, key, gold(row)) for c, rows in questions.items() for key, row in rows.items()]
+    cases = [
+        (c, key, in_language(gold(row), c, row))
+        for c, rows in questions.items()
+        if c != "live_relevance"
+        for key, row in rows.items()
+    ]
     verdicts = theirs("judge", given=cases)
     for (category, key, calls), other in zip(cases, verdicts, strict=True):
         question = our_question(category, key, questions[category][key])
         assert judge(question, as_json(calls)).is_correct == other, key
-    assert verdicts.count(False) == 18
-    assert len(cases) == 3475
+    assert verdicts.count(False) == 28
+    assert len(cases) == 3625
 
 
 def test_calls_in_python_syntax_are_read_alike(questions):
     cases = [
-        (category, key, as_python(calls))
+        (category, key, as_python(in_language(calls, category, row)))
         for category, rows in questions.items()
+        if category != "live_relevance"
         for key, row in rows.items()
         for calls in (gold(row), gold(row, -1, True))
     ]
@@ -165,3 +187,63 @@ def test_requests_that_no_function_fits(questions):
             for text, other, mine, why in UNSERVED:
                 assert judge(question, text).is_correct is mine, (key, text)
                 assert bool(why) == (mine is not other)
+
+
+def test_requests_that_any_call_serves(questions):
+    rows = questions["live_relevance"]
+    texts = [text for text, other, mine, _ in UNSERVED if other == mine]
+    given = [("live_relevance", key, text) for key in rows for text in texts]
+    ours = [
+        judge(our_question("live_relevance", key, rows[key]), text).is_correct
+        for _, key, text in given
+    ]
+    assert theirs("judge", given=given) == ours
+    assert 0 < sum(ours) < len(ours)
+
+
+@pytest.mark.parametrize(("name", "names"), [
+    ("bfcl-nonlive", bfcl.NONLIVE),
+    ("bfcl-live", bfcl.LIVE),
+])  # fmt: skip
+def test_a_scripted_answerer_scores_in_each_category_what_it_scores_there(
+    questions, name, names, tmp_path, monkeypatch
+):
+    """Asked through our engine, of every question; some answers right, some spoilt."""
+    (tmp_path / "bfcl_eval").symlink_to(theirs("where"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    lines_of.cache_clear()
+    rng, said = random.Random(5), {}
+    for category in names:
+        for key, row in questions[category].items():
+            known = [
+                calls
+                for kind, calls in answers(row)
+                if _kind(category, kind) not in DIFFERENCES and (kind[:5] == "right" or calls)
+            ]
+            # Half of them right; where none fits, or any does, both kinds too.
+            right = in_language(gold(row), category, row)
+            some_call = [{"f": {"a": 1}}]
+            spoilt = in_language(rng.choice(known), category, row) if row["answer"] else some_call
+            said[key] = (category, right if rng.random() < 0.5 else spoilt)
+    asked = ALL_SUITES[name].make(SuiteSettings(len))
+    keys = {json.dumps([q.prompt, q.tools]): q.id for q in asked}
+
+    def answer(body):
+        key = keys[json.dumps([body["messages"][0]["content"], body.get("tools", [])])]
+        return as_json(said[key][1])
+
+    with serve(answer) as server:
+        report = evaluate({"m": EndpointEngine(server.url)}, name)
+    ours = {
+        category: (score.correct, score.n)
+        for domain in report.items
+        for category, score in categories(report, "m", domain).items()
+    }
+    # Some questions are there twice, with right answers of their own.
+    same = {q.id: said[keys[json.dumps([q.prompt, q.tools])]][1] for q in asked}
+    verdicts = theirs("judge", given=[(q.category, q.id, same[q.id]) for q in asked])
+    right: Counter[str] = Counter()
+    for question, verdict in zip(asked, verdicts, strict=True):
+        right[question.category] += verdict
+    assert ours == {c: (right[c], len(questions[c])) for c in names}
+    assert all(0 < right[c] < len(questions[c]) for c in names)

@@ -1,10 +1,12 @@
 """A report taken apart: scores by category, instruction accuracies, and replies that never came."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ram_studio.evals.report.samples import sample_scores
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.report.tables import Answer, EvalReport, outcomes
+from ram_studio.evals.suites import ALL_SUITES
 from ram_studio.evals.suites.instructions import accuracies
 
 
@@ -49,9 +51,10 @@ def missing(report: EvalReport) -> list[str]:
 
 
 def breakdown(report: EvalReport) -> dict[str, Any]:
-    """Return {model: {"unanswered", "categories": {domain: {...}}, "samples", "accuracies"}}.
+    """Return {model: {"unanswered", "categories": {domain: {...}}, ...}}.
 
-    The last two where there are any: see `samples`.
+    Where there are any, also "samples" (see `samples`), "accuracies" of instructions, and
+    "summary": {domain: figures as the suite's publishers make them}.
     """
     result: dict[str, Any] = {}
     for name, row in report.models.items():
@@ -65,6 +68,10 @@ def breakdown(report: EvalReport) -> dict[str, Any]:
                 for domain in report.items
             },
         }
+        found = result[name]["categories"]
+        figures = {d: own for d in found if (own := _summary(d, found[d], row.answers[d]))}
+        if figures:
+            result[name]["summary"] = figures
         draws = {d: found for d, own in row.answers.items() if (found := sample_scores(own))}
         if draws:
             result[name]["samples"] = draws
@@ -73,3 +80,13 @@ def breakdown(report: EvalReport) -> dict[str, Any]:
         if found:
             result[name]["accuracies"] = found
     return result
+
+
+def _summary(
+    domain: str, scores: Mapping[str, Mapping[str, Any]], answers: Sequence[Answer]
+) -> dict[str, float]:
+    suite = ALL_SUITES.get(domain)
+    if suite is None or suite.summary is None:
+        return {}
+    tally = {name: (own["correct"], own["n"]) for name, own in scores.items()}
+    return dict(suite.summary(tally, [answer.facts for answer in answers if answer.is_scored]))

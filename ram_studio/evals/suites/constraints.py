@@ -194,12 +194,17 @@ def holds(text: str, constraint: dict[str, Any]) -> bool:
 
 
 def holds_loosely(text: str, constraint: dict[str, Any]) -> bool:
-    """Return whether the constraint holds for the answer or for one of its plainer forms.
+    """Return whether the constraint holds for the answer or for one of its plainer forms."""
+    return any(holds(form, constraint) for form in plainer_forms(text))
 
-    Plainer forms leave out the first line, the last line or both (greetings and closing remarks),
+
+def plainer_forms(text: str) -> list[str]:
+    """Return an answer with its plainer forms, as IFEval judges loosely.
+
+    They leave out the first line, the last line or both (greetings and closing remarks),
     and each of those without asterisks (bold type).
     """
     lines = text.split("\n")
     forms = [text] + ["\n".join(cut).strip() for cut in (lines[1:], lines[:-1], lines[1:-1])]
     forms += [form.replace("*", "") for form in forms]
-    return any(holds(form, constraint) for form in forms)
+    return forms

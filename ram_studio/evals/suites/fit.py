@@ -9,12 +9,12 @@ from pathlib import Path
 from ram_studio.evals.answering.engine import plain_text
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 
-# Enough to find one that fits, where any does: memory's are as long as its length says.
+# Enough to find one that fits, where any does: those about long texts are as long as lengths say.
 _LOOKED_AT = 8
 
 
 def misfits(folder: str | Path, suites: Iterable[str], shortest: int) -> dict[str, str]:
-    """Return why suites cannot be asked of the model in a folder, for those of which none fits.
+    """Return why suites cannot be asked of the model in a folder: none fits, or none is here.
 
     Looks at the context in the folder's config and counts with its tokenizer.json, before any chat
     template, which only adds to it. Where one of the two cannot be read, everything may fit.
@@ -37,7 +37,12 @@ def misfits(folder: str | Path, suites: Iterable[str], shortest: int) -> dict[st
 
     found = {}
     for name in suites:
-        settings = SuiteSettings(count, _LOOKED_AT if name == "memory" else None, 0, (shortest,))
+        if why := ALL_SUITES[name].absent(None):
+            found[name] = why
+            continue
+        settings = SuiteSettings(
+            count, _LOOKED_AT if ALL_SUITES[name].has_texts else None, 0, (shortest,)
+        )
         least = 0
         for question in ALL_SUITES[name].make(settings):
             needed = count(plain_text(question)) + question.max_new_tokens

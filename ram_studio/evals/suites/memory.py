@@ -182,7 +182,14 @@ def _question(settings: SuiteSettings, length: int, kind: str, number: int) -> Q
             "answer_chars": 160 + 2 * sum(map(len, puzzle.wanted)),
         },
         max_new_tokens=MAX_NEW_TOKENS,
+        reading=_taken_apart(prompt, puzzle),
     )
+
+
+def _taken_apart(prompt: str, puzzle: Puzzle) -> tuple[str, str]:
+    """Return a prompt's text, and what is asked about it."""
+    asked = _QUESTION.format(puzzle.question)
+    return prompt.removeprefix(_INTRODUCTION).removesuffix(asked), asked.strip()
 
 
 def _filler(rng: random.Random) -> str:
@@ -248,4 +255,4 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     return Verdict(not wrong, f"also said: {', '.join(wrong)}" if wrong else "")
 
 
-SUITE = Suite("memory", 1, "Long-context memory", make, judge)
+SUITE = Suite("memory", 1, "Long-context memory", make, judge, has_texts=True)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,13 +17,19 @@ DEFAULT_LENGTHS = (1000, 4000)
 DEFAULT_DIFFICULTY = 2
 
 
+Tally = Mapping[str, tuple[int, int]]
+"""How many answers are right, and how many were given, by category."""
+Summary = Callable[[Tally, Sequence[Mapping[str, Any]]], Mapping[str, float]]
+
+
 @dataclass(frozen=True)
 class SuiteSettings:
     """What shapes a suite's questions.
 
     limit: most questions per suite, None for all. seed: for suites that are generated. lengths:
     prompt lengths in tokens, for the memory suite. count_tokens: text -> length in the model's own
-    tokens. difficulty: of generated families, 1 to 5.
+    tokens. difficulty: of generated families, 1 to 5. data: the folder with the rows of suites that
+    are a data set, see `datasets.rows`; None: the Hub's cache, or the Hub.
     """
 
     count_tokens: Callable[[str], int]
@@ -31,6 +37,11 @@ class SuiteSettings:
     seed: int = 0
     lengths: tuple[int, ...] = DEFAULT_LENGTHS
     difficulty: int = DEFAULT_DIFFICULTY
+    data: str | Path | None = None
+
+
+def _here(data: str | Path | None) -> str:
+    return ""
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,11 @@ class Suite:
     make: settings -> questions, the same ones for the same settings. judge: (question, visible
     answer, code switch) -> verdict; never raises, whatever the answer holds.
     runs_code: judging executes what the model wrote. apart: domains that are shown beside the
-    average and are no part of it.
+    average and are no part of it. summary: (tally by category, what the judge counted in each
+    answer) -> further figures, as the suite's publishers state them. absent: (folder of data, see
+    `SuiteSettings`) -> why its questions are not on this machine, "" where they are; asks no
+    network. has_texts: its questions are about long texts of `SuiteSettings.lengths`
+    (`Question.reading`).
     """
 
     name: str
@@ -51,6 +66,9 @@ class Suite:
     judge: Callable[[Question, str, CodeSwitch], Verdict]
     runs_code: bool = False
     apart: tuple[str, ...] = ()
+    summary: Summary | None = None
+    absent: Callable[[str | Path | None], str] = _here
+    has_texts: bool = False
 
 
 @lru_cache(maxsize=16)

@@ -61,27 +61,48 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     """Return whether the answer makes exactly the wanted calls."""
     if not text.strip():
         return Verdict(False, "empty answer")
-    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in question.tools}
-    calls = [
-        call.named(list(schemas[call.name]["properties"])) if call.name in schemas else call
-        for call in parse_calls(text)
-    ]
+    calls = read_calls(question, text)
     if not question.spec:
         if calls:
             return Verdict(False, f"calls {calls[0].name}, though no function fits")
         is_loop = _repeats(text)
         return Verdict(not is_loop, "only repeats itself" if is_loop else "")
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in question.tools}
+    return judge_calls(calls, question.spec, schemas)
+
+
+def read_calls(question: Question, text: str) -> list[Call]:
+    """Return the calls that an answer makes, with every argument named."""
+    keys = {
+        tool["function"]["name"]: list(tool["function"]["parameters"]["properties"])
+        for tool in question.tools
+    }
+    calls = parse_calls(text)
+    return [call.named(keys[call.name]) if call.name in keys else call for call in calls]
+
+
+def judge_calls(
+    calls: Sequence[Call],
+    wanted_calls: Sequence[Mapping[str, Any]],
+    schemas: Mapping[str, Mapping[str, Any]],
+) -> Verdict:
+    """Return whether these are exactly the wanted calls.
+
+    Args:
+        wanted_calls: {"name", "arguments": {argument: acceptable values, None among them where it
+            may be left out}} each. schemas: of the arguments, by function.
+    """
     if not calls:
         return Verdict(False, "no call found in the answer")
-    if len(calls) != len(question.spec):
-        return Verdict(False, f"{len(calls)} calls instead of {len(question.spec)}")
-    faults = [[_fault(call, wanted, schemas) for wanted in question.spec] for call in calls]
+    if len(calls) != len(wanted_calls):
+        return Verdict(False, f"{len(calls)} calls instead of {len(wanted_calls)}")
+    faults = [[_fault(call, wanted, schemas) for wanted in wanted_calls] for call in calls]
     if _pairs_up(faults):
         return Verdict(True)
     # The first call that fits nowhere, held against the wanted one of its name if there is one.
     row = next((row for row in faults if all(row)), faults[0])
     call = calls[faults.index(row)]
-    named = [i for i, wanted in enumerate(question.spec) if wanted["name"] == call.name]
+    named = [i for i, wanted in enumerate(wanted_calls) if wanted["name"] == call.name]
     return Verdict(False, (row[named[0]] if named else row[0]) or "the same call twice")
 
 

@@ -1,10 +1,11 @@
 """Suites `bfcl-nonlive` and `bfcl-live`: the Berkeley Function Calling Leaderboard's questions.
 
 Questions and right answers are read from the installed bfcl-eval; calls are judged by the rules of
-its checker (see `suites.tool`; where the two differ is counted in test_bfcl_agreement.py). The
-categories are the leaderboard's: simple, multiple, parallel, parallel_multiple; irrelevance is a
-column of its own, beside the average. Left out: Java and JavaScript, whose calls are written in
-their own syntax, live_relevance (16 questions that any call passes), and what takes several turns.
+its checker (see `suites.tool` and `bfcl_languages`; where the two differ is counted in
+test_bfcl_agreement.py). The categories are the leaderboard's: simple in Python, Java and
+JavaScript, multiple, parallel, parallel_multiple. Beside the average stand two columns of their
+own: irrelevance (no function fits) and live relevance (16 questions that any call passes). Left
+out: what takes several turns.
 
 A conversation of several messages is asked as one text. The leaderboard asks models that are
 trained for it through their own format and others in Python syntax; here every model's own template
@@ -16,21 +17,35 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ram_studio.evals.question import Question
-from ram_studio.evals.suites.benchmarks.wheel import lines_of
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced
-from ram_studio.evals.suites.tool import judge
+from ram_studio.evals.question import Question, Verdict
+from ram_studio.evals.sandbox import CodeSwitch
+from ram_studio.evals.suites import tool
+from ram_studio.evals.suites.benchmarks import bfcl_languages as languages
+from ram_studio.evals.suites.benchmarks.wheel import absent, lines_of
+from ram_studio.evals.suites.suite import Suite, SuiteSettings, Tally, balanced
+from ram_studio.evals.suites.tool_calls import Call
 
 DISTRIBUTION = "bfcl-eval==2026.3.23"
 MAX_NEW_TOKENS = 512
-NONLIVE = ("simple_python", "multiple", "parallel", "parallel_multiple", "irrelevance")
+NONLIVE = (
+    "simple_python",
+    "simple_java",
+    "simple_javascript",
+    "multiple",
+    "parallel",
+    "parallel_multiple",
+    "irrelevance",
+)
 LIVE = (
     "live_simple",
     "live_multiple",
     "live_parallel",
     "live_parallel_multiple",
     "live_irrelevance",
+    "live_relevance",
 )
+# Shown apart, as they say whether a function is called at all, and not whether rightly.
+_APART = ("irrelevance", "relevance")
 _TYPES = {
     "string": "string",
     "integer": "integer",
@@ -40,6 +55,8 @@ _TYPES = {
     "tuple": "array",
     "dict": "object",
 }
+ANY_CALL = "any call"
+_EMPTY: dict[type, tuple[str, ...]] = {list: (), str: ("",)}
 _KEPT = ("description", "enum", "default", "format")
 
 Row = Mapping[str, Any]
@@ -48,11 +65,16 @@ Row = Mapping[str, Any]
 def question_of(domain: str, category: str, row: Row, answer: Sequence[Row]) -> Question:
     """Return a question of the leaderboard as one of ours.
 
+    Its spec is the list of wanted calls; of Java and JavaScript an object with the language and the
+    types too; "any call" for relevance.
+
     Args:
         row: "id", "question" (one turn of messages) and "function", as in its files.
         answer: {name: {argument: acceptable values}} per call, "" among the values where the
             argument may be left out; empty where no function fits.
     """
+    language = languages.LANGUAGES.get(category)
+    shown = [languages.told(own, language) for own in row["function"]] if language else None
     tools = tuple(
         {
             "type": "function",
@@ -62,24 +84,66 @@ def question_of(domain: str, category: str, row: Row, answer: Sequence[Row]) -> 
                 "parameters": _schema({**function["parameters"], "type": "dict"}),
             },
         }
-        for function in row["function"]
+        for function in shown or row["function"]
     )
-    spec = [
+    spec: Any = [
         {"name": name, "arguments": {k: _values(v) for k, v in arguments.items()}}
         for call in answer
         for name, arguments in call.items()
     ]
+    gold = "; ".join(_written(call) for call in answer) or "(no call)"
+    if language:
+        (function,) = row["function"]
+        types = function["parameters"]["properties"]
+        spec = {"language": language, "calls": spec, "types": types,
+                "schema": languages.schema_of(function)}  # fmt: skip
+        gold = _written_in(language, answer[0], types)
+    elif _kind(category) == "relevance":
+        spec, gold = ANY_CALL, f"{row['function'][0]['name']}()"
     return Question(
         id=row["id"],
         domain=domain,
         category=category,
         prompt=_said(row["question"][0]),
-        gold="; ".join(_written(call) for call in answer) or "(no call)",
+        gold=gold,
         spec=spec,
         max_new_tokens=MAX_NEW_TOKENS,
         tools=tools,
         must_end=not spec,
     )
+
+
+def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
+    """Return whether an answer makes the wanted calls, by the leaderboard's rules."""
+    spec = question.spec
+    if spec == ANY_CALL and text.strip():
+        has_call = bool(tool.read_calls(question, text))
+        return Verdict(has_call, "" if has_call else "no call found in the answer")
+    if not isinstance(spec, Mapping) or not text.strip():
+        return tool.judge(question, text, code)
+    calls = []
+    for call in tool.read_calls(question, text):
+        values = languages.values_of(call.arguments, spec["language"], spec["types"])
+        if isinstance(values, str):
+            return Verdict(False, f"{call.name}: {values} is no text in {spec['language']} syntax")
+        calls.append(Call(call.name, values))
+    return tool.judge_calls(calls, spec["calls"], {spec["calls"][0]["name"]: spec["schema"]})
+
+
+def _written_in(language: str, call: Row, types: Row) -> str:
+    ((name, arguments),) = call.items()
+    shown = {
+        key: languages.example_of(
+            values, language, types[key]["type"], types[key].get("items", {}).get("type")
+        )
+        for key, values in arguments.items()
+        if "" not in values
+    }
+    return f"{name}({', '.join(f'{key}={text!r}' for key, text in shown.items())})"
+
+
+def _kind(category: str) -> str:
+    return category.removeprefix("live_")
 
 
 def _said(messages: Sequence[Row]) -> str:
@@ -118,7 +182,8 @@ def _accepted(value: Any) -> Any:
     """Objects hold lists of acceptable values; objects within those are exact."""
     if isinstance(value, dict):
         return {
-            key: [None if one == "" else _exact(one) for one in values]
+            # A bare text in place of a list is searched like one there: it holds "", too.
+            key: [None if one == "" else _exact(one) for one in (*values, *_EMPTY[type(values)])]
             for key, values in value.items()
         }
     return [_accepted(part) for part in value] if isinstance(value, list) else value
@@ -135,12 +200,12 @@ def _make(name: str, categories: Sequence[str]) -> Callable[[SuiteSettings], tup
         questions = []
         for category in categories:
             file = f"BFCL_v4_{category}.json"
-            is_apart = "irrelevance" in category
+            is_apart = _kind(category) in _APART
             answers: dict[str, Any] = {}
             if not is_apart:
                 rows = lines_of("bfcl_eval", f"data/possible_answer/{file}", DISTRIBUTION)
                 answers = {row["id"]: row["ground_truth"] for row in rows}
-            domain = _apart(name) if is_apart else name
+            domain = f"{name} {_kind(category)}" if is_apart else name
             questions += [
                 question_of(domain, category, row, answers.get(row["id"], ()))
                 for row in lines_of("bfcl_eval", f"data/{file}", DISTRIBUTION)
@@ -150,14 +215,46 @@ def _make(name: str, categories: Sequence[str]) -> Callable[[SuiteSettings], tup
     return make
 
 
-def _apart(name: str) -> str:
-    return f"{name} irrelevance"
+def nonlive_summary(tallies: Tally, facts: Sequence[Row]) -> dict[str, float]:
+    """Return the leaderboard's figures: the mean over languages, and that over the four kinds."""
+    shares = {name: right / asked for name, (right, asked) in tallies.items() if asked}
+    simple = [shares[name] for name in NONLIVE if name.startswith("simple") and name in shares]
+    kinds = [
+        shares[name] for name in ("multiple", "parallel", "parallel_multiple") if name in shares
+    ]
+    if not simple or len(kinds) < 3:
+        return {}
+    mean = sum(simple) / len(simple)
+    return {"simple": mean, "non-live, as the leaderboard": (mean + sum(kinds)) / 4}
 
 
-SUITES = tuple(
-    Suite(name, 1, title, _make(name, categories), judge, apart=(_apart(name),))
-    for name, title, categories in (
-        ("bfcl-nonlive", "BFCL, non-live", NONLIVE),
-        ("bfcl-live", "BFCL, live", LIVE),
-    )
+def live_summary(tallies: Tally, facts: Sequence[Row]) -> dict[str, float]:
+    """Return the leaderboard's figure: all questions of the four kinds count the same."""
+    own = [tallies[name] for name in LIVE[:4] if name in tallies and tallies[name][1]]
+    if len(own) < 4:
+        return {}
+    return {"live, as the leaderboard": sum(r for r, _ in own) / sum(n for _, n in own)}
+
+
+SUITES = (
+    Suite(
+        "bfcl-nonlive",
+        2,
+        "BFCL, non-live",
+        _make("bfcl-nonlive", NONLIVE),
+        judge,
+        apart=("bfcl-nonlive irrelevance",),
+        summary=nonlive_summary,
+        absent=absent("bfcl_eval", DISTRIBUTION),
+    ),
+    Suite(
+        "bfcl-live",
+        2,
+        "BFCL, live",
+        _make("bfcl-live", LIVE),
+        judge,
+        apart=("bfcl-live irrelevance", "bfcl-live relevance"),
+        summary=live_summary,
+        absent=absent("bfcl_eval", DISTRIBUTION),
+    ),
 )

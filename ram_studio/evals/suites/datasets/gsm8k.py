@@ -1,0 +1,64 @@
+"""Suite `gsm8k`: 1319 grade-school word problems; the number after `####` counts.
+
+Asked without examples, so that figures lie beside the usual ones with five or eight of them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals.question import Question, Verdict
+from ram_studio.evals.sandbox import CodeSwitch
+from ram_studio.evals.suites import mathematics
+from ram_studio.evals.suites.datasets.rows import DataSet
+from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced
+
+MAX_NEW_TOKENS = 512
+DATA = DataSet(
+    "gsm8k",
+    "openai/gsm8k",
+    "e53f048856ff4f594e959d75785d2c2d37b678ee",
+    "main/test-00000-of-00001.parquet",
+    ("question", "answer"),
+)
+_PROMPT = '{question}\n\nThink step by step. End with a line of the form "#### <number>".'
+_MARKED = re.compile(r"####\s*(.*)")
+
+
+def question_of(number: int, row: dict[str, Any]) -> Question:
+    """Return a row as a question; EvaluationError where its answer has no number after ####."""
+    found = _MARKED.search(str(row["answer"]))
+    answer = mathematics.find_number(found[1]) if found else None
+    if answer is None:
+        raise EvaluationError(
+            f'gsm8k, row {number + 1}: the answer has no "#### <number>": '
+            f"{str(row['answer'])[-60:]!r}."
+        )
+    return Question(
+        id=f"gsm8k-{number:04d}",
+        domain="gsm8k",
+        category="gsm8k",
+        prompt=_PROMPT.format(question=str(row["question"]).strip()),
+        gold=str(answer),
+        spec=str(answer),
+        max_new_tokens=MAX_NEW_TOKENS,
+    )
+
+
+def make(settings: SuiteSettings) -> tuple[Question, ...]:
+    """Return the problems; they are the same whatever the seed."""
+    rows = DATA.rows(settings.data)
+    return balanced([question_of(i, row) for i, row in enumerate(rows)], settings.limit)
+
+
+def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
+    """Return whether the first number after #### is right; without one, as `math` reads answers."""
+    for line in _MARKED.findall(text):
+        if mathematics.find_number(line) is not None:
+            return mathematics.judge(question, line)
+    return mathematics.judge(question, text)
+
+
+SUITE = Suite("gsm8k", 1, "GSM8K", make, judge, absent=DATA.absent)

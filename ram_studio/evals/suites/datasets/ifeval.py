@@ -1,0 +1,88 @@
+"""Suite `ifeval`: 541 prompts with one to three instructions that a program can check.
+
+The score is strict and per prompt: every instruction is followed by the answer as it stands. Beside
+it stand the three other usual numbers (per instruction, loosely).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals.question import Question, Verdict
+from ram_studio.evals.sandbox import CodeSwitch
+from ram_studio.evals.suites.datasets import ifeval_checks
+from ram_studio.evals.suites.datasets.rows import DataSet
+from ram_studio.evals.suites.instructions import accuracies
+from ram_studio.evals.suites.suite import Suite, SuiteSettings, Tally, balanced
+
+MAX_NEW_TOKENS = 1280
+DATA = DataSet(
+    "ifeval",
+    "google/IFEval",
+    "966cd89545d6b6acfd7638bc708b98261ca58e84",
+    "ifeval_input_data.jsonl",
+    ("key", "prompt", "instruction_id_list", "kwargs"),
+    others=("ifeval_input_data", "input_data"),
+)
+
+
+def question_of(row: dict[str, Any]) -> Question:
+    """Return a row as a question.
+
+    Raises: EvaluationError for an instruction that is none of IFEval's.
+    """
+    names = [str(name) for name in row["instruction_id_list"]]
+    if odd := ifeval_checks.unknown(names):
+        raise EvaluationError(f"ifeval, key {row['key']}: there is no check of {odd[0]!r}.")
+    # A table holds every argument of every instruction, those of others empty.
+    given = [{k: v for k, v in dict(own or {}).items() if v is not None} for own in row["kwargs"]]
+    spec = [{"check": name, "settings": own} for name, own in zip(names, given, strict=True)]
+    wanted = [
+        " ".join(map(str, (name, *own.values()))) for name, own in zip(names, given, strict=True)
+    ]
+    return Question(
+        id=f"ifeval-{row['key']}",
+        domain="ifeval",
+        category=names[0].partition(":")[0],
+        prompt=str(row["prompt"]),
+        gold=f"any answer with: {'; '.join(wanted)}",
+        spec=spec,
+        max_new_tokens=MAX_NEW_TOKENS,
+    )
+
+
+def make(settings: SuiteSettings) -> tuple[Question, ...]:
+    """Return the prompts; they are the same whatever the seed.
+
+    Raises: EvaluationError where an instruction needs langdetect, which is not installed.
+    """
+    questions = [question_of(row) for row in DATA.rows(settings.data)]
+    needed = {part["check"] for q in questions for part in q.spec} & ifeval_checks.NEED_LANGUAGE
+    if needed and not ifeval_checks.can_tell_languages():
+        raise EvaluationError(
+            f"Suite ifeval asks which language answers are in ({', '.join(sorted(needed))}), which "
+            "langdetect tells, as for its authors: pip install 'ram-studio[ifeval]' (or "
+            "langdetect)."
+        )
+    return balanced(questions, settings.limit)
+
+
+def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
+    """Return whether every instruction is followed by the answer as it stands."""
+    found = [ifeval_checks.followed(text, own["check"], own["settings"]) for own in question.spec]
+    strict = [one for one, _ in found]
+    broken = [own["check"] for own, kept in zip(question.spec, strict, strict=True) if not kept]
+    note = f"not followed: {', '.join(broken)}" if broken else ""
+    facts = {"strict": strict, "loose": [loose for _, loose in found]}
+    return Verdict(not broken, note if text.strip() else "empty answer", facts)
+
+
+def summary(tallies: Tally, facts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return prompt and instruction accuracy, strict and loose."""
+    found = accuracies(fact for fact in facts if "strict" in fact)
+    return {name.replace("_", " level, "): share for name, share in found.items()}
+
+
+SUITE = Suite("ifeval", 1, "IFEval", make, judge, summary=summary, absent=DATA.absent)

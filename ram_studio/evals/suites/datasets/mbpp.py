@@ -1,0 +1,102 @@
+"""Suite `mbpp`: 500 short Python tasks (11 to 510, the test split), each with three tests.
+
+The task and its tests are shown, in the words of its authors, without examples. The answer and the
+tests run together in one sealed process, as published: the tests are known to the model anyway, and
+some of them use classes that the answer defines. What reached the tests' end is told by a mark that
+no answer can know.
+"""
+
+from __future__ import annotations
+
+import ast
+import secrets
+from typing import Any
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals.question import Question, Verdict
+from ram_studio.evals.sandbox import CodeSwitch, run_program
+from ram_studio.evals.suites.code import find_code
+from ram_studio.evals.suites.datasets.rows import DataSet
+from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced
+
+MAX_NEW_TOKENS = 512
+TEST_SPLIT = range(11, 511)
+DATA = DataSet(
+    "mbpp",
+    "google-research-datasets/mbpp",
+    "7bc94ee8bd8f4b07324968e85b7b54f505cba1e5",
+    "full/test-00000-of-00001.parquet",
+    ("task_id", "text|prompt", "code", "test_list"),
+    others=("sanitized-mbpp",),
+)
+_PROMPT = (
+    "You are an expert Python programmer, and here is your task: {text} Your code should pass "
+    "these tests:\n\n{tests}\n\nReply with the code in one code block."
+)
+_RUN = """space = {{"__name__": "answer"}}
+exec(compile({answer!r}, "answer", "exec"), space)
+exec(compile({tests!r}, "tests", "exec"), space)
+print()
+print({mark!r})
+"""
+
+
+def question_of(row: dict[str, Any]) -> Question:
+    """Return a row, of the full or the sanitized version, as a question."""
+    tests = [str(test) for test in row["test_list"]]
+    before = [str(row.get("test_setup_code") or ""), *map(str, row.get("test_imports") or ())]
+    return Question(
+        id=f"mbpp-{int(row['task_id']):04d}",
+        domain="mbpp",
+        category="function",
+        prompt=_PROMPT.format(
+            text=str(row.get("text") or row.get("prompt")).strip(), tests="\n".join(tests)
+        ),
+        gold=str(row["code"]),
+        spec={"entry": _entry(tests), "tests": "\n".join([*filter(None, before), *tests])},
+        max_new_tokens=MAX_NEW_TOKENS,
+    )
+
+
+def _entry(tests: list[str]) -> str | None:
+    """Return the function under test, if the first test shows which: the first that it calls."""
+    try:
+        tree = ast.parse(tests[0])
+    except (SyntaxError, ValueError, IndexError):
+        return None
+    called = [node.func.id for node in ast.walk(tree)
+              if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]  # fmt: skip
+    return next((name for name in called if name not in ("set", "sorted", "list", "tuple")), None)
+
+
+def make(settings: SuiteSettings) -> tuple[Question, ...]:
+    """Return the test split's tasks; they are the same whatever the seed.
+
+    Raises: EvaluationError where the rows have none of them.
+    """
+    rows = [row for row in DATA.rows(settings.data) if int(row["task_id"]) in TEST_SPLIT]
+    if not rows:
+        raise EvaluationError(
+            f"The rows of mbpp have no task of the test split ({TEST_SPLIT.start} to "
+            f"{TEST_SPLIT.stop - 1}). Give the file with all tasks, or the test split's."
+        )
+    return balanced([question_of(row) for row in rows], settings.limit)
+
+
+def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
+    """Run the answer's code with the tests.
+
+    Raises: EvaluationError: code may not run here, see `sandbox.check_code_allowed`.
+    """
+    if not text.strip():
+        return Verdict(False, "empty answer")
+    source, mark = find_code(text, question.spec["entry"]), secrets.token_hex(16)
+    program = _RUN.format(answer=source, tests=question.spec["tests"], mark=mark)
+    result = run_program(program, code=code)
+    if result.outcome != "done":
+        return Verdict(False, result.reason)
+    is_over = result.output.rstrip("\n").rsplit("\n", 1)[-1] == mark
+    return Verdict(is_over, "" if is_over else "it ended before the tests did")
+
+
+SUITE = Suite("mbpp", 1, "MBPP", make, judge, runs_code=True, absent=DATA.absent)

@@ -1,0 +1,90 @@
+"""Suite `nq`: the 3610 open-domain questions of Natural Questions, without any text to look in.
+
+An answer is right when, in small letters and without articles, punctuation and blanks, it is one of
+the acceptable ones (exact match, SQuAD's normalisation). Of what a model says the first line
+counts; "the answer is" before it, or a sentence after the answer, does not spoil it. F1 over words,
+the best over the acceptable answers, stands beside the score.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ram_studio.evals.question import Question, Verdict
+from ram_studio.evals.sandbox import CodeSwitch
+from ram_studio.evals.suites.datasets.rows import DataSet
+from ram_studio.evals.suites.suite import Suite, SuiteSettings, Tally, balanced
+
+MAX_NEW_TOKENS = 64
+DATA = DataSet(
+    "nq",
+    "google-research-datasets/nq_open",
+    "5dd9790a83002ad084ddeb7c420dc716852c6f28",
+    "nq_open/validation-00000-of-00001.parquet",
+    ("question", "answer"),
+    others=("NQ-open.dev", "nq_open"),
+)
+_PROMPT = "Answer the question with a few words and nothing else.\n\nQuestion: {question}?"
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_LEAD = re.compile(r"^(?:(?:final |short )?answer\s*:|a\s*:|.*?\banswer is:?)\s*", re.IGNORECASE)
+
+
+def make(settings: SuiteSettings) -> tuple[Question, ...]:
+    """Return the questions; they are the same whatever the seed."""
+    questions = []
+    for number, row in enumerate(DATA.rows(settings.data)):
+        given = row["answer"]
+        answers = [given] if isinstance(given, str) else [str(one) for one in given]
+        asked = str(row["question"]).strip().rstrip("?")
+        questions.append(
+            Question(
+                id=f"nq-{number:04d}",
+                domain="nq",
+                category="nq",
+                prompt=_PROMPT.format(question=asked),
+                gold=answers[0],
+                spec=answers,
+                max_new_tokens=MAX_NEW_TOKENS,
+            )
+        )
+    return balanced(questions, settings.limit)
+
+
+def normal(text: str) -> str:
+    """Return a text in small letters without punctuation, articles and superfluous blanks."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def f1(said: str, wanted: str) -> float:
+    """Return the harmonic mean of precision and recall of words, as often as they occur."""
+    ours, theirs = normal(said).split(), normal(wanted).split()
+    shared = sum((Counter(ours) & Counter(theirs)).values())
+    return 2 * shared / (len(ours) + len(theirs)) if shared else 0.0
+
+
+def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
+    """Return whether the first line of an answer is an acceptable one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return Verdict(False, "empty answer", {"f1": 0.0})
+    said = _LEAD.sub("", lines[0], count=1) or lines[min(1, len(lines) - 1)]
+    # The whole line, or its first sentence: "Paris. It is the capital."
+    forms = {normal(said), normal(re.split(r"[.;](?:\s|$)", said, maxsplit=1)[0])} - {""}
+    wanted = {normal(one) for one in question.spec} - {""}
+    best = max((f1(said, one) for one in question.spec), default=0.0)
+    is_correct = bool(forms & wanted)
+    return Verdict(is_correct, "" if is_correct else f"said {said[:60]!r}", {"f1": best})
+
+
+def summary(tallies: Tally, facts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean F1."""
+    found = [fact["f1"] for fact in facts if "f1" in fact]
+    return {"F1": sum(found) / len(found)} if found else {}
+
+
+SUITE = Suite("nq", 1, "Natural Questions", make, judge, summary=summary, absent=DATA.absent)

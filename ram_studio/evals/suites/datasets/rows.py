@@ -1,0 +1,175 @@
+"""The rows of a published data set: from a folder of the user's, the Hub's cache, or the Hub.
+
+JSON lines, JSON and Parquet are read, with the columns as published. Parquet needs pyarrow, an
+extra. On the Hub a data set is named with its revision, so that everyone is asked the same
+questions.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ram_studio.errors import EvaluationError, HubError, RamStudioError
+
+Row = dict[str, Any]
+SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Where a suite's rows are.
+
+    suite: its name, which a file in a folder has as well; others: further names without suffix, as
+    its publishers give them. repository, revision, file: on the Hub. columns: that every row has;
+    of names parted by "|" one is enough. flatten: a JSON file of another form -> rows.
+    """
+
+    suite: str
+    repository: str
+    revision: str
+    file: str
+    columns: tuple[str, ...]
+    others: tuple[str, ...] = ()
+    flatten: Callable[[Any], list[Row]] | None = None
+
+    def rows(self, folder: str | Path | None) -> tuple[Row, ...]:
+        """Return all rows.
+
+        Args:
+            folder: where the file is looked for, and nowhere else; None: the Hub's cache, the Hub.
+
+        Raises: EvaluationError saying which file with which columns belongs where, or what is wrong
+            with the one that was found.
+        """
+        path = self._in_folder(Path(folder)) if folder is not None else self._from_hub()
+        state = path.stat()
+        return _read(path, (state.st_mtime_ns, state.st_size), self)
+
+    def absent(self, folder: str | Path | None) -> str:
+        """Return why the rows are not on this machine, "" where they are; asks no network."""
+        try:
+            if folder is not None:
+                self._in_folder(Path(folder))
+            else:
+                self._downloaded(is_local=True)
+        except (RamStudioError, OSError):
+            return f"its questions are not on this machine. {self._wanted()}"
+        return ""
+
+    def _wanted(self) -> str:
+        shown = ", ".join(column.replace("|", " or ") for column in self.columns)
+        return (
+            f"Put {self.suite}.jsonl (or .json, .parquet) with the columns {shown} into a folder "
+            f"and give it with --data FOLDER; it is {self.repository} on the Hub, {self.file}."
+        )
+
+    def _in_folder(self, folder: Path) -> Path:
+        if not folder.is_dir():
+            raise EvaluationError(f"{folder} is no folder. {self._wanted()}")
+        names = [f"{name}{suffix}" for name in (self.suite, *self.others) for suffix in SUFFIXES]
+        for name in (*names, self.file, f"{self.repository.partition('/')[2]}/{self.file}"):
+            if (folder / name).is_file():
+                return folder / name
+        held = ", ".join(sorted(os.listdir(folder))[:8]) or "nothing"
+        raise EvaluationError(
+            f"Suite {self.suite} has no questions in {folder}, which holds {held}. {self._wanted()}"
+        )
+
+    def _from_hub(self) -> Path:
+        try:
+            return self._downloaded(is_local=True)
+        except (HubError, OSError):
+            pass
+        try:
+            return self._downloaded(is_local=False)
+        except HubError as error:
+            raise EvaluationError(
+                f"Suite {self.suite} has no questions here: {error} {self._wanted()}"
+            ) from error
+
+    def _downloaded(self, *, is_local: bool) -> Path:
+        """Return the file in the Hub's cache; is_local: as it is there, without the network."""
+        import huggingface_hub
+
+        from ram_studio.checkpoints.hub import rights
+        from ram_studio.checkpoints.hub.errors import hub_errors
+        from ram_studio.checkpoints.hub.inspect import cache_folder, site_address
+        from ram_studio.checkpoints.hub.transfer import LIBRARY
+
+        with hub_errors(self.repository, self.revision, name=None, site=site_address()):
+            return Path(
+                huggingface_hub.hf_hub_download(
+                    self.repository,
+                    self.file,
+                    repo_type="dataset",
+                    revision=self.revision,
+                    cache_dir=cache_folder(),
+                    endpoint=site_address(),
+                    token=rights.token_for(None),
+                    local_files_only=is_local,
+                    **LIBRARY,
+                )
+            )
+
+
+@lru_cache(maxsize=16)
+def _read(path: Path, state: tuple[int, int], wanted: DataSet) -> tuple[Row, ...]:
+    """Return a file's rows; state: its time and size, so that a changed file is read again."""
+    try:
+        rows = _parsed(path, wanted)
+    except (OSError, EOFError, ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise EvaluationError(f"{path} cannot be read: {reason}. {wanted._wanted()}") from error
+    if not rows:
+        raise EvaluationError(f"{path} holds no row. {wanted._wanted()}")
+    for number, row in enumerate(rows, start=1):
+        lacking = [c for c in wanted.columns if not row.keys() & set(c.split("|"))]
+        if lacking:
+            raise EvaluationError(
+                f"{path}, row {number}: column {lacking[0].replace('|', ' or ')} is missing; it "
+                f"has {', '.join(row) or 'none'}. {wanted._wanted()}"
+            )
+    return tuple(rows)
+
+
+def _parsed(path: Path, wanted: DataSet) -> list[Row]:
+    if path.suffix == ".parquet":
+        return _parquet(path)
+    data = path.read_bytes()
+    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+    if path.suffix != ".json":
+        rows: Any = [
+            _line(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()
+        ]
+    else:
+        rows = json.loads(text)
+        if wanted.flatten is not None and isinstance(rows, dict):
+            rows = wanted.flatten(rows)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("expected a list of objects")
+    return rows
+
+
+def _line(number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"line {number} is no JSON: {error}") from error
+
+
+def _parquet(path: Path) -> list[Row]:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise EvaluationError(
+            f"{path} is a Parquet file, which pyarrow reads: pip install 'ram-studio[datasets]' "
+            "(or pyarrow), or convert it to JSON lines."
+        ) from error
+    return list(pyarrow.parquet.read_table(path).to_pylist())

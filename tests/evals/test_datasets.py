@@ -1,0 +1,349 @@
+"""Benchmarks that are data sets: from tiny files in the form of the published ones."""
+
+import json
+
+import huggingface_hub
+import pytest
+from loopback_endpoint import serve
+from loopback_hub import Repository, serving
+from typer.testing import CliRunner
+
+from ram_studio.cli.main import commands
+from ram_studio.errors import EvaluationError
+from ram_studio.evals import EndpointEngine, evaluate
+from ram_studio.evals.report.breakdown import breakdown
+from ram_studio.evals.suites import ALL_SUITES, SuiteSettings, datasets
+from ram_studio.evals.suites.datasets import ifeval_checks, math500
+from ram_studio.evals.suites.datasets.math_answers import same
+
+HOTPOT = [
+    {
+        "_id": f"h{n}",
+        "question": f"Who met number {n}?",
+        "answer": f"Person {n}",
+        "context": [
+            [f"Title {n}", [f"Person {n} met ", f"number {n}."]],
+            [f"Other {n}", ["Nothing here. " * 9]],
+        ],
+        "supporting_facts": [[f"Title {n}", 0]],
+    }
+    for n in range(6)
+]
+SQUAD = {
+    "version": "v2.0",
+    "data": [
+        {
+            "title": "Rivers",
+            "paragraphs": [
+                {
+                    "context": f"River {n} is {n}0 miles long. It ends in a lake.",
+                    "qas": [
+                        {
+                            "id": f"s{n}",
+                            "question": f"How long is river {n}?",
+                            "answers": [{"text": f"{n}0 miles", "answer_start": 11}],
+                            "is_impossible": False,
+                        },
+                        {"id": f"x{n}", "question": "Why?", "answers": [], "is_impossible": True},
+                    ],
+                }
+                for n in range(1, 7)
+            ],
+        }
+    ],
+}
+EMPTY = dict.fromkeys(("num_words", "relation", "keywords", "end_phrase"))
+ROWS = {
+    "mbpp": [
+        {
+            "task_id": 11,
+            "text": "Write a function to double a number.",
+            "code": "def twice(n):\n    return 2 * n",
+            "test_list": ["assert twice(2) == 4", "assert twice(0) == ZERO"],
+            "test_setup_code": "ZERO = 0",
+            "challenge_test_list": [],
+        },
+        # Its tests use a class that the answer defines.
+        {
+            "task_id": 12,
+            "text": "Write a class Pair and a function that adds its parts.",
+            "code": "class Pair:\n    def __init__(self, a, b):\n        self.a, self.b = a, b\n\n"
+            "def add(p):\n    return p.a + p.b",
+            "test_list": ["assert add(Pair(1, 2)) == 3"],
+            "test_setup_code": "",
+            "challenge_test_list": [],
+        },
+        {"task_id": 600, "text": "Of the train split.", "code": "", "test_list": ["assert 1"]},
+    ],
+    "gsm8k": [
+        {"question": f"What are {n} thousand?", "answer": f"It is {n}*1000.\n#### {n},000"}
+        for n in range(1, 6)
+    ],
+    "math500": [
+        {
+            "problem": "What is half of one?",
+            "solution": "...",
+            "answer": "\\frac{1}{2}",
+            "subject": "Algebra",
+            "level": 1,
+            "unique_id": "test/algebra/1.json",
+        },
+        {"problem": "Where is it?", "answer": "(3, \\pi)", "subject": "Geometry", "level": 2},
+    ],
+    "ifeval": [
+        {
+            "key": 1,
+            "prompt": "Write two words and end with 'Bye now.'",
+            "instruction_id_list": [
+                "length_constraints:number_words",
+                "startend:end_checker",
+            ],
+            "kwargs": [
+                {**EMPTY, "num_words": 4, "relation": "at least"},
+                {**EMPTY, "end_phrase": "Bye now."},
+            ],
+        },
+        {
+            "key": 2,
+            "prompt": "Name the river Elbe in bold.",
+            "instruction_id_list": ["keywords:existence"],
+            "kwargs": [{**EMPTY, "keywords": ["Elbe"]}],
+        },
+    ],
+    "nq": [
+        {"question": "who wrote the raven", "answer": ["Edgar Allan Poe", "Poe"]},
+        {"question": "when was it written", "answer": ["1845"]},
+    ],
+    "ruler-hotpotqa": HOTPOT,
+    "ruler-squad": SQUAD,
+}
+# What the canonical answer is where it is not the gold itself.
+SAID = {
+    "gsm8k": lambda q: f"So it is.\n#### {q.gold}",
+    "math500": lambda q: f"It is $\\boxed{{{q.gold}}}$.",
+    "ifeval": lambda q: "The Elbe it is. Bye now.",
+    "mbpp": lambda q: f"Here:\n```python\n{q.gold}\n```",
+    "nq": lambda q: f"The {q.gold}.",
+}
+NAMES = [suite.name for suite in datasets.SUITES]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, rows in ROWS.items():
+        if isinstance(rows, list):
+            text = "\n".join(json.dumps(row) for row in rows)
+            (tmp_path / f"{name}.jsonl").write_text(text)
+    (tmp_path / "dev-v2.0.json").write_text(json.dumps(SQUAD))
+    return tmp_path
+
+
+def questions(name, folder, **settings):
+    settings = {"lengths": (400,), **settings}
+    return ALL_SUITES[name].make(
+        SuiteSettings(lambda text: len(text) // 4, data=folder, **settings)
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_canonical_answers_score_1_and_nonsense_is_not_above_the_floor(name, folder):
+    known = {q.prompt: SAID.get(name, lambda q: q.gold)(q) for q in questions(name, folder)}
+    assert len(known) == {"mbpp": 2, "gsm8k": 5, "ruler-hotpotqa": 6, "ruler-squad": 6}.get(name, 2)
+    scores = {}
+    for kind, say in (
+        ("right", lambda body: known[body["messages"][0]["content"]]),
+        ("empty", lambda body: ""),
+        ("gibberish", lambda body: "of the and which river all. 7"),
+    ):
+        with serve(say) as server:
+            models = {"m": EndpointEngine(server.url)}
+            report = evaluate(models, name, data=folder, lengths=(400,))
+        scores[kind] = report.models["m"].average
+        floor = report.floors[name]
+    assert scores["right"] == 1.0
+    assert scores["empty"] == 0.0 <= floor
+    assert scores["gibberish"] <= floor < 1.0
+
+
+@pytest.mark.parametrize(("name", "text", "is_right"), [
+    ("gsm8k", "#### 1,000", True),
+    ("gsm8k", "1000 it is", True),
+    ("gsm8k", "#### 1001\n#### 1000", False),
+    ("nq", "edgar allan poe. He was a poet.", True),
+    ("nq", "The answer is Poe", True),
+    ("nq", "Not Edgar Allan Poe", False),
+    ("math500", "\\boxed{1} no, \\boxed{\\dfrac12}", True),
+    ("math500", "The answer is 0.5.", True),
+    ("math500", "0.5", False),
+    ("mbpp", "def twice(n):\n    return n + n", True),
+    ("mbpp", "def twice(n):\n    raise SystemExit", False),
+    ("mbpp", "import os\ndef twice(n):\n    return n\nos._exit(0)", False),
+    ("ifeval", "One two three. Bye now.", True),
+    ("ifeval", "Sure:\nOne two three. Bye now.\nAnything else?", False),
+    ("ruler-squad", "it is 10 MILES", None),
+])  # fmt: skip
+def test_answers_are_judged_by_the_published_rules(name, text, is_right, folder):
+    question = questions(name, folder)[0]
+    if is_right is None:
+        is_right = "10 miles" in question.spec
+    assert ALL_SUITES[name].judge(question, text, "auto").is_correct is is_right
+
+
+def test_further_figures_are_told_as_their_publishers_do(folder):
+    replies = iter(["Sure:\nOne two three. Bye now.\nMore?", "Elbe", "Allan Poe", "1845"])
+    with serve(lambda body: next(replies)) as server:
+        engine = EndpointEngine(server.url, parallel=1)
+        report = evaluate({"m": engine}, "ifeval,nq", data=folder)
+    figures = breakdown(report)["m"]["summary"]
+    assert figures["nq"] == {"F1": (0.8 + 1) / 2}
+    # Loosely, first and last lines do not count.
+    assert figures["ifeval"] == {
+        "prompt level, strict": 0.5,
+        "prompt level, loose": 1.0,
+        "instruction level, strict": 2 / 3,
+        "instruction level, loose": 1.0,
+    }
+
+
+def test_a_text_is_made_of_documents_to_the_length(folder):
+    short = questions("ruler-hotpotqa", folder, lengths=(220,), limit=2)
+    long = questions("ruler-hotpotqa", folder, lengths=(330,), limit=2)
+    assert questions("ruler-hotpotqa", folder, lengths=(220,), limit=2, seed=9) == short
+    for question in (*short, *long):
+        text, asked = question.reading
+        assert text in question.prompt
+        assert question.gold in text
+        assert question.gold not in asked
+    counts = [[q.reading[0].count("Document ") for q in asked] for asked in (short, long)]
+    assert max(counts[0]) < min(counts[1]) <= 12
+    with pytest.raises(EvaluationError, match="20 tokens is too short"):
+        questions("ruler-squad", folder, lengths=(20,))
+    # The Hub's form of the same rows.
+    flat = [{**row, "id": row["_id"], "context": {
+        "title": [title for title, _ in row["context"]],
+        "sentences": [sentences for _, sentences in row["context"]],
+    }} for row in HOTPOT]  # fmt: skip
+    (folder / "ruler-hotpotqa.jsonl").write_text("\n".join(map(json.dumps, flat)))
+    assert questions("ruler-hotpotqa", folder, lengths=(220,), limit=2) == short
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    (None, "holds nothing. Put gsm8k.jsonl .*columns question, answer.*--data FOLDER"),
+    ('{"question": "q"}', "row 1: column answer is missing; it has question"),
+    ('{"question": "q", "answer": "5"}', 'row 1: the answer has no "#### <number>"'),
+    ("{", "line 1 is no JSON"),
+    ("[1]", "expected a list of objects"),
+    ("", "holds no row"),
+])  # fmt: skip
+def test_it_is_said_what_is_missing_before_anything_is_asked(content, said, tmp_path):
+    if content is not None:
+        (tmp_path / "gsm8k.jsonl").write_text(content)
+    with serve(lambda body: "5") as server:
+        models = {"m": EndpointEngine(server.url)}
+        with pytest.raises(EvaluationError, match=said):
+            evaluate(models, "math,gsm8k", data=tmp_path)
+    assert not server.requests
+
+
+def test_the_hub_is_asked_for_the_pinned_revision_once(tmp_path, monkeypatch):
+    data = math500.DATA
+    content = "\n".join(json.dumps(row) for row in ROWS["math500"]).encode()
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    with serving() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        with pytest.raises(EvaluationError, match=r"no questions here: .*Put math500\.jsonl"):
+            questions("math500", None)
+    listed = CliRunner().invoke(commands, ["suites", "--json"])
+    (row,) = (r for r in json.loads(listed.stdout)["suites"] if r["name"] == "math500")
+    assert "not on this machine" in row["absent"]
+    with serving() as hub:
+        commits = {"f" * 40: {}, data.revision: {data.file: content}}
+        hub.repositories[f"datasets/{data.repository}"] = Repository(commits, {"main": "f" * 40})
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        assert len(questions("math500", None)) == 2
+    huggingface_hub.close_session()
+    # The Hub has gone: what is in the cache is there.
+    assert len(questions("math500", None)) == 2
+    assert not ALL_SUITES["math500"].absent(None)
+
+
+@pytest.mark.parametrize(("said", "wanted"), [
+    (r"\dfrac{1}{2}", "0.5"), (r"\frac12", "1/2"), ("1,000", "1000"), (r"10\text{ cm}", "10"),
+    (r"\left( 3, \frac{\pi}{2} \right)", r"(3,\pi/2)"), (r"2\sqrt{3}", r"\sqrt{12}"),
+    (r"90^\circ", "90"), (r"\text{Evelyn}", "evelyn"), ("x=5", "5"), ("x^2+2x+1", "(x+1)^2"),
+    (r"(-\infty,3]", r"(-\infty, 3]"), ("3, 5", "5,3"), (r"\{1,2\}", "2,1"), (r"50\%", "50"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ \frac{4}{2} \end{pmatrix}"),
+    ("C", r"\text{(C)}"), (r"\$18.90", "18.9"), (r"\sqrt[3]{8}", "2"), ("3+4i", "4i+3"),
+    (r"2\frac{1}{3}", r"\frac73"), ("5!", "120"), (r"[2,5)\cup(5,8]", r"(5,8]\cup[2,5)"),
+    ("12 square units", "12"), (r"\frac{3}{2}\pi", r"\frac{3\pi}{2}"), ("f(x)=x+1", "x+1"),
+])  # fmt: skip
+def test_equal_answers_of_mathematics_are_the_same(said, wanted):
+    assert same(said, wanted)
+    assert same(wanted, said)
+
+
+@pytest.mark.parametrize(("said", "wanted"), [
+    ("1/3", "0.333"), ("(3,5)", "(5,3)"), ("[3,5)", "(3,5)"), ("", "3"), ("5", "-5"), ("A", "B"),
+    ("1000000000001", "1000000000000"), ("x+1", "x+2"), ("9^{9^{9^9}}", "3"), ("x=2", "y"),
+    (r"\frac{1}{0}", "1"), ("52", "52_8"), ("(" * 399, "3"), ("{" * 390, "{" * 389 + "1"),
+    ("__import__('os')", "1"), ("3,5", "3,5,7"), ("e", "2.718281"), ("171!", "5"),
+])  # fmt: skip
+def test_other_answers_are_not_and_none_takes_long(said, wanted):
+    assert not same(said, wanted)
+    assert not same(wanted, said)
+
+
+# An instruction with its settings, an answer that follows it and one that does not.
+INSTRUCTIONS = [
+    ("keywords:frequency", {"keyword": "a b", "frequency": 2, "relation": "at least"},
+     "A b a b", "a b"),
+    ("keywords:forbidden_words", {"forbidden_words": ["sea"]}, "seaside", "the Sea."),
+    ("keywords:letter_frequency", {"letter": "z", "let_frequency": 2, "let_relation": "less than"},
+     "Zoo", "zzz"),
+    ("length_constraints:number_sentences", {"num_sentences": 2, "relation": "less than"},
+     "One.", "One. Two."),
+    ("length_constraints:number_paragraphs", {"num_paragraphs": 2}, "a\n***\nb", "a\n\nb"),
+    ("length_constraints:number_words", {"num_words": 4, "relation": "at least"},
+     "it's well-known", "it is so"),
+    ("length_constraints:nth_paragraph_first_word",
+     {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "so"}, "a\n\nSo, b", "so\n\nb"),
+    ("detectable_content:number_placeholders", {"num_placeholders": 1}, "[name]", "name"),
+    ("detectable_content:postscript", {"postscript_marker": "P.S."}, "x\nP. S. y", "x PS y"),
+    ("detectable_format:number_bullet_lists", {"num_bullets": 2}, "* a\n- b", "* a\n** b"),
+    ("detectable_format:constrained_response", {}, "My answer is yes.", "yes"),
+    ("detectable_format:number_highlighted_sections", {"num_highlights": 1}, "*a*", "**"),
+    ("detectable_format:multiple_sections", {"section_spliter": "SECTION", "num_sections": 2},
+     "SECTION 1\na\nSECTION 2\nb", "SECTION 1\na"),
+    ("detectable_format:json_format", {}, '```json\n{"a": 1}\n```', "{a}"),
+    ("detectable_format:title", {}, "<<T>>\nx", "<T>"),
+    ("combination:two_responses", {}, "a\n******\nb", "a\n******\na"),
+    ("combination:repeat_prompt", {"prompt_to_repeat": "Say it. "}, "say it. No.", "No."),
+    ("startend:quotation", {}, '"a"', '"a'),
+    ("change_case:capital_word_frequency", {"capital_frequency": 2, "capital_relation": "at least"},
+     "A BIG house", "A big house"),
+    ("punctuation:no_comma", {}, "a b", "a, b"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "settings", "good", "bad"), INSTRUCTIONS)
+def test_instructions_are_checked_by_their_authors_rules(name, settings, good, bad):
+    assert ifeval_checks.followed(good, name, settings)[0]
+    assert ifeval_checks.followed(bad, name, settings) == (False, False)
+    assert ifeval_checks.followed(" \n", name, settings)[0] is False
+
+
+def test_languages_need_langdetect_and_it_is_said_so(folder, monkeypatch):
+    row = {**ROWS["ifeval"][0], "instruction_id_list": ["language:response_language"],
+           "kwargs": [{"language": "de"}]}  # fmt: skip
+    (folder / "ifeval.jsonl").write_text(json.dumps(row))
+    monkeypatch.setattr(ifeval_checks, "find_spec", lambda name: None)
+    with pytest.raises(EvaluationError, match=r"response_language.*ram-studio\[ifeval\]"):
+        questions("ifeval", folder)
+
+
+def test_parquet_is_read_with_pyarrow_or_it_is_said_so(tmp_path, monkeypatch):
+    (tmp_path / "gsm8k.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(EvaluationError, match=r"ram-studio\[datasets\]"):
+        questions("gsm8k", tmp_path)
