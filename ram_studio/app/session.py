@@ -35,6 +35,7 @@ class Loaded:
     read_rate: bytes a second that the analysis read; None when it was not run here.
     is_sketch_only: a sketch was opened; where the models are is not known, or not here.
     cautions: what to know before merging them, in sentences; the more serious first.
+    remote_bytes: of models that were read on the Hub and are not here; a merge reads them again.
     """
 
     title: str
@@ -46,6 +47,7 @@ class Loaded:
     read_rate: float | None = None
     is_sketch_only: bool = False
     cautions: tuple[str, ...] = ()
+    remote_bytes: int = 0
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -138,7 +138,7 @@ def ask_all(
         tell(replace(said, state="loading"))
         folders = {name: model.path}
         try:
-            checkpoint = open_model(model.path, name, cancel)
+            checkpoint = open_model(model.path, name, cancel, lambda event: None)
             folders[name] = str(checkpoint.folder)
             with workspace.engines.lent(checkpoint) as engine:
                 said = ask(

@@ -24,10 +24,12 @@ from ram_studio.app.jobs import (
     stop_button,
     watch,
 )
+from ram_studio.app.load.view import progress_html as pass_html
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
 from ram_studio.app.shared import Asking, Shared
 from ram_studio.app.templates import callout, empty_state, failure, render, step_head
+from ram_studio.checkpoints.read.checkpoint import DownloadProgress
 from ram_studio.errors import RamStudioError
 from ram_studio.evals import EvalReport
 
@@ -254,7 +256,9 @@ class CheckPanel:
 
             return work.score_work(chosen, plan, session, self.shared.workspace, also)
 
-        def tell(event: Scoring | None) -> Updates:
+        def tell(event: Scoring | DownloadProgress | None) -> Updates:
+            if isinstance(event, DownloadProgress):
+                return {self.controls.status: pass_html(event, "")}
             return {self.controls.status: progress_html(event)}
 
         def explain(error: RamStudioError, job: Job[EvalReport]) -> str:

@@ -15,11 +15,13 @@ from ram_studio.app.check.answers import open_answers
 from ram_studio.app.check.lent_gpu import LentGpuEngine
 from ram_studio.app.check.progress_grid import Cell, Scoring
 from ram_studio.app.jobs import Report, Work, costing
+from ram_studio.app.load.opened import open_loaded
 from ram_studio.app.public.lanes import Effort
 from ram_studio.app.public.machine import lends_gpus
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Workspace
+from ram_studio.checkpoints.read.checkpoint import DownloadProgress
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import EvaluationError, RamStudioError, SettingsError
 from ram_studio.evals import EvalReport, evaluate
@@ -101,7 +103,7 @@ def misfits_of(session: Session, settings: Settings) -> dict[str, str]:
     if session.loaded is None or session.loaded.is_sketch_only:
         return {}
     try:
-        folder = open_model(session.loaded.base, BASE, CancelToken()).folder
+        folder = open_loaded(session.loaded).base.folder  # headers and small files are enough
     except RamStudioError:
         return {}
     return misfits(folder, GENERAL, offered_lengths(settings)[0])
@@ -198,7 +200,7 @@ def score_models(
     settings = workspace.settings
     folders, nbytes = {}, 0
     for name, model in models.items():
-        checkpoint = open_model(model.path, name, cancel)
+        checkpoint = open_model(model.path, name, cancel, report)
         folders[name] = str(checkpoint.folder)
         nbytes = max(nbytes, checkpoint.nbytes)
     watch = _Watch(list(models), report)
@@ -247,8 +249,8 @@ def score_work(
     """
 
     def score(report: Report, cancel: CancelToken) -> EvalReport:
-        def tell(event: Scoring) -> None:
-            if also is not None:
+        def tell(event: Scoring | DownloadProgress) -> None:
+            if also is not None and isinstance(event, Scoring):
                 also(event)
             report(event)
 
@@ -270,15 +272,18 @@ def time_limit(settings: Settings, cancel: CancelToken) -> Callable[[], bool]:
     return lambda: cancel.is_cancelled or time.monotonic() > end
 
 
-def open_model(path: str, name: str, cancel: CancelToken) -> Any:
+def open_model(
+    path: str, name: str, cancel: CancelToken, report: Callable[[DownloadProgress], None]
+) -> Any:
     """Return a model's opened checkpoint, which knows its folder, size and fingerprint.
+
+    One on the Hub that is not in the cache is downloaded first; report: told how far that is.
 
     Raises: EvaluationError for an adapter or a delta; CheckpointError, HubError.
     """
-    # A Hub id was downloaded by the analysis: this finds it in the cache.
     from ram_studio.checkpoints.hub.open import open_checkpoint, why_no_model
 
-    opened = open_checkpoint(path, name=name, cancel=cancel)
+    opened = open_checkpoint(path, name=name, on_progress=report, cancel=cancel)
     if (why := why_no_model(opened)) is not None:
         raise EvaluationError(f"{name} {why}")
     return opened

@@ -8,6 +8,7 @@ from pathlib import Path
 from ram_studio.app.jobs import NEED_MODELS
 from ram_studio.app.session import Loaded
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
+from ram_studio.checkpoints.hub import rights
 from ram_studio.engine.analyse import load
 from ram_studio.errors import SettingsError
 
@@ -21,14 +22,16 @@ def open_loaded(loaded: Loaded) -> CompatibilityReport:
         raise SettingsError(NEED_MODELS)
     folders = (loaded.base, *loaded.agents.values())
     states = tuple(state for folder in folders for state in _states(folder))
-    return _open(
-        loaded.base, tuple(loaded.agents.items()), tuple(sorted(loaded.options.items())), states
-    )
+    options = tuple(sorted(loaded.options.items()))
+    # What is read from the Hub is read with the rights of whoever opened it.
+    return _open(loaded.base, tuple(loaded.agents.items()), options, states, rights.token_for(None))
 
 
 @lru_cache(maxsize=8)
-def _open(base: str, agents: tuple, options: tuple, states: tuple) -> CompatibilityReport:
-    return load(base, dict(agents), **dict(options))
+def _open(
+    base: str, agents: tuple, options: tuple, states: tuple, token: str | bool | None
+) -> CompatibilityReport:
+    return load(base, dict(agents), **dict(options), stream=True)
 
 
 def _states(folder: str) -> list[tuple[str, int, int]]:

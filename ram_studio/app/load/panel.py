@@ -89,6 +89,7 @@ class Panel:
     rows: list[Row]
     add: gr.Button
     options: dict[str, gr.Radio]
+    download: gr.Checkbox
     fit: gr.Button
     job: JobControls
     shown: gr.State
@@ -167,6 +168,11 @@ def _build_form(shared: Shared) -> dict[str, Any]:
                 work.CHOICES.items(), _ANSWERS, strict=True
             )
         }
+    download = gr.Checkbox(
+        label="Download models of Hub ids too, instead of reading them there",
+        value=False,
+        elem_id="download-models",
+    )
     with gr.Row(elem_classes="actions"):
         fit = gr.Button("Check that they fit", elem_id="check-fit")
         analyze = gr.Button("Analyze", variant="primary", elem_id="analyze")
@@ -178,6 +184,7 @@ def _build_form(shared: Shared) -> dict[str, Any]:
         "rows": rows,
         "add": add,
         "options": options,
+        "download": download,
         "fit": fit,
         "job": job,
         "shown": gr.State(_FIRST_ROWS),
@@ -352,8 +359,9 @@ def _wire_own(panel: Panel, shared: Shared, filled: Any) -> None:
     def analyze(data: dict[Any, Any], session: Session) -> Iterator[Updates]:
         def prepare() -> Work[work.Analysis]:
             sources, options = panel.read(data, shared)
+            download = bool(data[panel.download])
             return lambda report, cancel: work.analyze(
-                sources, options, shared.settings, report, cancel
+                sources, options, shared.settings, report, cancel, download=download
             )
 
         def finish(analysis: work.Analysis) -> Updates:
@@ -372,6 +380,7 @@ def _wire_own(panel: Panel, shared: Shared, filled: Any) -> None:
         )
 
     outputs = [target, *shared.loaded.components]
-    connect(panel.job, shared.workspace, analyze, panel.form, outputs).then(
+    form = {*panel.form, panel.download}
+    connect(panel.job, shared.workspace, analyze, form, outputs).then(
         fn=None, inputs=target, js="(step) => { window.RAM.open(step); }"
     )

@@ -88,6 +88,7 @@ def fit_html(fit: CompatibilityReport, sketch: Sketch | None = None, *, is_publi
         kinds=[tensor.kind for tensor in fit.tensors],
         tied=[tensor.name for tensor in fit.tensors if tensor.tied_to is not None],
         missing=sum(model.nbytes for model in models if not model.is_local),
+        counted=sketch is not None,
         free=shutil.disk_usage(fit.base.folder if fit.base.folder.exists() else "/").free,
         stored=storage_html(stored),
         sampled=sampled,

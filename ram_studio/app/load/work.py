@@ -1,4 +1,7 @@
-"""The work behind Load: fit check from headers, then the counting pass."""
+"""The work behind Load: fit check from headers, then the counting pass.
+
+Models on the Hub are read there by byte ranges and not stored, unless their download is asked for.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,9 @@ class Analysis(NamedTuple):
         """Return what a session keeps of it."""
         base, agents = self.sources
         plain = Loaded(title, None, base, agents, self.sketch, self.options, self.read_rate)
-        return replace(plain, cautions=cautions_of(self.fit, self.sketch))
+        remote = sum(c.nbytes for c in self.fit.checkpoints if not c.is_local)
+        cautions = cautions_of(self.fit, self.sketch)
+        return replace(plain, cautions=cautions, remote_bytes=remote)
 
 
 def cautions_of(fit: CompatibilityReport, sketch: Sketch) -> tuple[str, ...]:
@@ -84,7 +89,7 @@ def inspect(
             # huggingface_hub is only imported by those who use a Hub id.
             from ram_studio.checkpoints.hub.inspect import inspect_source
 
-            checkpoints[name] = inspect_source(source, name=name)
+            checkpoints[name] = inspect_source(source, name=name, stream=True)
         nbytes = checkpoints[name].nbytes
         if settings.is_public and nbytes > settings.max_download_bytes:
             raise HubError(
@@ -129,14 +134,16 @@ def analyze(
     settings: Settings,
     report: Report,
     cancel: CancelToken,
+    *,
+    download: bool = False,
 ) -> Analysis:
-    """Check the fit, download what is missing, count: the whole Load step.
+    """Check the fit and count: the whole Load step.
 
-    report: takes DownloadProgress and Progress events.
+    report: takes DownloadProgress and Progress events; download: also keep the models of Hub ids.
     """
     fit = inspect(sources, options, settings)
     cancel.raise_if_cancelled()
-    if not fit.is_local:
+    if download and not fit.is_local:
         opened = {
             name: open_checkpoint(
                 source,

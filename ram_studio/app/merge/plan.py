@@ -29,6 +29,7 @@ class Plan:
     """A merge before it runs.
 
     needed, free: bytes of disk. seconds: None where reading and writing are not what takes them.
+    remote: bytes read from the Hub, not stored.
     caution: what rounding may take, "" for nothing.
     """
 
@@ -38,6 +39,7 @@ class Plan:
     free: int
     seconds: float | None
     caution: str
+    remote: int = 0
 
 
 def plan_merge(loaded: Loaded, form: MergeForm, folder: Path) -> Plan:
@@ -48,7 +50,8 @@ def plan_merge(loaded: Loaded, form: MergeForm, folder: Path) -> Plan:
         folder = folder.parent
     seconds = None if form.method in SLOW else _seconds(loaded, needed)
     caution = rounding_caution(loaded, form, dtype)
-    return Plan(form.method, dtype, needed, shutil.disk_usage(folder).free, seconds, caution)
+    free = shutil.disk_usage(folder).free
+    return Plan(form.method, dtype, needed, free, seconds, caution, loaded.remote_bytes)
 
 
 def _seconds(loaded: Loaded, written: float) -> float:

@@ -98,6 +98,7 @@ def merge_work(
             recipe,
             out,
             sketch=loaded.sketch,
+            stream=True,
             names={source: public_name(source, settings) for source in loaded.sources},
             device=device,
             on_progress=report,

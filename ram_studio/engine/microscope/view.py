@@ -237,7 +237,7 @@ def look(
     """Return the elements in ``spans`` and what the merge of each recipe stores there.
 
     Args:
-        report: of local checkpoints; tensor: one of its merged tensors; spans: inside the tensor.
+        report: of readable checkpoints; tensor: one of its merged tensors; spans: inside of it.
         recipes: by the label they are shown under; their agents are the report's.
         epsilon: by which ``changed`` is told (methods have their own).
         sketch: of these files, for what methods need to know of the whole model.
@@ -253,7 +253,7 @@ def look(
     lenses = {label: Lens(report, tensor, recipe, sketch) for label, recipe in recipes.items()}
     ready = {label: lens for label, lens in lenses.items() if lens.reason is None}
     read = 0
-    with Sources(*report.checkpoints) as sources:
+    with Sources(*report.checkpoints, read_ahead=False) as sources:
         reader = BlockReader(sources, size)
         done = 0
         for piece in pieces:

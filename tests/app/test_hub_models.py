@@ -1,0 +1,90 @@
+"""Models on the Hub in the app: read there by byte ranges, not stored, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import huggingface_hub
+import numpy as np
+import pytest
+from loopback_hub import LoopbackHub, serving
+
+from ram_studio.algorithm.ladder import DEFAULT_INDEX
+from ram_studio.app.check.work import misfits_of
+from ram_studio.app.load import work as load_work
+from ram_studio.app.load.examples import load_example
+from ram_studio.app.load.opened import open_loaded
+from ram_studio.app.load.sources import Sources
+from ram_studio.app.load.view import fit_html
+from ram_studio.app.merge.plan import plan_merge
+from ram_studio.app.merge.view import plan_html
+from ram_studio.app.merge.work import MergeForm, merge_work
+from ram_studio.app.session import Session
+from ram_studio.app.settings import Settings
+from ram_studio.checkpoints.read.checkpoint import DownloadProgress
+from ram_studio.engine.events import CancelToken
+from ram_studio.engine.microscope.view import Span, look
+from ram_studio.engine.verify import verify
+
+AGENTS = ("coding", "tool")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
+    example = load_example("independent")
+    with serving() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.address)
+        server.add("lab/base", Path(example.base))
+        for name in AGENTS:
+            server.add(f"lab/{name}", Path(example.agents[name]))
+        yield server
+    huggingface_hub.close_session()
+
+
+def stored(folder: Path) -> list[Path]:
+    return list((folder / "hf-home").rglob("*.safetensors"))
+
+
+def analyze(events: list[object], *, download: bool = False) -> load_work.Analysis:
+    sources = Sources("lab/base", {name: f"lab/{name}" for name in AGENTS})
+    return load_work.analyze(
+        sources, {}, Settings(), events.append, CancelToken(), download=download
+    )
+
+
+def test_an_analysis_stores_nothing_and_all_that_follows_reads_there_too(
+    hub: LoopbackHub, tmp_path: Path
+) -> None:
+    found = analyze([])
+    example = load_example("independent")
+    expected = example.sketch.select(AGENTS).counts
+    assert np.array_equal(found.sketch.counts.shared, expected.shared)
+    session = Session("s", tmp_path / "session", loaded=found.loaded("models"))
+    (tmp_path / "session").mkdir()
+    assert "nothing of them is stored" in fit_html(found.fit, found.sketch, is_public=False)
+    form = MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0)
+    plan = plan_merge(session.models, form, tmp_path)
+    assert plan.remote == sum(c.nbytes for c in found.fit.checkpoints) > 0
+    assert "from the Hub again" in plan_html(session.models, form, tmp_path)
+    assert misfits_of(session, Settings()), "asked of small files"
+    report = open_loaded(session.models)
+    before = len(hub.requests)
+    look(report, report.counted[0], [Span(5, 3)], {"ram+": form.recipe(session.models)})
+    sizes = [wanted for _, path, wanted in hub.requests[before:] if path.endswith("safetensors")]
+    spans = [tuple(map(int, str(span).removeprefix("bytes=").split("-"))) for span in sizes]
+    assert all(last - first < 100_000 for first, last in spans)
+    work = merge_work(form.recipe(session.models), session, Settings())
+    merged = work(lambda event: None, CancelToken())
+    verify(merged.folder)
+    assert not stored(tmp_path)
+
+
+def test_a_download_that_is_asked_for_is_done_and_told(hub: LoopbackHub, tmp_path: Path) -> None:
+    events: list[object] = []
+    found = analyze(events, download=True)
+    assert found.fit.is_local
+    assert len(stored(tmp_path)) == 3
+    assert found.loaded("x").remote_bytes == 0
+    assert any(isinstance(event, DownloadProgress) for event in events)
