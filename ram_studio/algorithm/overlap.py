@@ -66,7 +66,7 @@ class OverlapCounts:
         pick = [np.asarray(g, dtype=np.int64) for g in groups]
 
         def total(values: np.ndarray) -> np.ndarray:
-            return np.stack([values[g].sum(0) for g in pick])
+            return np.stack([values[g].sum(0) for g in pick]) if pick else values[:0]
 
         return OverlapCounts(
             total(self.numel),

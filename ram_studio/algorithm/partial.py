@@ -15,6 +15,7 @@ import numpy as np
 
 from ram_studio.algorithm import naming
 from ram_studio.algorithm.exact_sums import ExactSum, rounded
+from ram_studio.algorithm.grouping import add_stacks
 from ram_studio.algorithm.meters.kept import build_energies
 from ram_studio.algorithm.meters.relations import Relations
 from ram_studio.algorithm.meters.rounding_meter import StepCounts, add_up
@@ -140,6 +141,7 @@ def add_partial(found: Sequence[PartialSketch]) -> PartialSketch:
             rounded=counts(rounded_counts) if rounded_counts else None,
             relations=Relations(**relations) if related else None,
             steps=steps,
+            stacks=add_stacks([s.stacks for s in sketches if s.stacks is not None]),
         ),
         parts={n: p.parts[n] for n in sorted(places) for p in [found[places[n][0]]]},
         sums=sums,

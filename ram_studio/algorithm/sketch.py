@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from ram_studio.algorithm import naming, scaling
+from ram_studio.algorithm.grouping import StackCounts, experts_of, index_of, labels_of
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.algorithm.meters import relations
 from ram_studio.algorithm.meters.kept import Energies, kept_dict
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 Scope = Literal["global", "layer", "tensor"]
 SCOPES: tuple[Scope, ...] = ("global", "layer", "tensor")
-GROUPINGS = ("model", "layer", "module", "tensor")
 BASE = "base"
 
 
@@ -70,6 +70,7 @@ class Sketch:
     energies: sums of products of changes over the model, for what a merge keeps of each agent; None
         when they were not collected.
     warnings: what the compatibility check and the pass want the user to know.
+    stacks: counts of single experts in tensors that hold many; None without such tensors.
     is_profile: `relations` are per layer (in the order of ``group_labels``), not per tensor: enough
         to look at, see ``profiled``.
     """
@@ -86,6 +87,7 @@ class Sketch:
     steps: StepCounts | None = None
     energies: Energies | None = None
     warnings: tuple[str, ...] = ()
+    stacks: StackCounts | None = None
     is_profile: bool = False
 
     @property
@@ -98,25 +100,23 @@ class Sketch:
         """Elements in all counted tensors."""
         return int(self.counts.numel.sum())
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The counted tensors' names."""
+        return tuple(tensor.name for tensor in self.tensors)
+
+    @cached_property
+    def experts(self) -> StackCounts:
+        """Routers and experts with their counts; without any in a dense model."""
+        return experts_of(self.names, self.counts, self.stacks)
+
     def group_labels(self, by: str) -> tuple[str, ...]:
         """Return the labels of the groups that ``by`` makes of the tensors, in model order."""
-        if by == "model":
-            return ("model",)
-        if by == "layer":
-            return tuple(naming.sort_layers({t.layer for t in self.tensors}))
-        if by == "module":
-            return tuple(dict.fromkeys(t.module for t in self.tensors))
-        if by == "tensor":
-            return tuple(t.name for t in self.tensors)
-        raise SettingsError(f"The grouping is {by!r}; it must be one of {', '.join(GROUPINGS)}.")
+        return self.experts.labels if by == "expert" else labels_of(self.names, by)
 
     def group_index(self, by: str) -> Int[np.ndarray, " tensors"]:
         """Return, for each tensor, the index of its group among ``group_labels(by)``."""
-        position = {label: i for i, label in enumerate(self.group_labels(by))}
-        if by == "model":
-            return np.zeros(len(self.tensors), dtype=np.int64)
-        key = "name" if by == "tensor" else by
-        return np.array([position[getattr(t, key)] for t in self.tensors], dtype=np.int64)
+        return index_of(self.names, by)
 
     def groups(self, by: str) -> list[list[int]]:
         """Return the tensors (indices) of each of ``group_labels(by)``."""
@@ -125,6 +125,8 @@ class Sketch:
 
     def grouped(self, by: str, counts: OverlapCounts | None = None) -> OverlapCounts:
         """Return the counts summed over the groups of ``group_labels(by)``."""
+        if by == "expert":
+            return self.experts.counts
         return (self.counts if counts is None else counts).grouped(self.groups(by))
 
     def grouped_relations(self, by: str) -> Relations:
@@ -147,7 +149,8 @@ class Sketch:
         """Return what a look needs: counts of each tensor as they are, relations by layer."""
         if self.is_profile or self.relations is None:
             return self
-        return replace(self, relations=self.grouped_relations("layer"), is_profile=True)
+        relations = self.grouped_relations("layer")
+        return replace(self, relations=relations, stacks=None, is_profile=True)
 
     def known_relations(self) -> Relations:
         """Return ``relations``.
@@ -191,18 +194,15 @@ class Sketch:
         def only(values: Mapping[str, str]) -> dict[str, str]:
             return {k: v for k, v in values.items() if k == BASE or k in names}
 
+        parts = ("counts", "rounded", "relations", "steps", "energies", "stacks")
         return replace(
             self,
             agents=names,
-            counts=self.counts.keep_agents(keep),
             magnitudes=self.magnitudes[keep],
             fingerprints=only(self.fingerprints),
             sources=only(self.sources),
             dtypes=only(self.dtypes),
-            rounded=None if self.rounded is None else self.rounded.keep_agents(keep),
-            relations=None if self.relations is None else self.relations.keep_agents(keep),
-            steps=None if self.steps is None else self.steps.keep_agents(keep),
-            energies=None if self.energies is None else self.energies.keep_agents(keep),
+            **{n: own.keep_agents(keep) for n in parts if (own := getattr(self, n)) is not None},
         )
 
     def preview(
@@ -231,8 +231,8 @@ class Sketch:
         # Once for all groups: each needs a pass over all tensors.
         magnitudes = {
             by: self._magnitude_ratios(point, by)
-            for by in {"model", by}
-            if self.relations is not None and not (self.is_profile and by in ("module", "tensor"))
+            for by in {"model", by} - {"expert"}
+            if self.relations is not None and (not self.is_profile or by in ("model", "layer"))
         }
 
         def describe(counts: OverlapCounts, by: str, group: int) -> dict[str, Any]:
@@ -253,11 +253,11 @@ class Sketch:
         if rounded is not None:
             result["as_base_dtype"] = describe(rounded, "model", 0)
         if by != "model":
-            counts = self.grouped(by)
+            counts, labels = self.grouped(by), self.group_labels(by)
+            if not labels:
+                raise SettingsError("None of these tensors is a router or an expert.")
             result["by"] = by
-            result["groups"] = {
-                label: describe(counts, by, g) for g, label in enumerate(self.group_labels(by))
-            }
+            result["groups"] = {label: describe(counts, by, g) for g, label in enumerate(labels)}
         return result
 
     def _add_kept(self, agents: dict[str, Any], point: int) -> dict[str, Any] | None:
@@ -287,8 +287,8 @@ class Sketch:
     ) -> pd.DataFrame:
         """Return a preview as a tidy table: a row for each group and agent.
 
-        Args: by: "model", or "layer", "module" or "tensor", whose label becomes a column of this
-            name (a tensor's layer and module come along); the others: see ``preview``.
+        Args: by: one of GROUPINGS, whose label becomes a column of this name (a tensor's layer and
+            module come along; an expert is layer/number or layer/router); others: see ``preview``.
         Returns: columns agent, [by,] total, active, unique, shared (int64), density, rho, lambda
             and, with relations, rho_m (float64; rho and rho_m are inf where nothing is unique); for
             the model also kept and all_else (NaN where unknown).
@@ -395,6 +395,6 @@ class Sketch:
         rho = self.ratios(point, "global")
         return scaling.dialects(
             tuple(float(x) for x in rho[0]) if len(rho) else tuple(0.0 for _ in self.agents),
-            tuple(tuple(by_tensor[:, t].tolist()) for t in range(len(self.agents))),
-            tuple(tuple(unique[:, t].tolist()) for t in range(len(self.agents))),
+            tuple(map(tuple, by_tensor.T.tolist())),
+            tuple(map(tuple, unique.T.tolist())),
         )

@@ -168,7 +168,8 @@ class Endpoints:
             r: strength of the rescaling, 0 or more.
             alpha: cap on rho in "ram+" and "ram+m", 0 or more.
             agents: names of the agents to merge; all when left out.
-            by: "model", "layer", "module" or "tensor": adds the counts inside each group.
+            by: "model", "layer", "module", "tower", "expert" or "tensor": adds the counts inside
+                each group.
 
         Returns:
             {"epsilon", "rule", "r", "alpha", "agents": {name: {"total", "active", "unique",

@@ -20,9 +20,10 @@ from ram_studio.checkpoints.fit.compatibility import (
 )
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.engine.events import CancelToken
-from ram_studio.engine.passes.counting import Counting, Tally, as_base, every_agent
+from ram_studio.engine.passes.counting import Choose, Counting, Tally, as_base, every_agent
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions, run_pass
 from ram_studio.engine.passes.relating import RelationTally
+from ram_studio.engine.passes.stacks import StackTally
 
 
 def load(
@@ -127,14 +128,15 @@ def partial_sketch(
     tensors = list(tensors)
     n_agents = len(report.agents)
     grid = ladder_grid()
-    tally = Tally(len(tensors), n_agents, grid)
-    tallies = [(every_agent, tally)]
+    tally = StackTally(tensors, n_agents, grid)
+    tallies: list[tuple[Choose, Tally]] = [(every_agent, tally)]
     if any(a.dtype != t.base.dtype for t in report.counted for a in t.agents):
         tallies.append((as_base, Tally(len(tensors), n_agents, grid)))
     related = RelationTally(tensors, n_agents, grid) if relations else None
     run_pass(report, Counting("analyze", tensors, tallies, related), run)
     numel = [t.numel for t in tensors]
     counts, *rounded = (tally.counts(numel) for _, tally in tallies)
+    stacks = tally.singly()
     relation = None if related is None else related.relations(counts)
     steps, sums = (None, None) if related is None else related.steps()
     sketch = Sketch(
@@ -148,6 +150,7 @@ def partial_sketch(
         rounded=rounded[0] if rounded else None,
         relations=relation,
         steps=steps,
+        stacks=stacks,
     )
     plan, number, of = part
     return PartialSketch(sketch, plan, {number: len(tensors)}, of, report.findings, sums)

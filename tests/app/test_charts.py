@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from random_sketches import make_sketch
@@ -12,6 +13,7 @@ from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app import palette
 from ram_studio.app.details.layer_map import layer_map
 from ram_studio.app.details.panel import FIGURES, shown
+from ram_studio.app.details.parts_charts import experts, towers
 from ram_studio.app.details.patterns import patterns
 from ram_studio.app.load.examples import load_example
 from ram_studio.evals.report import colors
@@ -50,7 +52,7 @@ def test_every_figure_draws_at_the_ends_of_the_ladder(n_agents: int, narrow: boo
         for point in (0, DEFAULT_INDEX, len(LADDER) - 1):
             drawn = figure.draw(sketch, point, narrow)
             if drawn is None:
-                assert (name, n_agents) == ("patterns", 7)
+                assert (name, n_agents) == ("patterns", 7) or name in ("towers", "experts")
                 continue
             layout = json.loads(drawn.to_json())["layout"]
             assert layout["paper_bgcolor"] == "rgba(0,0,0,0)"
@@ -89,3 +91,31 @@ def test_a_map_has_one_agents_shares_on_its_own_scale(is_log: bool, point: int) 
                 assert 10 ** drawn.z[i][j] == pytest.approx(expected)
     if not is_log:
         assert drawn.zmax == pytest.approx(max(shares.values()) or 1)
+
+
+def test_towers_and_experts_are_drawn_of_models_that_have_them() -> None:
+    plain = make_sketch(2, layers=3)
+    names = [
+        "model.embed_tokens.weight",
+        "visual.blocks.0.attn.qkv.weight",
+        *(
+            f"model.layers.{n}.mlp.{part}.weight"
+            for n in (0, 1)
+            for part in ("gate", "experts.7.w1")
+        ),
+        "model.layers.1.mlp.experts.9.w1.weight",
+    ]
+    entries = tuple(t._replace(name=n) for t, n in zip(plain.tensors, names, strict=False))
+    sketch = replace(plain, tensors=(*entries, *plain.tensors[len(entries) :]))
+    assert towers(plain, DEFAULT_INDEX) is experts(plain, DEFAULT_INDEX) is None
+    bars = towers(sketch, DEFAULT_INDEX).data
+    frame = sketch.to_frame("tower").set_index(["agent", "tower"])
+    assert [list(bar.x) for bar in bars] == [["language", "vision"]] * 2
+    assert bars[1].y[1] == pytest.approx(100 * frame.loc[("agent1", "vision"), "density"])
+    maps = experts(sketch, DEFAULT_INDEX).data
+    frame = sketch.to_frame("expert").set_index(["agent", "expert"])
+    assert list(maps[0].x) == ["router", "7", "9"]
+    assert maps[0].z[1][2] == pytest.approx(100 * frame.loc[("agent0", "1/9"), "density"])
+    assert math.isnan(maps[0].z[0][2]), "layer 0 has no such expert"
+    both = sketch.experts.counts.by_count[sketch.experts.labels.index("0/router"), DEFAULT_INDEX]
+    assert maps[2].z[0][0] == pytest.approx(100 * both[2] / both[1:].sum())

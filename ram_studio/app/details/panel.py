@@ -6,6 +6,7 @@ drawn when it is opened and only if the models or the settings changed since.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +21,7 @@ from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app import templates
 from ram_studio.app.boxes import html
 from ram_studio.app.details.layer_map import layer_map
+from ram_studio.app.details.parts_charts import experts, towers
 from ram_studio.app.details.patterns import patterns
 from ram_studio.app.jobs import LIGHT, Updates
 from ram_studio.app.load.examples import load_example
@@ -44,8 +46,16 @@ FIGURES = {
     "patterns": Figure(
         patterns, "Who meets whom", "Weights changed by exactly these agents and no others."
     ),
+    "towers": Figure(
+        towers, "Language model and towers", "Share of each part's weights that an agent changed."
+    ),
+    "experts": Figure(
+        experts,
+        "Routers and experts",
+        "Share of the weights that each agent changed, and where several changed the same.",
+    ),
 }
-"""In the order of the page."""
+"""In the order of the page. One that has nothing to show of a model is hidden."""
 
 _MAP_NOTE = "Share of weights that one agent changed in each kind of module; brighter means more."
 _NO_PATTERNS = "With more than six agents the single patterns are not counted."
@@ -53,10 +63,13 @@ _NO_PATTERNS = "With more than six agents the single patterns are not counted."
 
 @dataclass(frozen=True)
 class Panel:
-    """The components. drawn: what the figures show; draw: pressed by the page."""
+    """The components.
+
+    plots: each in its box; drawn: what the figures show; draw: pressed by the page.
+    """
 
     stored: gr.HTML
-    plots: dict[str, gr.Plot]
+    plots: dict[str, tuple[gr.Column, gr.Plot]]
     agent: gr.Dropdown
     scale: gr.Radio
     map: gr.Plot
@@ -70,8 +83,11 @@ def draw(panel: Panel, loaded: Loaded, point: int, drawn: str | None, is_narrow:
     if wanted == drawn:
         return gr.skip()
     stored, figures = shown(loaded, point, is_narrow)
-    plots = {panel.plots[name]: figure for name, figure in figures.items()}
-    return {panel.drawn: wanted, panel.stored: stored, **plots}
+    updates: Updates = {panel.drawn: wanted, panel.stored: stored}
+    for name, figure in figures.items():
+        box, plot = panel.plots[name]
+        updates |= {box: gr.update(visible=figure is not None), plot: figure}
+    return updates
 
 
 Shown = tuple[Markup, dict[str, PlotData | None]]
@@ -93,7 +109,7 @@ def _shown_example(example: str, point: int, is_narrow: bool) -> Shown:
 def _draw_all(loaded: Loaded, point: int, is_narrow: bool) -> Shown:
     figures = {n: figure.draw(loaded.sketch, point, is_narrow) for n, figure in FIGURES.items()}
     stored = storage_html(report_of(loaded, point))
-    if None in figures.values():
+    if figures["patterns"] is None:
         stored += templates.callout(_NO_PATTERNS)
     return stored, {name: _as_sent(figure) for name, figure in figures.items()}
 
@@ -139,10 +155,11 @@ def _head(title: str, note: str) -> Markup:
     return templates.render("details/head.html.j2", title=title, note=note)
 
 
-def _plot(name: str, figure: Figure) -> gr.Plot:
-    with gr.Column(elem_classes=["box", "chart"], min_width=300):
+def _plot(name: str, figure: Figure) -> tuple[gr.Column, gr.Plot]:
+    is_usual = name == next(iter(FIGURES))
+    with gr.Column(elem_classes=["box", "chart"], min_width=300, visible=is_usual) as box:
         html(_head(figure.title, figure.note), elem_classes="chart-head")
-        return gr.Plot(show_label=False, container=False, elem_id=f"chart-{name}")
+        return box, gr.Plot(show_label=False, container=False, elem_id=f"chart-{name}")
 
 
 def _agents(session: Session) -> dict[str, object]:
@@ -173,7 +190,7 @@ def _wire(panel: Panel, shared: Shared) -> None:
     panel.draw.click(
         draw_figures,
         [shared.tuning.epsilon, panel.drawn, width],
-        [panel.drawn, panel.stored, *panel.plots.values()],
+        [panel.drawn, panel.stored, *itertools.chain(*panel.plots.values())],
         js="(point, drawn) => [point, drawn, window.innerWidth]",
         **quick,
         show_progress_on=panel.stored,

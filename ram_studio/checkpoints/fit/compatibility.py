@@ -17,6 +17,7 @@ from ram_studio.checkpoints.fit.adapters import applied
 from ram_studio.checkpoints.fit.cautions import cautions
 from ram_studio.checkpoints.fit.codes import decoded, decoded_findings
 from ram_studio.checkpoints.fit.deltas import rebuilt
+from ram_studio.checkpoints.fit.experts import in_layout_of
 from ram_studio.checkpoints.fit.mismatches import Mismatch, incompatible, match_agent, unmergeable
 from ram_studio.checkpoints.fit.tied import HeadStorage, resolve_tied
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
@@ -187,13 +188,16 @@ def check_compatibility(
     _check_names(base, agents)
     base, agents = decoded(base), [decoded(agent) for agent in agents]
     agents = [rebuilt(applied(agent, base), base) for agent in agents]
+    laid_out = [in_layout_of(base, agent) for agent in agents]
+    agents = [agent for agent, _ in laid_out]
     tied = resolve_tied(base, agents, ignore_extra=extra == "ignore")
     problems = [
         Mismatch("tied", f"{who(agent)}tensor {quoted(tensor)} {text}")
         for agent, tensor, text in tied.problems
     ]
     problems += unmergeable(base, base.tensors)
-    notes = [Finding("tied-head", text) for text in tied.warnings]
+    notes = [note for _, note in laid_out if note is not None]
+    notes += [Finding("tied-head", text) for text in tied.warnings]
     for agent, tensors in zip(agents, tied.agents, strict=True):
         found, told = match_agent(base, agent, tensors, missing, extra, rows)
         problems += found

@@ -15,6 +15,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
+from ram_studio.algorithm.grouping import StackCounts
 from ram_studio.algorithm.ladder import BIN_COUNT, LADDER
 from ram_studio.algorithm.meters.kept import Energies
 from ram_studio.algorithm.meters.relations import (
@@ -95,6 +96,7 @@ def sketch_header(sketch: Sketch) -> dict[str, Any]:
         "dtypes": dict(sketch.dtypes),
         "warnings": list(sketch.warnings),
         "layers": [] if sketch.steps is None else list(sketch.steps.layers),
+        "stacks": [] if sketch.stacks is None else list(sketch.stacks.labels),
     }
 
 
@@ -110,6 +112,9 @@ def sketch_arrays(sketch: Sketch) -> dict[str, np.ndarray]:
         arrays |= _step_arrays(sketch.steps)
     if sketch.energies is not None:
         arrays |= _energy_arrays(sketch.energies)
+    if sketch.stacks is not None:
+        arrays |= {"stacks.numel": sketch.stacks.counts.numel}
+        arrays |= _arrays("stacks", sketch.stacks.counts)
     return {name: np.ascontiguousarray(a) for name, a in arrays.items()}
 
 
@@ -228,8 +233,8 @@ def build_sketch(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Sketc
     _require("tensors", tensors == len(numel))
     _require("magnitudes", arrays["magnitudes"].shape == (n_agents, BIN_COUNT))
 
-    def counts(prefix: str) -> OverlapCounts:
-        shape = (tensors, len(LADDER))
+    def counts(prefix: str, numel: np.ndarray) -> OverlapCounts:
+        shape = (len(numel), len(LADDER))
         if (patterns := arrays.get(f"{prefix}.patterns")) is not None:
             _require(prefix, patterns.shape == (*shape, 1 << n_agents), (patterns >= 0).all())
             _require(prefix, (patterns.sum(-1) == numel[:, None]).all())
@@ -239,6 +244,11 @@ def build_sketch(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Sketc
         _require(prefix, (shared.sum(-1) <= numel[:, None, None]).all())
         return OverlapCounts(numel, None, shared)
 
+    def stacks(labels: list[str]) -> StackCounts:
+        sizes = arrays["stacks.numel"]
+        _require("stacks", sizes.shape == (len(labels),), (sizes >= 0).all())
+        return StackCounts(tuple(map(str, labels)), counts("stacks", sizes))
+
     is_profile = header["format"] == PROFILE_FORMAT
     entries = tuple(map(TensorEntry, header["tensors"], map(int, numel)))
     groups = len({entry.layer for entry in entries}) if is_profile else tensors
@@ -246,16 +256,17 @@ def build_sketch(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Sketc
     return Sketch(
         agents=tuple(header["agents"]),
         tensors=entries,
-        counts=counts("counts"),
+        counts=counts("counts", numel),
         magnitudes=arrays["magnitudes"],
         fingerprints=header["fingerprints"],
         sources=header["sources"],
         dtypes=header["dtypes"],
-        rounded=counts("rounded") if is_mixed else None,
+        rounded=counts("rounded", numel) if is_mixed else None,
         relations=_build_relations(arrays, groups, n_agents),
         steps=_build_steps(arrays, header.get("layers", []), n_agents),
         energies=_build_energies(arrays, n_agents),
         warnings=tuple(header["warnings"]),
+        stacks=stacks(header["stacks"]) if header.get("stacks") else None,
         is_profile=is_profile,
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.look.counts import print_counts, with_relations
+from ram_studio.cli.look.counts import print_counts, print_parts, with_parts, with_relations
 from ram_studio.cli.merge import parts as part_command
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def analyze(
     storage = storage_report(fit, result)
     if sketch is not None:
         save_sketch(result, sketch)
-    described = with_relations(result, result.preview())
+    described = with_parts(result, with_relations(result, result.preview()))
     if as_json:
         saved = None if sketch is None else str(sketch)
         warnings = {"warnings": list(result.warnings), "storage": storage.to_dict()}
@@ -88,5 +88,6 @@ def analyze(
         print(f"warning: {warning}", file=sys.stderr)
     print_shares(storage)
     print_counts(described, result)
+    print_parts(described, result.agents)
     if sketch is not None:
         print(f"Sketch written to {sketch}. Next: ram-studio preview {sketch}")

@@ -23,6 +23,65 @@ def with_relations(sketch: Sketch, described: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def with_parts(sketch: Sketch, described: dict[str, Any]) -> dict[str, Any]:
+    """Return a preview with "towers" and "experts": counts of each agent by label.
+
+    Null for a model without towers, or without experts.
+    """
+    from ram_studio.algorithm.ladder import snap
+
+    point = snap(described["epsilon"])
+    found: dict[str, Any] = {}
+    for key, by, fewest in (("towers", "tower", 2), ("experts", "expert", 1)):
+        has = len(sketch.group_labels(by)) >= fewest
+        groups = sketch.preview(point, by=by)["groups"] if has else None
+        found[key] = groups and {
+            label: {
+                agent: {name: numbers[name] for name in _PART_NUMBERS}
+                for agent, numbers in group["agents"].items()
+            }
+            for label, group in groups.items()
+        }
+    return described | found
+
+
+_PART_NUMBERS = ("total", "active", "density", "unique", "shared")
+
+
+def print_parts(described: dict[str, Any], agents: tuple[str, ...]) -> None:
+    """Print towers, and routers and experts in short: densities, and how much is shared."""
+    if described["towers"] is not None:
+        print_table(
+            ("tower", *agents),
+            [
+                (tower, *(_density(numbers[agent]) for agent in agents))
+                for tower, numbers in described["towers"].items()
+            ],
+            title="Changed in the language model and in towers (shared in brackets)",
+        )
+    if described["experts"] is None:
+        return
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for label, numbers in described["experts"].items():
+        part = label.rsplit("/", 1)[1]
+        kinds.setdefault("experts" if part.isdecimal() else part, []).append(numbers)
+    rows = []
+    for kind, found in kinds.items():
+        for how, choose in (("least", min), ("most", max)):
+            ends = [choose((n[a] for n in found), key=lambda n: n["density"]) for a in agents]
+            rows.append((f"{kind} ({len(found)}), {how}", *map(_density, ends)))
+    print_table(
+        ("part", *agents),
+        rows,
+        title="Changed in routers and experts (shared in brackets); all of them with --json",
+    )
+
+
+def _density(numbers: dict[str, Any]) -> str:
+    shared = numbers["shared"] / numbers["active"] if numbers["active"] else 0.0
+    return f"{numbers['density']:.2%} ({shared:.0%})"
+
+
 def print_counts(described: dict[str, Any], sketch: Sketch) -> None:
     """Print a preview: its agents, the verdict, pairs, and what rounding keeps."""
     from ram_studio.algorithm.ladder import snap

@@ -23,7 +23,9 @@ def preview(
     r: Annotated[float, typer.Option("--r", help="Strength of the rescaling.")] = 0.1,
     alpha: Annotated[float, typer.Option(help="Cap on rho.")] = 2.0,
     agents: Annotated[str | None, typer.Option(help="Only these, as a,b.")] = None,
-    by: Annotated[str, typer.Option(help="model, layer, module or tensor.")] = "model",
+    by: Annotated[
+        str, typer.Option(help="model, layer, module, tower, expert or tensor.")
+    ] = "model",
     as_json: options.Json = False,
 ) -> None:
     """Show rho and lambda at any settings, from a sketch, without reading the checkpoints."""

@@ -35,21 +35,32 @@ ROWS: dict[Histogram, Callable[[int], tuple[int, ...]]] = {
 """Shape of a histogram, by the number of agents."""
 
 
-class Tally:
+class ByTensor:
+    """A tally with a row for each tensor."""
+
+    def row(self, block: Block) -> int:
+        """Return to which row a block's elements count."""
+        return block.tensor_index
+
+    def every(self, tensor: MergeTensor) -> int:
+        """Return after how many elements of a tensor another row begins, 0 where none does."""
+        return 0
+
+
+class Tally(ByTensor):
     """Counts of all tensors at every threshold. Interval 0 lies below the first one.
 
     magnitudes: int64 (agents, bins), the |tau| of each agent by bin of ``ladder``.
     """
 
-    def __init__(self, n_tensors: int, n_agents: int, grid: Thresholds) -> None:
+    def __init__(self, rows: int, n_agents: int, grid: Thresholds) -> None:
         self.n_agents = n_agents
         self.grid = grid
         self.has_patterns = n_agents <= MAX_PATTERN_AGENTS
         self.histograms: tuple[Histogram, ...] = (
             ("chain",) if self.has_patterns else ("steps", "sizes")
         )
-        rows = 1 << n_agents if self.has_patterns else n_agents
-        self._tables = np.zeros((n_tensors, rows, n_agents, grid.points + 1), dtype=np.int64)
+        self._tables = np.zeros((rows, *row_shape(n_agents, grid)), dtype=np.int64)
         self.magnitudes = np.zeros((n_agents, ladder.BIN_COUNT), dtype=np.int64)
 
     def add(self, tensor: int, histogram: np.ndarray, sizes: np.ndarray | None = None) -> None:
@@ -80,7 +91,13 @@ class Tally:
         return OverlapCounts(totals, None, table)
 
 
-class SizeTally:
+def row_shape(n_agents: int, grid: Thresholds) -> tuple[int, ...]:
+    """Return the shape of a row of a ``Tally``."""
+    sets = 1 << n_agents if n_agents <= MAX_PATTERN_AGENTS else n_agents
+    return sets, n_agents, grid.points + 1
+
+
+class SizeTally(ByTensor):
     """The |tau| of each agent by bin of ``ladder``: int64 (groups, agents, bins).
 
     One group per tensor, or one for the whole model; 32 KiB per group and agent are held.
@@ -100,7 +117,7 @@ class SizeTally:
         self.bins[tensor if self._per_tensor else 0] += sizes[:, : ladder.BIN_COUNT]
 
 
-class EpsilonTally:
+class EpsilonTally(ByTensor):
     """The overlap patterns of all tensors at one epsilon, the grid's only one."""
 
     histograms: tuple[Histogram, ...] = ("patterns",)
@@ -193,8 +210,12 @@ class Counting:
     lock: Lock = field(default_factory=Lock)
 
     def blocks(self, block_elements: int) -> list[Block]:
-        """Return all blocks of the counted tensors."""
-        return list(blocks_of(self.tensors, block_elements))
+        """Return all blocks of the counted tensors, each in one row of every tally."""
+
+        def every(tensor: MergeTensor) -> int:
+            return max(tally.every(tensor) for _, tally in self.tallies)
+
+        return list(blocks_of(self.tensors, block_elements, every=every))
 
     def worker(self, backend: Backend) -> _CountingWorker:
         """Return one thread's share."""
@@ -205,14 +226,15 @@ class _CountingWorker:
     def __init__(self, work: Counting, backend: Backend) -> None:
         self._backend = backend
         self._counters = [
-            (choose, Counter(tally, backend, work.lock)) for choose, tally in work.tallies
+            (choose, tally.row, Counter(tally, backend, work.lock))
+            for choose, tally in work.tallies
         ]
         self._related = None if work.related is None else RelationCounter(work.related)
 
     def block(self, block: Block, base: Any, agents: Any) -> bool:
         """Count a block."""
-        for choose, counter in self._counters:
-            if not counter.add(block.tensor_index, base, choose(self._backend, block, agents)):
+        for choose, row, counter in self._counters:
+            if not counter.add(row(block), base, choose(self._backend, block, agents)):
                 return False
         if self._related is not None:
             self._related.add(block, *self._backend.on_host(base, agents))
@@ -220,7 +242,7 @@ class _CountingWorker:
 
     def close(self) -> None:
         """Hand over what is held."""
-        for _, counter in self._counters:
+        for *_, counter in self._counters:
             counter.close()
         if self._related is not None:
             self._related.close()

@@ -55,13 +55,16 @@ class Block:
         cuts = (0, *range(first, self.n, GROUP_ELEMENTS), self.n)
         return itertools.starmap(slice, itertools.pairwise(cuts))
 
-    def pieces(self, elements: int) -> Iterator[Block]:
+    def pieces(self, elements: int, every: int = 0) -> Iterator[Block]:
         """Yield it in pieces of at most so many elements, cut where an agent's rows end too.
 
         Beyond an agent's rows (rows "common") the base stands in for it.
+
+        every: cut after so many elements too (0: nowhere).
         """
         stop = self.start + self.n
         edges = {n for n in self.tensor.common_numel if self.start < n < stop}
+        edges |= {*range(self.start, stop, every)} if every else set()
         cuts = sorted(edges | {*range(self.start, stop, elements), stop})
         for first, last in itertools.pairwise(cuts):
             agents = tuple(
@@ -75,13 +78,15 @@ def blocks_of(
     tensors: Sequence[MergeTensor],
     block_elements: int = BLOCK_ELEMENTS,
     is_whole: Callable[[MergeTensor], bool] = lambda tensor: False,
+    every: Callable[[MergeTensor], int] = lambda tensor: 0,
 ) -> Iterator[Block]:
     """Yield the blocks of all merged tensors in order.
 
     Where an agent's rows end (rows "common"), a block ends too, and beyond it the base stands in.
 
     Args: block_elements: a positive multiple of GROUP_ELEMENTS; is_whole: which tensors come as one
-        block each, whatever their size (their readers then hold all of them).
+        block each, whatever their size (their readers then hold all of them); every: after how many
+        elements a tensor is cut in any case.
     """
     assert block_elements > 0, "blocks hold elements"
     assert block_elements % GROUP_ELEMENTS == 0, "a block is a number of whole groups"
@@ -90,5 +95,6 @@ def blocks_of(
         if tensor.kind != "merge" or tensor.numel == 0:
             continue
         whole = Block(0, tensor_index, tensor, 0, tensor.numel, tensor.agents)
-        for piece in (whole,) if is_whole(tensor) else whole.pieces(block_elements):
+        pieces = whole.pieces(block_elements, every(tensor))
+        for piece in (whole,) if is_whole(tensor) else pieces:
             yield Block(next(numbers), tensor_index, tensor, piece.start, piece.n, piece.agents)

@@ -1,0 +1,116 @@
+"""Tensors put into groups: by layer, kind of module, tower or expert.
+
+Experts that are stored as one stack are counted singly beside the tensors (``StackCounts``): they
+are groups like those that are stored one by one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ram_studio.algorithm import naming
+from ram_studio.algorithm.overlap import OverlapCounts
+from ram_studio.errors import SettingsError
+
+GROUPINGS = ("model", "layer", "module", "tensor", "tower", "expert")
+
+
+@dataclass(frozen=True)
+class StackCounts:
+    """Counts of the single experts in stacks.
+
+    labels: as ``expert_label`` gives them, each once; counts: a group for each.
+    """
+
+    labels: tuple[str, ...]
+    counts: OverlapCounts
+
+    def keep_agents(self, keep: Sequence[int]) -> StackCounts:
+        """Return the counts as if only these agents were merged, see ``OverlapCounts``."""
+        return StackCounts(self.labels, self.counts.keep_agents(keep))
+
+
+def expert_label(layer: str, expert: str) -> str:
+    """Return the label of an expert, or of a router: layer/number, layer/router."""
+    return f"{layer}/{expert}"
+
+
+def labels_of(names: Sequence[str], by: str) -> tuple[str, ...]:
+    """Return the labels of the groups that ``by`` makes of some tensors, in model order.
+
+    Raises: SettingsError for a grouping that does not exist.
+    """
+    if by not in GROUPINGS:
+        raise SettingsError(f"The grouping is {by!r}; it must be one of {', '.join(GROUPINGS)}.")
+    if by == "model":
+        return ("model",)
+    if by == "tensor":
+        return tuple(names)
+    found = dict.fromkeys(label for name in names if (label := label_of(name, by)) is not None)
+    if by == "layer":
+        return tuple(naming.sort_layers(set(found)))
+    if by == "tower":  # whatever comes first in the files
+        return tuple(sorted(found, key=lambda tower: tower != naming.LANGUAGE))
+    return tuple(found)
+
+
+def label_of(name: str, by: str) -> str | None:
+    """Return the label of a tensor's group; None for one without experts, by "expert"."""
+    if by == "layer":
+        return naming.layer_of(name)
+    if by == "module":
+        return naming.module_of(name)
+    if by == "tower":
+        return naming.tower_of(name)
+    if by == "expert":
+        expert = naming.expert_of(name)
+        return None if expert is None else expert_label(naming.layer_of(name), expert)
+    return "model" if by == "model" else name
+
+
+def index_of(names: Sequence[str], by: str) -> np.ndarray:
+    """Return, for each tensor, the index of its group among ``labels_of``; -1 where it is in none.
+
+    Returns: int64 (tensors,).
+    """
+    position = {label: i for i, label in enumerate(labels_of(names, by))}
+    labels = (label_of(name, by) for name in names)
+    return np.array([-1 if g is None else position[g] for g in labels], dtype=np.int64)
+
+
+def experts_of(
+    names: Sequence[str], counts: OverlapCounts, stacks: StackCounts | None
+) -> StackCounts:
+    """Return routers and experts with their counts, those in stacks singly where that is known."""
+    index = index_of(names, "expert")
+    apart = () if stacks is None else (f"/{naming.STACK}",)
+    left = {i: g for i, g in enumerate(labels_of(names, "expert")) if not g.endswith(apart)}
+    own = counts.grouped([np.flatnonzero(index == i).tolist() for i in left])
+    named = StackCounts(tuple(left.values()), own)
+    return named if stacks is None else _joined(named, stacks)
+
+
+def add_stacks(found: Sequence[StackCounts]) -> StackCounts | None:
+    """Return the counts of parts of a model together; None without any."""
+    if not found:
+        return None
+    every = functools.reduce(_joined, found)
+    rows: dict[str, list[int]] = {}
+    for row, label in enumerate(every.labels):  # an expert's matrices may lie in several parts
+        rows.setdefault(label, []).append(row)
+    return StackCounts(tuple(rows), every.counts.grouped(list(rows.values())))
+
+
+def _joined(one: StackCounts, other: StackCounts) -> StackCounts:
+    a, b = one.counts, other.counts
+    patterns = None
+    if a.patterns is not None and b.patterns is not None:
+        patterns = np.concatenate([a.patterns, b.patterns])
+    counts = OverlapCounts(
+        np.concatenate([a.numel, b.numel]), patterns, np.concatenate([a.shared, b.shared])
+    )
+    return StackCounts(one.labels + other.labels, counts)

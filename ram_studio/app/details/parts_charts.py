@@ -1,0 +1,114 @@
+"""Towers and experts: where agents changed weights in models that are more than one dense part."""
+
+from __future__ import annotations
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from ram_studio.algorithm.naming import ROUTER, SHARED_EXPERT, STACK
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.app.details.figure import finish
+from ram_studio.app.palette import agent_color
+
+_FIRST = (ROUTER, SHARED_EXPERT, STACK)
+_ROW, _HEAD = 11, 44
+"""Height of a layer, and of what stands around a map, in pixels."""
+
+
+def towers(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure | None:
+    """Return the share that each agent changed of the language model and of every tower.
+
+    None for a model that has no towers.
+    """
+    labels = sketch.group_labels("tower")
+    if len(labels) < 2:
+        return None
+    frame = sketch.to_frame("tower", point)
+    figure = go.Figure()
+    for t, agent in enumerate(sketch.agents):
+        own = frame[frame["agent"] == agent].set_index("tower").loc[list(labels)]
+        shared = np.where(own["active"] > 0, own["shared"] / own["active"].clip(lower=1), 0)
+        figure.add_bar(
+            x=list(labels),
+            y=100 * own["density"],
+            name=agent,
+            marker={"color": agent_color(t)},
+            customdata=100 * shared,
+            hovertemplate=f"{agent}, %{{x}}: %{{y:.3g}} % changed, %{{customdata:.0f}} % of it by "
+            "others too<extra></extra>",
+        )
+    figure.update_yaxes(ticksuffix=" %", rangemode="tozero")
+    return finish(figure, 220 if narrow else 260)
+
+
+def experts(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure | None:
+    """Return maps of routers and experts by layer: what each agent changed, and what is shared.
+
+    None for a model without experts.
+    """
+    frame = sketch.to_frame("expert", point) if sketch.group_labels("expert") else None
+    if frame is None:
+        return None
+    frame[["layer", "part"]] = frame["expert"].str.rsplit("/", n=1, expand=True)
+    layers = list(dict.fromkeys(frame["layer"]))
+    parts = sorted(set(frame["part"]), key=_order)
+    titles = [f"{agent}: changed" for agent in sketch.agents]
+    if len(sketch.agents) > 1:
+        titles.append("changed by several, of what any changed")
+    figure = make_subplots(
+        len(titles), 1, shared_xaxes=True, vertical_spacing=0.06, subplot_titles=titles
+    )
+    frame["share"] = 100 * frame["density"]
+    # Missing where a layer has no such part.
+    tables = frame.pivot(index="layer", columns=["agent", "part"], values="share").reindex(layers)
+    maps = [
+        tables.reindex(columns=[(agent, part) for part in parts]).to_numpy(dtype=float)
+        for agent in sketch.agents
+    ]
+    top = max((float(np.nanmax(values, initial=0.0)) for values in maps), default=0.0) or 1.0
+    if len(sketch.agents) > 1:
+        maps.append(_overlap(sketch, point, layers, parts))
+    for row, (title, values) in enumerate(zip(titles, maps, strict=True), start=1):
+        is_own = row <= len(sketch.agents)
+        heat = go.Heatmap(
+            z=values,
+            x=parts,
+            y=layers,
+            zmin=0,
+            zmax=top if is_own else 100,
+            colorscale="Cividis",
+            showscale=row in (1, len(sketch.agents) + 1),
+            colorbar={
+                "ticksuffix": " %",
+                "thickness": 12,
+                "outlinewidth": 0,
+                "len": 1 / len(maps),
+                "y": 1 - (row - 0.5) / len(maps),
+                "nticks": 4,
+            },
+            hoverongaps=False,
+            hovertemplate=f"{title}: layer %{{y}}, %{{x}}: %{{z:.3g}} %<extra></extra>",
+        )
+        figure.add_trace(heat, row, 1)
+    figure.update_yaxes(type="category", autorange="reversed", showgrid=False, nticks=6)
+    figure.update_xaxes(type="category", showgrid=False, nticks=6 if narrow else 16, tickangle=0)
+    figure.update_annotations(font_size=12)
+    height = len(maps) * (_HEAD + _ROW * max(4, len(layers)))
+    return finish(figure, height, margin={"l": 8, "r": 12, "t": 28, "b": 34})
+
+
+def _order(part: str) -> tuple[int, int]:
+    return (_FIRST.index(part), 0) if part in _FIRST else (len(_FIRST), int(part))
+
+
+def _overlap(sketch: Sketch, point: int, layers: list[str], parts: list[str]) -> np.ndarray:
+    """Return which share of what any agent changed several did, in %; NaN where none did."""
+    counts = sketch.grouped("expert").by_count[:, point]
+    changed = counts[:, 1:].sum(1)
+    shares = np.where(changed > 0, 100 * counts[:, 2:].sum(1) / np.maximum(1, changed), np.nan)
+    table = np.full((len(layers), len(parts)), np.nan)
+    for label, share in zip(sketch.group_labels("expert"), shares, strict=True):
+        layer, part = label.rsplit("/", 1)
+        table[layers.index(layer), parts.index(part)] = share
+    return table

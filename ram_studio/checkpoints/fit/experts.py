@@ -1,0 +1,206 @@
+"""Experts in one layout against experts in another, by header: an agent as its base has them.
+
+Libraries store a layer's experts one by one, (out, in) as every linear layer,
+
+    NAME.experts.0.gate_proj.weight  up_proj  down_proj      (Mixtral: w1  w3  w2)
+
+or as stacks, NAME.experts.gate_up_proj (experts, 2 inner, hidden) with gate above up, and
+NAME.experts.down_proj (experts, hidden, inner); some turn both matrices (Llama 4, Qwen3-VL). Which
+way a stack lies is told by its shape and the other matrix's: hidden = inner = 2 inner is no model.
+gpt-oss interleaves gate and up and is read in its own layout only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ram_studio.algorithm.meters.storage import Finding
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.derived import Run, Tile, Tiled, Transposed
+from ram_studio.checkpoints.read.describe import plural, who
+from ram_studio.checkpoints.read.header import DTYPE_BITS, TensorInfo
+
+_SINGLE = re.compile(
+    r"(?P<stem>(?:.+\.)?experts)\.(?P<expert>\d{1,5})\."
+    r"(?P<part>gate_proj|up_proj|down_proj|w1|w2|w3)(?P<weight>\.weight)?"
+)
+_STACK = re.compile(r"(?P<stem>(?:.+\.)?experts)\.(?P<part>gate_up_proj|down_proj)(\.weight)?")
+_PARTS = {"gate_proj": 0, "w1": 0, "up_proj": 1, "w3": 1, "down_proj": 2, "w2": 2}
+_INTERLEAVED = ("gpt_oss",)
+
+
+@dataclass
+class _Layer:
+    """The experts of one layer, in whichever layout. Names, not tensors, of a checkpoint.
+
+    single: by expert and part (gate, up, down); stack: gate_up_proj and down_proj.
+    """
+
+    single: dict[tuple[int, int], str]
+    stack: dict[str, str]
+
+    @property
+    def is_stacked(self) -> bool:
+        return len(self.stack) == 2 and not self.single
+
+    @property
+    def is_single(self) -> bool:
+        experts = len(self.single) // 3
+        return (
+            bool(self.single)
+            and not self.stack
+            and self.single.keys()
+            == {(expert, part) for expert in range(experts) for part in range(3)}
+        )
+
+
+def in_layout_of(base: Checkpoint, agent: Checkpoint) -> tuple[Checkpoint, Finding | None]:
+    """Return an agent with its experts stored as the base's, and a note where they were not.
+
+    Layers that cannot be matched stay as they are, for the fit check to name.
+    """
+    if any(c.config.get("model_type") in _INTERLEAVED for c in (base, agent)):
+        return agent, None
+    ours, theirs = _layers(base.tensors), _layers(agent.tensors)
+    tensors, changed = dict(agent.tensors), 0
+    for stem in ours.keys() & theirs.keys():
+        made = _matched(ours[stem], theirs[stem], base.tensors, agent.tensors)
+        if made:
+            for name in (*theirs[stem].single.values(), *theirs[stem].stack.values()):
+                del tensors[name]
+            tensors |= made
+            changed += 1
+    if not changed:
+        return agent, None
+    text = (
+        f"{who(agent.name)}experts of {plural(changed, 'layer')} are stored in another layout than "
+        "the base's; they are read as the base has them."
+    )
+    note = Finding("sources", text, (agent.name,), level="note")
+    return replace(agent, tensors=tensors), note
+
+
+def _layers(tensors: Mapping[str, TensorInfo]) -> dict[str, _Layer]:
+    found: dict[str, _Layer] = {}
+    for name in tensors:
+        if (single := _SINGLE.fullmatch(name)) is not None:
+            layer = found.setdefault(single["stem"], _Layer({}, {}))
+            layer.single[int(single["expert"]), _PARTS[single["part"]]] = name
+        elif (stack := _STACK.fullmatch(name)) is not None:
+            found.setdefault(stack["stem"], _Layer({}, {})).stack[stack["part"]] = name
+    return found
+
+
+def _matched(
+    ours: _Layer,
+    theirs: _Layer,
+    base: Mapping[str, TensorInfo],
+    agent: Mapping[str, TensorInfo],
+) -> dict[str, TensorInfo] | None:
+    """Return a layer's experts by the base's names, None where they are alike or do not fit."""
+    if ours.is_stacked and theirs.is_single:
+        return _stacked(ours, [agent[theirs.single[key]] for key in sorted(theirs.single)], base)
+    if ours.is_single and theirs.is_stacked:
+        return _unstacked(ours, theirs, base, agent)
+    if ours.is_stacked and theirs.is_stacked:
+        return _turned(ours, theirs, base, agent)
+    return None
+
+
+def _stacked(
+    ours: _Layer, parts: Sequence[TensorInfo], base: Mapping[str, TensorInfo]
+) -> dict[str, TensorInfo] | None:
+    """parts: gate, up and down of each expert in turn."""
+    gate, up, down = parts[:3]
+    is_alike = all(
+        (p.dtype, p.shape) == (parts[i % 3].dtype, parts[i % 3].shape) for i, p in enumerate(parts)
+    )
+    if not is_alike or gate.shape != up.shape or gate.shape != down.shape[::-1]:
+        return None
+    if len({p.dtype for p in parts[:3]}) > 1 or len(gate.shape) != 2:
+        return None
+    inner, hidden = gate.shape
+    count = len(parts) // 3
+    plain = {"gate_up_proj": (count, 2 * inner, hidden), "down_proj": (count, hidden, inner)}
+    is_turned = _is_turned({p: base[name].shape for p, name in ours.stack.items()}, plain)
+    if is_turned is None:
+        return None
+    tiles: dict[str, list[Tile]] = {"gate_up_proj": [], "down_proj": []}
+    for i, part in enumerate(parts):
+        expert, which = divmod(i, 3)
+        key = "down_proj" if which == 2 else "gate_up_proj"
+        row = inner if which == 1 else 0
+        tiles[key].append(Tile(part, (expert, row, 0), (1, *part.shape)))
+    made = {}
+    for key, name in ours.stack.items():
+        whole = _derived(name, gate, plain[key], Tiled(tuple(tiles[key])))
+        made[name] = _turn(whole) if is_turned else whole
+    return made
+
+
+def _unstacked(
+    ours: _Layer,
+    theirs: _Layer,
+    base: Mapping[str, TensorInfo],
+    agent: Mapping[str, TensorInfo],
+) -> dict[str, TensorInfo] | None:
+    gate, down = base[ours.single[0, 0]].shape, base[ours.single[0, 2]].shape
+    if len(gate) != 2 or gate != down[::-1] or base[ours.single[0, 1]].shape != gate:
+        return None
+    inner, hidden = gate
+    count = len(ours.single) // 3
+    plain = {"gate_up_proj": (count, 2 * inner, hidden), "down_proj": (count, hidden, inner)}
+    stacks = {part: agent[name] for part, name in theirs.stack.items()}
+    is_turned = _is_turned({part: t.shape for part, t in stacks.items()}, plain)
+    if is_turned is None:
+        return None
+    if is_turned:
+        stacks = {part: _turn(t) for part, t in stacks.items()}
+    made, size = {}, inner * hidden
+    for (expert, which), name in ours.single.items():
+        of = stacks["down_proj" if which == 2 else "gate_up_proj"]
+        start = expert * size if which == 2 else (2 * expert + which) * size
+        made[name] = _derived(name, of, base[name].shape, Run(of, start))
+    return made
+
+
+def _turned(
+    ours: _Layer,
+    theirs: _Layer,
+    base: Mapping[str, TensorInfo],
+    agent: Mapping[str, TensorInfo],
+) -> dict[str, TensorInfo] | None:
+    shapes = {part: base[name].shape for part, name in ours.stack.items()}
+    stacks = {part: agent[name] for part, name in theirs.stack.items()}
+    if _is_turned({part: t.shape for part, t in stacks.items()}, shapes) is not True:
+        return None
+    return {
+        ours.stack[part]: replace(_turn(t), name=ours.stack[part]) for part, t in stacks.items()
+    }
+
+
+def _is_turned(
+    found: Mapping[str, tuple[int, ...]], plain: Mapping[str, tuple[int, ...]]
+) -> bool | None:
+    """Say whether all stacks lie the other way round; None where they fit neither way."""
+    if all(found[part] == shape for part, shape in plain.items()):
+        return False
+    turned = all(
+        len(shape) == 3 and found[part] == (shape[0], shape[2], shape[1])
+        for part, shape in plain.items()
+    )
+    return True if turned else None
+
+
+def _turn(stack: TensorInfo) -> TensorInfo:
+    count, rows, columns = stack.shape
+    return _derived(stack.name, stack, (count, columns, rows), Transposed(stack))
+
+
+def _derived(
+    name: str, like: TensorInfo, shape: tuple[int, ...], derived: Run | Tiled | Transposed
+) -> TensorInfo:
+    made = replace(like, name=name, shape=shape, offset=0, derived=derived)
+    return replace(made, nbytes=made.numel * DTYPE_BITS[like.dtype] // 8)

@@ -1,0 +1,175 @@
+"""Experts one by one, in stacks, and in stacks the other way round: one model in all of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_zoo import write_checkpoint
+from pandas.testing import assert_frame_equal
+from safetensors.torch import load_file
+
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.checkpoints.record.recipe import make_recipe
+from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
+from ram_studio.engine.analyse import analyze, load
+from ram_studio.engine.merge import merge
+from ram_studio.engine.reading.sources import Sources
+from ram_studio.engine.verify import verify
+from ram_studio.errors import CompatibilityError, SettingsError
+
+Tensors = dict[str, torch.Tensor]
+CONFIG = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"}
+EXPERTS, LAYERS = 3, 2
+
+
+def model(seed: int, hidden: int, inner: int) -> Tensors:
+    """Return a model with its experts one by one."""
+    torch.manual_seed(seed)
+
+    def matrix(*shape: int) -> torch.Tensor:
+        return torch.randn(shape).bfloat16()
+
+    tensors = {"model.embed_tokens.weight": matrix(6, hidden)}
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}.mlp"
+        tensors[f"{at}.gate.weight"] = matrix(EXPERTS, hidden)
+        for expert in range(EXPERTS):
+            for part in ("gate_proj", "up_proj"):
+                tensors[f"{at}.experts.{expert}.{part}.weight"] = matrix(inner, hidden)
+            tensors[f"{at}.experts.{expert}.down_proj.weight"] = matrix(hidden, inner)
+    return tensors
+
+
+def stacked(tensors: Tensors, *, turned: bool = False) -> Tensors:
+    """Return the model with its experts in stacks, by the formulas of the libraries."""
+    made = {name: t for name, t in tensors.items() if ".experts." not in name}
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}.mlp.experts"
+        parts = [
+            [tensors[f"{at}.{e}.{part}_proj.weight"] for e in range(EXPERTS)]
+            for part in ("gate", "up", "down")
+        ]
+        gate_up = torch.stack([torch.cat(pair) for pair in zip(*parts[:2], strict=True)])
+        down = torch.stack(parts[2])
+        made[f"{at}.gate_up_proj"] = gate_up.mT.contiguous() if turned else gate_up
+        made[f"{at}.down_proj"] = down.mT.contiguous() if turned else down
+    return made
+
+
+def mixtral(tensors: Tensors) -> Tensors:
+    """Return the model with the names that Mixtral's experts have."""
+    names = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+    return {
+        n if ".experts." not in n else n.replace(p := n.split(".")[-2], names[p]): t
+        for n, t in tensors.items()
+    }
+
+
+LAYOUTS: dict[str, Callable[[Tensors], Tensors]] = {
+    "singly": dict,
+    "w1": mixtral,
+    "stacks": stacked,
+    "turned": lambda tensors: stacked(tensors, turned=True),
+}
+PAIRS = [pair for pair in itertools.permutations(LAYOUTS, 2) if set(pair) != {"singly", "w1"}]
+
+
+def rows(sketch: Sketch) -> object:
+    frame = sketch.to_frame(by="expert").sort_values(["expert", "agent"])
+    return frame.reset_index(drop=True).drop(columns="rho_m", errors="ignore")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "hidden", "inner"),
+    [
+        *((*pair, 5, 3) for pair in PAIRS),
+        # One of the two shapes says nothing here.
+        *((*pair, *size) for pair in PAIRS[-2:] for size in ((4, 2), (2, 2))),
+    ],
+)
+def test_an_agent_in_another_layout_is_read_as_its_base_has_it(
+    tmp_path: Path, ours: str, theirs: str, hidden: int, inner: int
+) -> None:
+    base, agent = model(0, hidden, inner), model(0, hidden, inner)
+    changed = "model.layers.1.mlp.experts.2"
+    agent[f"{changed}.up_proj.weight"][-1, -1] += 1
+    agent[f"{changed}.down_proj.weight"][0] += 2
+    agent["model.layers.0.mlp.gate.weight"][1] += 3
+    folders = [
+        write_checkpoint(tmp_path / "base", LAYOUTS[ours](base), config=CONFIG, shards=2),
+        write_checkpoint(tmp_path / "agent", LAYOUTS[theirs](agent), config=CONFIG, shards=2),
+    ]
+    report = load(folders[0], {"a": folders[1]})
+    assert "experts of 2 layers are stored in another layout" in report.findings[0].text
+    expected = LAYOUTS[ours](agent)
+    with Sources(*report.checkpoints) as sources:  # wherever a block begins
+        for tensor in report.tensors:
+            piece, own = bytearray(2 * (tensor.numel - 1)), expected[tensor.name].flatten()[1:]
+            sources.read_into(tensor.agents[0], 2, memoryview(piece))
+            assert torch.equal(torch.frombuffer(piece, dtype=torch.bfloat16), own), tensor.name
+    sketch = analyze(folders[0], {"a": folders[1]})
+    frame = sketch.to_frame(by="expert").set_index("expert")
+    found = frame.loc[["1/2", "0/router", "0/0"], "active"].tolist()
+    assert found == [1 + inner, hidden, 0]
+    out = merge(
+        make_recipe({"base": str(folders[0]), "agents": {"a": str(folders[1])}, "method": "ram"}),
+        tmp_path / "out",
+        sketch=sketch,
+    ).out
+    merged = load_file(out / "model.safetensors")
+    assert merged.keys() == expected.keys()
+    assert all(torch.equal(merged[name], tensor) for name, tensor in expected.items())
+
+
+def test_stacks_are_counted_expert_by_expert_and_kept_so(tmp_path: Path) -> None:
+    """The same agents in every layout have the same counts of every expert and router."""
+    base, agents = model(0, 5, 3), [model(0, 5, 3) for _ in range(2)]
+    for t, agent in enumerate(agents):
+        for i, tensor in enumerate(agent.values()):
+            tensor.view(-1)[t : 2 + i % 4] += 1
+    frames = []
+    for layout, form in LAYOUTS.items():
+        folder = tmp_path / layout
+        write_checkpoint(folder / "base", form(base), config=CONFIG)
+        paths = {
+            f"a{t}": write_checkpoint(folder / f"a{t}", form(agent), config=CONFIG)
+            for t, agent in enumerate(agents)
+        }
+        sketch = analyze(folder / "base", paths)
+        frames.append(rows(sketch))
+        again = load_sketch(save_sketch(sketch, folder / "s.sketch"))
+        assert_frame_equal(rows(again), frames[-1])
+        assert_frame_equal(
+            rows(sketch.select(["a1"])), rows(analyze(folder / "base", {"a1": paths["a1"]}))
+        )
+        whole = sketch.to_frame()
+        experts = frames[-1].groupby("agent")[["active", "total"]].sum()
+        assert experts.loc["a0", "total"] == whole["total"][0] - 30, "all but the embedding"
+    for frame in frames[1:]:
+        assert_frame_equal(frame, frames[0])
+
+
+def test_what_cannot_be_matched_is_told_as_before(tmp_path: Path) -> None:
+    tensors = model(0, 5, 3)
+    base = write_checkpoint(tmp_path / "base", stacked(tensors), config=CONFIG)
+    del tensors["model.layers.0.mlp.experts.1.up_proj.weight"]
+    agent = write_checkpoint(tmp_path / "agent", tensors, config=CONFIG)
+    with pytest.raises(CompatibilityError, match=r"experts\.gate_up_proj` is missing"):
+        load(base, {"a": agent})
+    dense = write_checkpoint(tmp_path / "dense", {"w": torch.ones(3).bfloat16()}, config=CONFIG)
+    with pytest.raises(SettingsError, match="router or an expert"):
+        analyze(dense, {"a": dense}).to_frame(by="expert")
+
+
+def test_a_merge_from_another_layout_verifies(tmp_path: Path) -> None:
+    tensors = model(0, 5, 3)
+    base = write_checkpoint(tmp_path / "base", tensors, config=CONFIG)
+    tensors["model.layers.0.mlp.experts.1.up_proj.weight"] += 1
+    agent = write_checkpoint(tmp_path / "agent", stacked(tensors, turned=True), config=CONFIG)
+    recipe = make_recipe({"base": str(base), "agents": {"a": str(agent)}, "method": "ties"})
+    out = merge(recipe, tmp_path / "out").out
+    assert verify(out, with_sources=True, full=True).source_files == 2
