@@ -118,7 +118,7 @@ def merge(
             folder to people who need not know where the sources lie.
         on_download, stream: as for ``analyze``; what a pass reads from the Hub, the next pass reads
             again.
-        run: device, threads, block_elements, on_progress, cancel, see RunKeywords.
+        run: device, threads, block_elements, on_progress, cancel, receiver, see RunKeywords.
 
     An agent of which nearly all elements differ (by a sample) is refused unless the recipe says
     ``other_base: accept``.
@@ -154,6 +154,7 @@ def merge(
         max_shard_bytes=max_shard_bytes,
         sources=[c.folder for c in checkpoints.values()],
         sidecar_bytes=SIDECAR_BYTES + sum(map(len, files.values())),
+        receiver=options.receiver,
     )
     with writer, hasher or contextlib.nullcontext():
         plan = job.plan(sketch)

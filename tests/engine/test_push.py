@@ -11,11 +11,12 @@ import pytest
 from engine_zoo import contents, make_zoo
 from loopback_hub import LoopbackHub, serving
 
-from ram_studio.checkpoints.hub.push import PushProgress, check_push, push
+from ram_studio.checkpoints.hub.push import PushAhead, PushProgress, check_push, push
+from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.cli.main import commands
 from ram_studio.engine.merge import merge
 from ram_studio.engine.verify import verify
-from ram_studio.errors import HubError
+from ram_studio.errors import HubError, OutputError
 
 MODEL = "me/merged"
 
@@ -118,5 +119,76 @@ def test_the_commands_push(
     assert json.loads(capsys.readouterr().out)["files"] == len(there(hub))
     recipe = ["merge", str(merged / "ram_studio.json"), "--out", str(tmp_path / "again")]
     commands([*recipe, "--push", "me/again"], standalone_mode=False)
-    assert f"{hub.address}/me/again (private): pushed." in capsys.readouterr().out
+    assert f"{hub.address}/me/again (private): pushed" in capsys.readouterr().out
     assert there(hub, "me/again")["ram_studio.json"]
+
+
+class Waiting(PushAhead):
+    """Lets the merge go on only once a shard has arrived, and notes whether it was finished."""
+
+    out: Path
+
+    def take(self, shard: Shard, path: Path) -> None:
+        super().take(shard, path)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._queue and not self._is_busy)
+        assert not self.out.exists(), "the merge is still being written"
+
+
+def test_shards_go_up_while_others_are_merged(
+    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zoo = make_zoo(tmp_path / "zoo", 2)
+    out = Waiting.out = tmp_path / "out"
+    with Waiting(MODEL) as ahead:
+        assert MODEL not in hub.repositories, "nothing is made before there is something to send"
+        merge(zoo.recipe(), out, max_shard_bytes=500, receiver=ahead)
+    shards = {path.name for path in out.glob("*.safetensors")}
+    assert ahead.sent.keys() == shards
+    assert hub.repositories[MODEL].is_private
+    assert there(hub) == {}, "no model before all of it is there"
+    pushed = push(out, MODEL, ahead=ahead.sent)
+    assert there(hub) == contents(out)
+    assert pushed.ahead == len(shards)
+    assert sum(method == "PUT" for method, *_ in hub.requests) == len(shards), "each went up once"
+
+
+def test_what_a_merge_that_broke_off_sent_is_not_sent_again(
+    hub: LoopbackHub, tmp_path: Path
+) -> None:
+    zoo = make_zoo(tmp_path / "zoo", 2)
+    Waiting.out = tmp_path / "out"
+
+    class Full(Waiting):
+        def take(self, shard: Shard, path: Path) -> None:
+            super().take(shard, path)
+            if len(self.sent) == 2:
+                raise OutputError("the disk is full")
+
+    with pytest.raises(OutputError), Full(MODEL) as ahead:
+        merge(zoo.recipe(), tmp_path / "out", max_shard_bytes=500, receiver=ahead, threads=1)
+    assert there(hub) == {}
+    assert not (tmp_path / "out").exists()
+    with Waiting(MODEL) as ahead:
+        merge(zoo.recipe(), tmp_path / "out", max_shard_bytes=500, receiver=ahead)
+    push(tmp_path / "out", MODEL, ahead=ahead.sent)
+    assert there(hub) == contents(tmp_path / "out")
+    shards = len(list((tmp_path / "out").glob("*.safetensors")))
+    assert sum(method == "PUT" for method, *_ in hub.requests) == shards
+
+
+def test_a_push_that_fails_in_the_end_leaves_the_merge_and_says_where(
+    hub: LoopbackHub, merged: Path, tmp_path: Path
+) -> None:
+    hub.add(MODEL, merged.parent / "zoo" / "base", is_private=True)
+    command = ["merge", str(merged / "ram_studio.json"), "--out", str(tmp_path / "again")]
+    with pytest.raises(HubError, match=r"holds another model.*ram-studio push .*again me/merged"):
+        commands([*command, "--push", MODEL], standalone_mode=False)
+    verify(tmp_path / "again")
+    assert not [path for method, path, _ in hub.requests if method == "PUT"]
+    hub.add("me/public", merged.parent / "zoo" / "base")
+    with pytest.raises(HubError, match="second yes"):
+        commands(
+            [*command[:-1], str(tmp_path / "third"), "--push", "me/public"], standalone_mode=False
+        )
+    assert not (tmp_path / "third").exists(), "told before the work"

@@ -7,12 +7,16 @@ where it was. Only a last commit makes them a model; before it the repository sh
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Self
 
 import huggingface_hub
+from huggingface_hub import CommitOperationAdd
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.utils import (
     are_progress_bars_disabled,
@@ -27,7 +31,10 @@ from ram_studio.checkpoints.hub.transfer import LIBRARY, REQUEST_SECONDS, Token
 from ram_studio.checkpoints.read.checkpoint import CancelSignal, split_hub_id
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.record.passport import PASSPORT_FILE, read_passport
+from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.errors import HubError
+
+_WAIT_SECONDS = 0.1
 
 YES_PUBLIC = "--yes-public"
 """How messages name the second yes; a form with words of its own puts those in their place."""
@@ -35,13 +42,17 @@ YES_PUBLIC = "--yes-public"
 
 @dataclass(frozen=True)
 class Pushed:
-    """What went up: the model's page, whether all may read it, files, and whether it was there."""
+    """What went up: the model's page, whether all may read it, files, and whether it was there.
+
+    ahead: of the files, how many had gone up while the merge was written.
+    """
 
     url: str
     is_public: bool
     files: int
     nbytes: int
     was_there: bool = False
+    ahead: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -79,6 +90,7 @@ def push(
     token: str | None = None,
     on_progress: Callable[[PushProgress], None] | None = None,
     cancel: CancelSignal | None = None,
+    ahead: Mapping[str, CommitOperationAdd] = MappingProxyType({}),
 ) -> Pushed:
     """Upload a merged folder: weights, config, tokenizer, card and passport, nothing else.
 
@@ -86,6 +98,7 @@ def push(
         folder: of a finished merge. repository: `owner/name`; created where there is none.
         public: the second yes: create it public, or write to one that is.
         token: to use instead of the one huggingface_hub finds.
+        ahead: files that went up already, see ``PushAhead``.
 
     Raises: VerificationError without a sound passport; HubError, see ``check_push``, and for a
     repository that holds another model; Stopped. What has arrived is not sent again.
@@ -98,13 +111,8 @@ def push(
     api = huggingface_hub.HfApi(endpoint=site_address(), token=access, **LIBRARY)
     url = f"{site_address()}/{repository}"
     with _talking_of(repository):
-        found = _found(repository, access)
-        if found is None:
-            api.create_repo(repository, private=not public, exist_ok=True)
-            found = _found(repository, access) or {"private": False, "files": []}
-            # Somebody may have made it in the meantime, and organisations have rules of their own.
-            _check_visibility(repository, found, public)
-        if any(name.endswith((".safetensors", ".json", ".bin")) for name in found["files"]):
+        found = _made(repository, access, public)
+        if _has_model(found):
             if _passport_there(repository, found, access) != (folder / PASSPORT_FILE).read_bytes():
                 raise HubError(
                     f"{repository} holds another model already; push to another name, or remove "
@@ -115,9 +123,12 @@ def push(
         for name in names:
             if cancel is not None:
                 cancel.raise_if_cancelled()
-            addition = huggingface_hub.CommitOperationAdd(name, str(folder / name))
-            # Small texts go with the commit; the Hub decides which files those are.
-            api.preupload_lfs_files(repository, [addition], free_memory=False)
+            if (addition := ahead.get(name)) is not None:
+                addition.path_or_fileobj = str(folder / name)
+            else:
+                addition = CommitOperationAdd(name, str(folder / name))
+                # Small texts go with the commit; the Hub decides which files those are.
+                api.preupload_lfs_files(repository, [addition], free_memory=False)
             operations.append(addition)
             done += sizes[name]
             if on_progress is not None:
@@ -127,7 +138,100 @@ def push(
             operations=operations,
             commit_message=f"Merge by {passport.recipe.method} with RAM Studio",
         )
-    return Pushed(url, not found["private"], len(names), sum(sizes.values()))
+    went = len(ahead.keys() & sizes.keys())
+    return Pushed(url, not found["private"], len(names), sum(sizes.values()), ahead=went)
+
+
+class PushAhead:
+    """Sends shards up while a merge writes the others: the ``Receiver`` of its writer.
+
+    A context manager. On the Hub nothing is made before the first shard is complete, and nothing
+    shows before ``push`` makes a model of what was sent. What could not be sent is left to it.
+
+    Attributes:
+        sent: what has arrived, by file name.
+    """
+
+    def __init__(self, repository: str, *, public: bool = False, token: str | None = None) -> None:
+        """Check what can be checked before any work, see ``check_push``.
+
+        Args: as for ``push``. Raises: HubError.
+        """
+        self._repository, self._public = repository, public
+        self._access = check_push(repository, public=public, token=token)
+        self.sent: dict[str, CommitOperationAdd] = {}
+        self._queue: deque[tuple[str, Path]] = deque()
+        self._is_open: bool | None = None
+        self._is_busy = self._is_over = False
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> Self:
+        # An upload cannot be broken off: it must not hold up the end of the program.
+        threading.Thread(target=self._work, name="push", daemon=True).start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._end()
+
+    def take(self, shard: Shard, path: Path) -> None:
+        """Send a shard after those that wait already."""
+        with self._changed:
+            self._queue.append((shard.file_name, path))
+            self._changed.notify_all()
+
+    def release(self, on_wait: Callable[[], None]) -> None:
+        """Begin no more; return when the shard under way has arrived."""
+        self._end()
+        with self._changed:
+            while self._is_busy:
+                self._changed.wait(_WAIT_SECONDS)
+                on_wait()
+
+    def _end(self) -> None:
+        with self._changed:
+            self._is_over = True
+            self._queue.clear()
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._is_busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._queue or self._is_over)
+                if self._is_over:
+                    return
+                name, path = self._queue.popleft()
+                self._is_busy = True
+            # Whatever keeps it from arriving is told by the push at the end, if it is still so.
+            with contextlib.suppress(HubError, OSError), _talking_of(self._repository):
+                self._send(name, path)
+
+    def _send(self, name: str, path: Path) -> None:
+        if self._is_open is None:
+            found = _made(self._repository, self._access, self._public)
+            self._is_open = not _has_model(found)
+        if self._is_open:
+            addition = CommitOperationAdd(name, str(path))
+            api = huggingface_hub.HfApi(endpoint=site_address(), token=self._access, **LIBRARY)
+            api.preupload_lfs_files(self._repository, [addition], free_memory=False)
+            self.sent[name] = addition
+
+
+def _made(repository: str, access: Token, public: bool) -> dict[str, Any]:
+    """Return what is known of a repository, see ``_found``; made private where there is none."""
+    found = _found(repository, access)
+    if found is None:
+        api = huggingface_hub.HfApi(endpoint=site_address(), token=access, **LIBRARY)
+        api.create_repo(repository, private=not public, exist_ok=True)
+        found = _found(repository, access) or {"private": False, "files": []}
+    # Somebody may have made it in the meantime, and organisations have rules of their own.
+    _check_visibility(repository, found, public)
+    return found
+
+
+def _has_model(found: Mapping[str, Any]) -> bool:
+    return any(name.endswith((".safetensors", ".json", ".bin")) for name in found["files"])
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_list
 from ram_studio.checkpoints.write.output_folder import plain_words
@@ -29,6 +29,23 @@ _EARLY_FLUSH_BYTES = 128 << 20
 """So much is written before a flush is begun in the background: the disk works during the merge."""
 
 
+class Receiver(Protocol):
+    """Who is handed every shard as soon as it is complete, while others are still written."""
+
+    def take(self, shard: Shard, path: Path) -> None:
+        """Take a shard that lies, complete, at a path; returns at once.
+
+        Called once a shard, by the thread that wrote the last of its data; not for one that holds
+        none.
+        """
+
+    def release(self, on_wait: Callable[[], None]) -> None:
+        """Return once no path is in use: the shards are put in their places next.
+
+        on_wait: called about ten times a second; what it raises ends the waiting.
+        """
+
+
 class ShardWriter:
     """Writes some shards into a folder; a context manager. Bytes do not depend on the order.
 
@@ -37,11 +54,16 @@ class ShardWriter:
         nbytes: bytes of all shards.
     """
 
-    def __init__(self, folder: Path, shards: Sequence[Shard], out: Path) -> None:
+    def __init__(
+        self, folder: Path, shards: Sequence[Shard], out: Path, receiver: Receiver | None = None
+    ) -> None:
         """Touch nothing yet.
 
-        Args: folder: to write in, on the disk of `out`; out: the output, for messages.
+        Args:
+            folder: to write in, on the disk of `out`; out: the output, for messages.
+            receiver: gets each shard once it is complete.
         """
+        self._receiver = receiver
         self.shards = shards
         self.nbytes = sum(shard.file_size for shard in shards)
         self._folder = folder
@@ -50,6 +72,7 @@ class ShardWriter:
             name: (shard, *place) for shard in shards for name, place in shard.offsets.items()
         }
         self._written = dict.fromkeys(self._place, 0)
+        self._left = {s.file_name: sum(n for _, n in s.offsets.values()) for s in shards}
         self._count_lock = threading.Lock()
         self._unflushed = 0
         self._flusher = ThreadPoolExecutor(1, thread_name_prefix="flush")
@@ -94,9 +117,13 @@ class ShardWriter:
             self._digests[shard.file_name].wrote(position, view)
         with self._count_lock:
             self._written[name] += len(view)
+            self._left[shard.file_name] -= len(view)
+            is_complete = not self._left[shard.file_name]
             self._unflushed += len(view)
             if self._unflushed >= _EARLY_FLUSH_BYTES and all(f.done() for f in self._flushes):
                 self._flush_soon(shard)
+        if is_complete and self._receiver is not None:
+            self._receiver.take(shard, self._partial(shard))
 
     def digests(self) -> dict[str, str]:
         """Return each shard's BLAKE3 by its final name.
@@ -119,6 +146,8 @@ class ShardWriter:
         """
         self._check_complete()
         self._flush_all(on_wait)
+        if self._receiver is not None:
+            self._receiver.release(lambda: on_wait(self.nbytes))
         for shard in self.shards:
             os.replace(self._partial(shard), folder / shard.file_name)
 

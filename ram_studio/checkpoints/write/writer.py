@@ -31,7 +31,7 @@ from ram_studio.checkpoints.write.shard_plan import (
     index_json,
     lay_out,
 )
-from ram_studio.checkpoints.write.shard_writer import ShardWriter, flush
+from ram_studio.checkpoints.write.shard_writer import Receiver, ShardWriter, flush
 from ram_studio.errors import OutputError
 
 DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
@@ -65,6 +65,7 @@ class CheckpointWriter:
         metadata: Mapping[str, str] | None = None,
         sources: Sequence[Path] = (),
         sidecar_bytes: int = SIDECAR_BYTES,
+        receiver: Receiver | None = None,
     ) -> None:
         """Lay the shards out; nothing is touched before the with-block is entered.
 
@@ -75,6 +76,7 @@ class CheckpointWriter:
             metadata: more text pairs for the shards' headers, beside {"format": "pt"}.
             sources: folders the output must not lie in.
             sidecar_bytes: room that the disk must have for files beside the shards.
+            receiver: gets each shard once it is complete, see `Receiver`.
 
         Raises: SettingsError when max_shard_bytes is below 1.
         """
@@ -85,6 +87,7 @@ class CheckpointWriter:
         self.out = Path(os.path.abspath(Path(out).expanduser()))
         self.needed_bytes = self.nbytes + sidecar_bytes
         self._sources = tuple(sources)
+        self._receiver = receiver
         self._files: dict[str, bytes] = {}
         self._writer: ShardWriter | None = None
         self._folder: Path | None = None
@@ -96,7 +99,9 @@ class CheckpointWriter:
             # Leftovers of a killed run are gone after this, and their space is free again.
             self._folder = undo.enter_context(reserved(self.out))
             check_output(self.out, needed_bytes=self.needed_bytes)
-            self._writer = undo.enter_context(ShardWriter(self._folder, self.shards, self.out))
+            self._writer = undo.enter_context(
+                ShardWriter(self._folder, self.shards, self.out, self._receiver)
+            )
             self._undo = undo.pop_all()
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ from ram_studio.cli.merge.result import report
 from ram_studio.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
+    from ram_studio.checkpoints.hub.push import PushAhead
     from ram_studio.checkpoints.record.recipe import Recipe
     from ram_studio.engine.passes.driver import RunKeywords
 
@@ -71,7 +73,9 @@ def merge(
     ray: options.Ray = None,
     push: Annotated[
         str | None,
-        typer.Option(metavar="OWNER/NAME", help="Upload the merge to the Hub then; private."),
+        typer.Option(
+            metavar="OWNER/NAME", help="Upload the merge to the Hub, shard by shard; private."
+        ),
     ] = None,
     yes_public: YesPublic = False,
     as_json: options.Json = False,
@@ -104,23 +108,27 @@ def merge(
         options.refuse_beside_plan(**named, **shared)
         how = {"device": device, "threads": threads}
         return parts.merge(*options.require_part(plan, part), out, sketch, how, as_json)
+    ahead: PushAhead | None = None
     if push is not None:
-        from ram_studio.checkpoints.hub.push import check_push
+        from ram_studio.checkpoints.hub.push import PushAhead
 
-        check_push(push, public=yes_public)  # what cannot be done must not show after an hour
+        # What cannot be done must not show after an hour.
+        ahead = PushAhead(push, public=yes_public)
     if ray is not None and stream:
         raise typer.BadParameter("parts read models that are downloaded", param_hint="--stream")
     own = _preset(preset) | options.parse_pairs(settings, "set KEY=VALUE")
     chosen = _recipe(recipe, base, agent, given, shared, own)
     shard_bytes = options.parse_size(max_shard_size)
     loaded = None if sketch is None else load_sketch(sketch)
-    with progress_bars(quiet=as_json) as (on_progress, on_download):
+    sending = ahead or contextlib.nullcontext()
+    with sending, progress_bars(quiet=as_json) as (on_progress, on_download):
         passes: RunKeywords = {
             "device": device,
             "threads": threads,
             "on_progress": on_progress,
         }
         if ray is None:
+            passes["receiver"] = ahead
             result = run(
                 chosen,
                 out,
@@ -145,7 +153,7 @@ def merge(
             )
     report(result, as_json)
     if push is not None:
-        push_merge(result.out, push, yes_public=yes_public, quiet=as_json)
+        push_merge(result.out, push, yes_public=yes_public, quiet=as_json, ahead=ahead)
 
 
 def _recipe(

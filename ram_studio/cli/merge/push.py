@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ram_studio.cli import options
+from ram_studio.errors import HubError
 
 if TYPE_CHECKING:
-    from ram_studio.checkpoints.hub.push import Pushed
+    from ram_studio.checkpoints.hub.push import PushAhead, Pushed
 
 YesPublic = Annotated[
     bool,
@@ -40,8 +42,15 @@ def push(
     print(json.dumps(pushed.to_dict()) if as_json else told(pushed))
 
 
-def run(folder: Path, repository: str, *, yes_public: bool, quiet: bool) -> Pushed:
-    """Push, showing how far it is."""
+def run(
+    folder: Path,
+    repository: str,
+    *,
+    yes_public: bool,
+    quiet: bool,
+    ahead: PushAhead | None = None,
+) -> Pushed:
+    """Push, showing how far it is; ahead: what sent shards while they were merged."""
     from ram_studio.checkpoints.hub.push import PushProgress, push
     from ram_studio.cli.progress import status_line
 
@@ -51,12 +60,22 @@ def run(folder: Path, repository: str, *, yes_public: bool, quiet: bool) -> Push
             share = progress.done_bytes / max(1, progress.total_bytes)
             show(f"pushed {progress.file}, {share:.0%}")
 
-        return push(folder, repository, public=yes_public, on_progress=tell)
+        sent = {} if ahead is None else ahead.sent
+        return push(folder, repository, public=yes_public, on_progress=tell, ahead=sent)
 
 
-def push_merge(folder: Path, repository: str, *, yes_public: bool, quiet: bool) -> None:
-    """Push what was merged just now; what went up is told beside the merge's own output."""
-    pushed = run(folder, repository, yes_public=yes_public, quiet=quiet)
+def push_merge(
+    folder: Path, repository: str, *, yes_public: bool, quiet: bool, ahead: PushAhead | None
+) -> None:
+    """Push what was merged just now; what went up is told beside the merge's own output.
+
+    Raises: HubError that says where the merge is, which is whole nevertheless.
+    """
+    try:
+        pushed = run(folder, repository, yes_public=yes_public, quiet=quiet, ahead=ahead)
+    except HubError as error:
+        command = shlex.join(["ram-studio", "push", str(folder), repository])
+        raise HubError(f"{error} The merge itself is whole in {folder}: {command}") from error
     print(told(pushed), file=sys.stderr if quiet else sys.stdout)
 
 
@@ -64,4 +83,5 @@ def told(pushed: Pushed) -> str:
     """Return what a push did, in a sentence."""
     who = "everybody can read it" if pushed.is_public else "private"
     was = "was there already" if pushed.was_there else "pushed"
-    return f"{pushed.url} ({who}): {was}."
+    ahead = f", {pushed.ahead} of its files while others were merged" if pushed.ahead else ""
+    return f"{pushed.url} ({who}): {was}{ahead}."

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.engine.events import CancelToken, Meter, ProgressCallback
@@ -22,6 +22,9 @@ from ram_studio.engine.reading.residence import Residence, plan_residence
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import SettingsError
 
+if TYPE_CHECKING:
+    from ram_studio.checkpoints.write.shard_writer import Receiver
+
 REPORT_SECONDS = 0.1
 
 
@@ -31,7 +34,8 @@ class RunKeywords(TypedDict, total=False):
     device: "auto", "cpu", "cuda" (all of them) or "cuda:N"; threads: default one per core;
     block_elements: that a thread holds at a time, no result depends on it; on_progress: called
     about ten times a second in the caller's thread; cancel: stops within a block; residence: where
-    blocks that stay in memory are put, or found once it is filled.
+    blocks that stay in memory are put, or found once it is filled; receiver: of a merge that is
+    written, gets each shard once it is complete.
     """
 
     device: str
@@ -40,6 +44,7 @@ class RunKeywords(TypedDict, total=False):
     on_progress: ProgressCallback | None
     cancel: CancelToken | None
     residence: Residence | None
+    receiver: Receiver | None
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class RunOptions:
     on_progress: ProgressCallback | None
     cancel: CancelToken
     residence: Residence | None
+    receiver: Receiver | None = None
 
     @classmethod
     def of(
@@ -62,6 +68,7 @@ class RunOptions:
         on_progress: ProgressCallback | None = None,
         cancel: CancelToken | None = None,
         residence: Residence | None = None,
+        receiver: Receiver | None = None,
     ) -> RunOptions:
         """Return the options that these keywords mean.
 
@@ -73,7 +80,8 @@ class RunOptions:
 
             block_elements = DEVICE_BLOCK_ELEMENTS
         threads = thread_count(threads)
-        return cls(device, threads, block_elements, on_progress, cancel or CancelToken(), residence)
+        cancel = cancel or CancelToken()
+        return cls(device, threads, block_elements, on_progress, cancel, residence, receiver)
 
     def with_residence(self, tensors: Sequence[MergeTensor]) -> RunOptions:
         """Return options by which these tensors, once read, stay on the device, where they fit."""
