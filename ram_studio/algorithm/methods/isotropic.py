@@ -17,30 +17,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import Field
-
-from ram_studio.algorithm.methods.base import BlockInput, BlockOutput, Method
-from ram_studio.algorithm.methods.matrices import (
-    MatrixSettings,
-    Prepared,
-    is_linear,
-    merge_matrices,
-    prepare,
-)
-from ram_studio.algorithm.methods.task_arithmetic import Scale
+from ram_studio.algorithm.methods.matrices import ZERO, ScaledSettings, matrix_method
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
     from torch import Tensor
-
-ZERO = 1e-6
-"""Singular values below this share of the largest count as 0: float32's last place."""
-
-
-class IsoSettings(MatrixSettings):
-    """Settings of Iso-C."""
-
-    scale: Scale = Field(default=1.0, description="Factor on the merged matrices.")
 
 
 def flatten_spectrum(total: Float64[Tensor, "rows columns"]) -> Float64[Tensor, "rows columns"]:
@@ -54,21 +35,12 @@ def flatten_spectrum(total: Float64[Tensor, "rows columns"]) -> Float64[Tensor, 
     return s[kept].mean() * (u[:, kept] @ vt[kept])
 
 
-def merge_block(block: BlockInput, rule: Prepared) -> BlockOutput:
-    """Merge linear layers, or a block of another tensor."""
-    scale = rule.settings.scale
-    return merge_matrices(block, rule, lambda taus: scale * flatten_spectrum(taus.sum(0)))
-
-
-ISO = Method(
+ISO = matrix_method(
+    lambda taus, settings, check: settings.scale * flatten_spectrum(taus.sum(0)),
     name="iso-c",
     title="Iso-C",
     formula="linear layers: scale * the sum of tau, its singular values all at their mean; others: "
     "mean",
     source="arXiv 2502.04959",
-    settings=IsoSettings,
-    needs=lambda settings: frozenset(),
-    prepare=prepare,
-    merge_block=merge_block,
-    whole=is_linear,
+    settings=ScaledSettings,
 )

@@ -14,14 +14,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from ram_studio.algorithm.methods.base import BlockInput, BlockOutput, Facts, MethodSettings
-from ram_studio.algorithm.methods.task_arithmetic import sum_rule
+from ram_studio.algorithm.methods.base import (
+    BlockInput,
+    BlockOutput,
+    Facts,
+    Method,
+    MethodSettings,
+)
+from ram_studio.algorithm.methods.task_arithmetic import Scale, sum_rule
 from ram_studio.algorithm.naming import EMBEDDING, HEAD, layer_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _EXPERTS = re.compile(r"(^|\.)experts?\.")
+
+ZERO = 1e-6
+"""Singular values below this share of the largest count as 0: float32's last place."""
 
 Others = Annotated[
     Literal["mean", "sum", "base"],
@@ -33,6 +42,12 @@ class MatrixSettings(MethodSettings):
     """Settings that every matrix method has."""
 
     others: Others = "mean"
+
+
+class ScaledSettings(MatrixSettings):
+    """Settings of a matrix method with a factor."""
+
+    scale: Scale = Field(default=1.0, description="Factor on the merged matrices.")
 
 
 @dataclass(frozen=True)
@@ -54,6 +69,29 @@ def is_linear(settings: Any, name: str, shape: tuple[int, ...]) -> bool:
     if len(shape) == 3:
         return _EXPERTS.search(name) is not None
     return len(shape) == 2 and layer_of(name) not in (EMBEDDING, HEAD)
+
+
+def matrix_method(
+    merge_one: Callable[[Tensor, Any, Callable[[], None]], Tensor], **told: Any
+) -> Method:
+    """Return the method that merges each linear layer by ``merge_one``.
+
+    Args:
+        merge_one: task vectors, float64 (agents, rows, columns), settings, and what raises when the
+            merge shall stop -> the merged task vector (rows, columns).
+        told: name, title, formula, source and settings of the method.
+    """
+
+    def merge_block(block: BlockInput, rule: Prepared) -> BlockOutput:
+        return merge_matrices(block, rule, lambda taus: merge_one(taus, rule.settings, block.check))
+
+    return Method(
+        **told,
+        needs=lambda settings: frozenset(),
+        prepare=prepare,
+        merge_block=merge_block,
+        whole=is_linear,
+    )
 
 
 def merge_matrices(

@@ -19,30 +19,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import Field
-
-from ram_studio.algorithm.methods.base import BlockInput, BlockOutput, Method
-from ram_studio.algorithm.methods.matrices import (
-    MatrixSettings,
-    Prepared,
-    is_linear,
-    merge_matrices,
-    prepare,
-)
-from ram_studio.algorithm.methods.task_arithmetic import Scale
+from ram_studio.algorithm.methods.matrices import ZERO, ScaledSettings, matrix_method
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
     from torch import Tensor
-
-ZERO = 1e-6
-"""Singular values below this share of a task's largest count as 0: float32's last place."""
-
-
-class TsvSettings(MatrixSettings):
-    """Settings of TSV-M; the default is the authors'."""
-
-    scale: Scale = Field(default=1.0, description="Factor on the merged matrices.")
 
 
 def merge_tasks(taus: Float64[Tensor, "agents rows columns"]) -> Float64[Tensor, "rows columns"]:
@@ -70,19 +51,11 @@ def _nearest_orthonormal(matrix: Float64[Tensor, "a b"]) -> Float64[Tensor, "a b
     return u @ vt
 
 
-def merge_block(block: BlockInput, rule: Prepared) -> BlockOutput:
-    """Merge linear layers, or a block of another tensor."""
-    return merge_matrices(block, rule, lambda taus: rule.settings.scale * merge_tasks(taus))
-
-
-TSV = Method(
+TSV = matrix_method(
+    lambda taus, settings, check: settings.scale * merge_tasks(taus),
     name="tsv-m",
     title="TSV-M",
     formula="linear layers: scale * the tasks' strongest singular vectors, set apart; others: mean",
     source="arXiv 2412.00081",
-    settings=TsvSettings,
-    needs=lambda settings: frozenset(),
-    prepare=prepare,
-    merge_block=merge_block,
-    whole=is_linear,
+    settings=ScaledSettings,
 )

@@ -31,14 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from ram_studio.algorithm.methods.base import BlockInput, BlockOutput, Method
-from ram_studio.algorithm.methods.matrices import (
-    MatrixSettings,
-    Prepared,
-    is_linear,
-    merge_matrices,
-    prepare,
-)
+from ram_studio.algorithm.methods.matrices import MatrixSettings, matrix_method
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -122,28 +115,22 @@ def minimum(
     return start + (b - start @ a) @ vectors / values[kept] @ vectors.T
 
 
-def merge_block(block: BlockInput, rule: Prepared) -> BlockOutput:
-    """Merge linear layers, or a block of another tensor."""
-    settings = rule.settings
-
-    def merge_one(taus: Float64[Tensor, "agents out in"]) -> Float64[Tensor, "out in"]:
-        start = taus.sum(0)
-        a, b = quadratic_form(taus, block.check)
-        if settings.solver == "closed":
-            return minimum(start, a, b)
-        return descend(start, a, b, settings.iterations, settings.learning_rate, block.check)
-
-    return merge_matrices(block, rule, merge_one)
+def merge_layer(
+    taus: Float64[Tensor, "agents out in"], settings: WudiSettings, check: Callable[[], None]
+) -> Float64[Tensor, "out in"]:
+    """Return the merged task vector of a layer."""
+    start = taus.sum(0)
+    a, b = quadratic_form(taus, check)
+    if settings.solver == "closed":
+        return minimum(start, a, b)
+    return descend(start, a, b, settings.iterations, settings.learning_rate, check)
 
 
-WUDI = Method(
+WUDI = matrix_method(
+    merge_layer,
     name="wudi",
     title="WUDI",
     formula="linear layers: the tau that least disturbs every agent's own; others: mean of tau",
     source="arXiv 2503.08099",
     settings=WudiSettings,
-    needs=lambda settings: frozenset(),
-    prepare=prepare,
-    merge_block=merge_block,
-    whole=is_linear,
 )
