@@ -63,7 +63,12 @@ def test_an_analysis_stores_nothing_and_all_that_follows_reads_there_too(
     assert np.array_equal(found.sketch.counts.shared, expected.shared)
     session = Session("s", tmp_path / "session", loaded=found.loaded("models"))
     (tmp_path / "session").mkdir()
-    assert "nothing of them is stored" in fit_html(found.fit, found.sketch, is_public=False)
+    said = fit_html(found.fit, found.sketch, is_public=False)
+    assert "nothing of them is stored" in said
+    commits = {name: hub.repositories[f"lab/{name}"].branches["main"] for name in ("base", *AGENTS)}
+    assert session.models.base == f"lab/base@{commits['base']}", "later reads are of these files"
+    assert session.models.agents == {name: f"lab/{name}@{commits[name]}" for name in AGENTS}
+    assert f"lab/base@{commits['base'][:8]}," in said
     form = MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0)
     plan = plan_merge(session.models, form, tmp_path)
     assert plan.remote == sum(c.nbytes for c in found.fit.checkpoints) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from safetensors.numpy import load_file
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.hub import ranges
 from ram_studio.checkpoints.read import remote
+from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
 from ram_studio.engine.analyse import analyze, analyze_report, load
@@ -170,3 +172,33 @@ def test_a_streamed_merge_is_the_local_one_and_verifies_after_the_download(
     assert weights[0] == weights[1]
     assert result.passport.base.files is not None
     assert verify(tmp_path / "there", with_sources=True, full=True).source_files == 5
+
+
+class Counted(bytearray):  # bytes cannot be watched
+    """Bytes that are known to be there as long as somebody holds them."""
+
+    __hash__ = object.__hash__
+
+
+def test_what_is_fetched_ahead_is_let_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also of files that nobody reads on in: memory is bounded, whatever a pass does."""
+    monkeypatch.setattr(remote, "PIECE_BYTES", 100)
+    monkeypatch.setattr(remote, "MOST_HELD_BYTES", 1000)
+    live: weakref.WeakSet[Counted] = weakref.WeakSet()
+
+    class Place:
+        def read(self, path: Path, start: int, length: int) -> bytes:
+            found = Counted(length)
+            live.add(found)
+            return found  # type: ignore[return-value]
+
+    paths = [tmp_path / str(number) for number in range(20)]
+    tensors = [TensorInfo(p.name, "U8", (5000,), p, 0, 5000) for p in paths]
+    ahead = remote.ReadAhead(dict.fromkeys(paths, Place()), tensors)  # type: ignore[arg-type]
+    peak = 0
+    for start in range(0, 5000, 250):
+        for path in paths:
+            ahead.read_into(path, start, memoryview(bytearray(10 if path.name < "1" else 250)))
+            peak = max(peak, sum(map(len, live)))
+    ahead.close()
+    assert peak <= 1000 + 100 * (remote.CONNECTIONS + remote.AHEAD + 1)

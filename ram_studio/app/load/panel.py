@@ -344,13 +344,16 @@ def _wire_own(panel: Panel, shared: Shared, filled: Any) -> None:
                 fit = work.inspect(sources, options, shared.settings)
         except RamStudioError as error:
             return {status: templates.callout(str(error), "bad")}
-        return {status: fit_html(fit, is_public=shared.settings.is_public)}
+        pins = work.pinned(fit)
+        boxes = (panel.base, *(row.source for row in panel.rows))
+        kept = {box: pins[text] for box in boxes if (text := (data[box] or "").strip()) in pins}
+        return {status: fit_html(fit, is_public=shared.settings.is_public), **kept}
 
     for check in (panel.fit.click, filled.then):
         check(
             check_fit,
             panel.form,
-            [status],
+            [status, panel.base, *(row.source for row in panel.rows)],
             **{**QUIET, "show_progress": "minimal"},
             concurrency_limit=2,
             concurrency_id="check-fit",

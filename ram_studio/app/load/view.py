@@ -11,6 +11,7 @@ from markupsafe import Markup
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app import templates
 from ram_studio.app.load.storage_view import storage_html
+from ram_studio.app.load.work import pinned
 from ram_studio.app.numbers import duration_text, size_text
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.fit.storage_report import storage_report
@@ -89,6 +90,7 @@ def fit_html(fit: CompatibilityReport, sketch: Sketch | None = None, *, is_publi
         tied=[tensor.name for tensor in fit.tensors if tensor.tied_to is not None],
         missing=sum(model.nbytes for model in models if not model.is_local),
         counted=sketch is not None,
+        pins=[f"{source[:-40]}{source[-40:-32]}" for source in pinned(fit).values()],
         free=shutil.disk_usage(fit.base.folder if fit.base.folder.exists() else "/").free,
         stored=storage_html(stored),
         sampled=sampled,

@@ -56,7 +56,9 @@ class Analysis(NamedTuple):
 
     def loaded(self, title: str) -> Loaded:
         """Return what a session keeps of it."""
-        base, agents = self.sources
+        pins = pinned(self.fit)
+        base = pins.get(self.sources.base, self.sources.base)
+        agents = {name: pins.get(source, source) for name, source in self.sources.agents.items()}
         plain = Loaded(title, None, base, agents, self.sketch, self.options, self.read_rate)
         remote = sum(c.nbytes for c in self.fit.checkpoints if not c.is_local)
         cautions = cautions_of(self.fit, self.sketch)
@@ -109,9 +111,18 @@ def inspect(
 
 def _published(sources: Sources) -> Preset | None:
     """Return the published set that these sources are, None where they are others."""
-    asked = (sources.base, *sources.agents.values())
+    asked = [source.partition("@")[0] for source in (sources.base, *sources.agents.values())]
     sets = presets().values()
-    return next((p for p in sets if tuple(m.source for m in p.models) == asked), None)
+    return next((p for p in sets if [m.repository for m in p.models] == asked), None)
+
+
+def pinned(fit: CompatibilityReport) -> dict[str, str]:
+    """Return Hub ids without a commit as they were opened: with the commit they stood for.
+
+    Later reads by these find the same files, whatever is pushed meanwhile.
+    """
+    found = ((c.source, c.revision) for c in fit.checkpoints)
+    return {s: f"{s}@{commit}" for s, commit in found if commit is not None and "@" not in s}
 
 
 def fitting(

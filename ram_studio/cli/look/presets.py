@@ -71,6 +71,8 @@ def _print(report: PresetReport) -> None:
         print(f"  refused: {text}")
     if not report.is_fine:
         return
+    if not all(model.listed.revision for model in report.models):
+        print("  (now): the list has no commit; this one is pinned in the command below.")
     minutes = report.seconds / 60
     print(
         f"  An analysis reads {shown_bytes(report.fetch_bytes)} from the Hub (about "
