@@ -79,6 +79,15 @@ def evaluate(
     ] = None,
     lengths: Lengths = "1k,4k",
     seed: Annotated[int, typer.Option(help="Chooses generated questions, and draws.")] = 2026,
+    mode: Annotated[
+        Literal["whole", "memagent"],
+        typer.Option(
+            help="How suites about long texts (memory, ruler-*) are read: whole, or piece by piece "
+            "with a bounded memory, as MemAgent does."
+        ),
+    ] = "whole",
+    chunk_tokens: Annotated[int, typer.Option(help="Most tokens of a piece.")] = 5000,
+    memory_tokens: Annotated[int, typer.Option(help="Most tokens of the memory.")] = 1024,
     chat: Chat = "auto",
     code: Code = "auto",
     max_tokens: MaxTokens = None,
@@ -136,6 +145,7 @@ def evaluate(
 ) -> None:
     """Score models side by side on the same prompts, with 95 % intervals."""
     from ram_studio.evals.answering.engine import Decoding
+    from ram_studio.evals.pieces import Pieces
     from ram_studio.evals.report.retention import check_margin
 
     _check_engine(engine, tasks, include_path, endpoint)
@@ -165,6 +175,7 @@ def evaluate(
             "samples": samples,
             "difficulty": difficulty,
             "data": data,
+            "pieces": Pieces(chunk_tokens, memory_tokens) if mode == "memagent" else None,
         }
     if until is not None:
         asked |= {"width": until / 100, "most": asked.pop("limit") or MOST_UNTIL}

@@ -81,10 +81,10 @@ def evaluate_on_ray(
     """
     plan = EvaluationPlan(suite, **settings)
     plan.check(models)
-    if plan.engine != "transformers" or HEALTH in plan.names:
+    if plan.engine != "transformers" or HEALTH in plan.names or plan.pieces:
         raise EvaluationError(
-            "On Ray models answer by the engine 'transformers', and health is not measured: leave "
-            "the suite or the engine out, or leave out --ray."
+            "On Ray models answer by the engine 'transformers', read texts whole, and health is "
+            "not measured: leave the suite, the mode or the engine out, or leave out --ray."
         )
     with contextlib.ExitStack() as undo:
         ray = undo.enter_context(connected(address))

@@ -14,6 +14,7 @@ from ram_studio.evals.answering.engine import ChatMode, Decoding, Engine, Engine
 from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE, LocalEngine
 from ram_studio.evals.answering.vllm_engine import VllmEngine
 from ram_studio.evals.asking import OnMarks, Progress, ShouldStop, SuiteRun
+from ram_studio.evals.pieces import PieceReader, Pieces
 from ram_studio.evals.question import Question
 from ram_studio.evals.report.floor import Nonsense
 from ram_studio.evals.report.samples import with_samples
@@ -53,7 +54,8 @@ class EvaluationPlan:
     answers are cut off, of all suites or by suite; the suite's own where left out. decoding: how
     they are written; its seed counts from `seed`. samples: answers to each question, see `samples`.
     difficulty: of generated families, 1 to 5. data: folder with the rows of suites that are a data
-    set; None: the Hub's cache, or the Hub.
+    set; None: the Hub's cache, or the Hub. pieces: how suites about long texts are read piece by
+    piece; None: whole.
     """
 
     suite: str | Sequence[str] = "demo"
@@ -71,6 +73,7 @@ class EvaluationPlan:
     samples: int = 1
     difficulty: int = DEFAULT_DIFFICULTY
     data: str | Path | None = None
+    pieces: Pieces | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -100,6 +103,14 @@ class EvaluationPlan:
             raise EvaluationError(
                 f"The base {self.base!r} is none of the models: {', '.join(models)}."
             )
+        if self.pieces is not None:
+            self.pieces.check()
+            if not any(suite.has_texts for suite in self.suites):
+                known = [name for name, suite in ALL_SUITES.items() if suite.has_texts]
+                raise EvaluationError(
+                    f"None of these suites has texts to read in pieces: {', '.join(names)}. Ask "
+                    f"{', '.join(known)}, or leave the mode out."
+                )
         if any(suite.runs_code for suite in self.suites):
             check_code_allowed(self.code)
         if self.engine == "vllm" and HEALTH in names:
@@ -205,11 +216,12 @@ def evaluate(
                 if asked is None:
                     asked = plan.questions(engine.count_tokens)
                     nonsense = Nonsense(asked, plan.code)
+                reader = PieceReader(engine, plan.pieces) if plan.pieces else None
                 runs = [
                     SuiteRun(
                         name,
                         path,
-                        engine,
+                        reader if reader and part.has_texts else engine,
                         part,
                         plan.code,
                         store,
@@ -228,7 +240,7 @@ def evaluate(
                     rows = [run.answers(asked[run.suite.name], tell, should_stop) for run in runs]
                     drawn.append([row for own in rows for row in own])
                 answered = with_samples(drawn)
-                identity = engine.identity
+                identity = (reader or engine).identity
                 measured = None
                 if health:
                     if on_progress:

@@ -1,0 +1,235 @@
+r"""Read long texts piece by piece, as MemAgent does: a bounded memory is all that goes along.
+
+The text is cut into pieces; with each, the model sees what is asked, its memory so far and the
+piece, and writes the memory anew. At the end it answers from what is asked and the memory alone;
+where the answer stands in a `\boxed{}`, as it is told, the box is the answer. So a text of any
+length is read in a context of fixed size. The two prompts are those that agents of MemAgent (arXiv
+2507.02259) were trained with, to the letter; another wording would ask something that they never
+learnt. Two things differ: pieces end between words, and where a model writes no memory the old one
+stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals.answering.engine import Decoding, Engine, ShouldStop
+from ram_studio.evals.question import UNSCORED, Question, Reply
+from ram_studio.evals.suites import visible
+
+MODE = "memagent"
+NO_MEMORY = "No previous memory"
+READ = """You are presented with a problem, a section of an article that may contain the answer to \
+the problem, and a previous memory. Please read the provided section carefully and update the \
+memory with the new information that helps to answer the problem. Be sure to retain all relevant \
+details from the previous memory while adding any new, useful information.
+
+<problem>\x20
+{asked}
+</problem>
+
+<memory>
+{memory}
+</memory>
+
+<section>
+{piece}
+</section>
+
+Updated memory:
+"""
+ANSWER = """You are presented with a problem and a previous memory. Please answer the problem \
+based on the previous memory and put the answer in \\boxed{{}}.
+
+<problem>\x20
+{asked}
+</problem>
+
+<memory>
+{memory}
+</memory>
+
+Your answer:
+"""
+_WORD = re.compile(r"\s*\S+\s*$|\s*\S+")
+_BOX = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """How texts are read: most tokens of a piece, and of the memory; MemAgent's own by default."""
+
+    chunk_tokens: int = 5000
+    memory_tokens: int = 1024
+
+    def check(self) -> None:
+        """Raise EvaluationError for sizes that cannot be."""
+        for what, tokens in (("piece", self.chunk_tokens), ("memory", self.memory_tokens)):
+            if tokens < 1:
+                raise EvaluationError(f"A {what} may take {tokens} tokens. Choose 1 or more.")
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What of it shapes answers, for the store."""
+        return {
+            "mode": MODE,
+            "chunk_tokens": self.chunk_tokens,
+            "memory_tokens": self.memory_tokens,
+        }
+
+
+@dataclass
+class _State:
+    """A question that is being read for: pieces left, the memory so far, and what it took."""
+
+    question: Question
+    pieces: list[str]
+    memory: str = NO_MEMORY
+    read: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    is_counted: bool = field(default=True)
+
+    def next(self, memory_tokens: int) -> Question:
+        """Return what the model is asked next: to read a piece, or to answer."""
+        asked = (self.question.reading or ("", ""))[1]
+        if self.read == len(self.pieces):
+            prompt = ANSWER.format(asked=asked, memory=self.memory)
+            return replace(self.question, prompt=prompt, reading=None)
+        prompt = READ.format(asked=asked, memory=self.memory, piece=self.pieces[self.read])
+        return replace(
+            self.question, prompt=prompt, max_new_tokens=memory_tokens, reading=None, must_end=False
+        )
+
+    def take(self, reply: Reply) -> Reply | None:
+        """Take what the model said; return the reply to the question once it is there."""
+        self.seconds += reply.seconds
+        self.is_counted = self.is_counted and reply.tokens is not None
+        self.tokens += reply.tokens or 0
+        took: dict[str, Any] = {
+            "tokens": self.tokens if self.is_counted else None,
+            "seconds": self.seconds,
+        }
+        if self.read == len(self.pieces):
+            boxed = _BOX.findall(visible(reply.text))
+            return replace(reply, text=boxed[-1] if boxed else reply.text, **took)
+        if reply.finish in UNSCORED:
+            note = f"at piece {self.read + 1} of {len(self.pieces)}: {reply.note}"
+            return replace(reply, note=note, **took)
+        self.memory = visible(reply.text).strip() or self.memory
+        self.read += 1
+        return None
+
+
+class PieceReader:
+    """An engine that answers questions about long texts by reading them with another, in pieces.
+
+    Questions without a text (`Question.reading`) go to the other engine as they are.
+    """
+
+    def __init__(self, engine: Engine, pieces: Pieces) -> None:
+        self._engine, self._pieces = engine, pieces
+
+    @property
+    def decoding(self) -> Decoding:
+        """The other engine's."""
+        return self._engine.decoding
+
+    @decoding.setter
+    def decoding(self, how: Decoding) -> None:
+        self._engine.decoding = how
+
+    @property
+    def path(self) -> str | Path:
+        """Where the other engine's model is."""
+        return self._engine.path
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The other engine's, and how texts are read."""
+        return {**self._engine.identity, **self._pieces.key}
+
+    def count_tokens(self, text: str) -> int:
+        """Return the length of a text in the model's tokens."""
+        return self._engine.count_tokens(text)
+
+    def misfit(self, questions: Sequence[Question]) -> str:
+        """Return why no piece fits the context with a full memory; the length of texts is free."""
+        tried = []
+        for question in questions:
+            state = self._opened(question)
+            if state.pieces:
+                # Any text of that many tokens.
+                (state.memory, *_) = cut(
+                    state.pieces[0], self._pieces.memory_tokens, self.count_tokens
+                )
+            tried.append(state.next(self._pieces.memory_tokens))
+        return self._engine.misfit(tried)
+
+    def answer(
+        self, questions: Sequence[Question], should_stop: ShouldStop | None = None
+    ) -> Iterator[list[tuple[Question, Reply]]]:
+        """Yield answers as they come; see `Engine.answer`. All questions read a piece in turn."""
+        waiting = {question.id: self._opened(question) for question in questions}
+        while waiting:
+            asked = [state.next(self._pieces.memory_tokens) for state in waiting.values()]
+            for batch in self._engine.answer(asked, should_stop):
+                done = []
+                for question, said in batch:
+                    state = waiting[question.id]
+                    reply = state.take(said)
+                    if reply is not None:
+                        done.append((state.question, reply))
+                        del waiting[question.id]
+                if done:
+                    yield done
+
+    def _opened(self, question: Question) -> _State:
+        if question.reading is None:
+            return _Plain(question, [])
+        pieces = cut(question.reading[0], self._pieces.chunk_tokens, self.count_tokens)
+        return _State(question, pieces)
+
+    def close(self) -> None:
+        """Do nothing: the other engine belongs to whoever opened it."""
+
+
+class _Plain(_State):
+    """A question without a text: asked as it is."""
+
+    def next(self, memory_tokens: int) -> Question:
+        return self.question
+
+    def take(self, reply: Reply) -> Reply | None:
+        return reply
+
+
+def cut(text: str, most: int, count_tokens: Callable[[str], int]) -> list[str]:
+    """Return a text in pieces of at most `most` tokens, together the text; cut between words.
+
+    A word that is longer is a piece of its own. A text without a word gives no piece.
+    """
+    words = [found.group() for found in _WORD.finditer(text)]
+    if not words:
+        return []
+    words_each = len(words) / max(1, count_tokens(text))
+    pieces, start = [], 0
+    while start < len(words):
+        low, high = start + 1, len(words)
+        middle = min(start + max(1, int(most * words_each)), high)
+        while low < high:
+            count = count_tokens("".join(words[start:middle]))
+            if count <= most:
+                low = middle
+            else:
+                high = middle - 1
+            # Newton's step with the usual length of a word: a few trials suffice.
+            middle = max(low + 1, min(middle + int((most - count) * words_each), high))
+        pieces.append("".join(words[start:low]))
+        start = low
+    return pieces

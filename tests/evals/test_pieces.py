@@ -1,0 +1,151 @@
+"""Long texts read piece by piece with a bounded memory."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from chat_model import make_chat_model
+from loopback_endpoint import serve
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals import AnswerStore, EndpointEngine, evaluate
+from ram_studio.evals.answering import LocalEngine
+from ram_studio.evals.pieces import NO_MEMORY, PieceReader, Pieces, cut
+from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
+
+PART = re.compile(r"<(problem|memory|section)> ?\n(.*?)\n</\1>", re.DOTALL)
+
+
+def parts(body) -> dict[str, str]:
+    """Return what a request shows: problem, memory and, while reading, section."""
+    return dict(PART.findall(body["messages"][0]["content"]))
+
+
+@pytest.mark.parametrize("text", ["", " \n", "one", " a  bb\nccc dddd eeeee ", "word " * 300])
+@pytest.mark.parametrize("most", [1, 3, 40])
+def test_a_text_is_cut_between_words_into_pieces_that_fit(text, most):
+    found = cut(text, most, lambda part: -(-len(part) // 4))
+    assert "".join(found) == (text if text.strip() else "")
+    for piece, following in zip(found, [*found[1:], None], strict=False):
+        assert len(piece) <= 4 * most or len(piece.split()) == 1
+        # No piece could have taken the next word too.
+        if following is not None:
+            whole = piece + re.match(r"\s*\S+", following).group()
+            assert len(whole) > 4 * most
+
+
+def test_pieces_and_memories_are_sent_in_turn_and_stored_by_their_sizes(tmp_path):
+    settings = SuiteSettings(lambda text: -(-len(text) // 4), 2, 2026, (1000,))
+    questions = ALL_SUITES["memory"].make(settings)
+    assert [q.category for q in questions] == ["needle 1000", "needles 1000"]
+    right = {q.reading[1]: q.gold for q in questions}
+    silent = []
+
+    def answer(body):
+        seen = parts(body)
+        if "section" not in seen:
+            return f"I remember. \\boxed{{{right[seen['problem']]}}}"
+        if "third" in seen["memory"] and not silent:
+            silent.append(seen)
+            return " "
+        return {NO_MEMORY: "first", "first": "second", "second": "third"}.get(
+            seen["memory"], "<think>what now?</think>later"
+        )
+
+    def ask(**options):
+        with serve(answer) as server:
+            engine = EndpointEngine(server.url, "m", parallel=1)
+            report = evaluate(
+                {"m": engine}, "memory", limit=2, lengths=(1000,), store=store, **options
+            )
+        return report, [body for _, _, body in server.requests], engine
+
+    with AnswerStore(tmp_path / "s") as store:
+        report, bodies, _ = ask(pieces=Pieces(200, 30))
+        (run,) = store.runs()
+    assert report.models["m"].domains["memory"].score == 1.0
+    assert [a.text for a in report.models["m"].answers["memory"]] == [q.gold for q in questions]
+    sizes = {"mode": "memagent", "chunk_tokens": 200, "memory_tokens": 30}
+    assert sizes.items() <= run.settings.items()
+    assert sizes.items() <= report.models["m"].asked.items()
+    for question in questions:
+        own = [body for body in bodies if parts(body)["problem"] == question.reading[1]]
+        *reading, last = own
+        assert len(reading) >= 4
+        assert "".join(parts(body)["section"] for body in reading) == question.reading[0]
+        assert all(body["max_tokens"] == 30 for body in reading)
+        assert all(len(parts(body)["section"]) <= 800 for body in reading)
+        said = [NO_MEMORY, "first", "second", "third"]
+        if silent[0]["problem"] == question.reading[1]:
+            # Where it wrote nothing, the old memory stayed.
+            said.append("third")
+        said += ["later"] * len(own)
+        assert [parts(body)["memory"] for body in own] == said[: len(own)]
+        assert last["max_tokens"] == question.max_new_tokens
+        assert question.reading[0][:40] not in last["messages"][0]["content"]
+
+
+def test_what_was_read_otherwise_is_asked_again_and_the_same_is_not(tmp_path):
+    with serve(lambda body: "7") as server, AnswerStore(tmp_path / "s") as store:
+        counts = []
+        for pieces in (None, Pieces(300, 20), Pieces(300, 20), Pieces(300, 21), None):
+            engine = EndpointEngine(server.url, "m")
+            before = len(server.requests)
+            evaluate(
+                {"m": engine}, "memory,math", limit=2, lengths=(1000,), store=store, pieces=pieces
+            )
+            counts.append(len(server.requests) - before)
+    # Math has no texts: its two questions are asked once.
+    assert counts[0] == 4
+    assert counts[1] == counts[3] >= 8
+    assert counts[2] == counts[4] == 0
+
+
+def test_a_piece_that_is_refused_ends_its_question_and_says_where():
+    def answer(body):
+        seen = parts(body)
+        is_second = seen["memory"] == "first" and "section" in seen
+        return (400, b"no such thing") if is_second else "first"
+
+    with serve(answer) as server:
+        report = evaluate(
+            {"m": EndpointEngine(server.url)}, "memory", limit=1, lengths=(1000,),
+            pieces=Pieces(400, 20),
+        )  # fmt: skip
+    (found,) = report.models["m"].answers["memory"]
+    assert found.finish == "refused"
+    assert re.search(r"at piece 2 of \d: the server refused it with status 400", found.note)
+
+
+def test_a_small_model_reads_what_is_longer_than_its_context(tmp_path):
+    engine = LocalEngine(make_chat_model(tmp_path / "model", context=520), device="cpu")
+    settings = SuiteSettings(engine.count_tokens, 1, 1, (700,))
+    (question,) = ALL_SUITES["memory"].make(settings)
+    question = replace(question, max_new_tokens=6)
+    reader = PieceReader(engine, Pieces(100, 8))
+    assert "the model's context is 520" in engine.misfit([question])
+    assert "the model's context is 520" in PieceReader(engine, Pieces(300, 8)).misfit([question])
+    assert not reader.misfit([question])
+    pieces = cut(question.reading[0], 100, engine.count_tokens)
+    assert len(pieces) > 4
+    assert all(engine.count_tokens(piece) <= 100 for piece in pieces)
+    ((found,),) = reader.answer([question])
+    engine.close()
+    assert found[0] is question
+    reply = found[1]
+    assert reply.finish in ("end", "length", "empty")
+    # The prompt it answers has what it wrote of the last piece, and no text.
+    seen = dict(PART.findall(reply.prompt))
+    assert seen.keys() == {"problem", "memory"}
+    assert seen["memory"] != NO_MEMORY
+    assert engine.count_tokens(seen["memory"]) <= 10
+    assert reply.tokens > len(pieces)
+
+
+def test_suites_without_texts_and_sizes_of_nothing_are_refused():
+    models = {"m": EndpointEngine("http://127.0.0.1:9/v1", "m")}
+    with pytest.raises(EvaluationError, match=r"None of these suites has texts.*memory, ruler-"):
+        evaluate(models, "math", pieces=Pieces())
+    for pieces in (Pieces(0), Pieces(memory_tokens=0)):
+        with pytest.raises(EvaluationError, match="may take 0 tokens"):
+            evaluate(models, "memory", pieces=pieces)
