@@ -48,9 +48,17 @@ def test_what_is_stored_is_reported_without_model_tokenizer_or_torch(tmp_path):
         first = evaluate({"m": BASE}, limit=2, store=store)
     program = (
         "import json, sys\n"
-        "from ram_studio.evals import AnswerStore, evaluate\n"
-        f"report = evaluate({{'m': {str(BASE)!r}}}, limit=2, store=AnswerStore({str(path)!r}))\n"
+        "from ram_studio.evals import AnswerStore, PairedCounts, compare_all, evaluate\n"
+        "from ram_studio.evals import items_needed\n"
+        "from ram_studio.evals.report.retention import verdicts_of\n"
+        f"models = dict.fromkeys('mno', {str(BASE)!r})\n"
+        f"report = evaluate(models, limit=2, store=AnswerStore({str(path)!r}))\n"
         "assert not {'torch', 'transformers', 'scipy'} & set(sys.modules), 'loaded'\n"
+        # Tests between models take scipy's functions, and nothing that takes a second to import.
+        "apart = {'code': 'n'}\n"
+        "assert compare_all(report, base='m', specialists=apart)\n"
+        "assert verdicts_of(report, apart, 'm') and items_needed(PairedCounts(9, 3, 3))\n"
+        "assert not {'torch', 'pandas', 'scipy.stats', 'statsmodels'} & set(sys.modules), 'slow'\n"
         "print(json.dumps(report.to_dict()['models']['m']['domains']))\n"
     )
     out = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout

@@ -52,9 +52,9 @@ def level_for(settings: int, stages: int) -> float:
 @lru_cache(maxsize=65536)
 def sign_test(wins: int, losses: int) -> float:
     """Return how likely a fair coin gives at least `losses` of `wins + losses`; 1 for none."""
-    from scipy.stats import binom
+    from scipy.special import bdtrc
 
-    return float(binom.sf(losses - 1, wins + losses, 0.5)) if losses else 1.0
+    return float(bdtrc(losses - 1, wins + losses, 0.5)) if losses else 1.0
 
 
 def loss_to(

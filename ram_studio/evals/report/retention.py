@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal
 
 from ram_studio.errors import EvaluationError
@@ -257,7 +258,7 @@ def shown_above(counts: np.ndarray, a: int, b: int, difference: float) -> Any:
         difference: between -1 and 1.
     """
     import numpy as np
-    from scipy.stats import norm
+    from scipy.special import ndtr
 
     bits = np.arange(8)
     has = [(bits >> (2 - model)) & 1 == 1 for model in (a, b)]
@@ -268,13 +269,12 @@ def shown_above(counts: np.ndarray, a: int, b: int, difference: float) -> Any:
     root = np.sqrt(np.maximum(linear**2 + 8 * n * y * d * (1 - d), 0))
     share = (root - linear) / (4 * n)
     spread = np.sqrt(np.maximum(n * (2 * share + d * (1 - d)), 1e-12))
-    return norm.sf((x - y - n * d) / spread)
+    return ndtr(-(x - y - n * d) / spread)
 
 
 def _needed(counts: np.ndarray, a: int, b: int, difference: float) -> int | None:
     """Return about how many items of the same kind would decide, with 80 % power; None for none."""
     import numpy as np
-    from scipy.stats import norm
 
     n = int(counts.sum())
     scores = scores_of(counts)
@@ -288,6 +288,9 @@ def _needed(counts: np.ndarray, a: int, b: int, difference: float) -> int | None
     share = max(float(counts[differ].sum()), 1.0) / n
     spread = share - min(seen**2, share)
     null = max(share, abs(difference)) - difference**2
-    wanted = norm.isf(LEVEL) * math.sqrt(null) + norm.isf(0.2) * math.sqrt(max(spread, 0.0))
+    normal = NormalDist()
+    wanted = -normal.inv_cdf(LEVEL) * math.sqrt(null) - normal.inv_cdf(0.2) * math.sqrt(
+        max(spread, 0.0)
+    )
     needed = math.ceil((wanted / apart) ** 2)
     return None if needed > _MOST_ITEMS else max(needed, n + 1)

@@ -2,8 +2,8 @@
 
 Pairs of models on the same items are compared by the exact McNemar test (only the items on which
 they disagree say anything), all pairs of a report are corrected together by Holm's method, and
-every pair says how many items it would take to tell the two apart. The arithmetic is scipy's and
-statsmodels'; this module only chooses the pairs and words the outcome.
+every pair says how many items it would take to tell the two apart. Of scipy only `special` is
+used: its `stats`, and statsmodels, take longer to import than a check whose answers are stored.
 """
 
 import math
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
+from statistics import NormalDist
 from typing import Any, Literal
 
 from ram_studio.errors import EvaluationError
@@ -148,11 +149,12 @@ def compare_pairs(report: EvalReport, pairs: Sequence[Pair]) -> tuple[Comparison
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """Return the p-values adjusted by Holm's step-down method, in the same order."""
-    from statsmodels.stats.multitest import multipletests
-
-    if not p_values:
-        return ()
-    return tuple(float(p) for p in multipletests(p_values, method="holm")[1])
+    adjusted = [1.0] * len(p_values)
+    least = 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        least = max(least, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = least
+    return tuple(adjusted)
 
 
 def items_needed(
@@ -181,18 +183,19 @@ def items_needed(
 def _disagreements_needed(share: float, alpha: float, power: float) -> int:
     """Return how many disagreements a sign test needs when one model wins `share` of them."""
     import numpy as np
-    from scipy.stats import binom
-    from statsmodels.stats.power import NormalIndPower
-    from statsmodels.stats.proportion import proportion_effectsize
+    from scipy.special import bdtr, bdtrc, bdtrik
 
-    rough = NormalIndPower().solve_power(
-        effect_size=proportion_effectsize(share, 0.5), alpha=alpha, power=power, ratio=0
-    )
+    # Cohen's h, the difference of two shares on the scale where its error is the same everywhere.
+    effect = 2 * math.asin(math.sqrt(share)) - math.pi / 2
+    normal = NormalDist()
+    rough = ((normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(power)) / effect) ** 2
     if rough > EXACT_UP_TO:
         return math.ceil(rough)
     m = np.arange(1, 2 * math.ceil(rough) + 50)
-    # Largest count of losses that is still significant; ppf may land one above it.
-    losses = binom.ppf(alpha / 2, m, 0.5)
-    losses -= binom.cdf(losses, m, 0.5) > alpha / 2
-    reached = binom.cdf(losses, m, 1 - share) + binom.sf(m - losses - 1, m, 1 - share)
-    return int(m[np.argmax(reached >= power)])
+    # Largest count of losses that is still significant, -1 for none.
+    losses = np.floor(np.nan_to_num(bdtrik(alpha / 2, m, 0.5), nan=-1.0))
+    losses -= (losses >= 0) & (bdtr(np.maximum(losses, 0), m, 0.5) > alpha / 2)
+    losses += bdtr(losses + 1, m, 0.5) <= alpha / 2
+    few = np.where(losses < 0, 0.0, bdtr(np.maximum(losses, 0), m, 1 - share))
+    many = np.where(losses < 0, 0.0, bdtrc(m - losses - 1, m, 1 - share))
+    return int(m[np.argmax(few + many >= power)])

@@ -260,10 +260,10 @@ class PairedCounts:
     @property
     def p_value(self) -> float:
         """Exact two-sided McNemar p: how often chance splits the disagreements this unevenly."""
-        from scipy.stats import binomtest
+        from scipy.special import bdtr
 
         disagreements = self.wins + self.losses
-        return float(binomtest(self.wins, disagreements, 0.5).pvalue) if disagreements else 1.0
+        return min(1.0, 2.0 * float(bdtr(min(self.wins, self.losses), disagreements, 0.5)))
 
     @property
     def is_within_noise(self) -> bool:
