@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -15,6 +16,7 @@ import gradio as gr
 
 from ram_studio.algorithm.ladder import LADDER, snap
 from ram_studio.app.check import work as check
+from ram_studio.app.check.verdicts import verdicts
 from ram_studio.app.experiment import work as experiment
 from ram_studio.app.jobs import Report, Result, Work, begin
 from ram_studio.app.load import work as load_work
@@ -26,6 +28,9 @@ from ram_studio.app.session import Loaded, Session
 from ram_studio.app.workspace import Workspace
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError, SettingsError
+from ram_studio.evals.report.breakdown import breakdown
+from ram_studio.evals.report.trust import trust
+from ram_studio.evals.run import DEFAULT_SEED
 
 EXAMPLES = {"example": "1", "house": "house", "independent": "independent", "dense": "dense"}
 _POLL_SECONDS = 0.1
@@ -235,6 +240,15 @@ class Endpoints:
         limit: int = 200,
         suites: list | None = None,
         lengths: list | None = None,
+        max_tokens: int = 0,
+        think_tokens: int = 0,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        samples: int = 1,
+        seed: int = DEFAULT_SEED,
+        difficulty: int = 2,
+        until: float = 0.0,
+        margin: float = 5.0,
     ) -> dict:
         """Score base, agents and this client's merges on the example's skills, or general suites.
 
@@ -243,36 +257,66 @@ class Endpoints:
             models: names among "base", the agents and what /merge returned; all when left out.
             limit: prompts per skill, 1 to 300; of a general suite at most as many as it has.
             suites: ["demo"] (the default), or any of "tool", "memory", "code", "math",
-                "instructions" and "health".
+                "instructions", "math-made", "tool-made", "code-made" and "health".
             lengths: prompt lengths of suite memory in tokens, such as [1000, 4000].
+            max_tokens: of an answer, 0 for each suite's own; think_tokens: of thinking, apart.
+            temperature, top_p, samples: how answers are drawn, and how many to each question; the
+                paper's are 1.0, 0.95 and 4.
+            seed: of generated questions and draws. difficulty: of suites made to order, 1 to 5.
+            until: ask suites made to order until every interval spans at most so many points,
+                where they are the only ones; 0 asks as many as limit says.
+            margin: points below its specialist that a merge may be and still survive.
 
         Returns:
             {"suite", "seed", "n", "models": {name: {"domains": {skill: {"n", "correct", "score",
-            "stderr", "ci95"}}, "average", "average_ci95", "retention", "seconds"}}, "floors"}.
+            "stderr", "ci95"}}, "average", "average_ci95", "retention", "seconds", and with several
+            samples "samples": {skill: {"mean", "ci95", "pass_at"}}}}, "floors", "verdicts": [{
+            "merge", "domain", "outcome", "kept", "low95", "high95", ...}], "trust":
+            {"prompts", "software", ...}, with until "until"}.
         """
         session = self._session(request)
         self._loaded(analysis, session)
         limit = int(_between("limit", limit, 1, _MOST_PROMPTS))
-        plan = self._plan(suites, limit, lengths)
+        how = {
+            "max_tokens": max_tokens,
+            "think_tokens": think_tokens,
+            "temperature": temperature,
+            "top_p": top_p,
+            "samples": samples,
+            "seed": seed,
+            "difficulty": difficulty,
+            "until": until,
+        }
+        margin = _between("margin", margin, 0.1, 99.0) / 100
+        plan = self._plan(suites, limit, lengths, how)
         every = check.candidates(session)
         wanted = [str(m) for m in models] if models else list(every)
         _check_names("model", wanted, every)
         chosen = {name: every[name] for name in wanted}
         work = check.score_work(chosen, plan, session, self._workspace)
-        report = (await _finish(work, session)).to_dict()
-        for numbers in report["models"].values():
+        found = await _finish(work, session)
+        report, parts = found.to_dict(), breakdown(found)
+        judged = verdicts(found, check.agents_of(session), margin)
+        report["trust"] = trust(found)
+        report["verdicts"] = [verdict.to_dict() for verdict in judged]
+        for name, numbers in report["models"].items():
+            if "samples" in parts[name]:
+                # As JSON has it, k is a text.
+                numbers["samples"] = json.loads(json.dumps(parts[name]["samples"]))
             # gradio_client takes anything with a "path" for a file to download.
             path = numbers.pop("path", None)
             if self._settings.is_private:
                 numbers["folder"] = path
         return report
 
-    def _plan(self, suites: list | None, limit: float, lengths: list | None) -> check.Plan:
+    def _plan(
+        self, suites: list | None, limit: float, lengths: list | None, how: dict[str, Any]
+    ) -> check.Plan:
         names = [check.SUITE] if suites is None else [str(name) for name in suites]
         _check_names("suite", names, check.KNOWN)
-        most = self._settings.max_suite_items
-        limits = {n: int(limit if n == check.SUITE else min(limit, most)) for n in names}
-        return check.make_plan(names, limits, lengths or [check.LENGTHS[0]], self._settings)
+        limits = {n: int(min(limit, check.most_items(n, self._settings))) for n in names}
+        lengths = lengths or [check.LENGTHS[0]]
+        return check.make_plan(names, limits, lengths, self._settings, how)
 
     async def compare(
         self,

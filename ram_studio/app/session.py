@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app.public.lanes import Lanes
 from ram_studio.evals.experiment.table import SweepState
+from ram_studio.evals.report.retention import MARGIN
 from ram_studio.evals.report.tables import EvalReport
 
 
@@ -112,7 +113,8 @@ class Chat:
 class Session:
     """One visitor's work. Changed by one handler at a time: heavy ones check ``job``.
 
-    report: what Check shows. found: what History compares. client, address: who called last;
+    report: what Check shows; margin: by which it judges whether skills survived. found: what
+    History compares. client, address: who called last;
     token: theirs for the Hub, when they signed in (from their request, in memory only).
     ties: what TIES keeps of the loaded models, by agent, once it was merged (see tune/ties.py).
     lanes: where its heavy jobs run. is_public: others come here, who are told no place of it.
@@ -123,6 +125,7 @@ class Session:
     loaded: Loaded | None = None
     merges: dict[str, Merged] = field(default_factory=dict)
     report: EvalReport | None = None
+    margin: float = MARGIN
     comparison: Comparison | None = None
     found: EvalReport | None = None
     chat: Chat | None = None

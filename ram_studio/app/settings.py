@@ -15,6 +15,9 @@ DEFAULT_PORT = 7860
 _SPACE_ITEMS = 24
 _SPACE_TOKENS = 160
 _PUBLIC_SWEEP_MINUTES = 3.0
+# The paper's protocol; and three looks of asking until decided.
+_PUBLIC_SAMPLES = 4
+_PUBLIC_MADE_ITEMS = 200
 _OWN_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
@@ -35,7 +38,8 @@ class Settings:
     max_download_bytes: most that one Hub checkpoint may weigh on a Space.
     idle_seconds: a session untouched for this long is removed with its files.
     gone_seconds: so is, where strangers come, one whose page was closed for this long.
-    max_suite_items: most questions of one general suite. max_check_seconds: longest evaluation on a
+    max_suite_items: most questions of one general suite; max_made_items: of one that is made to
+        order; max_samples: answers to each question. max_check_seconds: longest evaluation on a
         Space; it keeps its answers. max_chat_tokens: longest answer in the chat.
     max_job_seconds: longest run of any job where strangers come. max_sweep_minutes: most that a
         sweep can be given.
@@ -52,6 +56,8 @@ class Settings:
     max_download_bytes: int = 12_000_000_000
     idle_seconds: float = 3 * 3600.0
     max_suite_items: int = 64
+    max_made_items: int = 1600
+    max_samples: int = 16
     max_check_seconds: float = 240.0
     max_chat_tokens: int = 512
     max_job_seconds: float = 300.0
@@ -119,5 +125,10 @@ class Settings:
                 settings, max_suite_items=_SPACE_ITEMS, max_chat_tokens=_SPACE_TOKENS
             )
         if settings.is_public:
-            settings = replace(settings, max_sweep_minutes=_PUBLIC_SWEEP_MINUTES)
+            settings = replace(
+                settings,
+                max_sweep_minutes=_PUBLIC_SWEEP_MINUTES,
+                max_samples=_PUBLIC_SAMPLES,
+                max_made_items=_PUBLIC_MADE_ITEMS,
+            )
         return settings

@@ -68,7 +68,7 @@ def show(
 
 
 def _print_categories(report: EvalReport) -> None:
-    from ram_studio.evals.report.breakdown import breakdown
+    from ram_studio.evals.report.breakdown import breakdown, drawn_rows
 
     parts = breakdown(report)
     first = next(iter(parts.values()))
@@ -81,15 +81,7 @@ def _print_categories(report: EvalReport) -> None:
         if len(categories) > 1
         for category in categories
     ]
-    if "samples" in first:
-        rows += [
-            (f"{domain}: {what}", *(_drawn(parts[m]["samples"].get(domain), what) for m in parts))
-            for domain, found in first["samples"].items()
-            for what in (
-                f"mean of {found['samples']}",
-                *(f"pass@{k}" for k in found["pass_at"] if k > 1),
-            )
-        ]
+    rows += [(what, *texts) for what, texts in drawn_rows(parts)]
     if "accuracies" in first:
         rows += [
             (f"instructions: {key}", *(f"{parts[m]['accuracies'][key]:.3f}" for m in parts))
@@ -103,16 +95,6 @@ def _print_categories(report: EvalReport) -> None:
         ]
     if rows:
         print_table(("category", *parts), rows)
-
-
-def _drawn(found: dict[str, Any] | None, what: str) -> str:
-    """Return what several draws show, see `evals.report.samples`."""
-    if found is None:
-        return "-"
-    if what.startswith("mean"):
-        low, high = found["ci95"]
-        return f"{found['mean']:.3f} [{low:.2f}, {high:.2f}]"
-    return f"{found['pass_at'][int(what.partition('@')[2])]:.3f}"
 
 
 def _fraction(score: dict[str, Any]) -> str:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class Decided:
 
 def evaluate_until(
     models: Mapping[str, Source],
-    suite: str,
+    suite: str | Sequence[str],
     *,
     width: float,
     most: int = 1600,
@@ -109,7 +109,8 @@ def evaluate_until(
             widest = max(high - low for low, high in ends)
             if widest <= width:
                 break
-    return report, Decided(size, look, len(sizes), widest, width, level)
+    decided = Decided(size, look, len(sizes), widest, width, level)
+    return replace(report, until=decided.to_dict()), decided
 
 
 @contextlib.contextmanager

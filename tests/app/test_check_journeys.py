@@ -195,6 +195,13 @@ def test_a_phone_shows_suites_chat_and_history_without_scrolling_sideways(visit)
     page.wait_for_selector("#suites-too-long:has-text('Tool use: its shortest question takes')")
     assert page.locator("#suites input").count() == 1
     assert page.locator(".greyed input:disabled").count() >= 4
+    # What has no effect on greedy answers comes with a temperature.
+    page.click("#how-to-ask > button")
+    page.wait_for_selector("#ask-temperature", state="visible")
+    assert page.is_hidden("#ask-samples")
+    page.fill("#ask-temperature input[type=number]", "1")
+    page.press("#ask-temperature input[type=number]", "Tab")
+    page.wait_for_selector("#ask-samples", state="visible")
     page.click("#chat > button")
     page.wait_for_selector("#chat-ask", state="visible")
     assert page.evaluate(_WIDE) <= 0

@@ -126,14 +126,31 @@ def test_a_plan_that_cannot_be_is_refused_in_words(suites, limits, lengths, text
         scoring.make_plan(suites, limits, lengths, Settings())
 
 
-def test_budgets_of_the_form_are_each_suites_own_when_left_out() -> None:
-    def made(*budget):
-        plan = scoring.make_plan(["math"], {"math": 3}, (), Settings(), budget)
-        return plan.max_tokens, plan.think_tokens
+def test_how_to_ask_is_as_usual_where_nothing_is_said() -> None:
+    def made(**how):
+        return scoring.make_plan(["math"], {"math": 3}, (), Settings(), how).how
 
-    assert (made(None, None), made(0, 0), made(64, 512)) == ((None, 0), (None, 0), (64, 512))
-    with pytest.raises(SettingsError, match="tokens of thinking are -1"):
-        made(64, -1)
+    assert made(max_tokens=None, seed="") == scoring.How(most=1600)
+    assert made().settings["max_tokens"] is None
+    assert made(max_tokens=64, think_tokens=512).settings["decoding"].think_tokens == 512
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ({"think_tokens": -1}, "tokens of thinking are -1"),
+        ({"temperature": 3}, "temperature is 3; choose 0 to 2"),
+        ({"top_p": 0}, "top-p is 0"),
+        ({"samples": 5}, "samples is 5; choose 1 to 4"),
+        ({"difficulty": 6}, "difficulty is 6"),
+        ({"most": 400}, "until decided are 400; choose 50 to 200"),
+        ({"until": 10}, "Only suites made to order"),
+    ],
+)
+def test_how_to_ask_is_refused_in_words_beyond_what_is_possible_here(how, text) -> None:
+    public = Settings.from_environment(host="0.0.0.0", environ={})
+    with pytest.raises(SettingsError, match=text):
+        scoring.make_plan(["math"], {"math": 3}, (), public, how)
 
 
 def test_a_space_offers_less_and_runs_no_code(monkeypatch) -> None:
@@ -165,7 +182,7 @@ def test_general_suites_and_health_run_for_models_with_room(session, workspace, 
     folder = make_chat_model(tmp_path / "chat", context=2048)
     chosen = {"base": every["base"]._replace(path=str(folder))}
     plan = scoring.Plan(("tool", "instructions", "health"), {"tool": 2, "instructions": 1})
-    plan = replace(plan, max_tokens=40, think_tokens=8)
+    plan = replace(plan, how=scoring.How(max_tokens=40, think_tokens=8))
     seen: list = []
     report = scoring.score_models(chosen, plan, session, workspace, seen.append, CancelToken())
     assert {d: len(items) for d, items in report.items.items()} == {"tool": 2, "instructions": 1}
@@ -181,6 +198,49 @@ def test_general_suites_and_health_run_for_models_with_room(session, workspace, 
     html = view.report_html(report, ())
     assert "Perplexity" in html
     assert "n 2" in html
+
+
+def test_draws_and_asking_until_decided_are_told_beside_the_scores(
+    session, workspace, tmp_path
+) -> None:
+    folder = make_chat_model(tmp_path / "chat", context=2048)
+    chosen = {"base": scoring.candidates(session)["base"]._replace(path=str(folder))}
+    how = {"temperature": 1, "top_p": 0.95, "samples": 2, "seed": 3, "max_tokens": 4}
+    how |= {"difficulty": 1, "until": 40, "most": 50}
+    plan = scoring.make_plan(["math-made"], {}, (), workspace.settings, how)
+    report = scoring.score_models(
+        chosen, plan, session, workspace, lambda event: None, CancelToken()
+    )
+    assert all(item.id.startswith("math-made-1-3-") for item in report.items["math-made"])
+    assert (report.seed, report.until["is_decided"]) == (3, True)
+    html = view.report_html(report, ())
+    for said in ("math-made: mean of 2", "math-made: pass@2", "Decided after 50 questions"):
+        assert said in html
+
+
+def test_only_what_has_an_effect_is_shown_of_how_to_ask(workspace) -> None:
+    panel = built(check_panel.build, workspace)
+    how, made = panel.how, ["math-made", "tool-made"]
+
+    def shown(kind, suites):
+        seen = how.show(kind, suites).items()
+        return {n for n, box in how.boxes.items() if dict(seen).get(box, {}).get("visible") is True}
+
+    budget = {"max_tokens", "think_tokens"}
+    assert shown("demo", made) == set()
+    assert shown("general", ["math"]) == budget
+    assert shown("general", ["math", *made]) == budget | {"difficulty"}
+    assert shown("general", made) == budget | {"difficulty", "until", "most"}
+    form = {how.boxes["samples"]: 4, how.boxes["until"]: 5, how.boxes["seed"]: 7}
+    # What is hidden has no say, whatever stands in it.
+    assert how.read(form, "demo", made) == {"temperature": None, "seed": 7}
+    form[how.boxes["temperature"]] = 0.5
+    assert how.read(form, "demo", ()) == {
+        "temperature": 0.5,
+        "top_p": None,
+        "samples": 4,
+        "seed": 7,
+    }
 
 
 def test_suites_that_the_context_has_no_room_for_are_not_offered_and_why_is_said(

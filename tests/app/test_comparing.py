@@ -50,7 +50,14 @@ TABLE = {
     "n": 50,
     "skills": ["code", "tool", "memory"],
     "floors": {"code": 0.1},
-    "trust": {"questions": 4, "prompts": "0f", "seed": 1, "software": {"<x>": "1"}, "models": {}},
+    "trust": {
+        "questions": 4,
+        "prompts": "0f",
+        "seed": 1,
+        "floors": {},
+        "software": {"<x>": "1"},
+        "models": {},
+    },
     "reference": "<i>ram+</i>",
     "ending": "done",
     "rows": [

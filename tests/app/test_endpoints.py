@@ -195,6 +195,12 @@ def test_general_suites_are_asked_for_by_name(client) -> None:
         client.predict(
             models=["base"], suites=["health", "instructions"], limit=2, api_name="/evaluate"
         )
+    with pytest.raises(Exception, match="Only suites made to order"):
+        client.predict(models=["base"], suites=["math"], until=10, api_name="/evaluate")
+    how = {"temperature": 1.0, "top_p": 0.95, "samples": 2, "limit": 1, "seed": 5}
+    drawn = client.predict(models=["base"], **how, api_name="/evaluate")
+    assert drawn["models"]["base"]["samples"]["code"]["samples"] == 2
+    assert (drawn["seed"], drawn["trust"]["seed"], drawn["verdicts"]) == (5, 5, [])
     answer = client.predict(models=["base", "tool"], suites=["health"], api_name="/evaluate")
     assert answer["suite"] == "health"
     assert answer["models"]["tool"]["health"]["kl_to_base"] > 0

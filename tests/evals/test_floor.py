@@ -96,6 +96,11 @@ def test_a_report_out_of_the_store_has_the_floor_and_the_average_of_the_check(tm
         asked = theirs["models"]["one"]
         assert (asked["template"], asked["asked"]["tools"]) == ("the model's own", "native")
         assert "every question answered to its end" in trust_lines(theirs)[1]
+        # The store keeps no seed: none is told, rather than a wrong one.
+        said = trust_lines(theirs)
+        assert "seed not kept" in said[0]
+        assert all(f"{domain} " in said[0].partition("floor: ")[2] for domain in found.floors)
+        assert "by ram-studio" in said[1]
         assert (again.floors, again.skills) == (found.floors, ("math", "tool"))
         assert set(found.floors) == {"tool", "irrelevance", "math"}
         assert again.models["one"].average == found.models["one"].average

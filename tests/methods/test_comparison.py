@@ -193,6 +193,7 @@ def test_the_table_says_what_differs_beyond_noise(table) -> None:
 def test_the_table_as_json_and_csv(table) -> None:
     _, found = table
     described = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert described["trust"]["models"]["base"]["template"] == "none, plain text"
     assert [row["row"] for row in described["rows"]] == [
         *("base", "coding", "tool"),
         *("ram+", "average", "sum"),

@@ -11,8 +11,9 @@ from ram_studio.app.boxes import html, slider
 from ram_studio.app.check import view, work
 from ram_studio.app.check.browse import Browser
 from ram_studio.app.check.chat import ChatPanel
+from ram_studio.app.check.how import HowToAsk
 from ram_studio.app.check.progress_grid import Scoring, progress_html
-from ram_studio.app.check.work import GENERAL, HEALTH, SUITE
+from ram_studio.app.check.work import GENERAL, HEALTH, MADE, SUITE
 from ram_studio.app.experiment import panel as experiment
 from ram_studio.app.jobs import (
     QUIET,
@@ -46,6 +47,9 @@ _SUITES = {
         "Instruction following",
         "constraints that can be checked, such as length and format",
     ),
+    "math-made": ("Mathematics, made to order", "problems drawn from templates, new for each seed"),
+    "tool-made": ("Tool use, made to order", "calls drawn from templates, new for each seed"),
+    "code-made": ("Code, made to order", "functions drawn from templates, new for each seed"),
     "health": (
         "Health",
         "no right answers: perplexity, distance from the base, repetition, speed",
@@ -81,6 +85,9 @@ class CheckPanel:
                 self._lay_out_form(shared.settings)
             status = html(elem_id="check-status")
             self.controls = JobControls(self.evaluate, self.stop, status)
+            label = "A merge survives shown to be less than so many points below its agent"
+            shape = {"visible": "hidden", "elem_id": "margin"}
+            self.margin = slider(label, (1, 30), 5, 0.5, **shape)
             self.scores = html(empty_state(_NOTHING), elem_id="scores")
             self.browser = Browser(shared)
             ChatPanel(shared, self.models)
@@ -101,13 +108,15 @@ class CheckPanel:
             self.limit = slider("Prompts per skill", (50, 300), 200, 50, **shape)
         with gr.Column(visible=False, elem_id="general-suites") as self.general:
             self._lay_out_suites(settings)
+        self.how = HowToAsk(settings)
         with gr.Row(elem_classes="actions"):
             self.evaluate = gr.Button("Evaluate", variant="primary", elem_id="evaluate")
             self.stop = stop_button("stop-evaluate")
 
     def _lay_out_suites(self, settings: Settings) -> None:
         refusal = work.code_refusal()
-        self._offered = [n for n in (*GENERAL, HEALTH) if n != "code" or refusal is None]
+        names = (*GENERAL, *MADE, HEALTH)
+        self._offered = [n for n in names if refusal is None or not work.runs_code(n)]
         self.suites = gr.CheckboxGroup(
             [(_SUITES[name][0], name) for name in self._offered],
             value=list(_USUAL_SUITES),
@@ -121,13 +130,13 @@ class CheckPanel:
                     label=f"Questions for {_SUITES[name][0].lower()}",
                     precision=0,
                     minimum=1,
-                    maximum=settings.max_suite_items,
+                    maximum=work.most_items(name, settings),
                     min_width=150,
                     # Hidden, not left out: the form has all of them.
                     visible=True if name in _USUAL_SUITES else "hidden",
                     elem_id=f"items-{name}",
                 )
-                for name in GENERAL
+                for name in (*GENERAL, *MADE)
             }
         self.lengths = gr.CheckboxGroup(
             [(f"{n // 1000}k", n) for n in work.offered_lengths(settings)],
@@ -136,12 +145,6 @@ class CheckPanel:
             visible="hidden",
             elem_id="lengths",
         )
-        with gr.Row(elem_classes="suite-items"):
-            shape = {"precision": 0, "minimum": 0, "maximum": work.MOST_TOKENS, "min_width": 200}
-            label = "Most tokens of an answer (0: each suite's own)"
-            self.max_tokens = gr.Number(0, label=label, elem_id="max-tokens", **shape)
-            label = "Apart from them, tokens of thinking"
-            self.think_tokens = gr.Number(0, label=label, elem_id="think-tokens", **shape)
         self.misfits = html(elem_id="suites-too-long")
         suites = [_SUITES[name] for name in self._offered]
         note = render("check/suites.html.j2", suites=suites, refusal=refusal)
@@ -149,8 +152,8 @@ class CheckPanel:
 
     def _wire(self) -> None:
         form = {self.models, self.kind, self.limit, self.suites, self.lengths}
-        form |= {self.max_tokens, self.think_tokens}
-        result = [self.scores, *self.browser.shown]
+        form |= set(self.how.boxes.values())
+        result = [self.margin, self.scores, *self.browser.shown]
         self.shared.checked.listen(result, self._show_report)
         connect(
             self.controls,
@@ -159,17 +162,15 @@ class CheckPanel:
             form | set(self.items.values()),
             self.shared.checked.components,
         )
-        general = [self.suites, self.misfits, *self.items.values(), self.lengths]
+        counts = [*self.items.values(), self.lengths, *self.how.shown]
+        general = [self.suites, self.misfits, *counts]
         shown = [self.limit, self.general, *general]
         self.shared.asking = Asking([self.models, self.kind, *shown], self._fill)
         self.kind.input(self._choose_kind, self.kind, shown, queue=False, **QUIET)
-        self.suites.input(
-            self._show_items,
-            self.suites,
-            [*self.items.values(), self.lengths],
-            queue=False,
-            **QUIET,
-        )
+        self.suites.input(self._show_items, self.suites, counts, queue=False, **QUIET)
+        # Nothing is asked anew: the same answers are judged by another margin.
+        last = {"trigger_mode": "always_last", "queue": False}
+        self.margin.input(self._set_margin, self.margin, self.scores, **last, **QUIET)
         self.shared.merged.listen([self.models], self._offer)
         self.shared.loaded.listen([self.note, self.kind, *shown, self.models, *result], self._show)
 
@@ -198,7 +199,7 @@ class CheckPanel:
             self.general: gr.update(visible=kind != SUITE),
         }
         if kind == SUITE:
-            return shown
+            return shown | self.how.show(kind, ())
         # What the context has no room for stands greyed below those offered, and said why.
         misfits = work.misfits_of(session, self.shared.settings)
         offered = [name for name in self._offered if name not in misfits]
@@ -223,26 +224,39 @@ class CheckPanel:
         return updates
 
     def _show_items(self, suites: list[str]) -> Updates:
-        return {
+        counts = {
             box: gr.update(visible=True if name in suites else "hidden")
             for name, box in [*self.items.items(), ("memory", self.lengths)]
         }
+        return {**counts, **self.how.show("general", suites)}
 
     def _show_report(self, session: Session) -> Updates:
         report, agents = session.report, work.agents_of(session)
-        html = empty_state(_NOTHING) if report is None else view.report_html(report, agents)
-        return {self.scores: html, **self.browser.show(report, agents)}
+        has_verdicts = report is not None and view.has_verdicts(report, agents)
+        return {
+            self.margin: gr.update(visible=True if has_verdicts else "hidden"),
+            self.scores: self._scores(session),
+            **self.browser.show(report, agents),
+        }
+
+    def _scores(self, session: Session) -> str:
+        if session.report is None:
+            return str(empty_state(_NOTHING))
+        return view.report_html(session.report, work.agents_of(session), session.margin)
+
+    def _set_margin(self, points: float, request: gr.Request) -> Updates:
+        session = self.shared.session(request)
+        session.margin = points / 100
+        return {self.scores: self._scores(session)}
 
     def _read(self, data: Mapping[Any, Any]) -> work.Plan:
         if data[self.kind] == SUITE:
             suites, limits = [SUITE], {SUITE: data[self.limit]}
-            budget = (None, None)
         else:
             suites = data[self.suites] or []
             limits = {name: data[box] for name, box in self.items.items()}
-            budget = (data[self.max_tokens], data[self.think_tokens])
-        lengths = data[self.lengths] or ()
-        return work.make_plan(suites, limits, lengths, self.shared.settings, budget)
+        how = self.how.read(data, data[self.kind], suites)
+        return work.make_plan(suites, limits, data[self.lengths] or (), self.shared.settings, how)
 
     def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
         """Evaluate as the form says, yielding updates as it goes."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from ram_studio.app.check.work import BASE, specialist
 from ram_studio.evals import EvalReport
-from ram_studio.evals.report.retention import Retention, verdicts_of
+from ram_studio.evals.report.retention import MARGIN, Retention, verdicts_of
 
 # Width of a dumbbell from 0 to 100 %, and how many squares of a mosaic stand in a row.
 _WIDTH = 300
@@ -22,8 +22,8 @@ _KINDS = {
 }
 
 
-def verdict_cards(report: EvalReport, agents: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return, for each merge, its verdicts as the template takes them; empty without any.
+def verdicts(report: EvalReport, agents: Sequence[str], margin: float = MARGIN) -> list[Retention]:
+    """Return the verdicts on all merges; empty without any.
 
     A skill's specialist is the agent that scores best in it.
     """
@@ -32,13 +32,31 @@ def verdict_cards(report: EvalReport, agents: Sequence[str]) -> dict[str, list[d
         for domain in report.skills
         if (expert := specialist(report, domain, agents)) is not None
     }
-    found: dict[str, list[dict[str, Any]]] = {}
     # All agents stand beside the merges, also those that are best at nothing.
     base = BASE if BASE in report.models else None
-    for verdict in verdicts_of(report, experts, base):
-        if verdict.merge not in agents:
-            found.setdefault(verdict.merge, []).append(_card(report, verdict))
-    return found
+    found = verdicts_of(report, experts, base, margin=margin)
+    return [verdict for verdict in found if verdict.merge not in agents]
+
+
+def has_verdicts(report: EvalReport, agents: Sequence[str]) -> bool:
+    """Return whether there is a base, an agent and a merge to speak of."""
+    apart = {BASE, *agents}
+    return (
+        BASE in report.models
+        and bool(report.skills)
+        and len(apart & report.models.keys() - {BASE}) > 0
+        and bool(report.models.keys() - apart)
+    )
+
+
+def verdict_cards(
+    report: EvalReport, found: Sequence[Retention]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return, for each merge, its verdicts as the template takes them."""
+    cards: dict[str, list[dict[str, Any]]] = {}
+    for verdict in found:
+        cards.setdefault(verdict.merge, []).append(_card(report, verdict))
+    return cards
 
 
 def _card(report: EvalReport, verdict: Retention) -> dict[str, Any]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ram_studio.app.check.verdicts import verdict_cards
+from ram_studio.app.check.verdicts import has_verdicts, verdict_cards, verdicts
 from ram_studio.app.check.work import BASE, specialist
 from ram_studio.app.templates import render
 from ram_studio.evals import Comparison, EvalReport, compare_all
-from ram_studio.evals.report.breakdown import breakdown, missing
+from ram_studio.evals.report.breakdown import breakdown, drawn_rows, missing
+from ram_studio.evals.report.retention import MARGIN
 from ram_studio.evals.report.trust import trust, trust_lines
+
+__all__ = ["comparisons_of", "has_verdicts", "heat_table", "report_html"]
 
 # Differences of so many points and more get the full tint.
 _FULL_POINTS = 30.0
@@ -39,7 +42,7 @@ def comparisons_of(report: EvalReport, agents: Sequence[str], base: str = BASE) 
     )
 
 
-def report_html(report: EvalReport, agents: Sequence[str]) -> str:
+def report_html(report: EvalReport, agents: Sequence[str], margin: float = MARGIN) -> str:
     """Return the whole result: verdicts, statements, heat table, categories, pairs, health."""
     pairs = comparisons_of(report, agents)
     parts = breakdown(report)
@@ -47,7 +50,10 @@ def report_html(report: EvalReport, agents: Sequence[str]) -> str:
     measured = next(iter(health.values()), {})
     return render(
         "check/report.html.j2",
-        verdicts=verdict_cards(report, agents),
+        verdicts=verdict_cards(report, verdicts(report, agents, margin)),
+        margin=margin,
+        until=report.until.get("sentence", ""),
+        draws=drawn_rows(parts),
         statements=_statements(report, agents, pairs),
         heat=heat_table(report, agents, pairs) if report.items else None,
         silent=missing(report),

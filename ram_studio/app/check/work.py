@@ -26,15 +26,23 @@ from ram_studio.engine.events import CancelToken
 from ram_studio.errors import EvaluationError, RamStudioError, SettingsError
 from ram_studio.evals import EvalReport, evaluate
 from ram_studio.evals.answering.engine import Decoding
+from ram_studio.evals.run import DEFAULT_SEED
+from ram_studio.evals.suites import ALL_SUITES, generated
+from ram_studio.evals.suites.generated.family import HARDEST
+from ram_studio.evals.suites.suite import DEFAULT_DIFFICULTY
+from ram_studio.evals.until import FIRST, evaluate_until
 
 BASE = "base"
 SUITE = "demo"
 HEALTH = "health"
 GENERAL = ("tool", "memory", "code", "math", "instructions")
-KNOWN = (SUITE, *GENERAL, HEALTH)
+MADE = tuple(suite.name for suite in generated.SUITES)
+"""Suites of which there are as many questions as asked for."""
+KNOWN = (SUITE, *GENERAL, *MADE, HEALTH)
 LENGTHS = (1000, 2000, 4000, 8000, 16000, 32000)
 _SPACE_LENGTHS = LENGTHS[:3]
 MOST_TOKENS = 32_768
+MOST_SEED = 2**31 - 1
 # Small ones are asked in large batches; with a large one the first answers should come soon.
 _SMALL_BYTES = 200_000_000
 _BATCH_OF_LARGE = 8
@@ -50,17 +58,43 @@ class Candidate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to ask: suite names, questions of each (demo: per skill), lengths for memory.
+class How:
+    """How to ask; each as `EvaluationPlan` and `Decoding` have it.
 
-    max_tokens: of an answer, None for each suite's own; think_tokens: of thinking, apart from it.
+    max_tokens: 0 for each suite's own. until: points that every interval may span, 0 for as many
+    questions as the plan says; most: questions per skill until then.
     """
+
+    max_tokens: int = 0
+    think_tokens: int = 0
+    temperature: float = 0.0
+    top_p: float = 1.0
+    samples: int = 1
+    seed: int = DEFAULT_SEED
+    difficulty: int = DEFAULT_DIFFICULTY
+    until: float = 0.0
+    most: int = FIRST
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """These, but for until and most, as `evaluate` takes them."""
+        return {
+            "max_tokens": self.max_tokens or None,
+            "decoding": Decoding(self.temperature, self.top_p, think_tokens=self.think_tokens),
+            "samples": self.samples,
+            "seed": self.seed,
+            "difficulty": self.difficulty,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to ask: suite names, questions of each (demo: per skill), lengths for memory, how."""
 
     suites: tuple[str, ...] = (SUITE,)
     limits: Mapping[str, int] = field(default_factory=dict)
     lengths: tuple[int, ...] = LENGTHS[:1]
-    max_tokens: int | None = None
-    think_tokens: int = 0
+    how: How = How()
 
 
 def candidates(session: Session) -> dict[str, Candidate]:
@@ -106,7 +140,19 @@ def misfits_of(session: Session, settings: Settings) -> dict[str, str]:
         folder = open_loaded(session.loaded).base.folder  # headers and small files are enough
     except RamStudioError:
         return {}
-    return misfits(folder, GENERAL, offered_lengths(settings)[0])
+    return misfits(folder, (*GENERAL, *MADE), offered_lengths(settings)[0])
+
+
+def runs_code(suite: str) -> bool:
+    """Return whether a suite runs programs that models write."""
+    return suite in ALL_SUITES and ALL_SUITES[suite].runs_code
+
+
+def most_items(suite: str, settings: Settings) -> int:
+    """Return the most questions of a suite (demo: per skill)."""
+    if suite == SUITE:
+        return 300
+    return settings.max_made_items if suite in MADE else settings.max_suite_items
 
 
 def make_plan(
@@ -114,23 +160,23 @@ def make_plan(
     limits: Mapping[str, Any],
     lengths: Sequence[Any],
     settings: Settings,
-    budget: tuple[Any, Any] = (None, None),
+    how: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Return the checked plan of a form.
 
-    budget: tokens of an answer (nothing or 0: each suite's own) and of thinking.
+    how: fields of `How`; what is left out or empty is as usual.
 
     Raises: SettingsError for no suite, an unknown one, or numbers out of range.
     """
     chosen = tuple(name for name in KNOWN if name in suites)
     if not chosen:
         raise SettingsError("No suite is chosen. Tick at least one.")
+    asked = _how_of(how or {}, chosen, settings)
     whole = {}
     for name in chosen:
-        if name == HEALTH:
+        if name == HEALTH or asked.until:
             continue
-        most = 300 if name == SUITE else settings.max_suite_items
-        value = limits.get(name)
+        most, value = most_items(name, settings), limits.get(name)
         if not isinstance(value, (int, float)) or not 1 <= value <= most:
             raise SettingsError(
                 f"The number of questions for {name} is {value}; it must be from 1 to {most}."
@@ -140,11 +186,37 @@ def make_plan(
     wanted = tuple(length for length in allowed if length in lengths)
     if "memory" in chosen and not wanted:
         raise SettingsError("Suite memory needs a prompt length. Tick at least one.")
-    for what, value in zip(("an answer", "thinking"), budget, strict=True):
-        if not 0 <= (value or 0) <= MOST_TOKENS:
-            raise SettingsError(f"The tokens of {what} are {value}; choose 0 to {MOST_TOKENS}.")
-    answer, thinking = (int(value or 0) for value in budget)
-    return Plan(chosen, whole, wanted or allowed[:1], answer or None, thinking)
+    return Plan(chosen, whole, wanted or allowed[:1], asked)
+
+
+def _how_of(given: Mapping[str, Any], suites: Sequence[str], settings: Settings) -> How:
+    ranges = {
+        # name: in words, least, most
+        "max_tokens": ("tokens of an answer are", 0, MOST_TOKENS),
+        "think_tokens": ("tokens of thinking are", 0, MOST_TOKENS),
+        "temperature": ("temperature is", 0.0, 2.0),
+        "top_p": ("top-p is", 0.01, 1.0),
+        "samples": ("number of samples is", 1, settings.max_samples),
+        "seed": ("seed is", 0, MOST_SEED),
+        "difficulty": ("difficulty is", 1, HARDEST),
+        "until": ("width of the intervals in points is", 0.0, 99.0),
+        "most": ("most questions until decided are", FIRST, settings.max_made_items),
+    }
+    read: dict[str, Any] = {}
+    for name, (what, least, most) in ranges.items():
+        value = given.get(name)
+        if value is None or value == "":
+            continue
+        if not isinstance(value, (int, float)) or not least <= value <= most:
+            raise SettingsError(f"The {what} {value}; choose {least:g} to {most}.")
+        read[name] = float(value) if isinstance(least, float) else int(value)
+    how = How(**{"most": settings.max_made_items, **read})
+    if how.until and set(suites) - set(MADE):
+        raise SettingsError(
+            "Only suites made to order have questions enough to ask until decided. Leave the "
+            f"others out, or set the width to 0; made to order are {', '.join(MADE)}."
+        )
+    return how
 
 
 class _Watch:
@@ -206,30 +278,31 @@ def score_models(
     watch = _Watch(list(models), report)
     is_over = time_limit(settings, cancel)
     batch_size = 128 if nbytes < _SMALL_BYTES else _BATCH_OF_LARGE
+    how, asked = plan.how, _engines(folders, batch_size) if lends_gpus() else folders
+    options: dict[str, Any] = {
+        "lengths": plan.lengths,
+        "batch_size": batch_size,
+        "base": BASE if BASE in folders else None,
+        "on_progress": watch.progress,
+        "on_tokens": watch.tokens,
+        "on_marks": watch.marks,
+        "should_stop": is_over,
+        **how.settings,
+    }
     try:
         with open_answers(session, workspace) as store:
-            return evaluate(
-                _engines(folders, batch_size) if lends_gpus() else folders,
-                plan.suites,
-                limit=plan.limits,
-                lengths=plan.lengths,
-                batch_size=batch_size,
-                base=BASE if BASE in folders else None,
-                store=store,
-                on_progress=watch.progress,
-                on_tokens=watch.tokens,
-                on_marks=watch.marks,
-                max_tokens=plan.max_tokens,
-                decoding=Decoding(think_tokens=plan.think_tokens),
-                should_stop=is_over,
-            )
+            options["store"] = store
+            if how.until:
+                width = how.until / 100
+                return evaluate_until(asked, plan.suites, width=width, most=how.most, **options)[0]
+            return evaluate(asked, plan.suites, limit=plan.limits, **options)
     except EvaluationError as error:
         if settings.is_private:
             raise
         raise EvaluationError(without_folders(str(error), folders, session)) from error
 
 
-def _engines(folders: Mapping[str, str], batch_size: int) -> dict[str, LentGpuEngine]:
+def _engines(folders: Mapping[str, str], batch_size: int) -> dict[str, Any]:
     return {name: LentGpuEngine(path, batch_size=batch_size) for name, path in folders.items()}
 
 
@@ -257,9 +330,11 @@ def score_work(
         return score_models(models, plan, session, workspace, tell, cancel)
 
     skills = 3
-    answers = sum(plan.limits.get(n, 10) * (skills if n == SUITE else 1) for n in plan.suites)
-    budget = (plan.max_tokens, plan.think_tokens)
-    asked = repr((plan.suites, sorted(plan.limits.items()), plan.lengths, budget))
+    usual = plan.how.most if plan.how.until else 10
+    answers = plan.how.samples * sum(
+        plan.limits.get(n, usual) * (skills if n == SUITE else 1) for n in plan.suites
+    )
+    asked = repr(plan)
     owner = session.key if session.models.example is None else ""
     parts = {f"{owner} {model.recipe or model.path} {asked}": answers for model in models.values()}
     return costing(score, Effort("slow answers" if owner else "answers", parts))

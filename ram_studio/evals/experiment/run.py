@@ -110,7 +110,9 @@ def _method_table(plan: ComparePlan, running: Runner) -> MethodTable:
     for entry in finished:
         known = entry.twin or entry
         answered = [(q, known.answers[q.id]) for own in asked.values() for q in own]
-        models[entry.label] = ModelResult.of(entry.label, None, answered, plan.suite_names)
+        models[entry.label] = ModelResult.of(
+            entry.label, None, answered, plan.suite_names, asked=running.asked
+        )
         if entry.merge:
             merges[entry.label] = {**known.merge, "recipe": entry.merge["recipe"]}
     unfinished = {

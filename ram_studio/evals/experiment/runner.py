@@ -298,13 +298,18 @@ class Runner:
             name: [q for q in own if q.id in best.answers] for name, own in self.questions.items()
         }
         answered = [(q, best.answers[q.id]) for own in asked.values() for q in own]
-        row = ModelResult.of(best.label, None, answered, names, asked=self._answers.asked)
+        row = ModelResult.of(best.label, None, answered, names, asked=self.asked)
         return trust(EvalReport.of(names, self.plan.seed, asked, {best.label: row}))
 
     @property
     def questions(self) -> Mapping[str, Sequence[Question]]:
         """What merges are compared on, by suite; empty before it was drawn."""
         return {} if self._answers is None else self._answers.items.chosen_by
+
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        """The settings under which all merges are asked; empty before the model was opened."""
+        return {} if self._answers is None else self._answers.asked
 
     def _is_stopped(self) -> bool:
         return bool(self._should_stop and self._should_stop())

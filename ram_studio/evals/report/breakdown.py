@@ -90,3 +90,28 @@ def _summary(
         return {}
     tally = {name: (own["correct"], own["n"]) for name, own in scores.items()}
     return dict(suite.summary(tally, [answer.facts for answer in answers if answer.is_scored]))
+
+
+def drawn_rows(parts: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """Return what several draws show, from a `breakdown`: (what, a text for each model).
+
+    Empty without draws: "math: mean of 4", "math: pass@2", ...; "-" where a model has none.
+    """
+    domains = {d: found for part in parts.values() for d, found in part.get("samples", {}).items()}
+    rows = []
+    for domain, first in domains.items():
+        own = [part.get("samples", {}).get(domain) for part in parts.values()]
+        rows.append((f"{domain}: mean of {first['samples']}", [_mean(found) for found in own]))
+        rows += [
+            (f"{domain}: pass@{k}", ["-" if f is None else f"{f['pass_at'][k]:.3f}" for f in own])
+            for k in first["pass_at"]
+            if k > 1
+        ]
+    return rows
+
+
+def _mean(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return "-"
+    low, high = found["ci95"]
+    return f"{found['mean']:.3f} [{low:.2f}, {high:.2f}]"

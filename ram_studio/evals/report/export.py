@@ -13,7 +13,7 @@ from typing import Any
 
 from ram_studio._version import __version__
 from ram_studio.errors import EvaluationError, OutputError
-from ram_studio.evals.report.breakdown import breakdown
+from ram_studio.evals.report.breakdown import breakdown, drawn_rows
 from ram_studio.evals.report.retention import Retention
 from ram_studio.evals.report.statistics import Comparison
 from ram_studio.evals.report.tables import EvalReport
@@ -118,5 +118,6 @@ def as_html(
         comparisons=comparisons,
         verdicts=verdicts,
         trusted=trust_lines(trust(report)),
+        draws=drawn_rows(breakdown(report)),
         version=__version__,
     )

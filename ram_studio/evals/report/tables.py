@@ -161,20 +161,22 @@ class EvalReport:
     """Models scored on the same prompts: suite, seed and items per domain, one result per model.
 
     floors: by domain the share of right answers that nonsense gets, see `floor`; without an entry
-    where it is not known.
+    where it is not known. seed: None where it is not known. until: how asking until decided ended,
+    see `evals.until.Decided`; empty where so much was asked as was said.
     """
 
     suite: str
-    seed: int
+    seed: int | None
     n: int
     items: dict[str, tuple[Question, ...]]
     models: dict[str, ModelResult]
     floors: Mapping[str, float] = field(default_factory=dict)
+    until: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def of(
         suites: Sequence[str],
-        seed: int,
+        seed: int | None,
         asked: Mapping[str, Sequence[Question]],
         models: dict[str, ModelResult],
     ) -> "EvalReport":
@@ -201,14 +203,18 @@ class EvalReport:
         return tuple(domain for domain in self.items if domain in named)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return {"suite", "seed", "n", "floors", "models": {NAME: {...}}}, without answers."""
-        return {
+        """Return {"suite", "seed", "n", "floors", "models": {NAME: {...}}}, without answers.
+
+        And "until", where it was asked until decided.
+        """
+        found = {
             "suite": self.suite,
             "seed": self.seed,
             "n": self.n,
             "floors": dict(self.floors),
             "models": {name: result.to_dict() for name, result in self.models.items()},
         }
+        return {**found, "until": dict(self.until)} if self.until else found
 
     def is_at_floor(self, domain: str, *scores: float) -> bool:
         """Return whether none of these scores is above what nonsense gets in a domain."""

@@ -41,8 +41,11 @@ def trust(report: EvalReport) -> dict[str, Any]:
 def trust_lines(found: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what `trust` found as sentences: one on the table, one on each model."""
     software = ", ".join(f"{name} {number}" for name, number in found["software"].items())
-    asked = f"hash {found['prompts']}, seed {found['seed']}"
-    said = [f"{found['questions']} questions ({asked}); {software}."]
+    seed = "not kept" if found["seed"] is None else found["seed"]
+    floors = ", ".join(f"{domain} {100 * floor:.0f} %" for domain, floor in found["floors"].items())
+    asked = f"hash {found['prompts']}, seed {seed}"
+    parts = [f"{found['questions']} questions ({asked})", f"floor: {floors or 'not known'}"]
+    said = [f"{'; '.join([*parts, software])}."]
     for name, row in found["models"].items():
         counts = ", ".join(f"{row[key]} {key}" for key in _COUNTED if row[key])
         how = ", ".join(f"{key} {value}" for key, value in row["asked"].items() if key != "chat")

@@ -310,7 +310,8 @@ class AnswerStore:
         with self._errors():
             rows = self._connection.execute(
                 "SELECT id, model, path, fingerprint, suite, suite_version, settings, created,"
-                " count(item), coalesce(sum(is_correct), 0), coalesce(sum(seconds), 0.0), merge"
+                " count(item), coalesce(sum(is_correct), 0), coalesce(sum(seconds), 0.0),"
+                " package_version, merge"
                 " FROM runs LEFT JOIN answers ON run = id"
                 " AND finish NOT IN ('failed', 'refused', 'too long')"
                 " GROUP BY id ORDER BY id DESC"

@@ -163,11 +163,18 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
                 answers[name].append((row.question, Answer.of(row.reply, row.verdict)))
             asked.setdefault(suite, []).append(row.question)
     paths = {names[run.fingerprint]: run.path for run in runs}
-    asked_by = {names[run.fingerprint]: run.settings for run in runs}
+    asked_by = {
+        names[run.fingerprint]: {
+            **run.settings,
+            "begun": run.created,
+            "by ram-studio": run.package_version,
+        }
+        for run in runs
+    }
     models = {
         n: ModelResult.of(n, paths[n], own, suites, asked=asked_by[n]) for n, own in answers.items()
     }
-    return EvalReport.of(suites, 0, asked, models)
+    return EvalReport.of(suites, None, asked, models)
 
 
 def _names(runs: Sequence[StoredRun]) -> dict[str, str]:

@@ -51,7 +51,7 @@ class StoredRun:
     """A run with its tally.
 
     answered: how many answers (what was not asked has none), correct: the right ones of them;
-    domains: the same two by domain.
+    domains: the same two by domain. package_version: of what began it.
     merge: how a model that was merged in memory was made, see `AnswerStore.open_run`.
     """
 
@@ -66,5 +66,6 @@ class StoredRun:
     answered: int
     correct: int
     seconds: float
+    package_version: str = ""
     merge: Mapping[str, Any] | None = None
     domains: Mapping[str, tuple[int, int]] = field(default_factory=dict)
