@@ -29,13 +29,19 @@ export const fetchTable = (profile) => {
   }).catch(() => {}); // the page is being left: nothing is shown as measured
 };
 
-// The shipped table of a profile with what was measured since, or null.
+// The shipped table of a profile with what was measured since; of models without one what base, agents and
+// merges all answered; or null.
 export const tableOf = (profile) => {
-  if (shipped?.profile !== profile) return null;
+  if (shipped?.profile !== profile) return profile.skills_at ? null : ownTable(profile);
   const { table } = shipped;
   const more = known?.table;
   const isOfThese = more && more.prompts.join("\n") === table.prompts.join("\n");
   return isOfThese ? withRows(table, more) : table;
+};
+
+const ownTable = (profile) => {
+  const sources = known?.table?.rows.filter((row) => row.kind === "source").map((row) => row.method) || [];
+  return sources.join("\n") === ["base", ...profile.agents].join("\n") ? known.table : null;
 };
 
 const tell = () => {

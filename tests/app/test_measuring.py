@@ -7,7 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.app.check import work as check
+from ram_studio.app.experiment.work import plan_over, sweep_work
 from ram_studio.app.load.examples import load_example
+from ram_studio.app.merge.work import MergeForm, merge_work
 from ram_studio.app.shared import Tuned
 from ram_studio.app.tune import ties
 from ram_studio.app.tune.deep_link import SHOWN
@@ -80,6 +83,55 @@ def test_of_large_models_ties_is_merged_by_a_job(session) -> None:
 def test_own_models_are_not_asked_a_shipped_set_s_questions(session, workspace) -> None:
     session.load(replace(session.models, example=None, title="mine"))
     recipe = tuned_recipe(session.models, DEFAULT)
-    with pytest.raises(SettingsError, match="Ask yours in Check"):
+    with pytest.raises(SettingsError, match="a merge the same ones in Check"):
         measure_work(recipe, session, workspace)
     assert measured_rows(session, workspace) is None
+
+
+def test_checks_and_sweeps_of_own_models_make_the_table_that_is_measured_further(
+    session, workspace
+) -> None:
+    session.load(replace(session.models, example=None, title="mine"))
+
+    def asked(suites, limits, *names):
+        every = check.candidates(session)
+        chosen = {name: every[name] for name in names or every}
+        plan = check.make_plan(suites, limits, (), workspace.settings)
+        check.score_models(chosen, plan, session, workspace, lambda event: None, CancelToken())
+
+    asked(["demo"], {"demo": 12})
+    # Without a merge there is nothing to show.
+    assert measured_rows(session, workspace) is None
+    form = MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0)
+    merging = merge_work(form.recipe(session.models), session, workspace.settings)
+    merging(lambda event: None, CancelToken())
+    asked(["demo"], {"demo": 12}, "ram+")
+    found, shipped = measured_rows(session, workspace), shipped_table("1")
+    assert (found["n"], found["domains"]) == (12, ["code", "tool", "memory"])
+    assert set(found["prompts"]) < set(shipped["prompts"])
+    rows = [(row["kind"], row["method"]) for row in found["rows"]]
+    names = ("base", *session.models.agents)
+    assert rows == [*(("source", name) for name in names), ("merge", "ram+")]
+    by_name = {row["method"]: row for row in shipped["rows"] if row["kind"] == "source"}
+    places = [shipped["prompts"].index(prompt) for prompt in found["prompts"]]
+    for row in found["rows"][:-1]:
+        theirs = by_name[row["method"]]["right"]
+        assert row["right"] == "".join(theirs[place] for place in places)
+
+    plan = plan_over(session.models, {"r": "0.2:0.4:2"}, {}, items=12, held_out=0, suites=["demo"])
+    sweep_work(plan, session, workspace)(lambda state: None, CancelToken())
+    swept = measured_rows(session, workspace)
+    assert swept["prompts"] == found["prompts"]
+    merges = [row["settings"]["r"] for row in swept["rows"] if row["kind"] == "merge"]
+    assert {0.1, 0.2, 0.4} <= set(merges)
+
+    # Measuring here asks the same questions, and no others.
+    told: list[tuple[str, int, int]] = []
+    recipe = tuned_recipe(session.models, DEFAULT._replace(r=0.3))
+    measure_work(recipe, session, workspace)(told.append, CancelToken())
+    assert told[-1][1:] == (36, 36)
+    further = measured_rows(session, workspace)
+    assert len(further["rows"]) == len(swept["rows"]) + 1
+    # Other questions of one model make no table with these.
+    asked(["demo"], {"demo": 14}, "base")
+    assert measured_rows(session, workspace) == further

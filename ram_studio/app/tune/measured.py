@@ -1,13 +1,14 @@
-"""What is measured of a shipped set besides its table: whatever the visitor's store knows.
+"""What is measured of the loaded models besides a shipped table: whatever the store knows.
 
-Measuring here, checks, comparisons and sweeps all leave their answers in the store. A merge of the
-loaded models that answered every question of the shipped table there is one more row of it.
+Measuring here, checks, comparisons and sweeps all leave their answers in the visitor's store. A
+merge of a shipped set that answered every question of its table there is one more row of it; models
+of one's own have the table that base, agents and merges make together, see `own`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from ram_studio.algorithm.ladder import ladder_index
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.check.answers import memory_folder, open_answers
+from ram_studio.app.check.work import BASE, most_items, offered_lengths
 from ram_studio.app.experiment.work import CHOICES
 from ram_studio.app.jobs import Report, Work, costing
 from ram_studio.app.load.examples import FOLDERS, skill_table
@@ -24,8 +26,9 @@ from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.public.lanes import Effort
 from ram_studio.app.session import Loaded, Session
 from ram_studio.app.shared import Tuned
+from ram_studio.app.tune import own
 from ram_studio.app.workspace import Workspace
-from ram_studio.checkpoints.record.merge_log import past_merges
+from ram_studio.checkpoints.record.merge_log import PastMerge, past_merges
 from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError
@@ -42,8 +45,8 @@ MOST_ROWS = 100
 """Of the newest settings that were asked."""
 
 NOTHING_TO_ASK = (
-    "These models have no questions of their own here: only the shipped sets' skills can be asked "
-    "in Tune. Ask yours in Check."
+    "These models have no questions of their own here yet. Ask base, agents and a merge the same "
+    "ones in Check; then they can be asked here, too."
 )
 
 
@@ -79,11 +82,22 @@ def measure_work(recipe: Recipe, session: Session, workspace: Workspace) -> Work
 
     loaded = session.models
     table = shipped_table(loaded.example) if loaded.example else None
-    if table is None:
+    asked: dict[str, Any]
+    if table is not None:
+        asked = {"suite": SUITE, "limit": table["n"]}
+        answers = table["n"] * len(table["domains"])
+    elif loaded.example is None and (found := _own(session, workspace)) is not None:
+        common, _ = found
+        suites = list(dict.fromkeys(suite for suite, *_ in common.questions))
+        only = frozenset(digest for *_, digest in common.questions)
+        lengths = offered_lengths(workspace.settings)
+        # Of every suite as many as Check could have asked: the wanted ones are picked out of them.
+        most = max(most_items(suite, workspace.settings) for suite in suites)
+        asked = {"suite": suites, "limit": most, "only": only, "lengths": lengths}
+        answers = len(only)
+    else:
         raise SettingsError(NOTHING_TO_ASK)
-    plan = ComparePlan.of(
-        {recipe.method: recipe}, sources=False, suite=SUITE, limit=table["n"], seed=DEFAULT_SEED
-    )
+    plan = ComparePlan.of({recipe.method: recipe}, sources=False, seed=DEFAULT_SEED, **asked)
 
     def measure(report: Report, cancel: CancelToken) -> None:
         with open_answers(session, workspace) as store:
@@ -101,22 +115,27 @@ def measure_work(recipe: Recipe, session: Session, workspace: Workspace) -> Work
         if entry.status == "failed":
             raise SettingsError(entry.note)
 
-    answers = table["n"] * len(table["domains"])
-    return costing(measure, Effort("answers", {f" {recipe_yaml(recipe)} measure": answers}))
+    owner = session.key if loaded.example is None else ""
+    parts = {f"{owner} {recipe_yaml(recipe)} measure": answers}
+    return costing(measure, Effort("slow answers" if owner else "answers", parts))
 
 
 def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | None:
-    """Return what the store knows of merges of the loaded set, as a skill table; None for nothing.
+    """Return what the store knows of the loaded models, as a skill table; None for nothing.
 
-    It has the shipped table's questions, in its order, and merges only.
+    Of a shipped set it has the shipped table's questions, in its order, and merges only; of others
+    base and agents, too.
 
     Raises: EvaluationError, OutputError when what is stored cannot be read.
     """
     loaded = session.loaded
+    if loaded is not None and loaded.example is None:
+        own_table = _own(session, workspace)
+        return None if own_table is None else _own_rows(*own_table)
     table = None if loaded is None or loaded.example is None else shipped_table(loaded.example)
     if loaded is None or table is None:
         return None
-    prompts, written = table["prompts"], _written(loaded)
+    prompts, written = table["prompts"], _written(loaded.sources)
     logged = {m.fingerprint: m for m in past_merges(memory_folder(session, workspace.settings))}
     rows: dict[str, Measured] = {}
     questions: list[Question] = []
@@ -132,18 +151,65 @@ def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | No
                 continue
             known = {a.question.prompt: a for a in store.answers(run.id) if a.reply.is_final}
             if all(prompt in known for prompt in prompts):
-                own = [known[prompt] for prompt in prompts]
-                questions = [a.question for a in own]
-                rows[key] = _row(merge.method, merge.settings, own)
+                asked = [known[prompt] for prompt in prompts]
+                questions = [a.question for a in asked]
+                rows[key] = _row(merge.method, merge.settings, asked)
             if len(rows) == MOST_ROWS:
                 break
     return table_of(questions, list(rows.values())) if rows else None
 
 
-def _row(method: str, settings: Mapping[str, Any], own: Sequence[StoredAnswer]) -> Measured:
+def _own(session: Session, workspace: Workspace) -> tuple[own.Common, dict[str, PastMerge]] | None:
+    """Return what base, agents and merges of models of one's own all answered; None for nothing.
+
+    And the merges' recipes, as {"method", "settings"}, by fingerprint.
+    """
+    loaded = session.models
+    if loaded.is_sketch_only:
+        return None
+    rows = session.report.models if session.report is not None else {}
+    sources = {BASE: loaded.base, **loaded.agents}
+    folders = own.folders_of(sources, {name: row.path for name, row in rows.items()})
+    if folders is None:
+        return None
+    # Of the files as they are now: what was merged before is of others.
+    written, merges = _written(folders.values()), dict[str, PastMerge]()
+    with open_answers(session, workspace) as store:
+        made = (merge_of(run) for run in store.runs())
+        logged = past_merges(memory_folder(session, workspace.settings))
+        for merge in (*logged, *(one for one in made if one is not None)):
+            if merge.when >= written and _is_of(merge.recipe, loaded):
+                merges.setdefault(merge.fingerprint, merge)
+        # The newest settings, so that a long history does not slow every look down.
+        merges = dict(list(merges.items())[:MOST_ROWS])
+        found = own.find_common(store, folders, merges)
+    return None if found is None else (found, merges)
+
+
+def _own_rows(common: own.Common, merges: Mapping[str, PastMerge]) -> dict[str, Any]:
+    rows: dict[str, Measured] = {}
+    for fingerprint, known in common.merges.items():
+        merge = merges[fingerprint]
+        key = json.dumps([merge.method, dict(merge.settings)], sort_keys=True)
+        asked = [known[question] for question in common.questions]
+        rows.setdefault(key, _row(merge.method, merge.settings, asked))
+    sources = [
+        Measured("source", name, {}, None, _replies([known[key] for key in common.questions]))
+        for name, known in common.sources.items()
+    ]
+    base = next(iter(common.sources.values()))
+    questions = [base[question].question for question in common.questions]
+    return table_of(questions, [*sources, *rows.values()])
+
+
+def _replies(asked: Sequence[StoredAnswer]) -> dict[str, Answer]:
+    return {a.question.id: Answer.of(a.reply, a.verdict) for a in asked}
+
+
+def _row(method: str, settings: Mapping[str, Any], asked: Sequence[StoredAnswer]) -> Measured:
     epsilon = settings.get("epsilon")
     point = None if epsilon is None else ladder_index(float(epsilon))
-    answers = {a.question.id: Answer.of(a.reply, a.verdict) for a in own}
+    answers = _replies(asked)
     usual = METHODS[method].settings.model_fields
     # As the shipped rows: what was chosen, and Tune's three.
     own_settings = {n: v for n, v in settings.items() if n in TUNED or v != usual[n].default}
@@ -160,9 +226,7 @@ def _is_of(recipe: Mapping[str, Any], loaded: Loaded) -> bool:
     )
 
 
-def _written(loaded: Loaded) -> str:
-    """Return when the newest of the loaded files was written, as the store writes times."""
-    newest = max(
-        file.stat().st_mtime for source in loaded.sources for file in Path(source).glob("*")
-    )
+def _written(folders: Iterable[str | Path]) -> str:
+    """Return when the newest file in these folders was written, as the store writes times."""
+    newest = max(file.stat().st_mtime for folder in folders for file in Path(folder).glob("*"))
     return datetime.fromtimestamp(newest, UTC).isoformat(timespec="seconds")

@@ -6,7 +6,7 @@ A sweep and a comparison are two plans of one runner (`run.Runner`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
 from ram_studio.algorithm.methods import METHODS, make_settings
@@ -170,12 +170,14 @@ class ComparePlan(Plan):
 
     rows: recipes by label, of one base, an agent of the same name being the same source in all.
     reference: the row that others are compared with. has_sources: whether base and agents get rows
-    of their own, before the merges.
+    of their own, before the merges. only: digests of the questions to ask; all when left out.
     """
 
     rows: Mapping[str, Recipe]
     reference: str
     has_sources: bool = True
+    _: KW_ONLY
+    only: frozenset[str] | None = None
 
     @classmethod
     def of(
@@ -229,8 +231,24 @@ class ComparePlan(Plan):
         return [*sources, *(Candidate(label, {}, row) for label, row in self.rows.items())]
 
     def draw(self, count_tokens: Callable[[str], int]) -> Items:
-        """Return the questions that `evaluate` would ask."""
-        return all_items(self.suite_names, self._drawing(count_tokens))
+        """Return the questions that `evaluate` would ask, or those of them that are wanted.
+
+        Raises: EvaluationError when a wanted one is not among them.
+        """
+        items = all_items(self.suite_names, self._drawing(count_tokens))
+        if self.only is None:
+            return items
+        kept = {
+            name: tuple(q for q in own if q.digest in self.only)
+            for name, own in items.chosen_by.items()
+        }
+        found = sum(map(len, kept.values()))
+        if found < len(self.only):
+            raise EvaluationError(
+                f"Of {len(self.only)} questions only {found} can be made again: the others were "
+                "asked with another seed, difficulty or budget. Ask all models anew in Check."
+            )
+        return replace(items, chosen_by=kept)
 
 
 def _common_recipe(rows: Mapping[str, Recipe]) -> Recipe:

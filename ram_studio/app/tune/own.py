@@ -1,0 +1,146 @@
+"""The skill table of models of one's own: what the visitor's store knows of all of them alike.
+
+Checks, sweeps and comparisons leave their answers in the store. A table needs questions that base
+and agents all answered, and merges of them that answered the same ones. Of the questions that any
+merge shares with base and agents, those are taken that make the largest table, settings times
+questions. Every domain has as many; answers to other questions, or asked otherwise, are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ram_studio.checkpoints.read.checkpoint import open_folder
+from ram_studio.checkpoints.read.content_hash import model_fingerprint
+from ram_studio.errors import CheckpointError
+from ram_studio.evals.store.answers import AnswerStore, StoredAnswer, StoredRun
+from ram_studio.evals.suites import ALL_SUITES, apart
+from ram_studio.evals.suites.demo.tasks import SKILL_DOMAINS
+
+LEAST = 5
+"""Of fewer common questions a domain is left out: a share of them would say nothing."""
+
+Key = tuple[str, str, str]
+"""Suite, item and digest: one question."""
+Answered = Mapping[Key, StoredAnswer]
+
+
+class Common(NamedTuple):
+    """Questions that all of these answered, in the table's order.
+
+    sources: by name, base first; merges: by fingerprint, the newest first.
+    """
+
+    questions: tuple[Key, ...]
+    sources: Mapping[str, Answered]
+    merges: Mapping[str, Answered]
+
+
+def folders_of(
+    sources: Mapping[str, str], paths: Mapping[str, str | None]
+) -> dict[str, Path] | None:
+    """Return where base and agents lie, by name; None where one is not here.
+
+    Args:
+        sources: folder or Hub id by name. paths: of what was asked last, for Hub ids.
+    """
+    found = {}
+    for name, source in sources.items():
+        folder = source if Path(source).is_dir() else paths.get(name)
+        if folder is None or not Path(folder).is_dir():
+            return None
+        found[name] = Path(folder)
+    return found
+
+
+def find_common(
+    store: AnswerStore, folders: Mapping[str, Path], merges: Mapping[str, Any]
+) -> Common | None:
+    """Return the largest table that the store has of these models, None for none.
+
+    Args:
+        folders: of base and agents, by name. merges: by fingerprint, those of these models.
+    """
+    try:
+        prints = {
+            name: model_fingerprint(folder, open_folder(str(folder), name=name).fingerprint)
+            for name, folder in folders.items()
+        }
+    except CheckpointError:
+        return None
+    best: Common | None = None
+    for runs in _alike(store.runs()):
+        if not set(prints.values()) <= runs.keys():
+            continue
+        asked = {
+            fingerprint: _answers(store, own)
+            for fingerprint, own in runs.items()
+            if fingerprint in merges or fingerprint in prints.values()
+        }
+        sources = {name: asked[fingerprint] for name, fingerprint in prints.items()}
+        tried = {f: own for f, own in asked.items() if f in merges}
+        found = _largest(sources, tried)
+        if found and (best is None or _size(found) > _size(best)):
+            best = found
+    return best
+
+
+def _size(common: Common) -> int:
+    return len(common.questions) * len(common.merges)
+
+
+def _alike(runs: Iterable[StoredRun]) -> list[dict[str, list[StoredRun]]]:
+    """Return runs by fingerprint, apart for the demo's domains and for every other way of asking.
+
+    Runs of other versions of a suite are left out.
+    """
+    found: dict[tuple[bool, str], dict[str, list[StoredRun]]] = {}
+    for run in runs:
+        suite = ALL_SUITES.get(run.suite)
+        if suite is None or run.suite_version != suite.version or not run.answered:
+            continue
+        key = (run.suite == "demo", json.dumps(dict(run.settings), sort_keys=True))
+        found.setdefault(key, {}).setdefault(run.fingerprint, []).append(run)
+    return list(found.values())
+
+
+def _answers(store: AnswerStore, runs: Sequence[StoredRun]) -> dict[Key, StoredAnswer]:
+    beside = apart(run.suite for run in runs)
+    found = {}
+    for run in runs:
+        for row in store.answers(run.id):
+            if row.reply.is_final and row.question.domain not in beside:
+                # Ids are unique within a suite only.
+                question = replace(row.question, id=f"{run.suite}/{row.question.id}")
+                found[run.suite, row.question.id, row.digest] = replace(row, question=question)
+    return found
+
+
+def _largest(sources: Mapping[str, Answered], merges: Mapping[str, Answered]) -> Common | None:
+    by_all = set.intersection(*(set(own) for own in sources.values()))
+    one = next(iter(sources.values()))
+    candidates = {_even(by_all & set(own), one) for own in merges.values()} - {()}
+    best: Common | None = None
+    for questions in sorted(candidates):
+        wanted = set(questions)
+        rows = {f: own for f, own in merges.items() if wanted <= own.keys()}
+        found = Common(questions, sources, rows)
+        if best is None or _size(found) > _size(best):
+            best = found
+    return best
+
+
+def _even(keys: set[Key], answers: Answered) -> tuple[Key, ...]:
+    """Return as many questions of each domain, in order; domains with too few are left out."""
+    by_domain: dict[str, list[Key]] = {}
+    for key in sorted(keys):
+        by_domain.setdefault(answers[key].question.domain, []).append(key)
+    places = {domain: i for i, domain in enumerate(SKILL_DOMAINS)}
+    order = sorted(by_domain, key=lambda domain: places.get(domain, len(places)))
+    enough = [by_domain[domain] for domain in order if len(by_domain[domain]) >= LEAST]
+    least = min(map(len, enough), default=0)
+    return tuple(key for own in enough for key in own[:least])
