@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -16,7 +15,7 @@ import gradio as gr
 
 from ram_studio.algorithm.ladder import LADDER, snap
 from ram_studio.app.check import work as check
-from ram_studio.app.check.verdicts import verdicts
+from ram_studio.app.check.verdicts import described
 from ram_studio.app.experiment import work as experiment
 from ram_studio.app.jobs import Report, Result, Work, begin
 from ram_studio.app.load import work as load_work
@@ -28,8 +27,6 @@ from ram_studio.app.session import Loaded, Session
 from ram_studio.app.workspace import Workspace
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError, SettingsError
-from ram_studio.evals.report.breakdown import breakdown
-from ram_studio.evals.report.trust import trust
 from ram_studio.evals.run import DEFAULT_SEED
 
 EXAMPLES = {"example": "1", "house": "house", "independent": "independent", "dense": "dense"}
@@ -277,16 +274,9 @@ class Endpoints:
         session = self._session(request)
         self._loaded(analysis, session)
         limit = int(_between("limit", limit, 1, _MOST_PROMPTS))
-        how = {
-            "max_tokens": max_tokens,
-            "think_tokens": think_tokens,
-            "temperature": temperature,
-            "top_p": top_p,
-            "samples": samples,
-            "seed": seed,
-            "difficulty": difficulty,
-            "until": until,
-        }
+        how = {"max_tokens": max_tokens, "think_tokens": think_tokens, "until": until}
+        how |= {"temperature": temperature, "top_p": top_p, "samples": samples}
+        how |= {"seed": seed, "difficulty": difficulty}
         margin = _between("margin", margin, 0.1, 99.0) / 100
         plan = self._plan(suites, limit, lengths, how)
         every = check.candidates(session)
@@ -294,15 +284,8 @@ class Endpoints:
         _check_names("model", wanted, every)
         chosen = {name: every[name] for name in wanted}
         work = check.score_work(chosen, plan, session, self._workspace)
-        found = await _finish(work, session)
-        report, parts = found.to_dict(), breakdown(found)
-        judged = verdicts(found, check.agents_of(session), margin)
-        report["trust"] = trust(found)
-        report["verdicts"] = [verdict.to_dict() for verdict in judged]
-        for name, numbers in report["models"].items():
-            if "samples" in parts[name]:
-                # As JSON has it, k is a text.
-                numbers["samples"] = json.loads(json.dumps(parts[name]["samples"]))
+        report = described(await _finish(work, session), check.agents_of(session), margin)
+        for numbers in report["models"].values():
             # gradio_client takes anything with a "path" for a file to download.
             path = numbers.pop("path", None)
             if self._settings.is_private:

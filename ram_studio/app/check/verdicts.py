@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from ram_studio.app.check.work import BASE, specialist
 from ram_studio.evals import EvalReport
+from ram_studio.evals.report.breakdown import breakdown
 from ram_studio.evals.report.retention import MARGIN, Retention, verdicts_of
+from ram_studio.evals.report.trust import trust
 
 # Width of a dumbbell from 0 to 100 %, and how many squares of a mosaic stand in a row.
 _WIDTH = 300
@@ -47,6 +50,17 @@ def has_verdicts(report: EvalReport, agents: Sequence[str]) -> bool:
         and len(apart & report.models.keys() - {BASE}) > 0
         and bool(report.models.keys() - apart)
     )
+
+
+def described(report: EvalReport, agents: Sequence[str], margin: float) -> dict[str, Any]:
+    """Return a report for JSON, with verdicts, what it rests on, and draws where there are several."""
+    found, parts = report.to_dict(), breakdown(report)
+    for name, numbers in found["models"].items():
+        if "samples" in parts[name]:
+            # As JSON has it, k is a text: Gradio breaks off at numbers as keys.
+            numbers["samples"] = json.loads(json.dumps(parts[name]["samples"]))
+    judged = [verdict.to_dict() for verdict in verdicts(report, agents, margin)]
+    return {**found, "verdicts": judged, "trust": trust(report)}
 
 
 def verdict_cards(
