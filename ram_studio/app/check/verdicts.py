@@ -53,7 +53,7 @@ def has_verdicts(report: EvalReport, agents: Sequence[str]) -> bool:
 
 
 def described(report: EvalReport, agents: Sequence[str], margin: float) -> dict[str, Any]:
-    """Return a report for JSON, with verdicts, what it rests on, and draws where there are several."""
+    """Return a report for JSON, with verdicts, what it rests on, and draws of several samples."""
     found, parts = report.to_dict(), breakdown(report)
     for name, numbers in found["models"].items():
         if "samples" in parts[name]:
