@@ -35,48 +35,58 @@ if TYPE_CHECKING:
 _SHOWN_LIVE = 20
 
 
+# Options that only a sweep has, and whose words take more than a line.
+Positional = Annotated[
+    str | None, typer.Argument(metavar="[BASE]", help="The base; or give it as --base.")
+]
+ShortAgents = Annotated[
+    list[str] | None,
+    typer.Option("--agent", "-a", metavar="NAME=PATH", help="An agent; repeat for each."),
+]
+Over = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUES",
+        help="What to vary: r=0:0.5:6 (add :log for even ratios), rule=ram+,ram+s, "
+        "ties.density=0.1,0.2; repeat for each.",
+    ),
+]
+Fixed = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting that is not varied; repeat."),
+]
+Suites = Annotated[str, typer.Option(help="demo, or any of tool,memory,code,math,instructions.")]
+Items = Annotated[
+    int, typer.Option(help="Most questions per suite (demo: per domain) to choose by.")
+]
+HeldOut = Annotated[
+    int | None,
+    typer.Option(help="Further questions that check the winner [default: as --items]."),
+]
+Search = Annotated[
+    Literal["grid", "optuna"], typer.Option(help="Every combination, or what Optuna proposes.")
+]
+EarlyStop = Annotated[
+    bool,
+    typer.Option("--early-stop/--no-early-stop", help="Drop clearly losing settings early."),
+]
+
+
 def sweep(
-    model: Annotated[
-        str | None, typer.Argument(metavar="[BASE]", help="The base; or give it as --base.")
-    ] = None,
+    model: Positional = None,
     base: options.Base = None,
-    agent: Annotated[
-        list[str] | None,
-        typer.Option("--agent", "-a", metavar="NAME=PATH", help="An agent; repeat for each."),
-    ] = None,
-    over: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUES",
-            help="What to vary: r=0:0.5:6 (add :log for even ratios), rule=ram+,ram+s, "
-            "ties.density=0.1,0.2; repeat for each.",
-        ),
-    ] = None,
+    agent: ShortAgents = None,
+    over: Over = None,
     method: Annotated[str, typer.Option(help="The method to start from.")] = "ram+",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting that is not varied; repeat."),
-    ] = None,
-    suite: Annotated[
-        str, typer.Option(help="demo, or any of tool,memory,code,math,instructions.")
-    ] = "demo",
-    items: Annotated[
-        int, typer.Option(help="Most questions per suite (demo: per domain) to choose by.")
-    ] = 50,
-    held_out: Annotated[
-        int | None,
-        typer.Option(help="Further questions that check the winner [default: as --items]."),
-    ] = None,
+    set_: Fixed = None,
+    suite: Suites = "demo",
+    items: Items = 50,
+    held_out: HeldOut = None,
     minutes: Annotated[float | None, typer.Option(help="Time for everything.")] = None,
-    search: Annotated[
-        Literal["grid", "optuna"], typer.Option(help="Every combination, or what Optuna proposes.")
-    ] = "grid",
+    search: Search = "grid",
     trials: Annotated[int, typer.Option(help="Settings that a search proposes.")] = 20,
     max_settings: Annotated[int, typer.Option(help="Largest grid to accept.")] = 200,
-    early_stop: Annotated[
-        bool,
-        typer.Option("--early-stop/--no-early-stop", help="Drop clearly losing settings early."),
-    ] = True,
+    early_stop: EarlyStop = True,
     seed: Annotated[int, typer.Option(help="Chooses the questions and steers the search.")] = 2026,
     lengths: Lengths = "1k,4k",
     chat: Chat = "auto",

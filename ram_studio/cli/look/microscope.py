@@ -13,8 +13,9 @@ from ram_studio.cli import options
 from ram_studio.cli.tables import print_table
 
 if TYPE_CHECKING:
+    from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
     from ram_studio.engine.microscope.lens import Seen
-    from ram_studio.engine.microscope.view import View
+    from ram_studio.engine.microscope.view import Span, View
 
 
 def microscope(
@@ -60,7 +61,6 @@ def microscope(
     from ram_studio.checkpoints.record.sketch_file import load_sketch
     from ram_studio.engine.analyse import load
     from ram_studio.engine.microscope import view as scope
-    from ram_studio.engine.microscope.search import find_element
 
     if tensor is None:
         raise typer.BadParameter("no tensor was given", param_hint="--tensor")
@@ -72,19 +72,7 @@ def microscope(
         **options.policies(missing, extra, rows),
     )
     found = scope.find_tensor(report, tensor)
-    width = scope.grid_of(found.shape)[1]
-    start = corner[0] if len(corner) == 1 else corner[0] * width + corner[1]
-    if find is not None:
-        element = find_element(report, found, find, epsilon=epsilon, start=start)
-        if element is None:
-            print(f"There is no such element ({find}) in {tensor}.", file=sys.stderr)
-            raise typer.Exit(1)
-        start = element.index
-    spans = (
-        scope.run_of(found, start, count)
-        if size is None
-        else scope.window_of(found, *divmod(start, width), *size)
-    )
+    spans = _looked_at(report, found, (corner, count, size), find, epsilon)
     output: dict[str, Any] = {"dtype": dtype, "rounding": rounding, "seed": seed}
     recipes = {
         text: scope.recipe_for(report, *options.parse_method(text, "method"), epsilon, **output)
@@ -97,6 +85,34 @@ def microscope(
         return
     # The element looked for is the first one shown; else the one that the most agents changed.
     _print(view, 0 if find is not None else int(view.overlap.argmax()))
+
+
+def _looked_at(
+    report: CompatibilityReport,
+    found: MergeTensor,
+    place: tuple[list[int], int, list[int] | None],
+    find: str | None,
+    epsilon: float,
+) -> list[Span]:
+    """Return the elements asked for. place: first one, how many, or the rows and columns.
+
+    Raises: typer.Exit when there is none of the kind looked for, which is said.
+    """
+    from ram_studio.engine.microscope import view as scope
+    from ram_studio.engine.microscope.search import find_element
+
+    corner, count, size = place
+    width = scope.grid_of(found.shape)[1]
+    start = corner[0] if len(corner) == 1 else corner[0] * width + corner[1]
+    if find is not None:
+        element = find_element(report, found, find, epsilon=epsilon, start=start)
+        if element is None:
+            print(f"There is no such element ({find}) in {found.name}.", file=sys.stderr)
+            raise typer.Exit(1)
+        start = element.index
+    if size is None:
+        return scope.run_of(found, start, count)
+    return scope.window_of(found, *divmod(start, width), *size)
 
 
 def _numbers(text: str, separator: str, option: str, lengths: tuple[int, ...]) -> list[int]:
