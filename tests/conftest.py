@@ -15,9 +15,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from jaxtyping import install_import_hook
+
+if TYPE_CHECKING:
+    from loopback_hub import LoopbackHub
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = Path(tempfile.mkdtemp(prefix="ram-studio-tests-"))
@@ -33,6 +37,7 @@ for name in (
     "HF_HUB_OFFLINE",
     "HF_TOKEN",
     "HF_TOKEN_PATH",
+    "HUGGING_FACE_HUB_TOKEN",
     "SPACE_ID",
 ):
     os.environ.pop(name, None)
@@ -137,6 +142,19 @@ def _stay_on_this_host(
     guard("connect_ex")
     yield
     assert not attempts, f"connections to other hosts: {attempts}"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
+    """A Hub on this machine that everybody is sent to, with an empty cache."""
+    import huggingface_hub
+    from loopback_hub import serving
+
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
+    with serving() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.address)
+        yield server
+    huggingface_hub.close_session()
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from app_process import running_app
+from clock import Clock
 from visitor import Visitor, tell
 
 from ram_studio.resources import asset_path
@@ -44,6 +45,11 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[objec
     made = Workspace(Settings(work_dir=tmp_path / "work"))
     yield made
     made.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
@@ -210,6 +216,18 @@ class Visit:
             field.click()
             self.page.click(f"[role=option]:has-text('{option}')")
             self.settle()
+
+    def set_slider(self, name: str, value: float) -> None:
+        """Pull a slider of Gradio's to a value."""
+        self.page.evaluate(
+            """([id, value]) => {
+              const input = document.querySelector(`#${id} input[type=range]`);
+              Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value")
+                .set.call(input, value);
+              input.dispatchEvent(new Event("input", {bubbles: true}));
+            }""",
+            [name, value],
+        )
 
     def stop(self, button: str, status: str, after: str = "body") -> None:
         """Press a Stop as soon as it and what is waited for are there, until it is said."""

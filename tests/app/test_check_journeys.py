@@ -30,18 +30,6 @@ def _ask_each(page, count: int) -> None:
     page.press("#limit input[type=number]", "Tab")
 
 
-def set_slider(page, name: str, value: float) -> None:
-    page.evaluate(
-        """([id, value]) => {
-          const input = document.querySelector(`#${id} input[type=range]`);
-          Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value")
-            .set.call(input, value);
-          input.dispatchEvent(new Event("input", {bubbles: true}));
-        }""",
-        [name, value],
-    )
-
-
 def test_merge_download_check_in_parts_ask_and_compare_with_the_past(visit, tmp_path: Path) -> None:
     it = visit()
     page = it.page
@@ -263,7 +251,7 @@ def test_methods_are_compared_and_the_table_is_taken_home(visit, tmp_path: Path)
     it.settle()
     for name in ("task-arithmetic-mean", "ties", "dare-ta", "ram+s"):
         page.click(f"#compare-choice label:has(input[name='{name}'])")
-    set_slider(page, "compare-limit", 10)
+    it.set_slider("compare-limit", 10)
     page.click("#compare")
     page.wait_for_selector("#comparison table")
 
@@ -318,7 +306,7 @@ def test_methods_are_compared_and_the_table_is_taken_home(visit, tmp_path: Path)
     page.wait_for_selector("#compare-about:has-text('0.15 and 0.2')")
     assert page.is_hidden("#compare-choice")
     # More questions than the table above has answers to: those would come at once.
-    set_slider(page, "compare-limit", 100)
+    it.set_slider("compare-limit", 100)
     page.click("#compare")
     it.stop("#stop-compare", "#compare-status")
     page.wait_for_selector("#compare:not([disabled])")

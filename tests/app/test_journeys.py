@@ -31,18 +31,6 @@ def _assert_cards(cards: dict, point: int, rule: str, r: float, alpha: float) ->
         assert float(cards[name]["rho"]) == pytest.approx(rho, rel=1e-12)
 
 
-def _set_slider(page, name: str, value: float) -> None:
-    page.evaluate(
-        """([id, value]) => {
-          const input = document.querySelector(`#${id} input[type=range]`);
-          Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value")
-            .set.call(input, value);
-          input.dispatchEvent(new Event("input", {bubbles: true}));
-        }""",
-        [name, value],
-    )
-
-
 def _wait_for_lambda(page, agent: str, value: float) -> None:
     page.wait_for_function(
         "([agent, value]) => Math.abs(document.querySelector(`[data-agent='${agent}']`)"

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from clock import Clock
 from loopback_hub import serving
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
@@ -32,19 +33,6 @@ from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.hub import rights
 from ram_studio.errors import OutputError
 from ram_studio.resources import asset_path
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -7,26 +7,12 @@ import sys
 import threading
 
 import pytest
+from clock import Clock
 
 from ram_studio.app.jobs import Job
 from ram_studio.app.public.lanes import Effort, Lanes, LineFullError, Turn
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import Stopped
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import huggingface_hub
 import pytest
-from loopback_hub import LoopbackHub, serving
+from loopback_hub import LoopbackHub
 
 from ram_studio.app.check.work import candidates
 from ram_studio.app.load.opened import open_loaded
@@ -22,15 +20,6 @@ from ram_studio.errors import HubError, RamStudioError, SettingsError, SketchErr
 from ram_studio.resources import asset_path
 
 PRIVATE, SPACE = Settings(), Settings(is_space=True)
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
-    with serving() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.address)
-        yield server
-    huggingface_hub.close_session()
 
 
 @pytest.fixture(scope="module")

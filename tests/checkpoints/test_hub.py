@@ -6,14 +6,13 @@ import logging
 import os
 import pickle
 from collections import namedtuple
-from collections.abc import Iterator
 from pathlib import Path
 
 import huggingface_hub
 import pytest
 import torch
 from checkpoint_zoo import QWEN_CONFIG, raw_safetensors, small_tensors, write_checkpoint, write_json
-from loopback_hub import LoopbackHub, serving
+from loopback_hub import LoopbackHub
 
 from ram_studio.checkpoints.fit.compatibility import check_compatibility
 from ram_studio.checkpoints.hub import inspect as hub_module
@@ -23,17 +22,6 @@ from ram_studio.checkpoints.read.checkpoint import Checkpoint, DownloadProgress
 from ram_studio.errors import CheckpointError, CompatibilityError, HubError, Stopped
 
 MODEL = "owner/model"
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
-    with serving() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.address)
-        yield server
-    huggingface_hub.close_session()
 
 
 @pytest.fixture

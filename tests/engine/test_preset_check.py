@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import huggingface_hub
 import pytest
 import torch
 from engine_zoo import make_zoo
-from loopback_hub import LoopbackHub, serving
+from loopback_hub import LoopbackHub
 from safetensors.torch import load_file, save_file
 
 from ram_studio.checkpoints.hub.presets import Listed, Preset
 from ram_studio.engine.reading.preset_check import check_preset
 
 CARD = "---\nlicense: {licence}\nbase_model:\n- {base}\n---\n"
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
-    with serving() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.address)
-        yield server
-    huggingface_hub.close_session()
 
 
 @pytest.fixture

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import huggingface_hub
 import pytest
 from engine_zoo import contents, make_zoo
-from loopback_hub import LoopbackHub, serving
+from loopback_hub import LoopbackHub
 
 from ram_studio.checkpoints.hub.push import PushAhead, PushProgress, check_push, push
 from ram_studio.checkpoints.write.shard_plan import Shard
@@ -25,15 +24,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
+def hub(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> LoopbackHub:
+    """The Hub on this machine, as its owner meets it."""
     monkeypatch.setenv("HF_TOKEN", "hf_mine")
     # The storage beside the Hub has a protocol of its own; the Hub's is spoken here.
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
-    with serving() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.address)
-        yield server
-    huggingface_hub.close_session()
+    return hub
 
 
 @pytest.fixture

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 
-import huggingface_hub
 import numpy as np
 import pytest
 import torch
 from engine_zoo import Zoo, contents, make_zoo, write_folder
-from loopback_hub import LoopbackHub, serving
+from loopback_hub import LoopbackHub
 from safetensors.numpy import load_file
 
 from ram_studio.algorithm.sketch import Sketch
@@ -25,17 +23,6 @@ from ram_studio.engine.facts import check_sketch
 from ram_studio.engine.merge import merge
 from ram_studio.engine.verify import verify
 from ram_studio.errors import CompatibilityError, HubError
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
-    with serving() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.address)
-        yield server
-    huggingface_hub.close_session()
 
 
 def publish(hub: LoopbackHub, zoo: Zoo) -> dict[str, str]:
