@@ -6,8 +6,8 @@ import { drawBars, drawCurve } from "./chart.js";
 let part = null;
 let act = {};
 
-// actions: { go(index), guess(value, text), show(), again(), leave() }; titles: of the scenes.
-export const mountCard = (column, titles, actions) => {
+// actions: { go(index), guess(value, text), show(), again(), leave() }; scenes: [{ mark, label, title }].
+export const mountCard = (column, scenes, actions) => {
   act = actions;
   const root = document.createElement("section");
   root.className = "ls";
@@ -15,8 +15,8 @@ export const mountCard = (column, titles, actions) => {
   column.prepend(root);
   const head = put(root, "div", { class: "ls-head" });
   const dots = put(put(head, "nav", { "aria-label": "Scenes of the lesson" }), "ol");
-  const steps = titles.map((title, i) => {
-    const step = put(put(dots, "li"), "button", { type: "button", title, "aria-label": `Scene ${i + 1}: ${title}` }, String(i + 1));
+  const steps = scenes.map(({ mark, label, title }, i) => {
+    const step = put(put(dots, "li"), "button", { type: "button", title, "aria-label": label }, mark);
     step.addEventListener("click", () => act.go(i));
     return step;
   });

@@ -126,11 +126,15 @@ const mount = () => {
   if (root.classList.contains("ls-on")) return;
   root.classList.add("ls-on");
   document.documentElement.classList.add("ls-lesson");
-  mountCard(root.querySelector(".cv-choose"), SCENES.map(({ title }) => title), {
+  mountCard(root.querySelector(".cv-choose"), SCENES.map(stepOf), {
     go, leave, guess, again, show: () => choose(SCENES[run.index].target(factsAt(state.settings))),
   });
   relayout();
 };
+
+// Six scenes are counted; the last word is none of them.
+const stepOf = ({ title, isLastWord }, i) =>
+  ({ title, mark: isLastWord ? "+" : String(i + 1), label: isLastWord ? title : `Scene ${i + 1}: ${title}` });
 
 const start = (scene, phase) => {
   run.isStarted = true;

@@ -1,4 +1,5 @@
-// The last two scenes, on agents that changed nearly everything: rounding swallows lambda, and RAM cannot help.
+// The last scene and the last word, on agents that changed nearly everything: rounding swallows lambda, and RAM
+// cannot help.
 import { cardKept } from "../canvas/rounding.js";
 import { outcomeOf } from "../canvas/outcome.js";
 import { brief, lambdaText, listText } from "../canvas/words.js";
@@ -75,7 +76,8 @@ const totalAt = (facts, settings) => scoreOfAll(facts.skills, rowAt(facts.profil
 
 export const limitsScene = {
   id: "limits",
-  title: "When RAM cannot help",
+  title: "A last word: when RAM cannot help",
+  isLastWord: true,
   set: "dense",
   needs: ["skills"],
   controls: ["[data-method=task-arithmetic-sum]"],

@@ -1,12 +1,13 @@
 // The scenes of the lesson as data, in their order: what is asked, what can be said, what to do on the
 // canvas, and what is told then. Every figure in a text comes from figures.js.
 //
-// A scene has: id and title; set, the models it is about; needs, what must be known of them; start(facts)
-// and target(facts), settings to begin with and one that answers; controls, which lead there; ask, task and
-// reveal (facts) -> pieces, a piece being text or [strong text]; guess, what can be said: "share" for a
-// share of something, or a list of texts; measured(facts) -> { value, text }, value a share or an index into
-// the list; isReached(facts); chart(facts), of chart.js, or null. facts: { profile, skills, record, settings },
-// the last as they are on the canvas, or as they were when the answer was reached.
+// A scene has: id and title; isLastWord, of what comes after the last counted scene; set, the models it is
+// about; needs, what must be known of them; start(facts) and target(facts), settings to begin with and one
+// that answers; controls, which lead there; ask, task and reveal (facts) -> pieces, a piece being text or
+// [strong text]; guess, what can be said: "share" for a share of something, or a list of texts;
+// measured(facts) -> { value, text }, value a share or an index into the list; isReached(facts);
+// chart(facts), of chart.js, or null. facts: { profile, skills, record, settings }, the last as they are on
+// the canvas, or as they were when the answer was reached.
 import { epsilon } from "../numbers.js";
 import { brief, listText } from "../canvas/words.js";
 import {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -169,73 +170,102 @@ class Learner:
         for key in keys:
             self.page.keyboard.press(key)
 
-    def next(self) -> None:
-        self.page.click("[data-part=lesson-next]")
+    def drag_line(self, to: float) -> None:
+        """Pull the line of epsilon, to 0 (far left) ... 1; nothing is told while it is held."""
+        pill, stage = (self.page.locator(s).bounding_box() for s in ("#epsilon-line", ".cv-stage"))
+        y = pill["y"] + pill["height"] / 2
+        self.drag(pill["x"] + pill["width"] / 2, stage["x"] + 4 + to * (stage["width"] - 8), y)
+
+    def drag_dial(self, to: float) -> None:
+        """Pull the dial of r, from where it stands to 0 (far left) ... 1."""
+        dial = self.page.locator("#dial-r")
+        box, now = dial.bounding_box(), dial.evaluate("d => (d.value - d.min) / (d.max - d.min)")
+        at = [box["x"] + 8 + place * (box["width"] - 16) for place in (now, to)]
+        self.drag(*at, box["y"] + box["height"] / 2)
+
+    def drag(self, start: float, end: float, y: float) -> None:
+        self.page.mouse.move(start, y)
+        self.page.mouse.down()
+        self.page.mouse.move(end, y, steps=8)
+        self.page.mouse.up()
+
+    def next(self, *, by_keyboard: bool) -> None:
+        if by_keyboard:
+            self.press("[data-part=lesson-next]", "Enter")
+        else:
+            self.page.click("[data-part=lesson-next]")
 
 
-def drag_line(page) -> None:
-    """Pull the line of epsilon to the far right; nothing is told while it is held."""
-    pill, stage = (page.locator(s).bounding_box() for s in ("#epsilon-line", ".cv-stage"))
-    y = pill["y"] + pill["height"] / 2
-    page.mouse.move(pill["x"] + pill["width"] / 2, y)
-    page.mouse.down()
-    page.mouse.move(stage["x"] + stage["width"] - 4, y, steps=8)
-    page.mouse.up()
+MOVES: dict[bool, list[Callable[[Learner], None]]] = {
+    True: [
+        lambda it: it.press("#epsilon-line", "Home"),
+        lambda it: it.press("[data-method='ram+']", *["ArrowRight"] * 4),
+        lambda it: it.press("[data-method=task-arithmetic-mean]", "ArrowRight"),
+        lambda it: it.press("[data-method=task-arithmetic-sum]", *["ArrowLeft"] * 4),
+        lambda it: it.press("#epsilon-line", "End"),
+        lambda it: it.press("#dial-r", "Home", "ArrowRight"),
+        lambda it: it.press("[data-method='ram+']", *["ArrowRight"] * 5),
+    ],
+    False: [
+        lambda it: it.drag_line(0),
+        lambda it: it.page.click("[data-method=task-arithmetic-mean]"),
+        lambda it: it.page.click("[data-method=task-arithmetic-sum]"),
+        lambda it: it.page.click("[data-method='ram+']"),
+        lambda it: it.drag_line(1),
+        lambda it: it.drag_dial(0.02),
+        lambda it: it.page.click("[data-method=task-arithmetic-sum]"),
+    ],
+}
+"""How each scene's answer is reached, by keyboard or not."""
 
 
-def test_the_whole_lesson_by_keyboard_and_by_hand(visit) -> None:
+def test_the_whole_lesson_by_keyboard_and_then_by_hand(visit) -> None:
     it = visit()
     it.open()
     learner = Learner(it)
     page = it.page
     page.click("a[data-lesson]")
 
-    learner.predict(0, by_keyboard=True)
-    page.wait_for_selector("#epsilon-line:focus")  # what is to be moved is at hand
-    page.keyboard.press("Home")
-    least = min(agent["unique_share"] for agent in record_of("house")["agents"].values())
-    assert f"{100 * least:.1f}" in learner.answered(0)
-    learner.next()
-
-    # Back and on again: what was found stays.
-    learner.wait(1, "predict")
-    page.click("[data-part=lesson-back]")
-    learner.answered(0)
-    learner.next()
-    learner.predict(1, by_keyboard=False)
-    page.click("[data-method=task-arithmetic-mean]")
-    assert "You said 50" in learner.answered(1)
-    learner.next()
-    learner.predict(2, by_keyboard=True)
-    learner.press("[data-method=task-arithmetic-mean]", "ArrowRight")
-    learner.answered(2)
-    learner.next()
-    learner.predict(3, by_keyboard=False)
-    # A reload keeps what was said, and what was found before.
-    page.reload()
-    learner.wait(3, "drag")
-    assert page.locator(".ls-head .done").count() == 3
-    page.click("[data-method='ram+']")
-    learner.answered(3)
-    learner.next()
-    learner.predict(4, by_keyboard=False)
-    # Other models of the same names, at the same settings: the formula is theirs.
-    rho = record_of("example")["agents"]["coding"]["rho"]
-    page.wait_for_selector(f".cv-formula:has-text('= {rho:.1f}')")
-    drag_line(page)
-    learner.answered(4)
-    learner.next()
-    learner.predict(5, by_keyboard=True)
-    learner.press("#dial-r", "Home", "ArrowRight")
-    learner.answered(5)
-    learner.next()
-    learner.predict(6, by_keyboard=False)
-    page.click("[data-method=task-arithmetic-sum]")
-    learner.answered(6)
-    learner.next()
+    for scene, move in enumerate(MOVES[True]):
+        learner.predict(scene, by_keyboard=True)
+        if scene == IDS.index("changed"):
+            page.wait_for_selector("#epsilon-line:focus")  # what is to be moved is at hand
+        elif scene == IDS.index("ram"):
+            # A reload keeps what was said, and what was found before.
+            page.reload()
+            learner.wait(scene, "drag")
+            assert page.locator(".ls-head .done").count() == scene
+        elif scene == IDS.index("epsilon"):
+            # Other models of the same names, at the same settings: the formula is theirs.
+            rho = record_of("example")["agents"]["coding"]["rho"]
+            page.wait_for_selector(f".cv-formula:has-text('= {rho:.1f}')")
+        move(learner)
+        said = learner.answered(scene)
+        if scene == IDS.index("changed"):
+            least = min(agent["unique_share"] for agent in record_of("house")["agents"].values())
+            assert f"{100 * least:.1f}" in said
+        learner.next(by_keyboard=True)
     page.wait_for_selector(".ls[data-phase=end]")
     assert page.locator(".ls-summary li").count() == len(IDS)
     page.wait_for_url("**lesson=7**")
+    # Six are counted; the seventh is a last word.
+    marks = page.locator(".ls-head li button")
+    assert marks.all_inner_texts() == [*map(str, range(1, len(IDS))), "+"]
+    assert marks.last.get_attribute("aria-label").startswith("A last word")
+
+    learner.next(by_keyboard=False)  # start over
+    for scene, move in enumerate(MOVES[False]):
+        learner.predict(scene, by_keyboard=False)
+        move(learner)
+        assert "Measured: " in learner.answered(scene)
+        learner.next(by_keyboard=False)
+        if scene == 0:
+            # Back and on again: what was found stays.
+            learner.wait(1, "predict")
+            page.click("[data-part=lesson-back]")
+            learner.answered(0)
+            learner.next(by_keyboard=False)
+    page.wait_for_selector(".ls[data-phase=end]")
 
     page.click(".ls-leave")
     page.wait_for_selector(".ls", state="detached")
