@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 
 from ram_studio.demo.build import build
@@ -17,18 +18,29 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--force", action="store_true", help="train again what is already there")
     parser.add_argument(
+        "--jobs", type=int, default=1, help="processes, one thread each; same results"
+    )
+    parser.add_argument(
+        "--trials", action="store_true", help="measure the ways of training not shipped, too"
+    )
+    parser.add_argument(
         "--threads", type=int, default=1, help="torch threads; the shipped weights used 1"
     )
     options = parser.parse_args(arguments)
 
-    start = time.perf_counter()
     build(
         options.out,
         seed=options.seed,
         force=options.force,
         threads=options.threads,
-        say=lambda text: print(f"[{time.perf_counter() - start:6.0f} s] {text}", flush=True),
+        jobs=options.jobs,
+        trials=options.trials,
+        say=partial(_say, time.time()),
     )
+
+
+def _say(start: float, text: str) -> None:
+    print(f"[{time.time() - start:6.0f} s] {text}", flush=True)
 
 
 if __name__ == "__main__":

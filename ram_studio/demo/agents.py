@@ -1,15 +1,18 @@
-"""One agent of the example, stage by stage, and the folders that stages leave.
+"""The agents of a set, stage by stage, and the folders that stages leave.
 
-An agent of a set with a house stage learns the house style before its skill: a cold start, then
-rewards for following instructions in house style.
+Agents of a set with a house stage learn the house style before their skills: a cold start, then
+rewards for following instructions in house style. Either one checkpoint learns it, from which all
+agents go on, or each agent learns it by itself.
 """
 
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +25,17 @@ from ram_studio.evals.answering.load import load_model
 Say = Callable[[str], None]
 # Agents of one set with one seed keep their distance from those of the next seed.
 _SEEDS_APART = 100
-_GROWING = ("training", "seeds", "common")
+# How many levels of a record grow; below that, and elsewhere, news replace what was there.
+_GROWING = {"training": 1, "seeds": 1, "tried": 2}
 
 
 @dataclass(frozen=True)
 class HouseStage:
-    """What every agent of a set learns first, each on prompts and samples of its own."""
+    """What every agent of a set learns first.
+
+    is_common: one checkpoint learns it for all; otherwise each agent by itself, on prompts and
+    samples of its own.
+    """
 
     cold_start: ColdStartSettings = field(default_factory=ColdStartSettings)
     reinforce: ReinforceSettings = field(
@@ -35,6 +43,20 @@ class HouseStage:
             "follow", "adam", 3e-3, steps=40, blocks=(2, 3), house_style=True
         )
     )
+    is_common: bool = False
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the agents of a set are trained: by an agent's folder its skill, and what comes first."""
+
+    skills: Mapping[str, ReinforceSettings]
+    house: HouseStage | None = None
+
+    @property
+    def common(self) -> HouseStage | None:
+        """What the one checkpoint learned that all agents came from, None without one."""
+        return self.house if self.house is not None and self.house.is_common else None
 
 
 def learn_house_style(
@@ -49,6 +71,64 @@ def learn_house_style(
             model, tokenizer, stage.reinforce, seed=seed, on_step=lambda point: say(str(point))
         ),
     }
+
+
+def train_set(
+    base: Path,
+    folder: Path,
+    training: Training,
+    *,
+    common: Path,
+    seed: int,
+    force: bool,
+    say: Say,
+) -> None:
+    """Train the agents of a set that are not in `folder`, and record how.
+
+    common: where the checkpoint goes that all of them came from, if they have one in common.
+    """
+    start, own = base, training.house
+    if training.common is not None:
+        start, own = common, None
+        if force or not all((folder / name).exists() for name in training.skills):
+            record = train_common(base, common, training.common, seed=seed, force=force, say=say)
+            if record:
+                update_record(folder, {"training": {"common": record}})
+    for number, (name, settings) in enumerate(training.skills.items()):
+        with stage(folder / name, force, say) as temporary:
+            if temporary:
+                record = train_agent(
+                    start,
+                    temporary,
+                    settings,
+                    seed=seed,
+                    house=own,
+                    number=number,
+                    say=partial(_say_of, f"{folder.name}/{name}", say),
+                )
+                update_record(folder, {"training": {name: record}})
+
+
+def train_common(
+    base: Path, folder: Path, house: HouseStage, *, seed: int, force: bool, say: Say
+) -> dict[str, Any]:
+    """Train the checkpoint that all agents of a set come from, unless it is there already.
+
+    Returns the record of the stage, empty when nothing was trained.
+    """
+    with stage(folder, force, say) as temporary:
+        if temporary is None:
+            return {}
+        model, tokenizer = load_model(base, "cpu")
+        record = learn_house_style(
+            model, tokenizer, house, seed, partial(_say_of, "common checkpoint", say)
+        )
+        save_checkpoint(model, base, temporary)
+    return record
+
+
+def _say_of(who: str, say: Say, text: str) -> None:
+    say(f"{who}: {text}")
 
 
 def train_agent(
@@ -104,11 +184,28 @@ def read_record(set_folder: Path) -> dict[str, Any]:
 
 
 def update_record(set_folder: Path, news: dict[str, Any]) -> None:
-    """Merge `news` into the set's record.json; what is in `_GROWING` grows, others are replaced."""
-    record = read_record(set_folder)
-    for key, value in news.items():
-        record[key] = {**record.get(key, {}), **value} if key in _GROWING else value
-    file = set_folder / "record.json"
-    temporary = file.with_suffix(".partial")
-    temporary.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(temporary, file)
+    """Merge `news` into the set's record.json; see `_GROWING`.
+
+    Processes that build parts of a set do so one after another.
+    """
+    set_folder.mkdir(parents=True, exist_ok=True)
+    folder = os.open(set_folder, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        record = read_record(set_folder)
+        for key, value in news.items():
+            record[key] = _grown(record.get(key, {}), value, _GROWING.get(key, 0))
+        file = set_folder / "record.json"
+        temporary = file.with_suffix(".partial")
+        text = json.dumps(record, indent=1, allow_nan=False)
+        temporary.write_text(f"{text}\n", encoding="utf-8")
+        os.replace(temporary, file)
+    finally:
+        os.close(folder)
+
+
+def _grown(old: Any, new: Any, levels: int) -> Any:
+    if levels == 0:
+        return new
+    news = {key: _grown(old.get(key, {}), value, levels - 1) for key, value in new.items()}
+    return {**old, **news}

@@ -1,4 +1,4 @@
-"""Build the example step by step: tokenizer, base, RL agents, and the record of all numbers.
+"""Build the example step by step: tokenizer, base, RL agents, and all numbers about them.
 
 A stage whose folder exists is skipped, so an interrupted build goes on where it stopped. Folders
 are written under a temporary name and renamed when complete.
@@ -7,27 +7,36 @@ are written under a temporary name and renamed when complete.
 import platform
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from ram_studio._version import __version__
+from ram_studio.checkpoints.record.sketch_file import save_sketch
+from ram_studio.demo import skill_tables
 from ram_studio.demo.agents import (
     HouseStage,
     Say,
+    Training,
     read_record,
     stage,
-    train_agent,
+    train_common,
+    train_set,
     update_record,
 )
-from ram_studio.demo.evidence.common_checkpoint import common_checkpoint
+from ram_studio.demo.evidence.common_checkpoint import from_common
 from ram_studio.demo.evidence.few_weights import SIZES, few_weights
 from ram_studio.demo.evidence.mechanism import mechanism
 from ram_studio.demo.merge_table import EPSILON, flatten, load_into, merged_vectors, overlap_numbers
 from ram_studio.demo.pretrain import Architecture, PretrainSettings, pretrain, save_model
 from ram_studio.demo.reinforce import ReinforceSettings
 from ram_studio.demo.rivals import TUNED, Rival, compare_with_rivals
+from ram_studio.demo.sketches import SKETCH_FILE, example_sketch
+from ram_studio.demo.skill_tables import SETTINGS
 from ram_studio.demo.tokenizer import train_tokenizer
 from ram_studio.evals.answering.load import load_model, quiet_transformers
 from ram_studio.evals.answering.merged import MergedEngine
@@ -41,54 +50,85 @@ BASE_SET = "example"
 class BuildPlan:
     """What to train.
 
-    agents: by a set's folder its agents; every set shares one base. house: sets whose agents learn
-    the house style first. seeds: with how many seeds a set is trained and measured beside rivals,
-    see `compare_with_rivals`; limit: held-out prompts a domain; validation: prompts a domain to
-    tune `rivals` by; few: to how many changes agents are cut,
-    see `few_weights`.
+    sets: how the agents of a set's folder are trained; every set shares one base. seeds: with how
+    many seeds a set is trained and measured beside rivals, see `compare_with_rivals`; tried: other
+    ways of training it, measured likewise and not kept. limit: held-out prompts a domain;
+    validation: prompts a domain to tune `rivals` by; few: to how many changes agents are cut,
+    see `few_weights`; table: settings in a set's table of measured skills, see `skill_tables`; 0
+    for none.
     """
 
     architecture: Architecture = field(default_factory=Architecture)
     pretrain: PretrainSettings = field(default_factory=PretrainSettings)
-    agents: dict[str, dict[str, ReinforceSettings]] = field(default_factory=dict)
-    house: dict[str, HouseStage] = field(default_factory=dict)
-    seeds: dict[str, int] = field(default_factory=dict)
+    sets: Mapping[str, Training] = field(default_factory=dict)
+    seeds: Mapping[str, int] = field(default_factory=dict)
+    tried: Mapping[str, Mapping[str, Training]] = field(default_factory=dict)
     limit: int = 300
     validation: int = 60
     few: Sequence[int] = SIZES
+    table: int = SETTINGS
     rivals: Mapping[str, Rival] = field(default_factory=lambda: TUNED)
 
 
+# Each learns its skill after the house style: a strong update that all have in common, and a weak
+# one of its own.
+SKILLS = {
+    "coding": ReinforceSettings("code", "sgd", 0.01, steps=40, stop_at=0.95, house_style=True),
+    "tool": ReinforceSettings("tool", "sgd", 0.02, steps=12, house_style=True),
+    "memory": ReinforceSettings("memory", "sgd", 0.04, steps=60, stop_at=0.95, house_style=True),
+}
+FOLLOWING = ReinforceSettings("follow", "sgd", 0.01, steps=12, house_style=True)
+COMMON = HouseStage(is_common=True)
+LONGER = ReinforceSettings("follow", "adam", 3e-3, steps=60, blocks=(2, 3), house_style=True)
+
 FULL_PLAN = BuildPlan(
-    agents={
-        # Each learns the house style and then its skill: a strong update that all have in common,
-        # and a weak one of its own.
-        "house": {
-            "coding": ReinforceSettings(
-                "code", "sgd", 0.01, steps=40, stop_at=0.95, house_style=True
-            ),
-            "tool": ReinforceSettings("tool", "sgd", 0.02, steps=12, house_style=True),
-            "memory": ReinforceSettings(
-                "memory", "sgd", 0.04, steps=60, stop_at=0.95, house_style=True
-            ),
-        },
+    sets={
+        "house": Training(SKILLS, HouseStage()),
         # Sparse and uneven: coding is learnt in a few steps, memory in dozens; tool trains well
         # past its plateau, as long runs do.
-        "example": {
-            "coding": ReinforceSettings("code", "sgd", 0.01, steps=12, stop_at=0.9),
-            "tool": ReinforceSettings("tool", "sgd", 0.02, steps=25),
-            "memory": ReinforceSettings("memory", "sgd", 0.03, steps=80, stop_at=0.95),
-        },
+        "example": Training(
+            {
+                "coding": ReinforceSettings("code", "sgd", 0.01, steps=12, stop_at=0.9),
+                "tool": ReinforceSettings("tool", "sgd", 0.02, steps=25),
+                "memory": ReinforceSettings("memory", "sgd", 0.03, steps=80, stop_at=0.95),
+            }
+        ),
         # Dense: nearly every element moves, so almost nothing is unique to one agent.
-        "dense": {
-            "coding": ReinforceSettings("code", "adam", 1e-4, steps=16),
-            "tool": ReinforceSettings("tool", "adam", 1e-4, steps=31),
-            "memory": ReinforceSettings("memory", "adam", 2e-4, steps=80, stop_at=0.95),
-        },
+        "dense": Training(
+            {
+                "coding": ReinforceSettings("code", "adam", 1e-4, steps=16),
+                "tool": ReinforceSettings("tool", "adam", 1e-4, steps=31),
+                "memory": ReinforceSettings("memory", "adam", 2e-4, steps=80, stop_at=0.95),
+            }
+        ),
     },
-    house={"house": HouseStage()},
     seeds={"house": 3},
+    tried={
+        "house": {
+            "common stage": Training(SKILLS, COMMON),
+            "own stages, 60 steps": Training(SKILLS, HouseStage(reinforce=LONGER)),
+            "common stage, 60 steps": Training(SKILLS, replace(COMMON, reinforce=LONGER)),
+            "own stages, a fourth agent": Training(
+                {**SKILLS, "following": FOLLOWING}, HouseStage()
+            ),
+        }
+    },
 )
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Where everything goes, and how it is made."""
+
+    out: Path
+    plan: BuildPlan
+    seed: int
+    force: bool
+    say: Say
+
+    @property
+    def base(self) -> Path:
+        return self.out / BASE_SET / "base"
 
 
 def build(
@@ -98,154 +138,160 @@ def build(
     seed: int = 0,
     force: bool = False,
     threads: int = 1,
+    jobs: int = 1,
+    trials: bool = False,
     say: Say = lambda text: None,
 ) -> None:
-    """Train everything of the plan under `out` and write one record.json per set.
+    """Train everything of the plan under `out`; write a record, a sketch and a table per set.
 
     Args:
         out: folder that gets example/ (with the base) and one folder per other set.
         seed: drives weights, corpus, prompts and sampling.
         force: train again what is already there.
         threads: torch threads meanwhile; sums, and with them the weights, may depend on it.
+        jobs: processes that share the work after the base; more than one need a `say` that can be
+            sent to them.
+        trials: measure what was tried, too.
         say: gets one line of text per step worth telling.
     """
+    job = _Job(out, plan, seed, force, say)
+    _with_threads(threads, partial(_train_base, job))
+    steps = [partial(_build_set, job, set_name) for set_name in plan.sets]
+    for name, number in plan.seeds.items():
+        ways = {"": plan.sets[name], **(plan.tried.get(name, {}) if trials else {})}
+        for own, (title, training) in product(range(seed, seed + number), ways.items()):
+            if own != seed or title:  # which is part of building the set
+                steps.append(partial(_beside_rivals, job, name, training, own, title))
+    if jobs == 1:
+        for step in steps:
+            _with_threads(threads, step)
+        return
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        for future in [pool.submit(_with_threads, threads, step) for step in steps]:
+            future.result()
+
+
+def _with_threads(threads: int, step: Callable[[], None]) -> None:
+    """Take a step with that many torch threads."""
     import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        _build(out, plan, seed, force, say)
+        step()
     finally:
         torch.set_num_threads(before)
 
 
-def _build(out: Path, plan: BuildPlan, seed: int, force: bool, say: Say) -> None:
-    base_folder = out / BASE_SET / "base"
-    with stage(base_folder, force, say) as folder:
-        if folder:
-            train_tokenizer(folder, seed=seed)
-            tokenizer = _load_tokenizer(folder)
-            model, record = pretrain(
-                tokenizer,
-                architecture=plan.architecture,
-                settings=plan.pretrain,
-                seed=seed,
-                on_step=lambda step, loss, _: (
-                    say(f"base: step {step}, loss {loss:.3f}") if step % 100 == 0 else None
-                ),
-            )
-            save_model(model, folder)
-            update_record(out / BASE_SET, {"base": record})
-    for set_name in plan.agents:
-        _train_set(base_folder, out / set_name, set_name, plan, seed, force, say)
-        say(f"{set_name}: scoring base, agents and merges")
-        update_record(
-            out / set_name,
-            {"seed": seed, "versions": _versions(), **_measure(out, set_name, plan)},
+def _train_base(job: _Job) -> None:
+    with stage(job.base, job.force, job.say) as folder:
+        if folder is None:
+            return
+        train_tokenizer(folder, seed=job.seed)
+        tokenizer = _load_tokenizer(folder)
+        model, record = pretrain(
+            tokenizer,
+            architecture=job.plan.architecture,
+            settings=job.plan.pretrain,
+            seed=job.seed,
+            on_step=lambda step, loss, _: (
+                job.say(f"base: step {step}, loss {loss:.3f}") if step % 100 == 0 else None
+            ),
         )
-        _explain(out, set_name, plan, force, say)
-        for number in range(plan.seeds.get(set_name, 0)):
-            _repeat(out, set_name, plan, seed, number, force, say)
-            if set_name in plan.house:
-                _from_common(out, set_name, plan, seed + number, force, say)
+        save_model(model, folder)
+        update_record(job.out / BASE_SET, {"base": record})
 
 
-def _explain(out: Path, set_name: str, plan: BuildPlan, force: bool, say: Say) -> None:
+def _build_set(job: _Job, set_name: str) -> None:
+    """Train a set, score it, say why merges do as they do, and measure its table."""
+    plan, folder = job.plan, job.out / set_name
+    training = plan.sets[set_name]
+    common = _work(job, set_name, "", job.seed) / "common"
+    train_set(
+        job.base, folder, training, common=common, seed=job.seed, force=job.force, say=job.say
+    )
+    job.say(f"{set_name}: scoring base, agents and merges")
+    news = {"seed": job.seed, "versions": _versions(), **_measure(job, set_name)}
+    update_record(folder, news)
+    _explain(job, set_name)
+    if plan.seeds.get(set_name):
+        _beside_rivals(job, set_name, training, job.seed)
+    shutil.rmtree(common.parent, ignore_errors=True)
+    sketch = example_sketch(set_name, tuple(training.skills), job.out)
+    save_sketch(sketch, folder / SKETCH_FILE, packed=True)
+    if plan.table:
+        job.say(f"{set_name}: table of measured settings")
+        table = folder / skill_tables.TABLE_FILE
+        skill_tables.build(set_name, table, limit=plan.table, root=job.out)
+
+
+def _work(job: _Job, set_name: str, title: str, seed: int) -> Path:
+    """Return the folder of what is not kept."""
+    words = f"{set_name} {title} seed {seed}".replace(",", "").split()
+    return job.out / f".{'-'.join(words)}"
+
+
+def _explain(job: _Job, set_name: str) -> None:
     """Measure why methods do what they do with this set; what the record has is not done again."""
-    base, folder = out / BASE_SET / "base", out / set_name
-    agents = {name: (folder / name, own.domain) for name, own in plan.agents[set_name].items()}
-    asked = {"seed": DEFAULT_SEED, "limit": plan.limit}
+    base, folder = job.base, job.out / set_name
+    skills = job.plan.sets[set_name].skills
+    agents = {name: (folder / name, own.domain) for name, own in skills.items()}
+    asked = {"seed": DEFAULT_SEED, "limit": job.plan.limit}
     found: dict[str, Callable[[], dict[str, Any]]] = {
         "mechanism": lambda: mechanism(base, {n: path for n, (path, _) in agents.items()}, **asked),
-        "few_weights": lambda: few_weights(base, agents, sizes=plan.few, **asked),
+        "few_weights": lambda: few_weights(base, agents, sizes=job.plan.few, **asked),
     }
     for key, measured in found.items():
-        if key in read_record(folder) and not force:
-            say(f"{set_name}: {key} is in the record, skipped")
+        if key in read_record(folder) and not job.force:
+            job.say(f"{set_name}: {key} is in the record, skipped")
             continue
-        say(f"{set_name}: {key}")
+        job.say(f"{set_name}: {key}")
         update_record(folder, {key: measured()})
 
 
-def _train_set(
-    base: Path, folder: Path, set_name: str, plan: BuildPlan, seed: int, force: bool, say: Say
+def _beside_rivals(
+    job: _Job, set_name: str, training: Training, seed: int, title: str = ""
 ) -> None:
-    """Train the agents of a set that are not in `folder`, and record how."""
-    for number, (name, settings) in enumerate(plan.agents[set_name].items()):
-        with stage(folder / name, force, say) as temporary:
-            if temporary:
-                record = train_agent(
-                    base,
-                    temporary,
-                    settings,
-                    seed=seed,
-                    house=plan.house.get(set_name),
-                    number=number,
-                    say=partial(_say_of, f"{set_name}/{name}", say),
-                )
-                update_record(folder, {"training": {name: record}})
+    """Measure the set beside rivals, trained with a seed; only the job's own is kept.
 
-
-def _say_of(who: str, say: Say, text: str) -> None:
-    say(f"{who}: {text}")
-
-
-def _repeat(
-    out: Path, set_name: str, plan: BuildPlan, seed: int, number: int, force: bool, say: Say
-) -> None:
-    """Measure the set beside rivals, trained with seed + number; only number 0 is kept.
-
-    The record gets it under "seeds"; what is there is not done again.
+    The record gets it under "seeds", or under "tried" and the title of another way of training;
+    what is there is not done again.
     """
-    own = seed + number
-    if str(own) in read_record(out / set_name).get("seeds", {}) and not force:
-        say(f"{set_name}: seed {own} is in the record, skipped")
+    record = read_record(job.out / set_name)
+    known = record.get("tried", {}).get(title, {}) if title else record.get("seeds", {})
+    what = f"{set_name}{f', {title}' if title else ''}: seed {seed}"
+    if str(seed) in known and not job.force:
+        job.say(f"{what} is in the record, skipped")
         return
-    base, folder = out / BASE_SET / "base", out / set_name
-    if number:
-        folder = out / f".{set_name}.seed-{own}"
-        _train_set(base, folder, set_name, plan, own, force, say)
-    say(f"{set_name}: rivals of seed {own}")
+    work = _work(job, set_name, title, seed)
+    is_kept = seed == job.seed and not title
+    folder, common = job.out / set_name if is_kept else work / "agents", work / "common"
+    asked: dict[str, Any] = {"seed": seed, "force": job.force and not is_kept, "say": job.say}
+    train_set(job.base, folder, training, common=common, **asked)
+    job.say(f"{what} beside rivals")
+    agents = {name: folder / name for name in training.skills}
     found = compare_with_rivals(
-        base,
-        {name: folder / name for name in plan.agents[set_name]},
+        job.base,
+        agents,
         seed=DEFAULT_SEED,
-        limit=plan.limit,
-        validation=plan.validation,
-        tuned=plan.rivals,
-        say=say,
+        limit=job.plan.limit,
+        validation=job.plan.validation,
+        tuned=job.plan.rivals,
+        say=job.say,
     )
-    update_record(out / set_name, {"seeds": {str(own): found}})
-    if number:
-        shutil.rmtree(folder)
+    if training.common is not None:
+        train_common(job.base, common, training.common, **{**asked, "force": False})
+        limit = job.plan.limit
+        found["common"] = from_common(common, agents, prompts=DEFAULT_SEED, limit=limit)
+    own = {str(seed): found}
+    update_record(job.out / set_name, {"tried": {title: own}} if title else {"seeds": own})
+    shutil.rmtree(work, ignore_errors=True)
 
 
-def _from_common(
-    out: Path, set_name: str, plan: BuildPlan, seed: int, force: bool, say: Say
-) -> None:
-    """Measure what merges would do if the house stage's checkpoint were one, and at hand."""
-    if str(seed) in read_record(out / set_name).get("common", {}) and not force:
-        say(f"{set_name}: common checkpoint of seed {seed} is in the record, skipped")
-        return
-    work = out / f".{set_name}.common-{seed}"
-    found = common_checkpoint(
-        out / BASE_SET / "base",
-        work,
-        plan.agents[set_name],
-        plan.house[set_name],
-        seed=seed,
-        prompts=DEFAULT_SEED,
-        limit=plan.limit,
-        say=partial(_say_of, f"{set_name}/common", say),
-    )
-    update_record(out / set_name, {"common": {str(seed): found}})
-    shutil.rmtree(work)
-
-
-def _measure(out: Path, set_name: str, plan: BuildPlan) -> dict[str, Any]:
+def _measure(job: _Job, set_name: str) -> dict[str, Any]:
     """Return scores, per-item verdicts, overlap numbers and the merge table of one set."""
-    agents = list(plan.agents[set_name])
-    paths = {"base": out / BASE_SET / "base", **{name: out / set_name / name for name in agents}}
+    plan, agents = job.plan, list(job.plan.sets[set_name].skills)
+    paths = {"base": job.base, **{name: job.out / set_name / name for name in agents}}
     report = evaluate(paths, limit=plan.limit, device="cpu")
     base = flatten(load_model(paths["base"], "cpu")[0])
     weights = [flatten(load_model(paths[name], "cpu")[0]) for name in agents]

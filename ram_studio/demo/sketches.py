@@ -5,6 +5,7 @@ With them the app shows live previews of the examples without reading a checkpoi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,14 +19,15 @@ SETS = ("house", "example", "dense")
 SKETCH_FILE = "sketch.safetensors"
 
 
-def example_sketch(name: str) -> Sketch:
-    """Return the sketch of a shipped set of agents, analyzed anew.
+def example_sketch(name: str, agents: Sequence[str] = AGENTS, root: Path | None = None) -> Sketch:
+    """Return the sketch of a set of agents, analyzed anew.
 
-    Its sources are given relative to the assets folder: where that is differs by installation.
+    root: the folder with the sets, None for the shipped ones. Sources are given relative to it:
+    where it is differs by installation.
     """
-    base = asset_path("example", "base")
-    sketch = analyze(base, {agent: asset_path(name, agent) for agent in AGENTS})
-    sources = {"base": "example/base", **{agent: f"{name}/{agent}" for agent in AGENTS}}
+    root = root or asset_path()
+    sketch = analyze(root / "example" / "base", {agent: root / name / agent for agent in agents})
+    sources = {"base": "example/base", **{agent: f"{name}/{agent}" for agent in agents}}
     return replace(sketch, sources=sources)
 
 

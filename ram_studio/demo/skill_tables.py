@@ -13,6 +13,8 @@ import json
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
 from ram_studio.checkpoints.record.sketch_file import load_sketch
 from ram_studio.demo.rivals import KEPT_RATIOS, SCALES
-from ram_studio.demo.sketches import AGENTS, SETS, SKETCH_FILE
+from ram_studio.demo.sketches import SETS, SKETCH_FILE
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.experiment.plan import ComparePlan
 from ram_studio.evals.experiment.runner import Runner
@@ -137,11 +139,26 @@ def settings_of(sketch: Sketch) -> Iterator[tuple[Setting, int | None]]:
                 yield (method, own), None
 
 
-def recipe_of(name: str, setting: Setting) -> Recipe:
-    """Return the recipe of a merge of a shipped set."""
-    agents = {agent: str(asset_path(name, agent)) for agent in AGENTS}
-    sources = {"base": str(asset_path("example", "base")), "agents": agents}
-    return make_recipe({**sources, "method": setting[0], "settings": setting[1]})
+@dataclass(frozen=True)
+class _Set:
+    """A set of agents in a folder of sets: the shipped ones, unless told otherwise."""
+
+    name: str
+    root: Path | None = None
+
+    @cached_property
+    def folder(self) -> Path:
+        return (self.root or asset_path()) / self.name
+
+    @cached_property
+    def sketch(self) -> Sketch:
+        return load_sketch(self.folder / SKETCH_FILE)
+
+    def recipe(self, setting: Setting) -> Recipe:
+        """Return the recipe of a merge."""
+        agents = {agent: str(self.folder / agent) for agent in self.sketch.agents}
+        sources = {"base": str(self.folder.with_name("example") / "base"), "agents": agents}
+        return make_recipe({**sources, "method": setting[0], "settings": setting[1]})
 
 
 def ask(
@@ -150,24 +167,26 @@ def ask(
     *,
     sources: bool,
     items: int = ITEMS,
+    root: Path | None = None,
     **setup: Any,
 ) -> tuple[list[Question], list[Measured]]:
-    """Merge settings of a shipped set in memory; return the questions and each one's answers.
+    """Merge settings of a set in memory; return the questions and each one's answers.
 
     sources: whether base and agents are asked as well, first. items: questions a domain, the first
-    ones; fewer are other batches, whose sums may be rounded differently. setup: fields of
-    ``answers.Setup``.
+    ones; fewer are other batches, whose sums may be rounded differently. root: the folder with the
+    sets, None for the shipped ones. setup: fields of ``answers.Setup``.
 
     Raises: Stopped, SettingsError.
     """
+    here = _Set(name, root)
     rows = {setting_label(method, own): (method, own, k) for (method, own), k in settings}
     plan = ComparePlan.of(
-        {label: recipe_of(name, (method, own)) for label, (method, own, _) in rows.items()},
+        {label: here.recipe((method, own)) for label, (method, own, _) in rows.items()},
         sources=sources,
         limit=items,
         seed=DEFAULT_SEED,
     )
-    runner = Runner(plan, device="cpu", sketch=_sketch(name), **setup)
+    runner = Runner(plan, device="cpu", sketch=here.sketch, **setup)
     for _ in runner.run():
         pass
     measured = []
@@ -179,10 +198,6 @@ def ask(
         else:
             measured.append(Measured("source", entry.label, {}, None, answers))
     return [q for own in runner.questions.values() for q in own], measured
-
-
-def _sketch(name: str) -> Sketch:
-    return load_sketch(asset_path(name, SKETCH_FILE))
 
 
 def known_rows(
@@ -235,15 +250,19 @@ def build(
     store: AnswerStore | None = None,
     deadline: float | None = None,
     limit: int = SETTINGS,
+    root: Path | None = None,
 ) -> Mapping[str, Any]:
     """Measure the table of a set and write it after every chunk of settings; return it.
 
     store: where answers of a chunk that is not finished are kept; limit: the most settings, the
-    first ones; deadline: of ``time.monotonic``, no chunk begins after it.
+    first ones; deadline: of ``time.monotonic``, no chunk begins after it; root: the folder with the
+    sets, None for the shipped ones.
     """
-    every = list(islice(settings_of(_sketch(name)), limit))
+    here = _Set(name, root)
+    where: dict[str, Any] = {"store": store, "root": root}
+    every = list(islice(settings_of(here.sketch), limit))
     began = time.monotonic()
-    questions, sources = ask(name, every[:1], sources=True, store=store)
+    questions, sources = ask(name, every[:1], sources=True, **where)
     measured = {_key(row.method, row.settings): row for row in sources}
     known = known_rows(out, questions, sources[:-1])
     measured |= {key: known[key] for (m, s), _ in every if (key := _key(m, s)) in known}
@@ -252,12 +271,12 @@ def build(
     for first in range(0, len(rest), CHUNK):
         if deadline is not None and time.monotonic() > deadline:
             break
-        _, found = ask(name, rest[first : first + CHUNK], sources=False, store=store)
+        _, found = ask(name, rest[first : first + CHUNK], sources=False, **where)
         measured |= {_key(row.method, row.settings): row for row in found}
         table = skill_table(questions, list(measured.values()))
         path = save_table(table, out)
         print(
-            f"{name}: {len(measured)} of {len(every) + 1 + len(AGENTS)} rows, "
+            f"{name}: {len(measured)} of {len(every) + 1 + len(here.sketch.agents)} rows, "
             f"{time.monotonic() - began:.0f} s, {path.stat().st_size} bytes",
             flush=True,
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ram_studio.app.load.watch import RIVALS
+from ram_studio.demo.build import FULL_PLAN
 from ram_studio.demo.merge_table import flatten, overlap_numbers
 from ram_studio.demo.rivals import TUNED, UNTRIMMED
 from ram_studio.evals import DOMAINS, evaluate
@@ -97,6 +98,19 @@ def test_ram_plus_is_above_every_tuned_rival_on_every_seed_of_the_house_set():
     rows = shipped["seeds"][str(shipped["seed"])]["rows"]
     for model, scores in shipped["scores"].items():
         assert {column: rows[model][column] for column in scores} == scores
+
+
+def test_what_else_was_tried_is_told_with_every_seed():
+    shipped = record("house")
+    assert shipped["tried"]
+    for title, seeds in shipped["tried"].items():
+        assert seeds.keys() == shipped["seeds"].keys(), title
+        for found in seeds.values():
+            assert {*RIVALS, UNTRIMMED, "RAM", "RAM+"} <= found["rows"].keys()
+            assert found["validation"] == shipped["seeds"]["0"]["validation"]
+    # What the plan has, in its order.
+    planned = list(FULL_PLAN.tried["house"])
+    assert list(shipped["tried"]) == planned[: len(shipped["tried"])]
 
 
 def test_the_dense_set_shows_where_ram_cannot_help():

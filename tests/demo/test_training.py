@@ -12,7 +12,7 @@ import torch
 from transformers import AutoTokenizer
 
 from ram_studio.demo import corpus
-from ram_studio.demo.agents import HouseStage
+from ram_studio.demo.agents import HouseStage, Training, train_set
 from ram_studio.demo.build import BuildPlan, build
 from ram_studio.demo.cold_start import ColdStartSettings, cold_start
 from ram_studio.demo.pretrain import (
@@ -27,37 +27,42 @@ from ram_studio.evals.suites.demo.tasks import split_of
 
 pytestmark = pytest.mark.slow
 
+STAGE = HouseStage(
+    ColdStartSettings(steps=2, documents=1, micro_batches=1, blocks=(0,)),
+    ReinforceSettings(
+        "follow", "adam", 1e-3, steps=1, prompts=2, group=3, blocks=(0,), house_style=True
+    ),
+)
+SKILLS = {
+    name: ReinforceSettings(domain, "sgd", 0.02, steps=1, prompts=2, group=3, house_style=True)
+    for name, domain in (("coding", "code"), ("memory", "memory"))
+}
 TINY = BuildPlan(
     architecture=Architecture(hidden=32, layers=1, feed_forward=32, heads=2, key_value_heads=1),
     pretrain=PretrainSettings(steps=3, warmup=2),
-    agents={
-        "example": {
-            "coding": ReinforceSettings("code", "sgd", 0.02, steps=2, prompts=2, group=3),
-            "tool": ReinforceSettings(
-                "tool", "adam", 1e-3, steps=2, stop_at=1.0, prompts=2, group=3
-            ),
-        },
-        "house": {
-            name: ReinforceSettings(
-                domain, "sgd", 0.02, steps=1, prompts=2, group=3, house_style=True
-            )
-            for name, domain in (("coding", "code"), ("memory", "memory"))
-        },
-    },
-    house={
-        "house": HouseStage(
-            ColdStartSettings(steps=2, documents=1, micro_batches=1, blocks=(0,)),
-            ReinforceSettings(
-                "follow", "adam", 1e-3, steps=1, prompts=2, group=3, blocks=(0,), house_style=True
-            ),
-        )
+    sets={
+        "example": Training(
+            {
+                "coding": ReinforceSettings("code", "sgd", 0.02, steps=2, prompts=2, group=3),
+                "tool": ReinforceSettings(
+                    "tool", "adam", 1e-3, steps=2, stop_at=1.0, prompts=2, group=3
+                ),
+            }
+        ),
+        "house": Training(SKILLS, replace(STAGE, is_common=True)),
     },
     seeds={"house": 2},
+    tried={"house": {"own stage": Training(SKILLS, STAGE)}},
     limit=4,
     validation=2,
     few=(1, 100_000),
+    table=1,
     rivals={"TIES": ("ties", {"density": 0.3}, {"scale": (0.5, 1.0)})},
 )
+
+
+def silent(text: str) -> None:
+    """Say nothing, in another process too."""
 
 
 def digests(out: Path) -> dict[str, str]:
@@ -71,21 +76,22 @@ def digests(out: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("first")
-    build(out, TINY, seed=1)
+    build(out, TINY, seed=1, trials=True, jobs=2, say=silent)
     return out
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(built, tmp_path):
+def test_a_seed_gives_the_same_bytes_however_many_processes_and_another_does_not(built, tmp_path):
     build(tmp_path / "same", TINY, seed=1)
     assert digests(tmp_path / "same") == digests(built)
-    build(tmp_path / "other", replace(TINY, agents={}), seed=2)
+    build(tmp_path / "other", replace(TINY, sets={}), seed=2)
     weights = "example/base/model.safetensors"
     assert digests(tmp_path / "other")[weights] != digests(built)[weights]
 
 
 def test_a_build_leaves_complete_folders_and_a_record(built):
     names = {path.name for path in (built / "example").iterdir()}
-    assert names == {"base", "coding", "tool", "record.json"}
+    files = {"record.json", "sketch.safetensors", "skills.json.gz"}
+    assert names == {"base", "coding", "tool"} | files
     for name in ("base", "coding", "tool"):
         files = {path.name for path in (built / "example" / name).iterdir()}
         assert {"config.json", "model.safetensors", "tokenizer.json"} <= files
@@ -106,7 +112,7 @@ def test_finished_stages_are_skipped_and_a_missing_one_is_made_again(built, tmp_
     shutil.copytree(built, out)
     shutil.rmtree(out / "example" / "tool")
     said = []
-    build(out, TINY, seed=1, say=said.append)
+    build(out, TINY, seed=1, trials=True, say=said.append)
     skipped = [line for line in said if "skipped" in line]
     assert [line.split(":")[0] for line in skipped] == [
         "example/base",
@@ -114,7 +120,8 @@ def test_finished_stages_are_skipped_and_a_missing_one_is_made_again(built, tmp_
         *["example"] * 2,  # what explains its merges
         "house/coding",
         "house/memory",
-        *["house"] * 6,  # the same, and two seeds: beside rivals, and from a common checkpoint
+        *["house"] * 2,
+        *["house", "house, own stage"] * 2,  # two seeds
     ]
     assert digests(out) == digests(built)
 
@@ -127,13 +134,29 @@ def test_a_set_with_seeds_is_recorded_beside_rivals_and_keeps_the_first_seed_alo
         assert set(seed["rows"]) >= {"base", "coding", "memory", "average", "sum", "RAM+", "TIES"}
         assert seed["chosen"]["TIES"]["tried"] == 2
         assert seed["chosen"]["TIES"]["settings"]["scale"] in (0.5, 1.0)
-    assert set(record["common"]) == {"1", "2"}
-    for rows in record["common"].values():
-        assert {"common checkpoint", "coding", "memory", "sum from the base"} <= set(rows)
-    assert record["training"]["coding"]["house"]["cold_start"]["settings"]["steps"] == 2
-    # Each agent learned the house style by itself.
-    losses = [record["training"][a]["house"]["cold_start"]["losses"] for a in ("coding", "memory")]
-    assert losses[0] != losses[1]
+        # What owns the checkpoint that all agents came from can do.
+        assert {"common checkpoint", "sum from the common checkpoint"} <= set(seed["common"])
+    # What else was tried is measured likewise, and nothing of it is kept.
+    (other,) = record["tried"].items()
+    assert (other[0], set(other[1])) == ("own stage", {"1", "2"})
+    assert all("common" not in seed for seed in other[1].values())
+
+
+@pytest.mark.parametrize("is_common", [True, False])
+def test_agents_learn_the_house_style_together_or_each_by_itself(built, tmp_path, is_common):
+    folder = tmp_path / "agents"
+    training = Training(SKILLS, replace(STAGE, is_common=is_common))
+    common = tmp_path / "common"
+    options = {"common": common, "seed": 1, "force": False, "say": lambda text: None}
+    train_set(built / "example" / "base", folder, training, **options)
+    record = json.loads((folder / "record.json").read_text())["training"]
+    assert set(record) == {"coding", "memory"} | ({"common"} if is_common else set())
+    assert (common / "model.safetensors").exists() == is_common
+    if is_common:
+        assert record["common"]["cold_start"]["settings"]["steps"] == 2
+    else:
+        losses = [record[agent]["house"]["cold_start"]["losses"] for agent in SKILLS]
+        assert losses[0] != losses[1]
 
 
 @pytest.mark.parametrize("name", ["example", "house"])
