@@ -219,7 +219,7 @@ def _build_set(job: _Job, set_name: str) -> None:
     shutil.rmtree(common.parent, ignore_errors=True)
     sketch = example_sketch(set_name, tuple(training.skills), job.out)
     save_sketch(sketch, folder / SKETCH_FILE, packed=True)
-    if plan.table:
+    if plan.table and skill_tables.distinct_points(sketch):
         job.say(f"{set_name}: table of measured settings")
         table = folder / skill_tables.TABLE_FILE
         skill_tables.build(set_name, table, limit=plan.table, root=job.out)

@@ -100,7 +100,7 @@ def distinct_points(sketch: Sketch) -> list[int]:
     """Return the ladder points with counts of their own, the default first, then ever finer.
 
     Counts only fall as epsilon rises: where they are equal so are the weights of every merge. What
-    nobody changed any weight at is the base.
+    nobody changed any weight at is the base; there are no points if that is everywhere.
     """
     counts = sketch.counts.shared
     points = [
@@ -108,6 +108,8 @@ def distinct_points(sketch: Sketch) -> list[int]:
         for k in range(len(LADDER))
         if counts[:, k].any() and (k == 0 or (counts[:, k] != counts[:, k - 1]).any())
     ]
+    if not points:
+        return []
     middle = sum(k <= DEFAULT_INDEX for k in points) - 1
     points[middle] = DEFAULT_INDEX
     order = {k: i - middle for i, k in enumerate(points)}

@@ -90,8 +90,10 @@ def test_a_seed_gives_the_same_bytes_however_many_processes_and_another_does_not
 
 def test_a_build_leaves_complete_folders_and_a_record(built):
     names = {path.name for path in (built / "example").iterdir()}
-    files = {"record.json", "sketch.safetensors", "skills.json.gz"}
+    files = {"record.json", "sketch.safetensors"}
     assert names == {"base", "coding", "tool"} | files
+    # A table, where anything changed: rewards alone move nothing at this length.
+    assert (built / "house" / "skills.json.gz").exists()
     for name in ("base", "coding", "tool"):
         files = {path.name for path in (built / "example" / name).iterdir()}
         assert {"config.json", "model.safetensors", "tokenizer.json"} <= files
