@@ -157,9 +157,10 @@ def build(
     job = _Job(out, plan, seed, force, say)
     _with_threads(threads, partial(_train_base, job))
     steps = [partial(_build_set, job, set_name) for set_name in plan.sets]
-    for name, number in plan.seeds.items():
-        ways = {"": plan.sets[name], **(plan.tried.get(name, {}) if trials else {})}
-        for own, (title, training) in product(range(seed, seed + number), ways.items()):
+    for name, shipped in plan.sets.items():
+        ways = {"": shipped, **(plan.tried.get(name, {}) if trials else {})}
+        seeds = range(seed, seed + plan.seeds.get(name, 0))
+        for own, (title, training) in product(seeds, ways.items()):
             if own != seed or title:  # which is part of building the set
                 steps.append(partial(_beside_rivals, job, name, training, own, title))
     if jobs == 1:
@@ -221,8 +222,9 @@ def _build_set(job: _Job, set_name: str) -> None:
     save_sketch(sketch, folder / SKETCH_FILE, packed=True)
     if plan.table and skill_tables.distinct_points(sketch):
         job.say(f"{set_name}: table of measured settings")
+        items = min(skill_tables.ITEMS, plan.limit)
         table = folder / skill_tables.TABLE_FILE
-        skill_tables.build(set_name, table, limit=plan.table, root=job.out)
+        skill_tables.build(set_name, table, items=items, limit=plan.table, root=job.out)
 
 
 def _work(job: _Job, set_name: str, title: str, seed: int) -> Path:

@@ -252,16 +252,17 @@ def build(
     store: AnswerStore | None = None,
     deadline: float | None = None,
     limit: int = SETTINGS,
+    items: int = ITEMS,
     root: Path | None = None,
 ) -> Mapping[str, Any]:
     """Measure the table of a set and write it after every chunk of settings; return it.
 
     store: where answers of a chunk that is not finished are kept; limit: the most settings, the
-    first ones; deadline: of ``time.monotonic``, no chunk begins after it; root: the folder with the
-    sets, None for the shipped ones.
+    first ones; deadline: of ``time.monotonic``, no chunk begins after it; items, root: as `ask` has
+    them.
     """
     here = _Set(name, root)
-    where: dict[str, Any] = {"store": store, "root": root}
+    where: dict[str, Any] = {"items": items, "store": store, "root": root}
     every = list(islice(settings_of(here.sketch), limit))
     began = time.monotonic()
     questions, sources = ask(name, every[:1], sources=True, **where)
