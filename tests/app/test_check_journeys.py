@@ -74,7 +74,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(visit, tmp_
     kept = int(re.search(r"([\d,]+) answers", said)[1].replace(",", ""))
     assert kept > 0
     _untick(page, "tool", "memory")
-    _ask_each(page, 100)
+    _ask_each(page, 50)
     page.click("#evaluate")
     page.wait_for_selector("#scores .verdicts")
     page.wait_for_selector("#to-check.done")
@@ -89,9 +89,9 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(visit, tmp_
     # The table: value, sign against the base, interval and number of questions.
     assert page.locator("#scores table.heat tbody tr:not(.floor)").count() == 3
     cell = page.locator("#scores table.heat tr:has-text('mine') td").first.text_content()
-    assert re.search(r"\d %▲ \+\d+\.\d\d+–\d+ · n 100", cell)
+    assert re.search(r"\d %▲ \+\d+\.\d\d+–\d+ · n 50", cell)
     assert "coding" in page.text_content(".statements")
-    assert re.search(r"\d+ gained, \d+ lost of 100", page.text_content(".statements"))
+    assert re.search(r"\d+ gained, \d+ lost of 50", page.text_content(".statements"))
     page.click("#scores .fold summary >> nth=-1")
     assert "adjusted p" in page.text_content("#scores table.pairs")
 

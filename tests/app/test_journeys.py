@@ -145,9 +145,13 @@ def test_the_whole_way_is_walked_by_keyboard(visit) -> None:
     keys.press("Enter")
     page.wait_for_selector("#to-check[aria-current=step]")
     it.settle()
+    _tab_to(page, "#limit input[type=range]")
+    keys.press("Home")
+    page.wait_for_function("() => document.querySelector('#limit input[type=number]').value == 50")
     _tab_to(page, "#evaluate")
     keys.press("Enter")
     page.wait_for_selector("#scores table", state="attached")
+    assert "n 50" in page.text_content("#scores table")
 
 
 def test_the_dense_lesson_says_that_ram_cannot_help_and_its_check_can_be_stopped(visit) -> None:

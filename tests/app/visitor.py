@@ -43,6 +43,7 @@ class Visitor:
         self.key = secrets.token_hex(16)
         self.config: dict[str, Any] = {}
         self._values: dict[int, Any] = {}
+        self._info: dict[str, Any] = {}
         self._heartbeat: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Visitor:
@@ -117,12 +118,11 @@ class Visitor:
                 break
         else:
             raise RefusedError(f"The app has no endpoint {endpoint}.")
-        info = (await self._info())["named_endpoints"][f"/{endpoint}"]["parameters"]
+        if not self._info:
+            self._info = (await self.http.get(f"{API}/info")).raise_for_status().json()
+        info = self._info["named_endpoints"][f"/{endpoint}"]["parameters"]
         data = [named.get(p["parameter_name"], p.get("parameter_default")) for p in info]
         return (await self._run(event, data))[0]
-
-    async def _info(self) -> dict[str, Any]:
-        return (await self.http.get(f"{API}/info")).raise_for_status().json()
 
     async def _run(self, event: dict[str, Any], data: list[Any] | None = None) -> list[Any]:
         inputs = [self._values.get(component) for component in event["inputs"]]
