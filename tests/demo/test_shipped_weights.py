@@ -1,6 +1,7 @@
 """The shipped example is what its record says: scores, verdicts, densities, sizes."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from ram_studio.demo.rivals import TUNED, UNTRIMMED
 from ram_studio.evals import DOMAINS, evaluate
 from ram_studio.evals.answering.decode import generate
 from ram_studio.evals.answering.load import load_model
+from ram_studio.evals.store.answers import AnswerStore
 
 ASSETS = Path(__file__).parents[2] / "assets"
 SETS = ("house", "example", "dense")
@@ -29,10 +31,18 @@ def paths(name: str) -> dict[str, Path]:
     return {"base": ASSETS / "example" / "base", **agents}
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> Iterator[AnswerStore]:
+    """What the base, which all sets have, answered for the first of them."""
+    with AnswerStore(tmp_path_factory.mktemp("asked") / "answers.sqlite") as made:
+        yield made
+
+
 @pytest.mark.parametrize("name", SETS)
-def test_scores_are_reproduced_item_by_item(name):
+def test_scores_are_reproduced_item_by_item(name, store):
     shipped = record(name)
-    report = evaluate(paths(name), limit=N, device="cpu", seed=shipped["evaluation"]["seed"])
+    seed = shipped["evaluation"]["seed"]
+    report = evaluate(paths(name), limit=N, device="cpu", seed=seed, store=store)
     for model, result in report.models.items():
         for domain in DOMAINS:
             found = "".join("01"[answer.is_correct] for answer in result.answers[domain])
