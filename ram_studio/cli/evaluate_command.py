@@ -243,7 +243,7 @@ def _tell(
 
     comparisons = compare_all(report, base=base, specialists=chosen) if base or chosen else ()
     verdicts = verdicts_of(report, chosen, base, margin=margin / 100)
-    show(report, comparisons, verdicts, export, as_json)
+    show(report, comparisons, verdicts, export, as_json, base)
     answered = any(score.n for row in report.models.values() for score in row.domains.values())
     if report.items and not answered:
         raise EvaluationError(f"No question was answered. {' '.join(missing(report))}")

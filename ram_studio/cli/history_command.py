@@ -49,7 +49,7 @@ def history(
             chosen = parse_specialists(specialists, report.models)
             paired = compare_all(report, base=base, specialists=chosen) if base or chosen else ()
             verdicts = verdicts_of(report, chosen, base, margin=margin / 100)
-            show(report, paired, verdicts, export, as_json)
+            show(report, paired, verdicts, export, as_json, base)
             return
         listed = answers.runs()
     if export:

@@ -20,8 +20,13 @@ def show(
     verdicts: Sequence[Retention],
     export: Sequence[str] | None,
     as_json: bool,
+    base: str | None = None,
 ) -> None:
-    """Write the export files, then print a report, verdicts first, or as JSON."""
+    """Write the export files, then print a report, verdicts first, or as JSON.
+
+    base: the report's own, beside which the others stand, as beside calibrated models.
+    """
+    from ram_studio.evals.calibration.standing import standings
     from ram_studio.evals.report.breakdown import breakdown, missing
     from ram_studio.evals.report.export import export_report
     from ram_studio.evals.report.trust import trust, trust_lines
@@ -32,6 +37,7 @@ def show(
         result = report.to_dict()
         result["breakdown"] = breakdown(report)
         result["trust"] = trust(report)
+        result["standings"] = [one.to_dict() for one in standings(report, base=base)]
         result["comparisons"] = [comparison.to_dict() for comparison in comparisons]
         result["verdicts"] = [verdict.to_dict() for verdict in verdicts]
         print(json.dumps(result))
@@ -63,6 +69,8 @@ def show(
     _print_health(report)
     for comparison in comparisons:
         print(comparison.sentence())
+    for standing in standings(report, base=base):
+        print(standing.sentence())
     if comparisons:
         print(f"{len(comparisons)} comparisons were made; p-values are adjusted for that (Holm).")
 

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ram_studio.app.check.verdicts import has_verdicts, verdict_cards, verdicts
-from ram_studio.app.check.work import BASE, specialist
+from ram_studio.app.check.work import BASE, HEALTH, SUITE, specialist
 from ram_studio.app.templates import render
 from ram_studio.evals import Comparison, EvalReport, compare_all
+from ram_studio.evals.calibration.agreement import PAIRS, rank_agreement
+from ram_studio.evals.calibration.record import not_measured, shipped_records
+from ram_studio.evals.calibration.standing import standings
 from ram_studio.evals.report.breakdown import breakdown, drawn_rows, missing
 from ram_studio.evals.report.retention import MARGIN
 from ram_studio.evals.report.trust import trust, trust_lines
@@ -52,6 +55,7 @@ def report_html(report: EvalReport, agents: Sequence[str], margin: float = MARGI
         "check/report.html.j2",
         verdicts=verdict_cards(report, verdicts(report, agents, margin)),
         margin=margin,
+        known=_known_models(report),
         until=report.until.get("sentence", ""),
         draws=drawn_rows(parts),
         statements=_statements(report, agents, pairs),
@@ -65,6 +69,19 @@ def report_html(report: EvalReport, agents: Sequence[str], margin: float = MARGI
         trusted=trust_lines(trust(report)),
         number=_number,
     )
+
+
+def _known_models(report: EvalReport) -> dict[str, Any] | None:
+    """Return where models stand beside calibrated ones; None for the example's own questions."""
+    if report.suite in ("", SUITE, HEALTH):
+        return None
+    records = shipped_records()
+    base = BASE if BASE in report.models else None
+    return {
+        "said": [one.sentence() for one in standings(report, base=base)],
+        "missing": not_measured(records),
+        "ranks": [rank_agreement(records, *pair)["sentence"] for pair in PAIRS],
+    }
 
 
 def heat_table(

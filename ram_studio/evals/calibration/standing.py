@@ -1,0 +1,182 @@
+"""Where a model stands among calibrated ones: above which it is shown to be, and below which.
+
+Compared are the same questions only, model by model, by the exact McNemar test; all comparisons of
+a report are corrected together (Holm). What nonsense gets (the floor) and the report's own base
+count as calibrated: they answered the same questions. Nothing is interpolated: a model stands
+between two others, beside one, or on no side of any.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ram_studio.evals.calibration.record import DIGITS, calibrated, shipped_records
+from ram_studio.evals.report.floor import FACT
+from ram_studio.evals.report.score import DomainScore
+from ram_studio.evals.report.statistics import holm
+from ram_studio.evals.report.tables import SIGNIFICANCE, EvalReport, PairedCounts
+
+FLOOR = "nonsense"
+LEAST = 5
+"""Of fewer common questions nothing is said: not even winning them all would show anything."""
+
+Side = Literal["above", "below", "not told apart from"]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A model beside a calibrated one, on the questions that both answered.
+
+    name: of the calibrated one; its score and mine: each with its 95 % interval. p_adjusted: of the
+    McNemar test, for all comparisons of the report.
+    """
+
+    name: str
+    n: int
+    score: DomainScore
+    mine: DomainScore
+    counts: PairedCounts
+    p_adjusted: float = 1.0
+
+    @property
+    def side(self) -> Side:
+        """On which side of it the model is shown to be."""
+        if self.p_adjusted >= SIGNIFICANCE:
+            return "not told apart from"
+        return "above" if self.counts.wins > self.counts.losses else "below"
+
+    def text(self) -> str:
+        """Return "SmolLM2-135M-Instruct (4 %, 1 to 14 %, n = 48)"."""
+        low, high = self.score.ci95
+        ends = f"{100 * low:.0f} to {100 * high:.0f} %"
+        return f"{self.name} ({100 * self.score.score:.0f} %, {ends}, n = {self.n})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready values."""
+        return {
+            "name": self.name,
+            "side": self.side,
+            "n": self.n,
+            "score": self.score.to_dict(),
+            "mine": self.mine.to_dict(),
+            **self.counts.to_dict(),
+            "p_adjusted": self.p_adjusted,
+        }
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a model stands in a domain. beside: every calibrated one with common questions."""
+
+    model: str
+    domain: str
+    beside: tuple[Beside, ...]
+
+    def _on(self, side: Side) -> list[Beside]:
+        found = [one for one in self.beside if one.side == side]
+        return sorted(found, key=lambda one: one.score.score)
+
+    def sentence(self) -> str:
+        """Say it: between two, above or below one, or not told apart."""
+        below, above = self._on("above"), self._on("below")
+        equal = self._on("not told apart from")
+        parts = []
+        if below and above:
+            parts.append(f"between {below[-1].text()} and {above[0].text()}")
+        elif below:
+            parts.append(f"above {below[-1].text()}")
+        elif above:
+            parts.append(f"below {above[0].text()}")
+        if equal:
+            parts.append(f"not told apart from {' or '.join(one.text() for one in equal)}")
+        return f"{self.model} on {self.domain}: {'; '.join(parts)}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready values."""
+        return {
+            "model": self.model,
+            "domain": self.domain,
+            "beside": [one.to_dict() for one in self.beside],
+            "sentence": self.sentence(),
+        }
+
+
+def standings(
+    report: EvalReport,
+    *,
+    base: str | None = None,
+    records: Sequence[Mapping[str, Any]] | None = None,
+) -> tuple[Standing, ...]:
+    """Return where every model stands in every domain that has a calibrated model.
+
+    Args:
+        base: the report's base, which counts as calibrated for the others; None for none.
+        records: the shipped ones where left out.
+    """
+    known = shipped_records() if records is None else records
+    found: list[tuple[str, str, list[Beside]]] = []
+    for domain, items in report.items.items():
+        own = {one.model: one.marks for one in calibrated(known, domain)}
+        if not own:
+            continue
+        digests = [item.digest[:DIGITS] for item in items]
+        others = {**own, **_of_report(report, domain, digests, base)}
+        for name, row in report.models.items():
+            marks = {
+                digest: answer.is_correct
+                for digest, answer in zip(digests, row.answers[domain], strict=True)
+                if answer.is_scored
+            }
+            beside = [
+                _beside(other, theirs, marks) for other, theirs in others.items() if other != name
+            ]
+            beside = [one for one in beside if one.n >= LEAST]
+            if any(one.name in own for one in beside):
+                found.append((name, domain, beside))
+    every = [one for *_, beside in found for one in beside]
+    adjusted = iter(holm([one.counts.p_value for one in every]))
+    return tuple(
+        Standing(
+            name,
+            domain,
+            tuple(Beside(**{**vars(one), "p_adjusted": next(adjusted)}) for one in beside),
+        )
+        for name, domain, beside in found
+    )
+
+
+def _of_report(
+    report: EvalReport, domain: str, digests: Sequence[str], base: str | None
+) -> dict[str, dict[str, bool]]:
+    """Return the marks of the report's own base, and of the best answerer of nonsense."""
+    rows = [row.answers[domain] for row in report.models.values()]
+    facts = [
+        next((row[i].facts[FACT] for row in rows if FACT in row[i].facts), None)
+        for i in range(len(digests))
+    ]
+    right = Counter(name for fact in facts for name in fact or ())
+    luckiest = max(right, key=lambda name: right[name], default="")
+    found = {}
+    if None not in facts:
+        found[FLOOR] = {d: luckiest in (f or ()) for d, f in zip(digests, facts, strict=True)}
+    if base is not None and base in report.models:
+        found[base] = {
+            digest: answer.is_correct
+            for digest, answer in zip(digests, report.models[base].answers[domain], strict=True)
+            if answer.is_scored
+        }
+    return found
+
+
+def _beside(name: str, theirs: Mapping[str, bool], mine: Mapping[str, bool]) -> Beside:
+    common = [digest for digest in mine if digest in theirs]
+    return Beside(
+        name,
+        len(common),
+        DomainScore(len(common), sum(theirs[digest] for digest in common)),
+        DomainScore(len(common), sum(mine[digest] for digest in common)),
+        PairedCounts.of((mine[digest], theirs[digest]) for digest in common),
+    )
