@@ -21,6 +21,7 @@ from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
 from ram_studio.engine.analyse import analyze, analyze_report, load
 from ram_studio.engine.facts import check_sketch
 from ram_studio.engine.merge import merge
+from ram_studio.engine.microscope.view import microscope
 from ram_studio.engine.verify import verify
 from ram_studio.errors import CompatibilityError, HubError
 
@@ -159,6 +160,16 @@ def test_a_streamed_merge_is_the_local_one_and_verifies_after_the_download(
     assert weights[0] == weights[1]
     assert result.passport.base.files is not None
     assert verify(tmp_path / "there", with_sources=True, full=True).source_files == 5
+
+
+def test_the_microscope_reads_there_what_it_shows(hub: LoopbackHub, tmp_path: Path) -> None:
+    zoo = make_zoo(tmp_path / "zoo", 2)
+    agents = publish(hub, zoo)
+    name = "model.layers.0.mlp.up_proj.weight"
+    here = microscope(zoo.base_path, zoo.agent_paths, name, start=3, count=5)
+    there = microscope("lab/base", agents, name, start=3, count=5)
+    assert there.agents.tobytes() == here.agents.tobytes()
+    assert not list((tmp_path / "hf-home").rglob("*.safetensors"))
 
 
 class Counted(bytearray):  # bytes cannot be watched

@@ -70,6 +70,7 @@ def microscope(
         options.require_base(base),
         options.parse_agents(agent),
         **options.policies(missing, extra, rows),
+        stream=True,
     )
     found = scope.find_tensor(report, tensor)
     spans = _looked_at(report, found, (corner, count, size), find, epsilon)

@@ -190,7 +190,7 @@ def microscope(
     """Return a run of elements of one tensor, and what every method would store there.
 
     Args:
-        base, agents: folders or Hub ids, as for ``analyze``.
+        base, agents: folders or Hub ids, which are read where they are.
         start, count: the run of elements, by flat index.
         methods: names, or a mapping of names to settings of their own.
         epsilon: for every method that has one and is not given its own.
@@ -199,7 +199,7 @@ def microscope(
 
     Raises: SettingsError, CheckpointError, CompatibilityError, HubError, SketchError.
     """
-    report = load(base, agents)
+    report = load(base, agents, stream=True)
     found = find_tensor(report, tensor)
     if not isinstance(methods, Mapping):
         methods = {name: {} for name in methods}
