@@ -7,7 +7,7 @@ are groups like those that are stored one by one.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,7 +102,20 @@ def add_stacks(found: Sequence[StackCounts]) -> StackCounts | None:
     rows: dict[str, list[int]] = {}
     for row, label in enumerate(every.labels):  # an expert's matrices may lie in several parts
         rows.setdefault(label, []).append(row)
-    return StackCounts(tuple(rows), every.counts.grouped(list(rows.values())))
+    return stack_counts(rows, every.counts)
+
+
+def stack_counts(rows: Mapping[str, Sequence[int]], counts: OverlapCounts) -> StackCounts:
+    """Return experts whose counts are those of some rows together, by layer and number."""
+    layers = naming.sort_layers({label.split("/")[0] for label in rows})
+    place = {layer: i for i, layer in enumerate(layers)}
+
+    def order(label: str) -> tuple[int, int]:
+        layer, expert = label.split("/")
+        return place[layer], int(expert)
+
+    labels = tuple(sorted(rows, key=order))
+    return StackCounts(labels, counts.grouped([rows[label] for label in labels]))
 
 
 def _joined(one: StackCounts, other: StackCounts) -> StackCounts:

@@ -12,11 +12,13 @@ from checkpoint_zoo import write_checkpoint
 from pandas.testing import assert_frame_equal
 from safetensors.torch import load_file
 
+from ram_studio.algorithm.partial import add_partial
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
-from ram_studio.engine.analyse import analyze, load
+from ram_studio.engine.analyse import analyze, load, partial_sketch
 from ram_studio.engine.merge import merge
+from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.engine.verify import verify
 from ram_studio.errors import CompatibilityError, SettingsError
@@ -69,13 +71,30 @@ def mixtral(tensors: Tensors) -> Tensors:
     }
 
 
+def paired(tensors: Tensors) -> Tensors:
+    """Return the model with gate above up for each expert."""
+    made = {
+        n: t for n, t in tensors.items() if not n.endswith(("gate_proj.weight", "up_proj.weight"))
+    }
+    for name, gate in tensors.items():
+        if name.endswith("gate_proj.weight"):
+            up = tensors[name.replace("gate_proj", "up_proj")]
+            made[name.replace("gate_proj", "gate_up_proj")] = torch.cat([gate, up])
+    return made
+
+
 LAYOUTS: dict[str, Callable[[Tensors], Tensors]] = {
     "singly": dict,
     "w1": mixtral,
     "stacks": stacked,
     "turned": lambda tensors: stacked(tensors, turned=True),
+    "pairs": paired,
 }
-PAIRS = [pair for pair in itertools.permutations(LAYOUTS, 2) if set(pair) != {"singly", "w1"}]
+PAIRS = [
+    (ours, theirs)
+    for ours, theirs in itertools.permutations(LAYOUTS, 2)
+    if {ours, theirs} != {"singly", "w1"} and ours != "pairs" and (ours, theirs) != ("w1", "pairs")
+]
 
 
 def rows(sketch: Sketch) -> object:
@@ -88,7 +107,11 @@ def rows(sketch: Sketch) -> object:
     [
         *((*pair, 5, 3) for pair in PAIRS),
         # One of the two shapes says nothing here.
-        *((*pair, *size) for pair in PAIRS[-2:] for size in ((4, 2), (2, 2))),
+        *(
+            (*pair, *size)
+            for pair in (("stacks", "turned"), ("turned", "singly"))
+            for size in ((4, 2), (2, 2))
+        ),
     ],
 )
 def test_an_agent_in_another_layout_is_read_as_its_base_has_it(
@@ -132,8 +155,8 @@ def test_stacks_are_counted_expert_by_expert_and_kept_so(tmp_path: Path) -> None
         for i, tensor in enumerate(agent.values()):
             tensor.view(-1)[t : 2 + i % 4] += 1
     frames = []
-    for layout, form in LAYOUTS.items():
-        folder = tmp_path / layout
+    for layout in ("singly", "w1", "stacks", "turned"):
+        folder, form = tmp_path / layout, LAYOUTS[layout]
         write_checkpoint(folder / "base", form(base), config=CONFIG)
         paths = {
             f"a{t}": write_checkpoint(folder / f"a{t}", form(agent), config=CONFIG)
@@ -151,6 +174,27 @@ def test_stacks_are_counted_expert_by_expert_and_kept_so(tmp_path: Path) -> None
         assert experts.loc["a0", "total"] == whole["total"][0] - 30, "all but the embedding"
     for frame in frames[1:]:
         assert_frame_equal(frame, frames[0])
+
+
+def test_parts_of_a_model_add_up_to_the_same_experts(tmp_path: Path) -> None:
+    """The matrices of an expert lie in two parts, which are added in any order."""
+    base, agent = model(0, 5, 3), model(1, 5, 3)
+    folders = [
+        write_checkpoint(tmp_path / name, stacked(tensors), config=CONFIG)
+        for name, tensors in (("base", base), ("agent", agent))
+    ]
+    report = load(folders[0], {"a": folders[1]})
+    names = [tensor.name for tensor in report.counted]
+    cut = names.index("model.layers.1.mlp.experts.down_proj")
+    first, second = (
+        partial_sketch(report, RunOptions.of(), tensors, part=("plan", number, 2))
+        for number, tensors in enumerate((report.counted[:cut], report.counted[cut:]), start=1)
+    )
+    whole = analyze(folders[0], {"a": folders[1]})
+    for parts in ([first, second], [second, first]):
+        added = add_partial(parts).whole()
+        assert added.experts.labels == whole.experts.labels
+        assert_frame_equal(added.to_frame(by="expert"), whole.to_frame(by="expert"))
 
 
 def test_what_cannot_be_matched_is_told_as_before(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ Libraries store a layer's experts one by one, (out, in) as every linear layer,
     NAME.experts.0.gate_proj.weight  up_proj  down_proj      (Mixtral: w1  w3  w2)
 
 or as stacks, NAME.experts.gate_up_proj (experts, 2 inner, hidden) with gate above up, and
-NAME.experts.down_proj (experts, hidden, inner); some turn both matrices (Llama 4, Qwen3-VL). Which
-way a stack lies is told by its shape and the other matrix's: hidden = inner = 2 inner is no model.
+NAME.experts.down_proj (experts, hidden, inner); some turn both matrices (Llama 4, Qwen3-VL), and an
+agent may hold gate above up for each expert apart (NAME.experts.0.gate_up_proj.weight). Which way a
+stack lies is told by its shape and the other matrix's: hidden = inner = 2 inner is no model.
 gpt-oss interleaves gate and up and is read in its own layout only.
 """
 
@@ -27,6 +28,7 @@ _SINGLE = re.compile(
     r"(?P<part>gate_proj|up_proj|down_proj|w1|w2|w3)(?P<weight>\.weight)?"
 )
 _STACK = re.compile(r"(?P<stem>(?:.+\.)?experts)\.(?P<part>gate_up_proj|down_proj)(\.weight)?")
+_PAIR = re.compile(r"(?P<stem>(?:.+\.)?experts\.\d{1,5})\.gate_up_proj(?P<weight>\.weight)?")
 _PARTS = {"gate_proj": 0, "w1": 0, "up_proj": 1, "w3": 1, "down_proj": 2, "w2": 2}
 _INTERLEAVED = ("gpt_oss",)
 
@@ -63,14 +65,15 @@ def in_layout_of(base: Checkpoint, agent: Checkpoint) -> tuple[Checkpoint, Findi
     """
     if any(c.config.get("model_type") in _INTERLEAVED for c in (base, agent)):
         return agent, None
-    ours, theirs = _layers(base.tensors), _layers(agent.tensors)
-    tensors, changed = dict(agent.tensors), 0
+    tensors = _parted(base.tensors, agent.tensors)
+    ours, theirs, changed = _layers(base.tensors), _layers(tensors), 0
     for stem in ours.keys() & theirs.keys():
-        made = _matched(ours[stem], theirs[stem], base.tensors, agent.tensors)
+        made = _matched(ours[stem], theirs[stem], base.tensors, tensors)
         if made:
             for name in (*theirs[stem].single.values(), *theirs[stem].stack.values()):
                 del tensors[name]
             tensors |= made
+        if made or any(name not in agent.tensors for name in theirs[stem].single.values()):
             changed += 1
     if not changed:
         return agent, None
@@ -80,6 +83,23 @@ def in_layout_of(base: Checkpoint, agent: Checkpoint) -> tuple[Checkpoint, Findi
     )
     note = Finding("sources", text, (agent.name,), level="note")
     return replace(agent, tensors=tensors), note
+
+
+def _parted(
+    base: Mapping[str, TensorInfo], agent: Mapping[str, TensorInfo]
+) -> dict[str, TensorInfo]:
+    """Return an agent's tensors, gate and up of an expert apart where the base has no such pair."""
+    tensors = dict(agent)
+    for name, pair in agent.items():
+        match = _PAIR.fullmatch(name)
+        if match is None or name in base or len(pair.shape) != 2 or pair.shape[0] % 2:
+            continue
+        shape = pair.shape[0] // 2, pair.shape[1]
+        for which, part in enumerate(("gate_proj", "up_proj")):
+            own = f"{match['stem']}.{part}{match['weight'] or ''}"
+            tensors[own] = _derived(own, pair, shape, Run(pair, which * shape[0] * shape[1]))
+        del tensors[name]
+    return tensors
 
 
 def _layers(tensors: Mapping[str, TensorInfo]) -> dict[str, _Layer]:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ram_studio.algorithm.grouping import StackCounts, expert_label
+from ram_studio.algorithm.grouping import StackCounts, expert_label, stack_counts
 from ram_studio.algorithm.ladder import Thresholds
 from ram_studio.algorithm.naming import STACK, expert_of, layer_of
 from ram_studio.algorithm.overlap import OverlapCounts
@@ -17,7 +17,7 @@ from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.engine.passes.counting import Tally, row_shape
 from ram_studio.engine.reading.blocks import Block
 
-MOST_BYTES = 512 << 20
+MOST_BYTES = 400 << 20
 """Of tables. A row takes 11 kB with 3 agents, 30 with 4: 128 experts in 48 layers fit with 4."""
 
 
@@ -62,7 +62,7 @@ class StackTally(Tally):
             for expert in range(self._rows(tensor)) if _is_stack(tensor) else ():
                 label = expert_label(layer_of(tensor.name), str(expert))
                 rows.setdefault(label, []).append(first + expert)
-        return StackCounts(tuple(rows), self._by_row.grouped(list(rows.values())))
+        return stack_counts(rows, self._by_row)
 
     @cached_property
     def _by_row(self) -> OverlapCounts:
