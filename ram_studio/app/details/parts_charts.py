@@ -12,8 +12,8 @@ from ram_studio.app.details.figure import finish
 from ram_studio.app.palette import agent_color
 
 _FIRST = (ROUTER, SHARED_EXPERT, STACK)
-_ROW, _HEAD = 11, 44
-"""Height of a layer, and of what stands around a map, in pixels."""
+_ROW, _HEAD, _TITLE = 11, 44, 26
+"""Height of a layer, of what stands around a map, and of that between two, in pixels."""
 
 
 def towers(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure | None:
@@ -56,8 +56,10 @@ def experts(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure | Non
     titles = [f"{agent}: changed" for agent in sketch.agents]
     if len(sketch.agents) > 1:
         titles.append("changed by several, of what any changed")
+    height = len(titles) * (_HEAD + _ROW * max(4, len(layers)))
+    space = _TITLE / height
     figure = make_subplots(
-        len(titles), 1, shared_xaxes=True, vertical_spacing=0.06, subplot_titles=titles
+        len(titles), 1, shared_xaxes=True, vertical_spacing=space, subplot_titles=titles
     )
     frame["share"] = 100 * frame["density"]
     # Missing where a layer has no such part.
@@ -94,7 +96,6 @@ def experts(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure | Non
     figure.update_yaxes(type="category", autorange="reversed", showgrid=False, nticks=6)
     figure.update_xaxes(type="category", showgrid=False, nticks=6 if narrow else 16, tickangle=0)
     figure.update_annotations(font_size=12)
-    height = len(maps) * (_HEAD + _ROW * max(4, len(layers)))
     return finish(figure, height, margin={"l": 8, "r": 12, "t": 28, "b": 34})
 
 
