@@ -276,7 +276,8 @@ def test_the_hub_is_asked_for_the_pinned_revision_once(tmp_path, monkeypatch):
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ \frac{4}{2} \end{pmatrix}"),
     ("C", r"\text{(C)}"), (r"\$18.90", "18.9"), (r"\sqrt[3]{8}", "2"), ("3+4i", "4i+3"),
     (r"2\frac{1}{3}", r"\frac73"), ("5!", "120"), (r"[2,5)\cup(5,8]", r"(5,8]\cup[2,5)"),
-    ("12 square units", "12"), (r"\frac{3}{2}\pi", r"\frac{3\pi}{2}"), ("f(x)=x+1", "x+1"),
+    ("12 square units", "12"),
+    (r"$15\mbox{ cm}^2$", "15"), (r"\frac{3}{2}\pi", r"\frac{3\pi}{2}"), ("f(x)=x+1", "x+1"),
 ])  # fmt: skip
 def test_equal_answers_of_mathematics_are_the_same(said, wanted):
     assert same(said, wanted)

@@ -30,6 +30,7 @@ from typing import Any
 import pytest
 
 from ram_studio.evals.suites.constraints import holds, holds_loosely
+from ram_studio.evals.suites.datasets import ifeval_checks
 
 PYTHON = os.environ.get("RAM_STUDIO_LM_EVAL_PYTHON")
 
@@ -251,18 +252,7 @@ def answers() -> list[str]:
 
 def test_every_verdict_agrees_but_for_the_listed_differences():
     texts = answers()
-    cases = [(name, settings, text) for _, name, settings in PAIRS for text in texts]
-    script = Path(__file__).with_name("run_ifeval.py")
-    done = subprocess.run(
-        [str(PYTHON), str(script)],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    theirs = json.loads(done.stdout)
+    theirs = their_verdicts([(name, own, text) for _, name, own in PAIRS for text in texts])
     found = Counter()
     for number, (ours, _, _) in enumerate(PAIRS):
         rows = theirs[number * len(texts) : (number + 1) * len(texts)]
@@ -278,3 +268,65 @@ def test_every_verdict_agrees_but_for_the_listed_differences():
         for check, (_, counts) in DIFFERENCES.items()
         for (kind, mine), n in counts.items()
     }
+
+
+def their_verdicts(cases: list[tuple[str, dict[str, Any], str]]) -> list[list[bool]]:
+    """Return [strict, loose] of each (instruction, its settings, answer)."""
+    script = Path(__file__).with_name("run_ifeval.py")
+    done = subprocess.run(
+        [str(PYTHON), str(script)],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+# What RAM Studio's own constraints lack, and answers that follow it.
+MORE: list[tuple[str, dict[str, Any]]] = [
+    *(("length_constraints:number_paragraphs", {"num_paragraphs": n}) for n in (1, 2)),
+    (
+        "length_constraints:nth_paragraph_first_word",
+        {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "lemons"},
+    ),
+    *(("detectable_content:postscript", {"postscript_marker": m}) for m in ("P.S.", "P.P.S")),
+    ("detectable_format:constrained_response", {}),
+    ("detectable_format:multiple_sections", {"section_spliter": "Section", "num_sections": 1}),
+]
+FOLLOWING = (
+    "P.S. It is late.",
+    "a\n\np. p. s. more",
+    "My answer is yes.",
+    "my answer is no",
+    "Section 1\na\nSection 2\nb",
+    "a *** b",
+    "one\n***\ntwo",
+    "***\none\n***\n\n***\ntwo",
+    "Sure.\n\nLemons, a lemon",
+    "x\n\n'Lemons' y",
+)
+
+
+def test_the_suite_ifeval_judges_as_its_authors_but_for_sentences(monkeypatch):
+    """Not compared: words in capitals, which nltk cuts with a model, and languages."""
+    monkeypatch.setattr(ifeval_checks, "_is_in", lambda text, language: True)
+    texts = [*answers(), *FOLLOWING]
+    asked = [*((name, settings) for _, name, settings in PAIRS), *MORE]
+    cases = [(name, settings, text) for name, settings in asked for text in texts]
+    found, followed = Counter(), Counter()
+    for (name, settings, text), theirs in zip(cases, their_verdicts(cases), strict=True):
+        ours = ifeval_checks.followed(text, name, settings)
+        followed[name] += ours[0]
+        for kind, mine, other in zip(("strict", "loose"), ours, theirs, strict=True):
+            found[name.partition(":")[2], kind, mine] += mine != other
+    assert +found == {
+        ("number_sentences", kind, mine): n for (kind, mine), n in SENTENCES_DIFFER.items()
+    }
+    assert min(followed.values()) > 0
+    assert len(cases) > 39_000
+
+
+SENTENCES_DIFFER = {STRICT_YES: 55, STRICT_NO: 61, LOOSE_YES: 49, LOOSE_NO: 54}

@@ -179,4 +179,12 @@ def _fault_of(tests: str, version: str, entry: str, code: CodeSwitch) -> str:
     return ""
 
 
-SUITE = Suite("code", 3, "Code", shipped("code", MAX_NEW_TOKENS, _asked), judge, runs_code=True)
+SUITE = Suite(
+    "code",
+    3,
+    "Code",
+    shipped("code", MAX_NEW_TOKENS, _asked),
+    judge,
+    "programs and unit tests, run in a locked process",
+    runs_code=True,
+)

@@ -63,4 +63,5 @@ SUITE = Suite(
     "Instruction following",
     shipped("instructions", MAX_NEW_TOKENS, _asked),
     judge,
+    "constraints that can be checked, such as length and format",
 )

@@ -91,4 +91,11 @@ def _written(value: Fraction) -> str:
     return str(value) if value.denominator == 1 else f"{float(value):g}"
 
 
-SUITE = Suite("math", 3, "Math word problems", shipped("math", MAX_NEW_TOKENS, _asked), judge)
+SUITE = Suite(
+    "math",
+    3,
+    "Mathematics",
+    shipped("math", MAX_NEW_TOKENS, _asked),
+    judge,
+    "word problems with one number as the answer",
+)

@@ -255,4 +255,12 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     return Verdict(not wrong, f"also said: {', '.join(wrong)}" if wrong else "")
 
 
-SUITE = Suite("memory", 1, "Long-context memory", make, judge, has_texts=True)
+SUITE = Suite(
+    "memory",
+    1,
+    "Long-context memory",
+    make,
+    judge,
+    "facts to find in long texts, made with the models' own tokenizer",
+    has_texts=True,
+)

@@ -51,12 +51,12 @@ class Suite:
     version: raised whenever a question or the judging changes, so that old answers are not reused.
     make: settings -> questions, the same ones for the same settings. judge: (question, visible
     answer, code switch) -> verdict; never raises, whatever the answer holds.
-    runs_code: judging executes what the model wrote. apart: domains that are shown beside the
-    average and are no part of it. summary: (tally by category, what the judge counted in each
-    answer) -> further figures, as the suite's publishers state them. absent: (folder of data, see
-    `SuiteSettings`) -> why its questions are not on this machine, "" where they are; asks no
-    network. has_texts: its questions are about long texts of `SuiteSettings.lengths`
-    (`Question.reading`).
+    about: what it asks, in a few words. runs_code: judging executes what the model wrote. apart:
+    domains that are shown beside the average and are no part of it. summary: (tally by category,
+    what the judge counted in each answer) -> further figures, as the suite's publishers state them.
+    absent: (folder of data, see `SuiteSettings`) -> why its questions are not on this machine, ""
+    where they are; asks no network. has_texts: its questions are about long texts of
+    `SuiteSettings.lengths` (`Question.reading`).
     """
 
     name: str
@@ -64,6 +64,7 @@ class Suite:
     title: str
     make: Callable[[SuiteSettings], Sequence[Question]]
     judge: Callable[[Question, str, CodeSwitch], Verdict]
+    about: str = ""
     runs_code: bool = False
     apart: tuple[str, ...] = ()
     summary: Summary | None = None

@@ -198,5 +198,6 @@ SUITE = Suite(
     "Tool use",
     shipped("tool", MAX_NEW_TOKENS, _asked),
     judge,
+    "function calls, compared by name, types and values",
     apart=(IRRELEVANCE,),
 )

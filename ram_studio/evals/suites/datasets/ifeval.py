@@ -85,4 +85,13 @@ def summary(tallies: Tally, facts: Sequence[Mapping[str, Any]]) -> dict[str, flo
     return {name.replace("_", " level, "): share for name, share in found.items()}
 
 
-SUITE = Suite("ifeval", 1, "IFEval", make, judge, summary=summary, absent=DATA.absent)
+SUITE = Suite(
+    "ifeval",
+    1,
+    "IFEval",
+    make,
+    judge,
+    "instructions that a program can check",
+    summary=summary,
+    absent=DATA.absent,
+)

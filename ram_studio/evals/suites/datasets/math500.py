@@ -69,4 +69,12 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     return Verdict(is_correct, "" if is_correct else f"found {found[:60]}")
 
 
-SUITE = Suite("math500", 1, "MATH-500", make, judge, absent=DATA.absent)
+SUITE = Suite(
+    "math500",
+    1,
+    "MATH-500",
+    make,
+    judge,
+    "competition problems with a boxed answer",
+    absent=DATA.absent,
+)

@@ -56,7 +56,8 @@ def same(said: str, wanted: str) -> bool:
 
 def normal(text: str) -> str:
     """Return an answer in the form in which texts are compared."""
-    text = _PLAIN_UNIT.sub("", _UNIT.sub("", text.strip().rstrip(".").strip()))
+    text = text.strip().rstrip(".").strip().removeprefix("$").removesuffix("$").strip()
+    text = _PLAIN_UNIT.sub("", _UNIT.sub("", text))
     for old, new in _SAME.items():
         text = text.replace(old, new)
     text = _DROPPED.sub("", _WRAPPED.sub(r"\1", text)).strip().rstrip(".")

@@ -99,4 +99,13 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
     return Verdict(is_over, "" if is_over else "it ended before the tests did")
 
 
-SUITE = Suite("mbpp", 1, "MBPP", make, judge, runs_code=True, absent=DATA.absent)
+SUITE = Suite(
+    "mbpp",
+    1,
+    "MBPP",
+    make,
+    judge,
+    "500 short Python tasks with their tests",
+    runs_code=True,
+    absent=DATA.absent,
+)

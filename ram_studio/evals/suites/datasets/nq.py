@@ -87,4 +87,13 @@ def summary(tallies: Tally, facts: Sequence[Mapping[str, Any]]) -> dict[str, flo
     return {"F1": sum(found) / len(found)} if found else {}
 
 
-SUITE = Suite("nq", 1, "Natural Questions", make, judge, summary=summary, absent=DATA.absent)
+SUITE = Suite(
+    "nq",
+    1,
+    "Natural Questions",
+    make,
+    judge,
+    "questions about the world, without a text",
+    summary=summary,
+    absent=DATA.absent,
+)

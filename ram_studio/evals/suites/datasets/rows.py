@@ -60,7 +60,10 @@ class DataSet:
             else:
                 self._downloaded(is_local=True)
         except (RamStudioError, OSError):
-            return f"its questions are not on this machine. {self._wanted()}"
+            return (
+                "its questions are not on this machine. `ram-studio evaluate --suite "
+                f"{self.suite}` fetches them once from the Hub. {self._wanted()}"
+            )
         return ""
 
     def _wanted(self) -> str:

@@ -217,6 +217,7 @@ SUITES = tuple(
         title,
         _make(data.suite, data, read),
         judge,
+        "questions over many documents, made to length",
         absent=data.absent,
         has_texts=True,
     )

@@ -48,4 +48,12 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     return Verdict(score(question.spec, text if plain is None else plain))
 
 
-SUITE = Suite("demo", 2, "Example agents", make, judge, apart=(RETENTION_DOMAIN,))
+SUITE = Suite(
+    "demo",
+    2,
+    "Example agents",
+    make,
+    judge,
+    "the example agents' four domains",
+    apart=(RETENTION_DOMAIN,),
+)

@@ -90,5 +90,11 @@ def _all_matter(
 
 
 SUITE = Suite(
-    "code-made", 1, "Code, made to order", family("code-made", draw), judge, runs_code=True
+    "code-made",
+    1,
+    "Code, made to order",
+    family("code-made", draw),
+    judge,
+    "functions drawn from templates, new for each seed",
+    runs_code=True,
 )

@@ -57,4 +57,11 @@ def _step(drawn: Random, kind: str, name: str, things: str, have: int) -> tuple[
     return f"{name} finds {more} more {things}.", have + more
 
 
-SUITE = Suite("math-made", 1, "Math, made to order", family("math-made", draw), judge)
+SUITE = Suite(
+    "math-made",
+    1,
+    "Mathematics, made to order",
+    family("math-made", draw),
+    judge,
+    "problems drawn from templates, new for each seed",
+)

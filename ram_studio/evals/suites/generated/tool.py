@@ -92,4 +92,11 @@ def draw(drawn: Random, difficulty: int, key: str) -> Question:
     )
 
 
-SUITE = Suite("tool-made", 1, "Tool use, made to order", family("tool-made", draw), judge)
+SUITE = Suite(
+    "tool-made",
+    1,
+    "Tool use, made to order",
+    family("tool-made", draw),
+    judge,
+    "calls drawn from templates, new for each seed",
+)
