@@ -28,6 +28,7 @@ from ram_studio.app.workspace import Workspace
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError, SettingsError
 from ram_studio.evals.run import DEFAULT_SEED
+from ram_studio.evals.suites import known_suites
 
 EXAMPLES = {"example": "1", "house": "house", "independent": "independent", "dense": "dense"}
 _POLL_SECONDS = 0.1
@@ -253,9 +254,9 @@ class Endpoints:
             analysis: "example", "house", "independent", "dense" or what /analyze returned.
             models: names among "base", the agents and what /merge returned; all when left out.
             limit: prompts per skill, 1 to 300; of a general suite at most as many as it has.
-            suites: ["demo"] (the default), or any of "tool", "memory", "code", "math",
-                "instructions", "math-made", "tool-made", "code-made" and "health".
-            lengths: prompt lengths of suite memory in tokens, such as [1000, 4000].
+            suites: ["demo"] (the default), or any others of those that `ram-studio suites` lists,
+                and "health".
+            lengths: prompt lengths of suites about long texts in tokens, such as [1000, 4000].
             max_tokens: of an answer, 0 for each suite's own; think_tokens: of thinking, apart.
             temperature, top_p, samples: how answers are drawn, and how many to each question; the
                 paper's are 1.0, 0.95 and 4.
@@ -296,7 +297,7 @@ class Endpoints:
         self, suites: list | None, limit: float, lengths: list | None, how: dict[str, Any]
     ) -> check.Plan:
         names = [check.SUITE] if suites is None else [str(name) for name in suites]
-        _check_names("suite", names, check.KNOWN)
+        _check_names("suite", names, known_suites())
         limits = {n: int(min(limit, check.most_items(n, self._settings))) for n in names}
         lengths = lengths or [check.LENGTHS[0]]
         return check.make_plan(names, limits, lengths, self._settings, how)

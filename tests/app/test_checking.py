@@ -32,6 +32,7 @@ from ram_studio.errors import EvaluationError, SettingsError, Stopped
 from ram_studio.evals import Answer, EvalReport, ModelResult, Question
 from ram_studio.evals.answering import LocalEngine
 from ram_studio.evals.question import Reply
+from ram_studio.evals.suites import ALL_SUITES, offered
 from ram_studio.resources import asset_path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "evals"))
@@ -487,3 +488,23 @@ def test_only_common_questions_are_compared_and_the_rest_is_named(session, works
     assert filled[panel.kind] == "general"
     # The example's context is too short for those.
     assert filled[panel.suites]["value"] == []
+
+
+def test_suites_are_offered_from_the_registry_once_their_questions_are_here(workspace) -> None:
+    about = "whatever it asks"
+    known = ALL_SUITES["memory"]
+    there = replace(known, name="extra", title="Extra", about=about)
+    away = replace(known, name="away", title="Away", absent=lambda data: "not on this machine")
+    with offered(there), offered(away):
+        panel = built(CheckPanel, workspace)
+        names = [name for _, name in panel.suites.choices]
+        assert "extra" in names
+        assert "away" not in names
+        assert panel.items["extra"].label == "Questions for extra"
+        # Its texts have lengths, as those of memory.
+        assert panel._show_items(["extra"])[panel.lengths]["visible"] is True
+        with pytest.raises(SettingsError, match="Suite extra needs a prompt length"):
+            scoring.make_plan(["extra"], {"extra": 2}, (), workspace.settings)
+        public = replace(workspace.settings, is_space=True)
+        with pytest.raises(SettingsError, match="Suite away is not offered here"):
+            scoring.make_plan(["away"], {"away": 2}, (1000,), public)

@@ -13,7 +13,7 @@ from ram_studio.app.check.browse import Browser
 from ram_studio.app.check.chat import ChatPanel
 from ram_studio.app.check.how import HowToAsk
 from ram_studio.app.check.progress_grid import Scoring, progress_html
-from ram_studio.app.check.work import GENERAL, HEALTH, MADE, SUITE
+from ram_studio.app.check.work import HEALTH, SUITE
 from ram_studio.app.experiment import panel as experiment
 from ram_studio.app.jobs import (
     QUIET,
@@ -33,28 +33,9 @@ from ram_studio.app.templates import callout, empty_state, failure, render, step
 from ram_studio.checkpoints.read.checkpoint import DownloadProgress
 from ram_studio.errors import RamStudioError
 from ram_studio.evals import EvalReport
+from ram_studio.evals.suites import ALL_SUITES, is_a
 
-_SUITES = {
-    # name: title, what it asks
-    "tool": ("Tool use", "function calls, compared by name, types and values"),
-    "memory": (
-        "Long-context memory",
-        "facts to find in long texts, made with the models' own tokenizer",
-    ),
-    "code": ("Code", "programs and unit tests, run in a locked process"),
-    "math": ("Mathematics", "word problems with one number as the answer"),
-    "instructions": (
-        "Instruction following",
-        "constraints that can be checked, such as length and format",
-    ),
-    "math-made": ("Mathematics, made to order", "problems drawn from templates, new for each seed"),
-    "tool-made": ("Tool use, made to order", "calls drawn from templates, new for each seed"),
-    "code-made": ("Code, made to order", "functions drawn from templates, new for each seed"),
-    "health": (
-        "Health",
-        "no right answers: perplexity, distance from the base, repetition, speed",
-    ),
-}
+_HEALTH = ("Health", "no right answers: perplexity, distance from the base, repetition, speed")
 _USUAL_SUITES = ("tool", "math", "instructions")
 _USUAL_ITEMS = 12
 _NOTHING = "Not evaluated yet. It takes some seconds for each model."
@@ -62,6 +43,13 @@ _NOT_ITS_SKILLS = (
     "The built-in suite has the example's small tasks (code, tool, memory, follow). Your own "
     "models can be run on it, but it will not show what they were trained for."
 )
+
+
+def _told(suite: str) -> tuple[str, str]:
+    """Return a suite's title, and what it asks."""
+    if suite == HEALTH:
+        return _HEALTH
+    return ALL_SUITES[suite].title, ALL_SUITES[suite].about
 
 
 def build(shared: Shared) -> CheckPanel:
@@ -115,10 +103,11 @@ class CheckPanel:
 
     def _lay_out_suites(self, settings: Settings) -> None:
         refusal = work.code_refusal()
-        names = (*GENERAL, *MADE, HEALTH)
-        self._offered = [n for n in names if refusal is None or not work.runs_code(n)]
+        general = work.general_suites()
+        names = (*general, HEALTH)
+        self._offered = [n for n in names if refusal is None or not is_a(n, "runs_code")]
         self.suites = gr.CheckboxGroup(
-            [(_SUITES[name][0], name) for name in self._offered],
+            [(_told(name)[0], name) for name in self._offered],
             value=list(_USUAL_SUITES),
             label="Suites",
             elem_id="suites",
@@ -127,7 +116,7 @@ class CheckPanel:
             self.items = {
                 name: gr.Number(
                     min(_USUAL_ITEMS, settings.max_suite_items),
-                    label=f"Questions for {_SUITES[name][0].lower()}",
+                    label=f"Questions for {_told(name)[0].lower()}",
                     precision=0,
                     minimum=1,
                     maximum=work.most_items(name, settings),
@@ -136,17 +125,17 @@ class CheckPanel:
                     visible=True if name in _USUAL_SUITES else "hidden",
                     elem_id=f"items-{name}",
                 )
-                for name in (*GENERAL, *MADE)
+                for name in general
             }
         self.lengths = gr.CheckboxGroup(
             [(f"{n // 1000}k", n) for n in work.offered_lengths(settings)],
             value=[work.LENGTHS[0]],
-            label="Memory: prompt lengths in tokens",
+            label="Long texts: prompt lengths in tokens",
             visible="hidden",
             elem_id="lengths",
         )
         self.misfits = html(elem_id="suites-too-long")
-        suites = [_SUITES[name] for name in self._offered]
+        suites = [_told(name) for name in self._offered]
         note = render("check/suites.html.j2", suites=suites, refusal=refusal)
         html(note, elem_id="suite-notes")
 
@@ -204,11 +193,11 @@ class CheckPanel:
         misfits = work.misfits_of(session, self.shared.settings)
         offered = [name for name in self._offered if name not in misfits]
         chosen = [name for name in _USUAL_SUITES if name in offered]
-        greyed = [(_SUITES[name][0], why) for name, why in misfits.items() if name in self._offered]
+        greyed = [(_told(name)[0], why) for name, why in misfits.items() if name in self._offered]
         said = render("check/misfits.html.j2", greyed=greyed) if greyed else ""
         return {
             **shown,
-            self.suites: gr.update(choices=[(_SUITES[n][0], n) for n in offered], value=chosen),
+            self.suites: gr.update(choices=[(_told(n)[0], n) for n in offered], value=chosen),
             self.misfits: said,
             **self._show_items(chosen),
         }
@@ -226,8 +215,10 @@ class CheckPanel:
     def _show_items(self, suites: list[str]) -> Updates:
         counts = {
             box: gr.update(visible=True if name in suites else "hidden")
-            for name, box in [*self.items.items(), ("memory", self.lengths)]
+            for name, box in self.items.items()
         }
+        has_texts = any(is_a(name, "has_texts") for name in suites)
+        counts[self.lengths] = gr.update(visible=True if has_texts else "hidden")
         return {**counts, **self.how.show("general", suites)}
 
     def _show_report(self, session: Session) -> Updates:

@@ -27,7 +27,7 @@ from ram_studio.errors import EvaluationError, RamStudioError, SettingsError
 from ram_studio.evals import EvalReport, evaluate
 from ram_studio.evals.answering.engine import Decoding
 from ram_studio.evals.run import DEFAULT_SEED
-from ram_studio.evals.suites import ALL_SUITES, generated
+from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES, generated, is_a, known_suites
 from ram_studio.evals.suites.generated.family import HARDEST
 from ram_studio.evals.suites.suite import DEFAULT_DIFFICULTY
 from ram_studio.evals.until import FIRST, evaluate_until
@@ -35,10 +35,8 @@ from ram_studio.evals.until import FIRST, evaluate_until
 BASE = "base"
 SUITE = "demo"
 HEALTH = "health"
-GENERAL = ("tool", "memory", "code", "math", "instructions")
 MADE = tuple(suite.name for suite in generated.SUITES)
 """Suites of which there are as many questions as asked for."""
-KNOWN = (SUITE, *GENERAL, *MADE, HEALTH)
 LENGTHS = (1000, 2000, 4000, 8000, 16000, 32000)
 _SPACE_LENGTHS = LENGTHS[:3]
 MOST_TOKENS = 32_768
@@ -115,8 +113,14 @@ def agents_of(session: Session) -> list[str]:
 
 
 def offered_lengths(settings: Settings) -> tuple[int, ...]:
-    """Return the prompt lengths that the memory suite can be asked for here."""
+    """Return the lengths of text that suites about long texts can be asked for here."""
     return _SPACE_LENGTHS if settings.is_public else LENGTHS
+
+
+def general_suites() -> tuple[str, ...]:
+    """Return the suites of questions that any model can be asked and that are on this machine."""
+    there = tuple(name for name, suite in ALL_SUITES.items() if not suite.absent(None))
+    return tuple(name for name in there if name != SUITE and name not in MADE) + MADE
 
 
 def code_refusal() -> str | None:
@@ -140,19 +144,15 @@ def misfits_of(session: Session, settings: Settings) -> dict[str, str]:
         folder = open_loaded(session.loaded).base.folder  # headers and small files are enough
     except RamStudioError:
         return {}
-    return misfits(folder, (*GENERAL, *MADE), offered_lengths(settings)[0])
-
-
-def runs_code(suite: str) -> bool:
-    """Return whether a suite runs programs that models write."""
-    return suite in ALL_SUITES and ALL_SUITES[suite].runs_code
+    return misfits(folder, general_suites(), offered_lengths(settings)[0])
 
 
 def most_items(suite: str, settings: Settings) -> int:
     """Return the most questions of a suite (demo: per skill)."""
     if suite == SUITE:
         return 300
-    return settings.max_made_items if suite in MADE else settings.max_suite_items
+    # Those written for this program have no more.
+    return settings.max_suite_items if suite in GENERAL_SUITES else settings.max_made_items
 
 
 def make_plan(
@@ -168,7 +168,7 @@ def make_plan(
 
     Raises: SettingsError for no suite, an unknown one, or numbers out of range.
     """
-    chosen = tuple(name for name in KNOWN if name in suites)
+    chosen = tuple(name for name in known_suites() if name in suites)
     if not chosen:
         raise SettingsError("No suite is chosen. Tick at least one.")
     asked = _how_of(how or {}, chosen, settings)
@@ -184,8 +184,11 @@ def make_plan(
         whole[name] = int(value)
     allowed = offered_lengths(settings)
     wanted = tuple(length for length in allowed if length in lengths)
-    if "memory" in chosen and not wanted:
-        raise SettingsError("Suite memory needs a prompt length. Tick at least one.")
+    if (about := [name for name in chosen if is_a(name, "has_texts")]) and not wanted:
+        raise SettingsError(f"Suite {about[0]} needs a prompt length. Tick at least one.")
+    absent = [name for name in chosen if name != HEALTH and ALL_SUITES[name].absent(None)]
+    if absent and settings.is_public:
+        raise SettingsError(f"Suite {absent[0]} is not offered here: its questions are not there.")
     return Plan(chosen, whole, wanted or allowed[:1], asked)
 
 

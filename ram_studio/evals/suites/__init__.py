@@ -8,6 +8,7 @@ is the example agents' own suite; `benchmarks` have their questions in packages 
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.suites import (
@@ -41,6 +42,8 @@ __all__ = [
     "Suite",
     "SuiteSettings",
     "apart",
+    "is_a",
+    "known_suites",
     "offered",
     "register",
     "suite_names",
@@ -69,6 +72,16 @@ def offered(suite: Suite) -> Iterator[None]:
         yield
     finally:
         del GENERAL_SUITES[suite.name], ALL_SUITES[suite.name]
+
+
+def known_suites() -> tuple[str, ...]:
+    """Return every suite's name, whether its questions are here or not, and health."""
+    return (*ALL_SUITES, HEALTH)
+
+
+def is_a(name: str, what: Literal["runs_code", "has_texts"]) -> bool:
+    """Return whether a suite runs what models write, or has long texts; health does neither."""
+    return name in ALL_SUITES and bool(getattr(ALL_SUITES[name], what))
 
 
 def apart(suites: Iterable[str]) -> frozenset[str]:
