@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import huggingface_hub
 import numpy as np
 import pytest
-from loopback_hub import LoopbackHub, serving
+from loopback_hub import LoopbackHub
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
 from ram_studio.app.check.work import misfits_of
@@ -30,17 +28,12 @@ from ram_studio.engine.verify import verify
 AGENTS = ("coding", "tool")
 
 
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
+@pytest.fixture(autouse=True)
+def published(hub: LoopbackHub) -> None:
     example = load_example("independent")
-    with serving() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.address)
-        server.add("lab/base", Path(example.base))
-        for name in AGENTS:
-            server.add(f"lab/{name}", Path(example.agents[name]))
-        yield server
-    huggingface_hub.close_session()
+    hub.add("lab/base", Path(example.base))
+    for name in AGENTS:
+        hub.add(f"lab/{name}", Path(example.agents[name]))
 
 
 def stored(folder: Path) -> list[Path]:
@@ -86,7 +79,7 @@ def test_an_analysis_stores_nothing_and_all_that_follows_reads_there_too(
     assert not stored(tmp_path)
 
 
-def test_a_download_that_is_asked_for_is_done_and_told(hub: LoopbackHub, tmp_path: Path) -> None:
+def test_a_download_that_is_asked_for_is_done_and_told(tmp_path: Path) -> None:
     events: list[object] = []
     found = analyze(events, download=True)
     assert found.fit.is_local
