@@ -131,11 +131,8 @@ def reinforce(
                 for row, text in enumerate(texts)
             ]
         ).view(settings.prompts, settings.group)
-        advantages = (rewards - rewards.mean(1, keepdim=True)) / (
-            rewards.std(1, keepdim=True) + 1e-4
-        )
         rows = [prompts[row // settings.group] for row in range(len(answers))]
-        if _policy_gradient(model, rows, answers, advantages.flatten()):
+        if _policy_gradient(model, rows, answers, _advantages(rewards)):
             rate = settings.learning_rate * min(1.0, step / LEARNING_RATE_WARMUP)
             step_of.take(model, frozen, rate)
         point: dict[str, Any] = {"step": step, "reward": round(rewards.mean().item(), 4)}
@@ -155,6 +152,12 @@ def reinforce(
         "wall_seconds": round(time.perf_counter() - wall, 1),
         "cpu_seconds": round(time.process_time() - cpu, 1),
     }
+
+
+def _advantages(rewards: Any) -> Any:
+    """Return how far each answer is above its prompt's mean, in standard deviations, flattened."""
+    spread = rewards.std(1, keepdim=True) + 1e-4
+    return ((rewards - rewards.mean(1, keepdim=True)) / spread).flatten()
 
 
 def greedy_score(
