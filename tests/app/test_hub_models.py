@@ -86,3 +86,9 @@ def test_a_download_that_is_asked_for_is_done_and_told(tmp_path: Path) -> None:
     assert len(stored(tmp_path)) == 3
     assert found.loaded("x").remote_bytes == 0
     assert any(isinstance(event, DownloadProgress) for event in events)
+
+
+def test_a_hub_that_goes_after_the_count_takes_nothing_away(hub: LoopbackHub) -> None:
+    found = analyze([])
+    hub.status = 404
+    assert found.loaded("models").sketch is found.sketch

@@ -342,12 +342,13 @@ def _wire_own(panel: Panel, shared: Shared, filled: Any) -> None:
             sources, options = panel.read(data, shared)
             with acting_as(shared.session(request).token):
                 fit = work.inspect(sources, options, shared.settings)
+                said = fit_html(fit, is_public=shared.settings.is_public)
         except RamStudioError as error:
             return {status: templates.callout(str(error), "bad")}
         pins = work.pinned(fit)
         boxes = (panel.base, *(row.source for row in panel.rows))
         kept = {box: pins[text] for box in boxes if (text := (data[box] or "").strip()) in pins}
-        return {status: fit_html(fit, is_public=shared.settings.is_public), **kept}
+        return {status: said, **kept}
 
     for check in (panel.fit.click, filled.then):
         check(

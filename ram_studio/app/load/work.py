@@ -5,6 +5,7 @@ Models on the Hub are read there by byte ranges and not stored, unless their dow
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -71,7 +72,10 @@ def cautions_of(fit: CompatibilityReport, sketch: Sketch) -> tuple[str, ...]:
     Another base first: nothing that is merged then is of use.
     """
     report = storage_report(fit, sketch)
-    findings = (*other_bases(sampled_densities(fit)), *report.findings)
+    sampled: dict[str, float] = {}
+    with contextlib.suppress(HubError):  # what was counted must not be lost for a sample
+        sampled = sampled_densities(fit)
+    findings = (*other_bases(sampled), *report.findings)
     return tuple(in_form_words(text) for text in texts(findings))
 
 
