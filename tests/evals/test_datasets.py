@@ -348,3 +348,22 @@ def test_parquet_is_read_with_pyarrow_or_it_is_said_so(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(EvaluationError, match=r"ram-studio\[datasets\]"):
         questions("gsm8k", tmp_path)
+
+
+def test_the_command_line_takes_the_folder_and_the_mode(folder):
+    def run(*words):
+        return CliRunner().invoke(commands, ["evaluate", "m", "--no-store", "--json", *words])
+
+    with serve(lambda body: "#### 1000") as server:
+        at = f"--endpoint={server.url}"
+        done = run(at, "--suite=gsm8k", f"--data={folder}")
+        told = json.loads(done.stdout)
+        assert told["models"]["m"]["domains"]["gsm8k"]["correct"] == 1
+        sizes = ("--mode=memagent", "--chunk-tokens=60", "--memory-tokens=9")
+        done = run(at, "--suite=ruler-squad", "--lengths=250", f"--data={folder}", *sizes)
+        told = json.loads(done.stdout)
+        asked = told["trust"]["models"]["m"]["asked"]
+        assert (asked["mode"], asked["chunk_tokens"], asked["memory_tokens"]) == ("memagent", 60, 9)
+        assert sum(body["max_tokens"] == 9 for _, _, body in server.requests) >= 6
+        done = run(at, "--suite=gsm8k", f"--data={folder}", *sizes)
+        assert "None of these suites has texts" in str(done.exception)

