@@ -194,6 +194,10 @@ RIVALS = (
 )
 
 
+SOURCES = {"coding": "code", "tool": "tool", "memory": "memory"}
+"""Agents and the skill of each."""
+
+
 def room() -> str:
     """Return what a room of thirty takes, from the page that has the measurement."""
     lines = (ROOT / "docs" / "space.md").read_text(encoding="utf-8").splitlines()
@@ -205,10 +209,21 @@ def room() -> str:
 
 def house() -> str:
     """Return the average of the skills by method and seed."""
-    seeds = record_of("house")["seeds"]
+    return by_seed(record_of("house")["seeds"], RIVALS)
+
+
+def rebuilt() -> str:
+    """Return the same for agents of a base that was trained with another seed, and its agents."""
+    return by_seed(record_of("house")["rebuilt"], ("base", *SOURCES, *RIVALS))
+
+
+def by_seed(seeds: Mapping[str, Any], rows: Sequence[str]) -> str:
+    """Return averages of the skills by row and seed; agents' scores are in their own skill."""
     lines = [["", *(f"seed {seed}" for seed in seeds)]]
-    for method in RIVALS:
-        lines.append([method, *(share(s["rows"][method]["average"]) for s in seeds.values())])
+    for row in rows:
+        skill = SOURCES.get(row)
+        name, column = (f"{row} agent, {skill}", skill) if skill else (row, "average")
+        lines.append([name, *(share(own["rows"][row][column]) for own in seeds.values())])
     return table_of(lines)
 
 
@@ -329,6 +344,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "margins": margins,
     "common": common,
     "tried": tried,
+    "rebuilt": rebuilt,
     "room": room,
 }
 PAGES = ("docs/teaching.md", "docs/results.md", "assets/example/README.md")

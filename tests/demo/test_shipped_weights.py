@@ -118,6 +118,11 @@ def test_what_else_was_tried_is_told_with_every_seed():
         for found in seeds.values():
             assert {*RIVALS, UNTRIMMED, "RAM", "RAM+"} <= found["rows"].keys()
             assert found["validation"] == shipped["seeds"]["0"]["validation"]
+    # With another base no more comes back than the page says.
+    for found in shipped["rebuilt"].values():
+        average = {row: scores["average"] for row, scores in found["rows"].items()}
+        assert average["sum"] < average["average"] < average["RAM+"]
+        assert found["rows"]["DARE + TIES"]["versus"]["outcome"] == "within noise"
     # What the plan has, and nothing else.
     assert list(shipped["tried"]) == list(FULL_PLAN.tried["house"])
 
