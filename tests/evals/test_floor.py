@@ -85,6 +85,17 @@ def test_at_the_floor_nothing_is_said_to_be_kept_or_as_good():
     assert "neither above the 20.0 % that nonsense gets" in page
 
 
+def test_the_page_judges_by_the_margin_that_was_chosen():
+    found = report(base="0" * 100, coder="1" * 80 + "0" * 20, ram="1" * 72 + "0" * 28)
+    usual, wide = (view.report_html(found, ["coder"], *margin) for margin in ((), (0.3,)))
+    assert 'data-outcome="survived"' not in usual
+    assert "less than 5 points" in usual
+    assert 'data-outcome="survived"' in wide
+    assert "less than 30 points" in wide
+    assert view.has_verdicts(found, ["coder"])
+    assert not view.has_verdicts(found, ["coder", "ram"])
+
+
 def test_a_report_out_of_the_store_has_the_floor_and_the_average_of_the_check(tmp_path):
     with serve(lambda body: "yes") as server, AnswerStore(tmp_path / "s") as store:
         engine = EndpointEngine(server.url)
