@@ -62,78 +62,87 @@ MaxTokens = Annotated[
 MOST_UNTIL = 1600
 
 
+Models = Annotated[
+    list[str],
+    typer.Argument(metavar="MODEL...", help="Folders, or NAME=FOLDER; names on an endpoint."),
+]
+Suites = Annotated[
+    str,
+    typer.Option(
+        help="demo, or any others of those that `ram-studio suites` lists, and health; with commas."
+    ),
+]
+Limit = Annotated[int | None, typer.Option(help="Questions per suite (demo: 300 per domain).")]
+Mode = Annotated[
+    Literal["whole", "memagent"],
+    typer.Option(
+        help="How suites about long texts (memory, ruler-*) are read: whole, or piece by piece "
+        "with a bounded memory, as MemAgent does."
+    ),
+]
+ThinkTokens = Annotated[
+    int, typer.Option(help="Most tokens of thinking (<think>), apart from the answer's.")
+]
+Samples = Annotated[
+    int, typer.Option(help="Answers to each question, for pass@k; the paper's are 4.")
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Where the rows of suites that are data sets are; else the Hub."
+    ),
+]
+Until = Annotated[
+    float | None,
+    typer.Option(
+        metavar="POINTS",
+        help="Ask generated suites until every 95 % interval is so narrow, or --limit ends.",
+    ),
+]
+Endpoint = Annotated[
+    str | None, typer.Option(metavar="URL", help="OpenAI-compatible server of the models.")
+]
+TokenEnv = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Environment variable that holds its token.")
+]
+Engine = Annotated[
+    Literal["transformers", "vllm", "lm-eval"],
+    typer.Option(help="What answers for folders; lm-eval has tasks of its own."),
+]
+Tasks = Annotated[str | None, typer.Option(help="Tasks of --engine lm-eval, such as gsm8k,ifeval.")]
+IncludePath = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Task files of your own for lm-eval.")
+]
+
+
 def evaluate(
-    models: Annotated[
-        list[str],
-        typer.Argument(metavar="MODEL...", help="Folders, or NAME=FOLDER; names on an endpoint."),
-    ],
-    suite: Annotated[
-        str,
-        typer.Option(
-            help="demo, or any others of those that `ram-studio suites` lists, and health; "
-            "with commas."
-        ),
-    ] = "demo",
-    limit: Annotated[
-        int | None, typer.Option(help="Questions per suite (demo: 300 per domain).")
-    ] = None,
+    models: Models,
+    suite: Suites = "demo",
+    limit: Limit = None,
     lengths: Lengths = "1k,4k",
     seed: Annotated[int, typer.Option(help="Chooses generated questions, and draws.")] = 2026,
-    mode: Annotated[
-        Literal["whole", "memagent"],
-        typer.Option(
-            help="How suites about long texts (memory, ruler-*) are read: whole, or piece by piece "
-            "with a bounded memory, as MemAgent does."
-        ),
-    ] = "whole",
+    mode: Mode = "whole",
     chunk_tokens: Annotated[int, typer.Option(help="Most tokens of a piece.")] = 5000,
     memory_tokens: Annotated[int, typer.Option(help="Most tokens of the memory.")] = 1024,
     chat: Chat = "auto",
     code: Code = "auto",
     max_tokens: MaxTokens = None,
-    think_tokens: Annotated[
-        int, typer.Option(help="Most tokens of thinking (<think>), apart from the answer's.")
-    ] = 0,
+    think_tokens: ThinkTokens = 0,
     temperature: Annotated[float, typer.Option(help="0 is greedy; the paper's is 1.0.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Share of the likeliest tokens.")] = 1.0,
-    samples: Annotated[
-        int, typer.Option(help="Answers to each question, for pass@k; the paper's are 4.")
-    ] = 1,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Where the rows of suites that are data sets are; else the Hub."
-        ),
-    ] = None,
+    samples: Samples = 1,
+    data: Data = None,
     difficulty: Annotated[int, typer.Option(help="Of generated suites, 1 to 5.")] = 2,
-    until: Annotated[
-        float | None,
-        typer.Option(
-            metavar="POINTS",
-            help="Ask generated suites until every 95 % interval is so narrow, or --limit ends.",
-        ),
-    ] = None,
+    until: Until = None,
     base: BaseRow = None,
     specialists: Specialists = None,
     margin: Margin = 5.0,
-    endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="OpenAI-compatible server of the models.")
-    ] = None,
-    token_env: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Environment variable that holds its token."),
-    ] = None,
+    endpoint: Endpoint = None,
+    token_env: TokenEnv = None,
     timeout: Annotated[float, typer.Option(help="Seconds for one answer of an endpoint.")] = 300.0,
-    engine: Annotated[
-        Literal["transformers", "vllm", "lm-eval"],
-        typer.Option(help="What answers for folders; lm-eval has tasks of its own."),
-    ] = "transformers",
-    tasks: Annotated[
-        str | None, typer.Option(help="Tasks of --engine lm-eval, such as gsm8k,ifeval.")
-    ] = None,
-    include_path: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Task files of your own for lm-eval.")
-    ] = None,
+    engine: Engine = "transformers",
+    tasks: Tasks = None,
+    include_path: IncludePath = None,
     device: options.Device = "auto",
     batch_size: BatchSize = 128,
     store: Store = None,
@@ -162,21 +171,12 @@ def evaluate(
     if tasks is not None:
         asked |= {"tasks": tasks, "include_path": include_path}
     else:
-        asked |= {
-            "suite": suite,
-            "seed": seed,
-            "lengths": parse_lengths(lengths),
-            "code": code,
-            "engine": "vllm" if engine == "vllm" else "transformers",
-            "batch_size": batch_size,
-            "base": base,
-            "max_tokens": parse_budget(max_tokens),
-            "decoding": Decoding(temperature, top_p, think_tokens=think_tokens),
-            "samples": samples,
-            "difficulty": difficulty,
-            "data": data,
-            "pieces": Pieces(chunk_tokens, memory_tokens) if mode == "memagent" else None,
-        }
+        asked |= {"suite": suite, "seed": seed, "code": code, "base": base, "samples": samples}
+        asked |= {"difficulty": difficulty, "data": data, "batch_size": batch_size}
+        asked |= {"lengths": parse_lengths(lengths), "max_tokens": parse_budget(max_tokens)}
+        asked["engine"] = "vllm" if engine == "vllm" else "transformers"
+        asked["decoding"] = Decoding(temperature, top_p, think_tokens=think_tokens)
+        asked["pieces"] = Pieces(chunk_tokens, memory_tokens) if mode == "memagent" else None
     if until is not None:
         asked |= {"width": until / 100, "most": asked.pop("limit") or MOST_UNTIL}
     if ray is not None:
