@@ -37,6 +37,7 @@ class Loaded:
     is_sketch_only: a sketch was opened; where the models are is not known, or not here.
     cautions: what to know before merging them, in sentences; the more serious first.
     remote_bytes: of models that were read on the Hub and are not here; a merge reads them again.
+    opened: see ``load.opened``.
     """
 
     title: str
@@ -49,6 +50,7 @@ class Loaded:
     is_sketch_only: bool = False
     cautions: tuple[str, ...] = ()
     remote_bytes: int = 0
+    opened: dict[Any, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from ram_studio.app.merge.view import plan_html
 from ram_studio.app.merge.work import MergeForm, merge_work
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
+from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.read.checkpoint import DownloadProgress
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.microscope.view import Span, look
@@ -77,6 +80,18 @@ def test_an_analysis_stores_nothing_and_all_that_follows_reads_there_too(
     merged = work(lambda event: None, CancelToken())
     verify(merged.folder)
     assert not stored(tmp_path)
+
+
+def test_a_visitors_token_is_not_kept_when_what_they_loaded_is_gone(hub: LoopbackHub) -> None:
+    loaded = analyze([]).loaded("models")
+    with rights.acting_as("hf_visitor"):
+        opened = weakref.ref(open_loaded(loaded))
+        assert open_loaded(loaded) is opened()
+    assert "Bearer hf_visitor" in hub.tokens
+    assert open_loaded(loaded) is not opened(), "nor used for who has none"
+    del loaded
+    gc.collect()
+    assert opened() is None
 
 
 def test_a_download_that_is_asked_for_is_done_and_told(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from ram_studio.app.jobs import NEED_MODELS
 from ram_studio.app.session import Loaded
@@ -22,16 +22,16 @@ def open_loaded(loaded: Loaded) -> CompatibilityReport:
         raise SettingsError(NEED_MODELS)
     folders = (loaded.base, *loaded.agents.values())
     states = tuple(state for folder in folders for state in _states(folder))
-    options = tuple(sorted(loaded.options.items()))
-    # What is read from the Hub is read with the rights of whoever opened it.
-    return _open(loaded.base, tuple(loaded.agents.items()), options, states, rights.token_for(None))
-
-
-@lru_cache(maxsize=8)
-def _open(
-    base: str, agents: tuple, options: tuple, states: tuple, token: str | bool | None
-) -> CompatibilityReport:
-    return load(base, dict(agents), **dict(options), stream=True)
+    # What is read from the Hub is read with the rights of whoever opened it, and holds their token:
+    # so it is kept with what they loaded, and goes with it.
+    key = (states, rights.token_for(None))
+    report: CompatibilityReport | None = loaded.opened.get(key)
+    if report is None:
+        options: dict[str, Any] = dict(loaded.options)
+        report = load(loaded.base, loaded.agents, **options, stream=True)
+        loaded.opened.clear()
+        loaded.opened[key] = report
+    return report
 
 
 def _states(folder: str) -> list[tuple[str, int, int]]:
