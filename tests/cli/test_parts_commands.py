@@ -39,7 +39,8 @@ def test_parts_of_a_plan_make_the_merge_of_one_machine(cli, example, recipe, tmp
     assert listed["digest"] == json.loads(plan.read_text())["digest"]
     files = [tmp_path / f"{i}.sketch" for i in (1, 2, 3)]
     for i, file in enumerate(files, start=1):
-        code, text, _ = cli("analyze", "--plan", plan, "--part", i, "--sketch", file, "--json")
+        analyze = ("analyze", "--plan", plan, "--part", i, "--sketch", file, "--relations")
+        code, text, _ = cli(*analyze, "--json")
         assert (code, json.loads(text)["part"]) == (0, i)
     code, text, _ = cli("sketch", "add", *files[:2], "--out", sketch)
     assert code == 0

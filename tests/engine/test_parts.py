@@ -110,7 +110,8 @@ def test_the_sketches_of_parts_add_up_to_the_very_file(zoo_options, tmp_path):
     plan = make_plan(made.recipe(), 4, max_shard_bytes=SHARD)
     whole = save_sketch(analyze(made.base_path, made.agent_paths, **CPU), tmp_path / "whole")
     files = [
-        save_partial(analyze_part(plan, i, **CPU), tmp_path / f"part-{i}") for i in (3, 1, 4, 2)
+        save_partial(analyze_part(plan, i, relations=True, **CPU), tmp_path / f"part-{i}")
+        for i in (3, 1, 4, 2)
     ]
     odd = add_partial([load_partial(file) for file in files[:2]])
     halves = [save_partial(odd, tmp_path / "odd"), *files[2:]]
@@ -210,7 +211,16 @@ def test_a_part_is_analyzed_once(plan, tmp_path, monkeypatch):
     monkeypatch.setattr(steps, "partial_sketch", None)
     assert analyze_part(plan, 2, file, **CPU).parts == first.parts
     with pytest.raises(TypeError):
-        analyze_part(plan, 2, file, relations=False, **CPU)
+        analyze_part(plan, 2, file, relations=True, **CPU)
+
+
+def test_relations_are_collected_where_the_method_merges_by_them(zoo, plan, tmp_path):
+    by_magnitude = make_plan(zoo.recipe(method="ram+m"), 2, max_shard_bytes=SHARD)
+    assert analyze_part(by_magnitude, 1, **CPU).sums is not None
+    assert analyze_part(plan, 1, **CPU).sums is None
+    counts = add_partial([analyze_part(by_magnitude, i, relations=False, **CPU) for i in (1, 2)])
+    with pytest.raises(SketchError, match=r"^Part 1 of 2: .*holds counts alone"):
+        merge_part(by_magnitude, 1, tmp_path / "out", sketch=counts.whole(), **CPU)
 
 
 def test_a_stopped_part_leaves_nothing(plan, sketch, tmp_path):

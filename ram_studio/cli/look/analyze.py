@@ -29,9 +29,13 @@ def analyze(
     extra: options.Extra = "error",
     rows: options.Rows = "exact",
     relations: Annotated[
-        bool,
-        typer.Option(help="Also collect magnitudes, signs, cosines and what rounding keeps."),
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--relations/--no-relations",
+            help="Also collect magnitudes, signs, cosines and what rounding keeps [default: yes; "
+            "with --plan where its method needs them].",
+        ),
+    ] = None,
     plan: options.Plan = None,
     part: options.Part = None,
     download: Annotated[
@@ -57,6 +61,7 @@ def analyze(
     from ram_studio.cli.progress import progress_bars
     from ram_studio.engine.analyse import analyze_report, load
 
+    relations = relations is not False
     agents = options.parse_agents(agent)
     with progress_bars(quiet=as_json) as (on_progress, on_download):
         fit = load(

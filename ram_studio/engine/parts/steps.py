@@ -59,7 +59,7 @@ def analyze_part(
     part: int,
     file: str | Path | None = None,
     *,
-    relations: bool = True,
+    relations: bool | None = None,
     on_download: Callable | None = None,
     **run: Unpack[RunKeywords],
 ) -> PartialSketch:
@@ -69,7 +69,8 @@ def analyze_part(
         part: its number, from 1.
         file: where to keep it; what is there already, of this part of this plan, is not counted
             again.
-        relations, run: as for ``analyze``.
+        relations: as for ``analyze``; by default only where the plan's method merges by them.
+        run: as for ``analyze``.
 
     Raises: PlanError for sources that changed; OutputError when the file cannot be written; what
     ``analyze`` raises; all of them name the part.
@@ -78,6 +79,8 @@ def analyze_part(
     plan.part(part)
     with naming(plan, part):
         opened = open_plan(plan, options, on_download)
+        if relations is None:
+            relations = Need.MAGNITUDE_RATIOS in opened.job.needs
         found = _analyzed(plan, part, file)
         if found is not None and (found.sums is not None) == relations:
             return found
@@ -195,6 +198,11 @@ def _require_sketch(needs: frozenset[str], sketch: Sketch | None) -> None:
         raise SketchError(
             "The method needs counts of the whole model and no sketch was given. Analyze all "
             "parts, add them with `ram-studio sketch add`, and give the result as --sketch."
+        )
+    if sketch is not None and Need.MAGNITUDE_RATIOS in needs and not sketch.has_magnitudes:
+        raise SketchError(
+            "The method needs magnitudes of the whole model, and the sketch holds counts alone. "
+            "Analyze all parts without --no-relations, and add them again."
         )
 
 
