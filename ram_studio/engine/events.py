@@ -14,8 +14,8 @@ from ram_studio.errors import Stopped
 class Progress:
     """How far a job has come.
 
-    stage: "analyze", "count", "merge", "hash" (of sources), or "flush" (the output to the disk,
-    where that takes long); tensor: the tensor or file worked on last;
+    stage: "analyze", "count", "merge", "hash" (of sources), "flush" (the output to the disk,
+    where that takes long) or "upload" (to a URL); tensor: the tensor or file worked on last;
     tensor_index: how many tensors or files were begun so far, of tensor_count;
     done_bytes, total_bytes: bytes read from all checkpoints, or flushed; seconds: since the stage
     began.

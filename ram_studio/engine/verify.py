@@ -12,9 +12,10 @@ from typing import Any
 from ram_studio._version import __version__
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.hub.url_folder import files_at
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_list, who
-from ram_studio.checkpoints.record.passport import Passport, read_passport
+from ram_studio.checkpoints.record.passport import Passport, passport_of
 from ram_studio.engine.analyse import load
 from ram_studio.engine.events import CancelToken, ProgressCallback
 from ram_studio.engine.job import AgentResult, MergeJob
@@ -32,7 +33,7 @@ class Verification:
     """What matched; where something does not, `verify` raises.
 
     Attributes:
-        folder: the merged checkpoint.
+        folder: the merged checkpoint, or its URL.
         shards, tensors: files of weights whose content was checked, and their tensors.
         files: other files that were checked.
         notes: sentences on what is not as at the merge and does no harm (an edited model card).
@@ -41,7 +42,7 @@ class Verification:
             total_bytes.
     """
 
-    folder: Path
+    folder: Path | str
     shards: int
     tensors: int
     files: int
@@ -76,7 +77,7 @@ def verify(
     on_progress: ProgressCallback | None = None,
     cancel: CancelToken | None = None,
 ) -> Verification:
-    """Check that a merged folder is what its passport says; raise where it is not.
+    """Check that a merged folder (or URL) is what its passport says; raise where it is not.
 
     The passport's seal, every shard's and every other file's size and BLAKE3 digest are checked.
     With sources, their files' content hashes are compared with the passport, lambda is counted
@@ -92,9 +93,9 @@ def verify(
     be read; Stopped.
     """
     run = RunOptions.of("cpu", threads, on_progress=on_progress, cancel=cancel)
-    passport = read_passport(folder)
-    folder = Path(folder).expanduser()
-    notes = check_files(folder, passport)
+    files = files_at(folder)
+    passport = passport_of(files)
+    notes = check_files(files, passport)
     checkpoint = open_checkpoint(str(folder), name="merged")
     source_files = compared = 0
     if with_sources or base is not None or agents:
@@ -109,7 +110,7 @@ def verify(
             )
         compared = _compare_with_sources(checkpoint, passport, sources, run, full)
     return Verification(
-        folder=checkpoint.folder,
+        folder=checkpoint.source if checkpoint.remote else checkpoint.folder,
         shards=len(passport.shards),
         tensors=len(checkpoint.tensors),
         files=len(passport.files),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import PurePosixPath
 
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
-from ram_studio.checkpoints.read.content_hash import blake3_of
 from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
+from ram_studio.checkpoints.read.folder import Files
 from ram_studio.checkpoints.record.passport import PASSPORT_FILE, Passport, SourceRecord
 from ram_studio.engine.passes.driver import RunOptions
-from ram_studio.engine.source_hashes import SourceHasher
+from ram_studio.engine.passes.source_hashes import SourceHasher
 from ram_studio.errors import VerificationError
 
 EDITABLE = ("README.md",)
@@ -23,39 +23,38 @@ _LOADED_SUFFIXES = (
 """A file with such a name that is not in the passport may be loaded with the model."""
 
 
-def check_files(folder: Path, passport: Passport) -> list[str]:
-    """Check every file of the folder by the passport; return notes on harmless differences.
+def check_files(files: Files, passport: Passport) -> list[str]:
+    """Check every file of a merge by its passport; return notes on harmless differences.
 
     Raises: VerificationError that names every file that differs; CheckpointError.
     """
     records = {**passport.shards, **passport.files}
     differences, notes = [], []
+    sizes = files.sizes()
     for name, record in records.items():
-        path = folder / name
-        if not path.is_file():
-            found = f"{printable(path)} is missing"
-        elif path.stat().st_size != record.nbytes:
-            found = (
-                f"{printable(path)} has {path.stat().st_size} bytes, the passport says "
-                f"{record.nbytes}"
-            )
-        elif blake3_of(path) != record.blake3:
-            found = f"{printable(path)} differs from its digest in the passport"
+        at = printable(files.at(name))
+        if name not in sizes:
+            found = f"{at} is missing"
+        elif sizes[name] != record.nbytes:
+            found = f"{at} has {sizes[name]} bytes, the passport says {record.nbytes}"
+        elif files.blake3(name) != record.blake3:
+            found = f"{at} differs from its digest in the passport"
         else:
             continue
         if name in EDITABLE:
             notes.append(f"{name} is not as the merge wrote it.")
         else:
             differences.append(found)
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        name = path.relative_to(folder).as_posix()
+    for name in sizes:
+        suffix = PurePosixPath(name).suffix
         if name in records or name == PASSPORT_FILE or name.startswith("."):
             continue
-        if path.suffix.lower() not in _LOADED_SUFFIXES:
+        if suffix.lower() not in _LOADED_SUFFIXES:
             notes.append(f"{printable(name)} was added after the merge.")
-        elif passport.files or path.suffix == ".safetensors":
+        elif passport.files or suffix == ".safetensors":
             differences.append(
-                f"{printable(path)} is not in the passport and may be loaded with the model"
+                f"{printable(files.at(name))} is not in the passport and may be loaded with the "
+                "model"
             )
     if differences:
         raise VerificationError(
@@ -104,7 +103,7 @@ def check_sources(passport: Passport, report: CompatibilityReport, run: RunOptio
 
 def _other_sizes(source: Checkpoint, record: SourceRecord) -> list[str]:
     assert record.files is not None, "only of sources that were hashed"
-    found = {path.name: path.stat().st_size for path in source.shards}
+    found = {path.name: source.size_of(path) for path in source.shards}
     expected = {name: file.nbytes for name, file in record.files.items()}
     return [
         _other(
@@ -119,4 +118,5 @@ def _other_sizes(source: Checkpoint, record: SourceRecord) -> list[str]:
 
 
 def _other(source: Checkpoint, why: str) -> str:
-    return f"{who(source.name)}{printable(source.folder)} is not the checkpoint merged: {why}"
+    place = source.source if source.remote else source.folder
+    return f"{who(source.name)}{printable(place)} is not the checkpoint merged: {why}"

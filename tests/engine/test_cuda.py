@@ -31,7 +31,7 @@ from ram_studio.checkpoints.write.writer import CheckpointWriter
 from ram_studio.engine.analyse import analyze, analyze_report, load
 from ram_studio.engine.events import CancelToken, Progress
 from ram_studio.engine.job import MergeJob
-from ram_studio.engine.merge import MergeResult, merge
+from ram_studio.engine.merge import merge
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.engine.passes.torch_backend import TorchBackend
 from ram_studio.engine.reading import residence, staging
@@ -41,6 +41,7 @@ from ram_studio.engine.reading.readers import BlockReader, as_float32
 from ram_studio.engine.reading.residence import Residence
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.engine.reading.staging import DeviceReader
+from ram_studio.engine.result import MergeResult
 from ram_studio.errors import NonFiniteError, SettingsError, SourceChangedError, Stopped
 
 HAS_CUDA = torch.cuda.is_available()

@@ -31,8 +31,9 @@ from engine_zoo import (
 
 from ram_studio.checkpoints.record.passport import read_passport
 from ram_studio.engine.analyse import analyze
-from ram_studio.engine.merge import MergeResult, merge
+from ram_studio.engine.merge import merge
 from ram_studio.engine.passes.plan import Plan
+from ram_studio.engine.result import MergeResult
 from ram_studio.errors import SettingsError
 
 

@@ -15,12 +15,12 @@ import torch
 from engine_zoo import make_zoo, write_folder
 
 from ram_studio.checkpoints.read.content_hash import PIECE_BYTES, blob_of, hash_file, known_hash
-from ram_studio.engine import source_hashes
 from ram_studio.engine.analyse import load
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
+from ram_studio.engine.passes import source_hashes
+from ram_studio.engine.passes.source_hashes import SourceHasher
 from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
-from ram_studio.engine.source_hashes import SourceHasher
 from ram_studio.errors import CheckpointError, SourceChangedError, Stopped
 
 BIG = {f"model.layers.{i}.w": ((3 + i) * 4 * GROUP_ELEMENTS,) for i in range(3)}

@@ -1,35 +1,73 @@
-"""Sources at fsspec URLs: the same sketch and the same bytes as from a folder."""
+"""Sources and outputs at fsspec URLs: the same bytes as in folders, whole or not at all."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
 from engine_zoo import Zoo, contents, make_zoo
 
+from ram_studio.checkpoints.hub import url_folder
 from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.hub.url_folder import UrlFolder
+from ram_studio.checkpoints.read import following
+from ram_studio.checkpoints.read.content_hash import blake3_of
+from ram_studio.checkpoints.read.following import FollowedHash
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyse import analyze
+from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
 from ram_studio.engine.parts.finishing import finish
 from ram_studio.engine.parts.planning import make_plan
 from ram_studio.engine.parts.steps import merge_part
-from ram_studio.errors import CheckpointError, RamStudioError
+from ram_studio.engine.verify import verify
+from ram_studio.errors import (
+    CheckpointError,
+    OutputError,
+    PlanError,
+    RamStudioError,
+    Stopped,
+    VerificationError,
+)
 
-CPU = {"device": "cpu", "threads": 1}
+CPU: dict[str, Any] = {"device": "cpu", "threads": 1}
+SHARD = 300
+URL = "memory://merged/model"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
+    return make_zoo(tmp_path_factory.mktemp("zoo"), 2, shards=3, seed=8)
+
+
+@pytest.fixture(scope="module")
+def good(made: Zoo, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a merge into a folder writes."""
+    out = tmp_path_factory.mktemp("good") / "out"
+    merge(made.recipe(), out, max_shard_bytes=SHARD, **CPU)
+    return contents(out)
 
 
 @pytest.fixture
-def zoo(tmp_path: Path, monkeypatch) -> Zoo:
-    """A zoo in a folder, and the same under memory://zoo."""
+def zoo(made: Zoo, tmp_path: Path, monkeypatch) -> Iterator[Zoo]:
+    """A zoo in a folder, and the same under memory://zoo; nothing is at URL."""
     monkeypatch.setenv("RAM_STUDIO_HOME", str(tmp_path / "home"))
-    made = make_zoo(tmp_path / "zoo", 2, shards=3, seed=8)
     memory = fsspec.filesystem("memory")
     memory.put(str(made.folder), "/zoo", recursive=True)
     yield made
-    memory.rm("/zoo", recursive=True)
+    for folder in ("/zoo", "/merged"):
+        if memory.exists(folder):
+            memory.rm(folder, recursive=True)
+
+
+def at(url: str = URL) -> dict[str, bytes]:
+    """The files below a URL."""
+    folder = UrlFolder.of(url)
+    return {name: folder.range(name, 0, size) for name, size in folder.sizes().items()}
 
 
 @pytest.mark.parametrize("scheme", ["memory://zoo", "file://{folder}"])
@@ -43,33 +81,248 @@ def test_sources_at_urls_are_those_of_a_folder(zoo, tmp_path, scheme):
     assert there.fingerprints == here.fingerprints
     assert (there.counts.patterns == here.counts.patterns).all()
     recipe = make_recipe({"base": f"{root}/base", "agents": agents})
-    merge(zoo.recipe(), tmp_path / "here", hash_sources=False, **CPU)
-    merge(recipe, tmp_path / "there", hash_sources=False, **CPU)
+    merge(zoo.recipe(), tmp_path / "here", **CPU)
+    merge(recipe, tmp_path / "there", **CPU)
     plan = make_plan(recipe, 2)
     for part in (1, 2):
         merge_part(plan, part, tmp_path / "parts", sketch=there, **CPU)
     finish(plan, tmp_path / "parts", **CPU)
     told = {"README.md", "ram_studio.json"}  # they name the sources
     found = [contents(tmp_path / name) for name in ("here", "there", "parts")]
+    assert found[1] == found[2]
     first, *others = [{k: v for k, v in files.items() if k not in told} for files in found]
     assert others == [first, first]
-    record = json.loads(found[1]["ram_studio.json"])["base"]
-    assert record["source"] == f"{root}/base"
+    records = [json.loads(files["ram_studio.json"]) for files in found]
+    assert records[1]["base"]["source"] == f"{root}/base"
+    # Every file of a source has the hash that it has in a folder.
+    for name in ("base", "agent1"):
+        own, other = (r["base"] if name == "base" else r["agents"][name] for r in records[:2])
+        assert own["files"] == other["files"] is not None
+    assert verify(tmp_path / "there", with_sources=True, full=True).source_files == 7
+
+
+def test_sources_at_urls_that_changed_are_found_by_verify(zoo, tmp_path):
+    recipe = make_recipe({"base": "memory://zoo/base", "agents": {"agent1": "memory://zoo/agent1"}})
+    merge(recipe, tmp_path / "out", **CPU)
+    memory = fsspec.filesystem("memory")
+    data = bytearray(memory.cat_file("/zoo/agent1/model.safetensors"))
+    data[len(data) // 2] ^= 1  # among the floats
+    memory.pipe_file("/zoo/agent1/model.safetensors", bytes(data))
+    with pytest.raises(VerificationError, match=r'"agent1".*memory://zoo/agent1 is not .*content'):
+        verify(tmp_path / "out", with_sources=True)
+
+
+@pytest.mark.parametrize("held", [1000, 0])
+def test_a_followed_file_is_hashed_in_order_whatever_order_it_is_read_in(
+    held, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(following, "MOST_HELD_BYTES", held)
+    monkeypatch.setattr(following, "FETCH_BYTES", 7)
+    file = tmp_path / "file"
+    file.write_bytes(bytes(range(256)) * 2)
+    fetched = []
+
+    def fetch(start: int, length: int) -> bytes:
+        fetched.append(length)
+        return file.read_bytes()[start : start + length]
+
+    followed = FollowedHash(fetch, 512)
+    for start, length in ((100, 50), (300, 12), (90, 40), (8, 82), (0, 3), (320, 100), (0, 10)):
+        followed.took(start, file.read_bytes()[start : start + length])
+    assert followed.finish() == f"blake3:{blake3_of(file)}"
+    # What somebody read is not fetched again while there is room to hold it.
+    assert sum(fetched) == (512 - 262 if held else 512 - 162)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"settings": {"epsilon": 1.23456e-5}}, {"method": "task-arithmetic"}],
+    ids=["ram+", "off the ladder", "no counts"],
+)
+def test_a_merge_to_a_url_has_the_bytes_of_one_in_a_folder(zoo, good, changes, tmp_path):
+    seen = []
+    recipe = zoo.recipe(**changes)
+    if changes:
+        merge(recipe, tmp_path / "one", max_shard_bytes=SHARD, **CPU)
+        good = contents(tmp_path / "one")
+    result = merge(recipe, URL, max_shard_bytes=SHARD, on_progress=seen.append, **CPU)
+    assert at() == good
+    assert result.out == URL
+    assert result.bytes_written == sum(len(v) for k, v in good.items() if "safetensors" in k[-11:])
+    assert {progress.stage for progress in seen} >= {"merge", "check"}
+    done = verify(URL, with_sources=True, full=True)
+    assert (done.folder, done.shards) == (URL, 6)
+    assert not any((tmp_path / "home" / "uploads").iterdir())
+    again = merge(recipe, URL, max_shard_bytes=SHARD, **CPU)
+    assert (again.bytes_read, again.passport) == (0, result.passport)
+
+
+def test_a_file_url_is_a_folder(zoo, good, tmp_path):
+    out = tmp_path / "out"
+    merge(zoo.recipe(), f"file://{out}", max_shard_bytes=SHARD, **CPU)
+    assert contents(out) == good
+    assert verify(f"file://{out}").shards == 6
+
+
+def test_the_index_comes_last_and_little_lies_here_meanwhile(zoo, monkeypatch, tmp_path):
+    order, most = [], 0
+    upload, write = UrlFolder.upload, UrlFolder.write
+
+    def note_upload(self, path, name, on_bytes):
+        nonlocal most
+        order.append(name)
+        lying = [p for p in (tmp_path / "home" / "uploads").rglob("*.partial") if p.is_file()]
+        most = max(most, len(lying))
+        with pytest.raises(CheckpointError, match="not finished"):
+            open_checkpoint(URL, name="base")
+        upload(self, path, name, on_bytes)
+
+    def note_write(self, name, data):
+        order.append(name)
+        write(self, name, data)
+
+    monkeypatch.setattr(UrlFolder, "upload", note_upload)
+    monkeypatch.setattr(UrlFolder, "write", note_write)
+    merge(zoo.recipe(), URL, max_shard_bytes=SHARD, **CPU)
+    assert [n.rpartition("/")[2][:4] for n in (order[0], *order[-2:])] == ["plan", "conf", "mode"]
+    assert order[-1] == "model.safetensors.index.json"
+    receipts = [n for n in order if n.endswith(".receipt")]
+    shards = [n for n in order if n.endswith(".safetensors")]
+    assert len(shards) == len(receipts) == 6
+    assert all(order.index(s) < order.index(r) for s, r in zip(shards, receipts, strict=True))
+    assert most <= 2
+
+
+def test_a_merge_to_a_url_goes_on_where_it_ended(zoo, good, monkeypatch):
+    sent: list[str] = []
+    upload = UrlFolder.upload
+
+    def fail_third(self, path, name, on_bytes):
+        sent.append(name)
+        if len(sent) == 3:
+            raise CheckpointError("s3://x: the wire was cut.")
+        upload(self, path, name, on_bytes)
+
+    monkeypatch.setattr(UrlFolder, "upload", fail_third)
+    with pytest.raises(OutputError, match="the wire was cut"):
+        merge(zoo.recipe(), URL, max_shard_bytes=SHARD, **CPU)
+    assert not {"config.json", "model.safetensors.index.json", *sent[2:]} & at().keys()
+    merge(zoo.recipe(), URL, max_shard_bytes=SHARD, **CPU)
+    # The two that were there did not go up again; all others did once.
+    assert sorted(sent) == sorted([*dict.fromkeys(sent), sent[2]])
+    assert at() == good
+
+
+def test_a_stopped_merge_to_a_url_keeps_what_is_there(zoo, good, monkeypatch):
+    cancel = CancelToken()
+    upload = UrlFolder.upload
+
+    def then_stop(self, path, name, on_bytes):
+        upload(self, path, name, on_bytes)
+        cancel.cancel()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(UrlFolder, "upload", then_stop)
+        with pytest.raises(Stopped):
+            merge(zoo.recipe(), URL, max_shard_bytes=SHARD, cancel=cancel, **CPU)
+    assert sum(name.endswith(".safetensors") for name in at()) in (1, 2)
+    merge(zoo.recipe(), URL, max_shard_bytes=SHARD, **CPU)
+    assert at() == good
+
+
+def test_parts_merge_to_a_url(zoo, good):
+    plan = make_plan(zoo.recipe(), 3, max_shard_bytes=SHARD)
+    sketch = analyze(zoo.base_path, zoo.agent_paths, **CPU)
+    with pytest.raises(PlanError, match="parts 1, 2, 3 of 3 missing"):
+        finish(plan, URL, **CPU)
+    for part in (3, 1, 2, 2):
+        done = merge_part(plan, part, URL, sketch=sketch, **CPU)
+        assert (done.out, "model.safetensors.index.json" in at()) == (URL, False)
+    assert done.is_done_before
+    shard = next(iter(plan.parts[1].shards))
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file(f"/merged/model/{shard}", b"\0" * plan.parts[1].shards[shard])
+    with pytest.raises(PlanError, match=rf"^Part 2 of 3: {shard} not as written"):
+        finish(plan, URL, **CPU)
+    merge_part(plan, 2, URL, sketch=sketch, **CPU)
+    finish(plan, URL, **CPU)
+    assert at() == good
+    finish(plan, URL, **CPU)
+
+
+def test_a_finish_at_a_url_that_was_broken_off_is_done_again(zoo, good, monkeypatch):
+    plan = make_plan(zoo.recipe(), 2, max_shard_bytes=SHARD)
+    sketch = analyze(zoo.base_path, zoo.agent_paths, **CPU)
+    for part in (1, 2):
+        merge_part(plan, part, URL, sketch=sketch, **CPU)
+
+    def half(self, names):
+        self.system.rm(f"{self.root}/{names[0]}/plan-{plan.digest}")
+        raise CheckpointError("s3://x: gone.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(UrlFolder, "remove", half)
+        with pytest.raises(OutputError, match="gone"):
+            finish(plan, URL, **CPU)
+    assert len(at()) > len(good)
+    finish(plan, URL, **CPU)
+    assert at() == good
+
+
+def test_what_is_there_already_is_not_overwritten(zoo):
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/merged/model/thesis.txt", b"mine")
+    with pytest.raises(OutputError, match=r"memory://merged/model exists and is not empty"):
+        merge(zoo.recipe(), URL, **CPU)
+    memory.rm("/merged", recursive=True)
+    plan = make_plan(zoo.recipe(method="task-arithmetic"), 2, max_shard_bytes=SHARD)
+    merge_part(plan, 1, URL, **CPU)
+    with pytest.raises(OutputError, match="parts of another plan"):
+        merge(zoo.recipe(), URL, **CPU)
+    with pytest.raises(RamStudioError):
+        merge(zoo.recipe(settings={"r": 99999}), "memory://merged/other", **CPU)
+    assert not fsspec.filesystem("memory").exists("/merged/other")
 
 
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("memory://nowhere", "cannot be read"),
-        ("nosuchscheme://bucket/model", "cannot be read: .*nosuchscheme"),
+        ("memory://nowhere", "memory://nowhere: .*Check the address"),
+        ("nosuchscheme://bucket/model", "nosuchscheme"),
         ("memory://zoo", "no safetensors"),
+        ("ftp://me:secret@host/model", r"ftp://\.\.\.@host/model holds a password"),
+        ("https://host/model?X-Amz-Signature=secret", "https://host/model holds .* signed query"),
+        ("s3://bucket/model", "needs a package that is not installed: pip install s3fs"),
+        ("gs://bucket/model", "needs a package that is not installed: pip install gcsfs"),
     ],
 )
-def test_what_is_not_there_is_told(zoo, source, words):
-    with pytest.raises(CheckpointError, match=rf'^Agent "tool": .*{words}'):
+def test_what_cannot_be_used_is_told(zoo, source, words, monkeypatch):
+    for package in ("s3fs", "gcsfs"):
+        monkeypatch.setitem(__import__("sys").modules, package, None)
+    with pytest.raises(CheckpointError, match=rf'^Agent "tool": .*{words}') as told:
         open_checkpoint(source, name="tool")
+    assert "secret" not in str(told.value)
+    if source.startswith("memory"):
+        return
+    with pytest.raises(OutputError, match=f"^The output .*{words}") as told:
+        merge(zoo.recipe(), source, **CPU)
+    assert "secret" not in str(told.value)
+
+
+def test_errors_of_stores_are_told_in_a_line(zoo, monkeypatch):
+    class NoCredentialsError(Exception):
+        """As botocore's, which is no OSError."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise NoCredentialsError("Unable to locate credentials")
+
+    monkeypatch.setattr(fsspec.filesystem("memory"), "pipe_file", refuse)
+    with pytest.raises(OutputError, match=r"locate credentials .*your credentials") as told:
+        merge(zoo.recipe(), URL, **CPU)
+    assert "\n" not in str(told.value)
 
 
 def test_strangers_may_not_name_urls(zoo):
     with pytest.raises(RamStudioError):
         open_checkpoint("memory://zoo/base", name="base", local_ok=False)
+    assert not url_folder.is_url(Path("memory://zoo"))

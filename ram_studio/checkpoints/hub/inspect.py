@@ -32,7 +32,8 @@ from ram_studio.checkpoints.hub.transfer import (
     Token,
     progress_bar,
 )
-from ram_studio.checkpoints.hub.urls import is_url, open_url
+from ram_studio.checkpoints.hub.url_folder import is_url
+from ram_studio.checkpoints.hub.urls import open_url
 from ram_studio.checkpoints.read.checkpoint import (
     CancelSignal,
     Checkpoint,

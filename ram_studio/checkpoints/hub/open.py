@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ram_studio.checkpoints.hub.urls import is_url, open_url
+from ram_studio.checkpoints.hub.url_folder import is_url
+from ram_studio.checkpoints.hub.urls import open_url
 from ram_studio.checkpoints.read.checkpoint import (
     CancelSignal,
     Checkpoint,

@@ -18,6 +18,7 @@ from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_st
 from ram_studio.checkpoints.hub.errors import HTTPError, hub_errors
 from ram_studio.checkpoints.hub.transfer import LIBRARY, REQUEST_SECONDS, Token
 from ram_studio.checkpoints.read.describe import printable, who
+from ram_studio.checkpoints.read.following import FollowedHash, Follows
 from ram_studio.checkpoints.read.header import LENGTH_BYTES, Header, header_length, parse_header
 from ram_studio.errors import HubError
 
@@ -70,6 +71,7 @@ class HubShards:
         self._check = check
         self._lock = threading.Lock()
         self._kept: dict[Path, dict[int, bytes]] = {path: {} for path in shards}
+        self._follows = Follows()
 
     def header(self, path: Path) -> Header:
         """Return a shard's header, read with one or two requests.
@@ -89,6 +91,11 @@ class HubShards:
 
     def read(self, path: Path, start: int, length: int) -> bytes:
         """Return a range of a shard; see `RemoteFiles`."""
+        found = self._read(path, start, length)
+        self._follows.tell(path, start, found)
+        return found
+
+    def _read(self, path: Path, start: int, length: int) -> bytes:
         with self._lock:
             kept = sorted(self._kept[path].items())
         parts = []
@@ -120,6 +127,14 @@ class HubShards:
         """Return the SHA-256 of a shard that the Hub keeps as a large file; see `RemoteFiles`."""
         content = self._shards[path].content
         return f"sha256:{content}" if len(content) == 64 else None
+
+    def follow(self, path: Path, algorithm: str) -> FollowedHash:
+        """Hash a shard that the Hub keeps otherwise; see `RemoteFiles`."""
+
+        def fetch(start: int, length: int) -> bytes:
+            return self._read(path, start, length)
+
+        return self._follows.follow(path, fetch, self.size(path), algorithm)
 
     def _fetch(self, shard: Shard, begin: int, end: int) -> bytes:
         received = bytearray()

@@ -118,6 +118,11 @@ class Checkpoint:
         """Whether a pass can read its tensors: from this disk, or from where they are."""
         return self.is_local or bool(self.remote)
 
+    def size_of(self, shard: Path) -> int:
+        """Return the bytes of one of the shards, wherever it is."""
+        place = self.remote.get(shard)
+        return shard.stat().st_size if place is None else place.size(shard)
+
     def is_known_as(self, fingerprint: str | None) -> bool:
         """Say whether a fingerprint is of these files, made of them here or while on the Hub."""
         return fingerprint is not None and fingerprint in (self.fingerprint, _as_on_hub(self))

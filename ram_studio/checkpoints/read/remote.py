@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from ram_studio.checkpoints.read.following import FollowedHash
 from ram_studio.checkpoints.read.header import TensorInfo
 
 PIECE_BYTES = 8 << 20
@@ -47,6 +48,9 @@ class RemoteFiles(Protocol):
 
         See ``content_hash``.
         """
+
+    def follow(self, path: Path, algorithm: str) -> FollowedHash:
+        """Return what hashes a file behind those who read it from now on."""
 
 
 Remote = Mapping[Path, RemoteFiles]

@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.hub.url_folder import is_url
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.errors import CheckpointError, OutputError
 
@@ -75,16 +76,16 @@ def remember_merge(
         name, title, example: see ``PastMerge``.
     """
     try:
-        out = Path(result["out"]).absolute()
-        weights = open_checkpoint(str(out), name=name).fingerprint
+        out = result["out"] if is_url(result["out"]) else str(Path(result["out"]).absolute())
+        opened = open_checkpoint(out, name=name)
         past = PastMerge(
             id=secrets.token_hex(4),
             when=datetime.now(UTC).isoformat(timespec="seconds"),
             name=name,
             title=title,
             example=example,
-            folder=str(out),
-            fingerprint=model_fingerprint(out, weights),
+            folder=out,
+            fingerprint=model_fingerprint(opened.folder, opened.fingerprint),
             method=result["method"],
             recipe=yaml.safe_load(recipe) or {},
             agents={

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from ram_studio.checkpoints.read.describe import printable
-from ram_studio.checkpoints.read.header import read_header
+from ram_studio.checkpoints.read.header import LENGTH_BYTES, header_length, parse_header
 from ram_studio.checkpoints.record.passport import ShardRecord
 from ram_studio.errors import CheckpointError, PlanError
 
@@ -33,6 +33,7 @@ class MergeFacts(BaseModel):
         shared: elements of the whole model that each agent changed with 0, 1, ... others, as the
             sketch says; None where the method needs no counts.
         active: elements that each agent changed, of methods that foretell that.
+        fisher: fingerprints of the Fisher files by agent, of methods that read them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
@@ -41,6 +42,7 @@ class MergeFacts(BaseModel):
     rho_m: dict[str, float | None]
     shared: list[list[int]] | None
     active: list[int] | None
+    fisher: dict[str, str] = {}
 
 
 class ReceiptHeader(BaseModel):
@@ -90,18 +92,19 @@ class Receipt:
         return save(found, metadata={_HEADER: self.header.model_dump_json()})
 
 
-def read_receipt(path: Path) -> Receipt:
-    """Read a receipt.
+def read_receipt(data: bytes, where: str) -> Receipt:
+    """Return the receipt in a file's bytes; where: it lies.
 
     Raises: PlanError when it is damaged.
     """
     try:
-        words = read_header(path).metadata[_HEADER]
-        arrays = load(path.read_bytes())
-        header = ReceiptHeader.model_validate_json(words)
+        end = LENGTH_BYTES + header_length(data[:LENGTH_BYTES], len(data), where)
+        head = parse_header(data[LENGTH_BYTES:end], file_size=len(data), path=Path(where))
+        arrays = load(data)
+        header = ReceiptHeader.model_validate_json(head.metadata[_HEADER])
         return Receipt(header, arrays.get("patterns"), arrays.get("sums"))
-    except (CheckpointError, KeyError, OSError, SafetensorError, ValidationError) as error:
+    except (CheckpointError, KeyError, SafetensorError, ValidationError) as error:
         raise PlanError(
-            f"The receipt {printable(path)} is damaged ({type(error).__name__}); merge its part "
+            f"The receipt {printable(where)} is damaged ({type(error).__name__}); merge its part "
             "again."
         ) from error

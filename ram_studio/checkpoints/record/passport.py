@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from ram_studio.checkpoints.read.checkpoint import Checkpoint, split_hub_id
 from ram_studio.checkpoints.read.content_hash import CONTENT_HASH, hash_bytes
 from ram_studio.checkpoints.read.describe import printable
-from ram_studio.checkpoints.read.json_files import read_bounded
+from ram_studio.checkpoints.read.folder import Files, Folder
 from ram_studio.checkpoints.record.licences import Licence, licence_of
 from ram_studio.checkpoints.record.recipe import (
     AgentName,
@@ -249,10 +249,9 @@ def source_record(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = Non
         hashes: content hashes of its shards by file name, where they were computed.
     """
     files = None
-    # Of files that stay elsewhere the place knows the hashes, or nobody does.
     if hashes is not None and all(path.name in hashes for path in checkpoint.shards):
         files = {
-            path.name: SourceFile(nbytes=_size(path, checkpoint), hash=hashes[path.name])
+            path.name: SourceFile(nbytes=checkpoint.size_of(path), hash=hashes[path.name])
             for path in checkpoint.shards
         }
     licence = licence_of(checkpoint)
@@ -267,11 +266,6 @@ def source_record(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = Non
         files=files,
         license=LicenceRecord(id=licence.id, name=licence.name, link=licence.link),
     )
-
-
-def _size(path: Path, checkpoint: Checkpoint) -> int:
-    place = checkpoint.remote.get(path)
-    return path.stat().st_size if place is None else place.size(path)
 
 
 def agent_record(
@@ -315,21 +309,26 @@ def read_passport(folder: str | Path) -> Passport:
 
 
 def _read_passport(path: Path) -> Passport:
-    if not path.is_file():
+    return passport_of(Folder(path.parent), path.name)
+
+
+def passport_of(files: Files, name: str = PASSPORT_FILE) -> Passport:
+    """Return the passport among some files, see ``read_passport``."""
+    at = printable(files.at(name))
+    if not files.has(name):
         raise VerificationError(
-            f"{printable(path)} is missing; expected the folder of a checkpoint that RAM Studio "
-            "merged."
+            f"{at} is missing; expected the folder of a checkpoint that RAM Studio merged."
         )
-    data = read_bounded(path, "", limit=MAX_PASSPORT_BYTES)
+    data = files.read(name, MAX_PASSPORT_BYTES)
     try:
         passport = Passport.model_validate_json(data)
     except ValidationError as error:
         raise VerificationError(
-            f"{printable(path)} is damaged: {describe_validation(error)}; merge again."
+            f"{at} is damaged: {describe_validation(error)}; merge again."
         ) from error
     if passport.seal is not None and passport.seal != seal_of(json.loads(data)):
         raise VerificationError(
-            f"{printable(path)} differs from its seal: the passport was changed after the merge. "
+            f"{at} differs from its seal: the passport was changed after the merge. "
             "Restore it, or merge again."
         )
     return passport

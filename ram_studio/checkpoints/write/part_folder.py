@@ -16,24 +16,85 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE
 from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.read.folder import Folder
 from ram_studio.checkpoints.read.shard_files import INDEX_FILE, UNFINISHED
 from ram_studio.checkpoints.write.output_folder import check_room, plain_words, reserved
 from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.checkpoints.write.shard_writer import ShardWriter, flush
 from ram_studio.errors import OutputError
 
-_PLAN = "plan-"
+PLAN_MARK = "plan-"
+RECEIPT = ".receipt"
 
 
-def receipt_path(out: Path, part: int) -> Path:
-    """Return where the receipt of a part is, once it is merged."""
-    return out / UNFINISHED / f"part-{part}.receipt"
+class PartsFolder:
+    """An output folder, see `PartsPlace`: a part's shards are written together."""
+
+    def __init__(self, out: str | Path) -> None:
+        """Args: out: need not exist."""
+        self.out = Path(os.path.abspath(Path(out).expanduser()))
+        self.files = Folder(self.out)
+        self.uploaded: Collection[str] = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def begin(self, plan: str) -> None:
+        """Make sure that parts of this plan may go here."""
+        check_parts_folder(self.out, plan)
+
+    def units(self, part: int, shards: Sequence[str]) -> dict[str, list[str]]:
+        """Return one unit: the part."""
+        return {f"part-{part}": list(shards)}
+
+    def receipt(self, unit: str) -> bytes | None:
+        """Return a unit's receipt."""
+        path = self._receipt_path(unit)
+        return path.read_bytes() if path.is_file() else None
+
+    def forget(self, unit: str) -> None:
+        """Remove a unit's receipt."""
+        self._receipt_path(unit).unlink()
+
+    def writer(
+        self, unit: str, shards: Sequence[Shard], *, plan: str, sources: Sequence[Path] = ()
+    ) -> PartWriter:
+        """Return what writes the shards of a unit."""
+        return PartWriter(self.out, shards, plan=plan, unit=unit, sources=sources)
+
+    def wait(self, on_wait: Callable[[int, int], None]) -> None:
+        """Do nothing: what a writer finished is on the disk."""
+
+    def complete(self, files: Mapping[str, bytes]) -> None:
+        """Write the small files, then remove what says that the merge is not finished."""
+        with plain_words(f"{printable(self.out)} cannot be completed"):
+            for name in in_order(files):
+                _write_in_place(self.out / name, files[name])
+            flush(self.out)
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove what says that the merge is not finished."""
+        with plain_words(f"{printable(self.out)} cannot be completed"):
+            if (self.out / UNFINISHED).exists():
+                shutil.rmtree(self.out / UNFINISHED)
+
+    def _receipt_path(self, unit: str) -> Path:
+        return self.out / UNFINISHED / (unit + RECEIPT)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return small files as they are written: without config and index nothing loads."""
+    return sorted(names, key=lambda n: (n == INDEX_FILE, n == CONFIG_FILE, n))
 
 
 def check_parts_folder(out: str | Path, digest: str, sources: Sequence[Path] = ()) -> Path:
@@ -47,10 +108,10 @@ def check_parts_folder(out: str | Path, digest: str, sources: Sequence[Path] = (
         if UNFINISHED not in names:
             check_room(out, needed_bytes=0, sources=sources, may_exist=False)
             return out
-        plans = [n for n in os.listdir(out / UNFINISHED) if n.startswith(_PLAN)]
-    if other := [name for name in plans if name != _PLAN + digest]:
+        plans = [n for n in os.listdir(out / UNFINISHED) if n.startswith(PLAN_MARK)]
+    if other := [name for name in plans if name != PLAN_MARK + digest]:
         raise OutputError(
-            f"{printable(out)} holds parts of another plan ({other[0][len(_PLAN) :][:12]}... "
+            f"{printable(out)} holds parts of another plan ({other[0][len(PLAN_MARK) :][:12]}... "
             f"instead of {digest[:12]}...); finish that merge, remove the folder, or choose "
             "another one."
         )
@@ -74,23 +135,23 @@ class PartWriter:
         shards: Sequence[Shard],
         *,
         plan: str,
-        part: int,
+        unit: str,
         sources: Sequence[Path] = (),
     ) -> None:
-        """Args: plan: its digest; part: its number; sources: folders the output must not lie in."""
+        """Args: plan: its digest; unit: its name; sources: folders the output must not lie in."""
         self.out = check_parts_folder(out, plan, sources)
         self.shards = shards
         self.nbytes = sum(shard.file_size for shard in shards)
         self._plan = plan
-        self._part = part
+        self._unit = unit
         self._writer: ShardWriter | None = None
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
-            folder = undo.enter_context(reserved(self.out / UNFINISHED / f"part-{self._part}"))
+            folder = undo.enter_context(reserved(self.out / UNFINISHED / self._unit))
             with plain_words(f"{printable(self.out)} cannot be prepared"):
-                mark = self.out / UNFINISHED / (_PLAN + self._plan)
+                mark = self.out / UNFINISHED / (PLAN_MARK + self._plan)
                 if not mark.exists():
                     mark.touch()
                     undo.callback(self._forget, mark)
@@ -107,7 +168,7 @@ class PartWriter:
     def _forget(self, mark: Path) -> None:
         """Take the plan's mark away again where no part of it was merged or is being."""
         with contextlib.suppress(OSError):
-            own = f".part-{self._part}.partial-"
+            own = f".{self._unit}.partial-"
             if all(n == mark.name or n.startswith(own) for n in os.listdir(mark.parent)):
                 mark.unlink()
 
@@ -124,27 +185,12 @@ class PartWriter:
         with plain_words(f"{printable(self.out)} cannot be completed"):
             self._open_writer.place(self.out, on_wait)
             flush(self.out)
-            _write_in_place(receipt_path(self.out, self._part), receipt)
+            _write_in_place(self.out / UNFINISHED / (self._unit + RECEIPT), receipt)
 
     @property
     def _open_writer(self) -> ShardWriter:
         assert self._writer is not None, "the writer is used inside its with-block only"
         return self._writer
-
-
-def complete_folder(out: Path, files: Mapping[str, bytes]) -> None:
-    """Write the small files of a merge whose parts are all there; with the index it is finished.
-
-    Doing it again, also after it was broken off, gives the same folder.
-
-    Raises: OutputError when the disk fails.
-    """
-    with plain_words(f"{printable(out)} cannot be completed"):
-        # Without config.json and the index nothing loads: they come last.
-        for name in sorted(files, key=lambda n: (n == INDEX_FILE, n == CONFIG_FILE, n)):
-            _write_in_place(out / name, files[name])
-        flush(out)
-        shutil.rmtree(out / UNFINISHED)
 
 
 def _write_in_place(path: Path, data: bytes) -> None:

@@ -55,19 +55,27 @@ class ShardWriter:
     """
 
     def __init__(
-        self, folder: Path, shards: Sequence[Shard], out: Path, receiver: Receiver | None = None
+        self,
+        folder: Path,
+        shards: Sequence[Shard],
+        out: Path | str,
+        receiver: Receiver | None = None,
+        *,
+        is_kept: bool = True,
     ) -> None:
         """Touch nothing yet.
 
         Args:
             folder: to write in, on the disk of `out`; out: the output, for messages.
             receiver: gets each shard once it is complete.
+            is_kept: False for shards that only wait here for their upload: they are not flushed.
         """
         self._receiver = receiver
         self.shards = shards
         self.nbytes = sum(shard.file_size for shard in shards)
         self._folder = folder
         self._out = out
+        self._is_kept = is_kept
         self._place = {
             name: (shard, *place) for shard in shards for name, place in shard.offsets.items()
         }
@@ -123,7 +131,7 @@ class ShardWriter:
             if self._unflushed >= _EARLY_FLUSH_BYTES and all(f.done() for f in self._flushes):
                 self._flush_soon(shard)
         if is_complete and self._receiver is not None:
-            self._receiver.take(shard, self._partial(shard))
+            self._receiver.take(shard, self.partial(shard))
 
     def digests(self) -> dict[str, str]:
         """Return each shard's BLAKE3 by its final name.
@@ -149,9 +157,10 @@ class ShardWriter:
         if self._receiver is not None:
             self._receiver.release(lambda: on_wait(self.nbytes))
         for shard in self.shards:
-            os.replace(self._partial(shard), folder / shard.file_name)
+            os.replace(self.partial(shard), folder / shard.file_name)
 
-    def _partial(self, shard: Shard) -> Path:
+    def partial(self, shard: Shard) -> Path:
+        """Return where a shard is while it is written."""
         return self._folder / (shard.file_name + _PARTIAL)
 
     def _close_shards(self) -> None:
@@ -162,7 +171,7 @@ class ShardWriter:
     def _flush_all(self, on_wait: Callable[[int], None]) -> None:
         sizes: dict[Future[None], int] = dict.fromkeys(self._flushes, 0)
         for shard in self.shards:
-            sizes[self._flusher.submit(flush, self._partial(shard))] = shard.file_size
+            sizes[self._flusher.submit(flush, self.partial(shard))] = shard.file_size
         flushed, waiting = 0, set(sizes)
         while waiting:
             done, waiting = wait(waiting, _WAIT_SECONDS, return_when=FIRST_COMPLETED)
@@ -174,13 +183,15 @@ class ShardWriter:
 
     def _flush_soon(self, shard: Shard) -> None:
         self._unflushed = 0
-        self._flushes.append(self._flusher.submit(flush, self._partial(shard)))
+        if not self._is_kept:
+            return
+        self._flushes.append(self._flusher.submit(flush, self.partial(shard)))
 
     def _allocate(self, shard: Shard) -> None:
         """Create a shard at its final size with its header, so that a full disk shows now."""
         with plain_words(f"{printable(self._out)} cannot be prepared"):
             handle = os.open(
-                self._partial(shard), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
+                self.partial(shard), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
             )
             self._handles[shard.file_name] = handle
             _reserve_space(handle, shard.file_size)

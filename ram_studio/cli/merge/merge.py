@@ -25,7 +25,9 @@ def merge(
     recipe: Annotated[
         Path | None, typer.Argument(help="A recipe (YAML), or a passport (ram_studio.json).")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to create.")] = None,
+    out: Annotated[
+        str | None, typer.Option(help="Folder to create, or an fsspec URL (s3://...).")
+    ] = None,
     base: options.Base = None,
     agent: options.Agents = None,
     method: Annotated[str | None, typer.Option(help="Merge method [default: ram+].")] = None,
@@ -84,6 +86,7 @@ def merge(
 
     With --plan and --part only the files of one part are written; `finish` makes a model of them.
     """
+    from ram_studio.checkpoints.hub.url_folder import is_url
     from ram_studio.checkpoints.record.sketch_file import load_sketch
     from ram_studio.cli.progress import progress_bars
     from ram_studio.engine.merge import merge as run
@@ -112,6 +115,8 @@ def merge(
     if push is not None:
         from ram_studio.checkpoints.hub.push import PushAhead
 
+        if is_url(out):
+            raise typer.BadParameter("a merge at a URL is not on this disk", param_hint="--push")
         # What cannot be done must not show after an hour.
         ahead = PushAhead(push, public=yes_public)
     if ray is not None and stream:
@@ -153,7 +158,7 @@ def merge(
             )
     report(result, as_json)
     if push is not None:
-        push_merge(result.out, push, yes_public=yes_public, quiet=as_json, ahead=ahead)
+        push_merge(Path(result.out), push, yes_public=yes_public, quiet=as_json, ahead=ahead)
 
 
 def _recipe(

@@ -62,7 +62,7 @@ def plan(
 
 def finish(
     plan: Annotated[Path, typer.Argument(help="The plan.")],
-    out: Annotated[Path, typer.Option(help="The folder that all parts were merged into.")],
+    out: Annotated[str, typer.Option(help="The folder or URL that all parts were merged into.")],
     as_json: options.Json = False,
 ) -> None:
     """Check merged parts and make a model of them: index, card, passport and small files."""
@@ -101,7 +101,7 @@ def analyze(plan: Path, part: int, sketch: Path | None, how: dict[str, Any], as_
 
 
 def merge(
-    plan: Path, part: int, out: Path, sketch: Path | None, how: dict[str, Any], as_json: bool
+    plan: Path, part: int, out: str, sketch: Path | None, how: dict[str, Any], as_json: bool
 ) -> None:
     """Write the files of one part; how: keywords of ``merge_part``."""
     from ram_studio.checkpoints.record.part_plan import load_plan

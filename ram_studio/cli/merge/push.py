@@ -34,10 +34,11 @@ def push(
 
     A push that broke off goes on where it was when the command is run again.
     """
+    from ram_studio.checkpoints.read.folder import Folder
     from ram_studio.checkpoints.record.passport import read_passport
     from ram_studio.engine.verify_files import check_files
 
-    check_files(folder, read_passport(folder))
+    check_files(Folder(folder), read_passport(folder))
     pushed = run(folder, repository, yes_public=yes_public, quiet=as_json)
     print(json.dumps(pushed.to_dict()) if as_json else told(pushed))
 

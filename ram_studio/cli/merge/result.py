@@ -10,7 +10,7 @@ from ram_studio.cli.tables import kept_texts, print_table, ratio
 from ram_studio.resources import user_folder
 
 if TYPE_CHECKING:
-    from ram_studio.engine.merge import MergeResult
+    from ram_studio.engine.result import MergeResult
 
 
 def report(result: MergeResult, as_json: bool) -> None:
@@ -23,7 +23,7 @@ def report(result: MergeResult, as_json: bool) -> None:
         user_folder(),
         result.to_dict(),
         recipe_yaml(result.passport.placed_recipe),
-        name=result.out.name,
+        name=str(result.out).rpartition("/")[2],
         title=", ".join(result.agents),
     )
     if as_json:

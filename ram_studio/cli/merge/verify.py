@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +11,7 @@ from ram_studio.cli import options
 
 
 def verify(
-    folder: Annotated[Path, typer.Argument(help="A merged checkpoint.")],
+    folder: Annotated[str, typer.Argument(help="A merged checkpoint: folder or fsspec URL.")],
     sources: Annotated[
         bool, typer.Option("--sources", help="Also check the recipe's sources and recompute.")
     ] = False,

@@ -10,33 +10,23 @@ from typing import Unpack
 
 from ram_studio.algorithm.meters.kept import Kept
 from ram_studio.algorithm.meters.storage import texts
-from ram_studio.checkpoints.read.content_hash import ALL_CORES, hash_file
 from ram_studio.checkpoints.read.describe import printable, shown_list
 from ram_studio.checkpoints.read.shard_files import INDEX_FILE
 from ram_studio.checkpoints.record.part_plan import PartPlan
 from ram_studio.checkpoints.record.part_receipt import Receipt, read_receipt
-from ram_studio.checkpoints.record.passport import AgentRecord, Passport, read_passport
-from ram_studio.checkpoints.write.part_folder import (
-    check_parts_folder,
-    complete_folder,
-    receipt_path,
-)
+from ram_studio.checkpoints.record.passport import AgentRecord, passport_of
+from ram_studio.checkpoints.write.parts_place import PartsPlace, parts_place
 from ram_studio.checkpoints.write.shard_plan import index_json
 from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.engine.events import Meter
 from ram_studio.engine.job import AgentResult, check_counts
-from ram_studio.engine.merge import (
-    MergeResult,
-    close,
-    make_passport,
-    measured_peak_rss_bytes,
-)
 from ram_studio.engine.parts.planning import OpenPlan, naming, open_plan
 from ram_studio.engine.parts.steps import is_finished
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions
 from ram_studio.engine.passes.merging import MergeTally
 from ram_studio.engine.passes.plan import Merged
 from ram_studio.engine.reading.sampling import other_bases, sampled_densities
+from ram_studio.engine.result import MergeResult, close, make_passport, measured_peak_rss_bytes
 from ram_studio.errors import PlanError
 
 
@@ -47,7 +37,7 @@ def finish(
     on_download: Callable | None = None,
     **run: Unpack[RunKeywords],
 ) -> MergeResult:
-    """Finish a merge whose parts are all in the folder ``out``; its files are those of ``merge``.
+    """Finish a merge whose parts are all in a folder or URL; its files are those of ``merge``.
 
     Every shard is read again and compared with the digest that its part told. The index is written
     last; a run that was broken off is run again. A folder that is finished is left as it is.
@@ -59,23 +49,29 @@ def finish(
     sketch's; OutputError; Stopped.
     """
     options = RunOptions.of(**run)
-    start = time.monotonic()
-    if is_finished(plan, Path(out)):
-        return _result(plan, Path(out).absolute(), read_passport(out), start)
-    out = check_parts_folder(out, plan.digest)
-    receipts = _receipts(plan, out)
-    opened = open_plan(plan, options, on_download)
-    _check_shards(plan, out, receipts, options)
-    job = opened.job
+    start, read = time.monotonic(), 0
+    with parts_place(out) as place:
+        if not is_finished(plan, place):
+            place.begin(plan.digest)
+            _receipts(plan, place)  # what is missing is told before the sources are opened
+            read = finish_opened(open_plan(plan, options, on_download), place)
+        return result_of(plan, place, start, read)
+
+
+def finish_opened(opened: OpenPlan, place: PartsPlace) -> int:
+    """Finish a merge whose parts are all there, see ``finish``; return bytes read for them all."""
+    plan, job, options = opened.plan, opened.job, opened.run
+    receipts = _receipts(plan, place)
+    _check_shards(plan, place, receipts, options)
     tally = MergeTally(len(job.names))
-    for receipt in receipts:
+    for _, receipt in receipts:
         header = receipt.header
         tally.add(Merged(None, receipt.patterns, receipt.sums, header.is_along))
-    facts = receipts[0].header.facts
+    facts = receipts[0][1].header.facts
     check_counts(facts, tally, is_from_sketch=True)
     agents = job.results(facts, tally)
-    shards = {name: r for receipt in receipts for name, r in receipt.header.shards.items()}
-    hashes = _hashes(opened, receipts)
+    shards = {name: r for _, receipt in receipts for name, r in receipt.header.shards.items()}
+    hashes = _hashes(receipts)
     checkpoints = {c.name: c for c in opened.report.checkpoints}
     recipe = plan.recipe
     files = sidecar_files(
@@ -87,26 +83,21 @@ def finish(
         shards,
         hashes,
         warnings=texts(other_bases(sampled_densities(opened.report))),
-        with_torch=any(receipt.header.with_torch for receipt in receipts),
+        with_torch=any(receipt.header.with_torch for _, receipt in receipts),
     )
-    passport = close(passport, files, opened.shards)
+    close(passport, files, opened.shards)
     if len(opened.shards) > 1:
         files[INDEX_FILE] = index_json(opened.shards)
     options.cancel.raise_if_cancelled()
-    complete_folder(out, files)
-    read = sum(receipt.header.bytes_read for receipt in receipts)
-    return _result(plan, out, passport, start, read)
+    place.complete(files)
+    return sum(receipt.header.bytes_read for _, receipt in receipts)
 
 
-def _result(
-    plan: PartPlan,
-    out: Path,
-    passport: Passport,
-    start: float,
-    bytes_read: int = 0,
-) -> MergeResult:
+def result_of(plan: PartPlan, place: PartsPlace, start: float, bytes_read: int = 0) -> MergeResult:
+    """Return the result of a merge that is finished; start: by time.monotonic()."""
+    passport = passport_of(place.files)
     return MergeResult(
-        out=out,
+        out=place.out,
         method=plan.recipe.method,
         agents={name: _told(record) for name, record in passport.agents.items()},
         bytes_read=bytes_read,
@@ -138,49 +129,61 @@ def _told(record: AgentRecord) -> AgentResult:
     )
 
 
-def _receipts(plan: PartPlan, out: Path) -> list[Receipt]:
-    """Return every part's receipt, after making sure that they belong together."""
-    missing = [part.part for part in plan.parts if not receipt_path(out, part.part).is_file()]
+def _receipts(plan: PartPlan, place: PartsPlace) -> list[tuple[str, Receipt]]:
+    """Return every unit's receipt, after making sure that they belong together."""
+    units = {
+        unit: part.part for part in plan.parts for unit in place.units(part.part, list(part.shards))
+    }
+    data = {unit: place.receipt(unit) for unit in units}
+    missing = sorted({part for unit, part in units.items() if data[unit] is None})
     if missing:
         raise PlanError(
-            f"{printable(out)} is not complete: {plan.text(*missing)} missing. Merge "
+            f"{printable(place.out)} is not complete: {plan.text(*missing)} missing. Merge "
             f"{'it' if len(missing) == 1 else 'them'} with `ram-studio merge --plan PLAN --part "
             f"{missing[0]} --out`, then finish again."
         )
-    receipts: list[Receipt] = []
-    for part in plan.parts:
-        with naming(plan, part.part):
-            receipt = read_receipt(receipt_path(out, part.part))
+    receipts: list[tuple[str, Receipt]] = []
+    for unit, part in units.items():
+        with naming(plan, part):
+            receipt = read_receipt(data[unit] or b"", f"{place.out}: {unit}")
             header = receipt.header
-            if (header.plan, header.part) != (plan.digest, part.part):
+            if (header.plan, header.part) != (plan.digest, part):
                 raise PlanError(
                     f"its receipt is of part {header.part} of the plan {header.plan[:12]}..., "
                     f"expected {plan.digest[:12]}...; merge it again."
                 )
-            if receipts and header.facts != receipts[0].header.facts:
+            if receipts and header.facts != receipts[0][1].header.facts:
                 raise PlanError(
-                    "it was merged from another sketch than part 1; merge all parts from one."
+                    f"it was merged from another sketch, or other Fisher files, than part "
+                    f"{receipts[0][1].header.part}; merge all parts from the same."
                 )
-        receipts.append(receipt)
+        receipts.append((unit, receipt))
     return receipts
 
 
-def _check_shards(plan: PartPlan, out: Path, receipts: list[Receipt], options: RunOptions) -> None:
-    """Compare every shard with the digest that its part told when it wrote it."""
-    files = [(r.header.part, *item) for r in receipts for item in r.header.shards.items()]
-    meter = Meter("check", sum(record.nbytes for _, _, record in files), len(files))
+def _check_shards(
+    plan: PartPlan, place: PartsPlace, receipts: list[tuple[str, Receipt]], options: RunOptions
+) -> None:
+    """Compare every shard with the digest that its part told when it wrote it.
+
+    Those that this process has just uploaded itself are not fetched again.
+    """
+    files = [(unit, r.header.part, *x) for unit, r in receipts for x in r.header.shards.items()]
+    meter = Meter("check", sum(record.nbytes for *_, record in files), len(files))
+    sizes = place.files.sizes()
     wrong: dict[str, int] = {}
-    for index, (part, name, record) in enumerate(files):
-        options.cancel.raise_if_cancelled()
-        path = out / name
-        is_there = path.is_file() and path.stat().st_size == record.nbytes
-        if not is_there or hash_file(path, threads=ALL_CORES) != f"blake3:{record.blake3}":
+    for index, (unit, part, name, record) in enumerate(files):
+        check = options.cancel.raise_if_cancelled
+        check()
+        if sizes.get(name) != record.nbytes or (
+            name not in place.uploaded and place.files.blake3(name, check) != record.blake3
+        ):
             wrong[name] = part
+            if place.receipt(unit) is not None:
+                place.forget(unit)  # so that merging it again is not taken for done
         meter.add(record.nbytes, name, index)
         meter.tell(options.on_progress)
     if wrong:
-        for part in set(wrong.values()):
-            receipt_path(out, part).unlink()  # so that merging it again is not taken for done
         raise PlanError(
             f"{plan.text(*sorted(set(wrong.values()))).capitalize()}: "
             f"{shown_list([printable(name) for name in wrong])} not as written (missing, or of "
@@ -188,10 +191,10 @@ def _check_shards(plan: PartPlan, out: Path, receipts: list[Receipt], options: R
         )
 
 
-def _hashes(opened: OpenPlan, receipts: list[Receipt]) -> dict[str, dict[str, str]]:
+def _hashes(receipts: list[tuple[str, Receipt]]) -> dict[str, dict[str, str]]:
     """Return the content hashes of all source files; nothing where the plan asked for none."""
     found: dict[str, dict[str, str]] = {}
-    for receipt in receipts:
+    for _, receipt in receipts:
         for checkpoint, files in receipt.header.hashes.items():
             found.setdefault(checkpoint, {}).update(files)
     return found

@@ -12,11 +12,11 @@ from typing import Any
 from ram_studio.algorithm.methods import Need, get_method, make_settings
 from ram_studio.algorithm.partial import PartialSketch, add_partial
 from ram_studio.algorithm.sketch import Sketch
+from ram_studio.checkpoints.hub.url_folder import is_url
 from ram_studio.checkpoints.record.part_plan import PartPlan
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.checkpoints.write.writer import DEFAULT_MAX_SHARD_BYTES
 from ram_studio.engine.events import CancelToken, Progress
-from ram_studio.engine.merge import MergeResult
 from ram_studio.engine.parts.finishing import finish
 from ram_studio.engine.parts.planning import make_plan
 from ram_studio.engine.parts.ray_cluster import (
@@ -28,6 +28,7 @@ from ram_studio.engine.parts.ray_cluster import (
 )
 from ram_studio.engine.parts.steps import PartResult, analyze_part, merge_part
 from ram_studio.engine.passes.driver import RunKeywords
+from ram_studio.engine.result import MergeResult
 
 PARTS_PER_NODE = 4
 """So that a node that is done early, or a part that begins anew, holds up little."""
@@ -66,26 +67,27 @@ def merge_on_ray(
     run: RunKeywords,
     *,
     sketch: Sketch | None = None,
+    parts: int | None = None,
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
     hash_sources: bool = True,
 ) -> MergeResult:
-    """Merge in parts on Ray into a folder that all nodes see; see ``merge`` and ``merge_part``.
+    """Merge in parts on Ray to a folder that all nodes see, or a URL; see ``merge_part``.
 
-    Every file of the output is a part. Those that were done before it failed or was stopped are
-    kept in the folder, and not done again.
+    Those parts that were done before it failed or was stopped are kept there, and not done again.
 
-    Args: address: of a cluster, or "local"; the others as for ``merge``.
+    Args: address: of a cluster, or "local"; parts: by default one for each file of the output; the
+    others as for ``merge``.
 
     Raises: SettingsError for Ray that is not there; what ``merge_part`` and ``finish`` raise.
     """
     start = time.monotonic()
-    out = Path(out).absolute()
+    out = str(out) if is_url(out) else str(Path(out).absolute())
     with connected(address) as ray:
-        plan = make_plan(recipe, max_shard_bytes=max_shard_bytes, hash_sources=hash_sources)
+        plan = make_plan(recipe, parts, max_shard_bytes=max_shard_bytes, hash_sources=hash_sources)
         needs = get_method(recipe.method).needs(make_settings(recipe.method, recipe.settings))
         if sketch is None and needs & {Need.RATIOS, Need.MAGNITUDES}:
             sketch = _sketch(ray, plan, run, relations=Need.MAGNITUDE_RATIOS in needs)
-        _Parts(ray, plan, run, "merge").work(_merge, str(out), ray.put(sketch))
+        _Parts(ray, plan, run, "merge").work(_merge, out, ray.put(sketch))
     own: RunKeywords = {"on_progress": run.get("on_progress"), "cancel": run.get("cancel")}
     result = finish(plan, out, **own)
     return replace(result, seconds=time.monotonic() - start)

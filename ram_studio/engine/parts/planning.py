@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -52,15 +52,23 @@ def make_plan(
     """
     if parts is not None and parts < 1:
         raise SettingsError(f"parts is {parts}; give at least 1.")
-    report = _load(recipe, on_download, cancel)
-    if recipe.other_base == "refuse":
-        refuse_other_bases(other_bases(sampled_densities(report)))
+    report = load_sources(recipe, on_download, cancel)
     job = MergeJob(report, recipe)
     _refuse_indivisible(job)
+    return plan_of(job, parts, max_shard_bytes=max_shard_bytes, hash_sources=hash_sources)
+
+
+def plan_of(
+    job: MergeJob, parts: int | None, *, max_shard_bytes: int, hash_sources: bool
+) -> PartPlan:
+    """Return a job cut into parts, see ``make_plan``."""
+    report = job.report
+    if job.recipe.other_base == "refuse":
+        refuse_other_bases(other_bases(sampled_densities(report)))
     shards = _shards_of(job, max_shard_bytes)
     runs = cut([shard.file_size for shard in shards], parts or len(shards))
     chosen = [[shards[i] for i in run] for run in runs]
-    hashed = _dealt_files(report, chosen) if hash_sources else [{} for _ in chosen]
+    hashed = deal_files(report, chosen) if hash_sources else [{} for _ in chosen]
     return PartPlan(
         ram_studio_version=__version__,
         recipe=job.recipe,
@@ -103,15 +111,20 @@ def cut(sizes: Sequence[int], parts: int) -> list[range]:
     return runs
 
 
-def _dealt_files(
+def deal_files(
     report: CompatibilityReport, chosen: Sequence[Sequence[Shard]]
 ) -> list[dict[str, tuple[str, ...]]]:
-    """Return the source files that each part hashes: those it reads more of than others do."""
+    """Return the source files that each of some runs of shards hashes.
+
+    That is those it reads more of than the others do, by checkpoint; the first run also has those
+    that none of them reads.
+    """
     part_of = {n: i for i, own in enumerate(chosen) for shard in own for n in shard.offsets}
     read: dict[Path, Counter[int]] = {}
     for tensor in report.tensors:
         for source in (tensor.base, *tensor.agents):
-            read.setdefault(source.path, Counter())[part_of[tensor.name]] += source.nbytes
+            if tensor.name in part_of:
+                read.setdefault(source.path, Counter())[part_of[tensor.name]] += source.nbytes
     dealt: list[dict[str, tuple[str, ...]]] = [{} for _ in chosen]
     for checkpoint in report.checkpoints:
         for path in checkpoint.shards:
@@ -141,27 +154,31 @@ class OpenPlan:
     """A plan and its sources, as they were when it was made."""
 
     plan: PartPlan
-    report: CompatibilityReport
+    job: MergeJob
     run: RunOptions
 
-    @cached_property
-    def job(self) -> MergeJob:
-        """The merge."""
-        return MergeJob(self.report, self.plan.recipe, self.run)
+    @property
+    def report(self) -> CompatibilityReport:
+        """The sources."""
+        return self.job.report
 
     @cached_property
     def shards(self) -> list[Shard]:
         """All of the output, in file order."""
         return _shards_of(self.job, self.plan.max_shard_bytes)
 
-    def shards_of(self, part: int) -> list[Shard]:
-        """Return the shards of a part."""
-        own = self.plan.part(part).shards
-        return [shard for shard in self.shards if shard.file_name in own]
+    def shards_of(self, names: Collection[str]) -> list[Shard]:
+        """Return the shards with these file names."""
+        return [shard for shard in self.shards if shard.file_name in names]
 
     def tensors_of(self, part: int) -> frozenset[str]:
         """Return the names of a part's tensors."""
-        return frozenset(name for shard in self.shards_of(part) for name in shard.offsets)
+        return tensors_in(self.shards_of(self.plan.part(part).shards))
+
+
+def tensors_in(shards: Sequence[Shard]) -> frozenset[str]:
+    """Return the names of the tensors in some shards."""
+    return frozenset(name for shard in shards for name in shard.offsets)
 
 
 def open_plan(plan: PartPlan, run: RunOptions, on_download: Callable | None = None) -> OpenPlan:
@@ -169,7 +186,7 @@ def open_plan(plan: PartPlan, run: RunOptions, on_download: Callable | None = No
 
     Raises: PlanError when one is not what it was when the plan was made; see ``load``.
     """
-    report = _load(plan.recipe, on_download, run.cancel)
+    report = load_sources(plan.recipe, on_download, run.cancel)
     stale = [
         f"{who(c.name)}{c.source}"
         for c in report.checkpoints
@@ -180,7 +197,7 @@ def open_plan(plan: PartPlan, run: RunOptions, on_download: Callable | None = No
             f"{plural(len(stale), 'source')} changed since the plan was made: "
             f"{shown_list(stale)}. Restore what was planned, or plan and analyze again."
         )
-    return OpenPlan(plan, report, run)
+    return OpenPlan(plan, MergeJob(report, plan.recipe, run), run)
 
 
 @contextlib.contextmanager
@@ -196,9 +213,14 @@ def naming(plan: PartPlan, part: int) -> Iterator[None]:
         raise
 
 
-def _load(
-    recipe: Recipe, on_download: Callable | None, cancel: CancelToken | None
+def load_sources(
+    recipe: Recipe,
+    on_download: Callable | None,
+    cancel: CancelToken | None,
+    *,
+    stream: bool = False,
 ) -> CompatibilityReport:
+    """Open a recipe's sources, see ``load``."""
     return load(
         recipe.base,
         recipe.agents,
@@ -207,6 +229,7 @@ def _load(
         rows=recipe.rows,
         on_download=on_download,
         cancel=cancel,
+        stream=stream,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -14,7 +14,9 @@ import numpy as np
 from ram_studio.algorithm.methods import Need
 from ram_studio.algorithm.partial import PartialSketch
 from ram_studio.algorithm.sketch import Sketch
+from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE, Checkpoint
 from ram_studio.checkpoints.read.content_hash import known_hash
+from ram_studio.checkpoints.read.shard_files import INDEX_FILE
 from ram_studio.checkpoints.record.part_plan import PartPlan
 from ram_studio.checkpoints.record.part_receipt import (
     MergeFacts,
@@ -23,24 +25,29 @@ from ram_studio.checkpoints.record.part_receipt import (
     read_receipt,
 )
 from ram_studio.checkpoints.record.partial_file import load_partial, save_partial
-from ram_studio.checkpoints.record.passport import ShardRecord, read_passport
-from ram_studio.checkpoints.write.part_folder import PartWriter, check_parts_folder, receipt_path
+from ram_studio.checkpoints.record.passport import PASSPORT_FILE, ShardRecord, passport_of
+from ram_studio.checkpoints.write.parts_place import PartsPlace, parts_place
+from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.engine.analyse import partial_sketch
+from ram_studio.engine.events import Progress, ProgressCallback
 from ram_studio.engine.job import refuse_counts
-from ram_studio.engine.merge import flush_watch
-from ram_studio.engine.parts.planning import OpenPlan, naming, open_plan
+from ram_studio.engine.parts.planning import OpenPlan, deal_files, naming, open_plan, tensors_in
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions
 from ram_studio.engine.passes.merging import MergeTally
 from ram_studio.engine.passes.plan import Plan
-from ram_studio.engine.source_hashes import SourceHasher
+from ram_studio.engine.passes.source_hashes import SourceHasher
+from ram_studio.engine.result import flush_watch
 from ram_studio.errors import PlanError, RamStudioError, SketchError
 
 
 @dataclass(frozen=True)
 class PartResult:
-    """What the merge of one part did; is_done_before: nothing, for it was merged already."""
+    """What the merge of one part did; is_done_before: nothing, for it was merged already.
 
-    out: Path
+    out: the folder, or the URL. bytes_read, bytes_written: in this run.
+    """
+
+    out: Path | str
     part: int
     of: int
     shards: tuple[str, ...]
@@ -111,12 +118,13 @@ def merge_part(
     on_download: Callable | None = None,
     **run: Unpack[RunKeywords],
 ) -> PartResult:
-    """Write the shards of one part into the folder ``out``, and its receipt.
+    """Write the shards of one part into the folder or URL ``out``, and what says that they are.
 
     Args: part: its number, from 1; sketch: of the whole model, for methods that need its counts.
 
-    Nothing of it is left behind when it fails or is stopped. A part that is merged already, from
-    the same sketch, is left as it is; so is all of a merge that was finished.
+    Nothing of it is left behind in a folder when it fails or is stopped; at a URL every shard that
+    is there stays. What is merged already, from the same sketch, is left as it is; so is all of a
+    merge that was finished.
 
     Raises: PlanError for sources that changed; SketchError for a sketch of other files, or none
     where one is needed; OutputError; what ``merge`` raises; all of them name the part.
@@ -124,73 +132,145 @@ def merge_part(
     options = RunOptions.of(**run)
     own = plan.part(part)
     start = time.monotonic()
-    done = PartResult(
-        Path(out).absolute(), part, len(plan.parts), tuple(own.shards), 0, 0, 0.0, True
-    )
-    with naming(plan, part):
-        if is_finished(plan, Path(out)):
+    with naming(plan, part), parts_place(out) as place:
+        done = PartResult(place.out, part, len(plan.parts), tuple(own.shards), 0, 0, 0.0, True)
+        if is_finished(plan, place):
             return done
-        out = check_parts_folder(out, plan.digest)
+        place.begin(plan.digest)
         opened = open_plan(plan, options, on_download)
         job = opened.job
         _require_sketch(job.needs, sketch)
         ready = job.plan(sketch)
-        facts = job.facts_of(ready)
-        if _is_merged(plan, part, out, facts):
+        written = merge_units(opened, ready, part, place, options.on_progress)
+        place.wait(upload_watch(options))
+        if not written:
             return done
-        folders = [c.folder for c in opened.report.checkpoints]
-        writer = PartWriter(
-            out, opened.shards_of(part), plan=plan.digest, part=part, sources=folders
-        )
-        with writer, _hasher(opened, part) or contextlib.nullcontext() as hasher:
-            if hasher is not None:
-                watch = hasher.watch(options.on_progress)
-                job.options = replace(job.options, on_progress=watch)
-            tally = job.merge_into(ready, writer, only=opened.tensors_of(part))
-            _check_part(ready, tally, opened, part)
-            hashes = hasher.finish(options.on_progress, options.cancel) if hasher else {}
-            digests, total = writer.digests(), tally.total
-            header = ReceiptHeader(
-                plan=plan.digest,
-                part=part,
-                facts=facts,
-                shards={
-                    name: ShardRecord(nbytes=own.shards[name], blake3=digest)
-                    for name, digest in digests.items()
-                },
-                hashes=_hashes(opened, part, hashes),
-                with_torch=not ready.is_fused,
-                is_along=total.is_along,
-                bytes_read=job.bytes_read,
-            )
-            options.cancel.raise_if_cancelled()
-            writer.finish(
-                Receipt(header, total.patterns, total.sums).to_bytes(),
-                flush_watch(writer.nbytes, len(writer.shards), options),
-            )
     return replace(
         done,
         bytes_read=job.bytes_read,
-        bytes_written=writer.nbytes,
+        bytes_written=written,
         seconds=time.monotonic() - start,
         is_done_before=False,
     )
 
 
-def is_finished(plan: PartPlan, out: Path) -> bool:
-    """Say whether a folder holds the finished merge of a plan."""
+def merge_units(
+    opened: OpenPlan,
+    ready: Plan,
+    part: int,
+    place: PartsPlace,
+    on_progress: ProgressCallback | None,
+) -> int:
+    """Write those units of a part that are not there yet; return how many bytes of shards."""
+    facts = opened.job.facts_of(ready)
+    own = opened.plan.part(part)
+    units = place.units(part, list(own.shards))
+    dealt = _dealt(opened, part, list(units.values()))
+    written = done = 0
+    for (unit, names), files in zip(units.items(), dealt, strict=True):
+        shards = opened.shards_of(names)
+        size = sum(shard.file_size for shard in shards)
+        if not _is_merged(opened.plan, part, place, unit, facts):
+            tell = share_of(on_progress, done, size, own.nbytes)
+            _merge_unit(_Unit(opened, ready, part, unit, shards, files), place, tell)
+            written += size
+        done += size
+    return written
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """What is merged as a whole: shards of a part, and the source files hashed meanwhile."""
+
+    opened: OpenPlan
+    ready: Plan
+    part: int
+    name: str
+    shards: Sequence[Shard]
+    files: dict[tuple[str, str], tuple[Checkpoint, Path]]
+
+
+def _merge_unit(unit: _Unit, place: PartsPlace, on_progress: ProgressCallback | None) -> None:
+    opened, job, ready = unit.opened, unit.opened.job, unit.ready
+    cancel = opened.run.cancel
+    before = job.bytes_read
+    folders = [c.folder for c in opened.report.checkpoints]
+    writer = place.writer(unit.name, unit.shards, plan=opened.plan.digest, sources=folders)
+    hasher = _hasher(opened, unit.files)
+    with writer as sink, hasher or contextlib.nullcontext():
+        watch = hasher.watch(on_progress) if hasher else on_progress
+        job.options = replace(job.options, on_progress=watch)
+        names = tensors_in(unit.shards)
+        tally = job.merge_into(ready, sink, only=names)
+        _check_unit(ready, tally, opened, names)
+        hashes = hasher.finish(on_progress, cancel) if hasher else {}
+        digests, total = sink.digests(), tally.total
+        sizes = {shard.file_name: shard.file_size for shard in unit.shards}
+        header = ReceiptHeader(
+            plan=opened.plan.digest,
+            part=unit.part,
+            facts=job.facts_of(ready),
+            shards={
+                name: ShardRecord(nbytes=sizes[name], blake3=digest)
+                for name, digest in digests.items()
+            },
+            hashes=_hashes(unit.files, hashes),
+            with_torch=not ready.is_fused,
+            is_along=total.is_along,
+            bytes_read=job.bytes_read - before,
+        )
+        cancel.raise_if_cancelled()
+        on_wait = flush_watch(sink.nbytes, len(unit.shards), opened.run)
+        sink.finish(Receipt(header, total.patterns, total.sums).to_bytes(), on_wait)
+
+
+def share_of(
+    on_progress: ProgressCallback | None, before: int, own: int, total: int
+) -> ProgressCallback | None:
+    """Return what tells a unit's progress as that of its part; sizes: bytes of shards."""
+    if on_progress is None or own == total:
+        return on_progress
+    tell, start = on_progress, time.monotonic()
+
+    def share(progress: Progress) -> None:
+        done = before + int(progress.fraction * own)
+        seconds = time.monotonic() - start
+        tell(replace(progress, done_bytes=done, total_bytes=total, seconds=seconds))
+
+    return share
+
+
+def upload_watch(run: RunOptions) -> Callable[[int, int], None]:
+    """Return what is called while shards go up: it reports, and stops."""
+    start = time.monotonic()
+
+    def watch(done: int, total: int) -> None:
+        run.cancel.raise_if_cancelled()
+        if run.on_progress:
+            run.on_progress(Progress("upload", "", 0, 0, done, total, time.monotonic() - start))
+
+    return watch
+
+
+def is_finished(plan: PartPlan, place: PartsPlace) -> bool:
+    """Say whether a place holds the finished merge of a plan; remove what a finish left beside."""
+    shards = [name for part in plan.parts for name in part.shards]
+    last = INDEX_FILE if len(shards) > 1 else CONFIG_FILE
+    if not place.files.has(PASSPORT_FILE) or not place.files.has(last):
+        return False
     try:
-        passport = read_passport(out)
+        passport = passport_of(place.files)
     except RamStudioError:
         return False
     sources = {name: source.fingerprint for name, source in plan.sources.items()}
-    shards = [name for part in plan.parts for name in part.shards]
-    return (
+    is_ours = (
         passport.recipe == plan.recipe
         and {name: s.fingerprint for name, s in passport.sources.items()} == sources
         and list(passport.shards) == shards
-        and not receipt_path(out, 1).parent.exists()
     )
+    if is_ours:
+        place.clear()
+    return is_ours
 
 
 def _require_sketch(needs: frozenset[str], sketch: Sketch | None) -> None:
@@ -206,58 +286,70 @@ def _require_sketch(needs: frozenset[str], sketch: Sketch | None) -> None:
         )
 
 
-def _is_merged(plan: PartPlan, part: int, out: Path, facts: MergeFacts) -> bool:
-    """Say whether a part has been merged from the same facts, and its shards are there."""
-    path = receipt_path(out, part)
-    if not path.exists():
+def _is_merged(plan: PartPlan, part: int, place: PartsPlace, unit: str, facts: MergeFacts) -> bool:
+    """Say whether a unit has been merged from the same facts, and its shards are there."""
+    receipt = place.receipt(unit)
+    if receipt is None:
         return False
     try:
-        header = read_receipt(path).header
+        header = read_receipt(receipt, unit).header
     except PlanError:
         return False  # it is written again
-    shards = plan.part(part).shards
-    return (
-        (header.plan, header.part, header.facts) == (plan.digest, part, facts)
-        and header.shards.keys() == shards.keys()
-        and all(
-            (out / name).is_file() and (out / name).stat().st_size == nbytes
-            for name, nbytes in shards.items()
-        )
+    own = plan.part(part).shards
+    wanted = {name: own[name] for name in place.units(part, list(own))[unit]}
+    found = place.files.sizes()
+    return (header.plan, header.part, header.facts) == (plan.digest, part, facts) and all(
+        name in header.shards and found.get(name) == nbytes for name, nbytes in wanted.items()
     )
 
 
-def _check_part(ready: Plan, tally: MergeTally, opened: OpenPlan, part: int) -> None:
-    """Compare what was counted with what the sketch says of the part's tensors."""
-    counted, names = ready.known.counted, opened.tensors_of(part)
+def _check_unit(ready: Plan, tally: MergeTally, opened: OpenPlan, names: Collection[str]) -> None:
+    """Compare what was counted with what the sketch says of the tensors."""
+    counted = ready.known.counted
     if counted is None:
         return
     rows = [i for i, t in enumerate(opened.report.counted) if t.name in names]
     if not np.array_equal(tally.shared, counted.counts.shared[rows, 0].sum(0)):
-        refuse_counts(is_from_sketch=True)
+        refuse_counts(is_from_sketch=ready.known.is_from_sketch)
 
 
-def _hasher(opened: OpenPlan, part: int) -> SourceHasher | None:
-    """Return what hashes the part's share of the source files behind the readers."""
-    unknown = [path for path in _files(opened, part).values() if known_hash(path) is None]
+def _dealt(
+    opened: OpenPlan, part: int, units: Sequence[Sequence[str]]
+) -> list[dict[tuple[str, str], tuple[Checkpoint, Path]]]:
+    """Return the part's share of the source files, by the unit that hashes them."""
+    own = opened.plan.part(part).hashes
+    dealt = deal_files(opened.report, [opened.shards_of(names) for names in units])
+    paths = {(c.name, path.name): (c, path) for c in opened.report.checkpoints for path in c.shards}
+    return [
+        {
+            (checkpoint, name): paths[checkpoint, name]
+            for checkpoint, names in files.items()
+            for name in names
+            if name in own.get(checkpoint, ())
+        }
+        for files in dealt
+    ]
+
+
+def _known(checkpoint: Checkpoint, path: Path) -> str | None:
+    place = checkpoint.remote.get(path)
+    return known_hash(path) if place is None else place.content_hash(path)
+
+
+def _hasher(
+    opened: OpenPlan, files: dict[tuple[str, str], tuple[Checkpoint, Path]]
+) -> SourceHasher | None:
+    """Return what hashes source files behind the readers, None where all are known."""
+    unknown = [path for checkpoint, path in files.values() if _known(checkpoint, path) is None]
     algorithms = dict.fromkeys(unknown, "blake3")
     return SourceHasher(opened.report, algorithms=algorithms) if algorithms else None
 
 
 def _hashes(
-    opened: OpenPlan, part: int, found: dict[str, dict[str, str]]
+    files: dict[tuple[str, str], tuple[Checkpoint, Path]], found: dict[str, dict[str, str]]
 ) -> dict[str, dict[str, str]]:
     hashes: dict[str, dict[str, str]] = {}
-    for (checkpoint, name), path in _files(opened, part).items():
-        digest = known_hash(path) or found[checkpoint][name]
-        hashes.setdefault(checkpoint, {})[name] = digest
+    for (name, file), (checkpoint, path) in files.items():
+        digest = _known(checkpoint, path) or found[name][file]
+        hashes.setdefault(name, {})[file] = digest
     return hashes
-
-
-def _files(opened: OpenPlan, part: int) -> dict[tuple[str, str], Path]:
-    names = opened.plan.part(part).hashes
-    return {
-        (c.name, path.name): path
-        for c in opened.report.checkpoints
-        for path in c.shards
-        if path.name in names.get(c.name, ()) and path not in c.remote
-    }

@@ -18,6 +18,8 @@ from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.content_hash import PIECE_BYTES, Hasher, known_hash, make_hasher
 from ram_studio.checkpoints.read.describe import printable, who
+from ram_studio.checkpoints.read.following import FollowedHash
+from ram_studio.checkpoints.read.remote import RemoteFiles
 from ram_studio.engine.events import CancelToken, Meter, Progress, ProgressCallback
 from ram_studio.errors import CheckpointError, SourceChangedError
 
@@ -131,7 +133,7 @@ class SourceHasher:
     ) -> None:
         """Remember which checkpoints there are; no file is touched before the with-block.
 
-        algorithms: hash only these files, by "blake3" or "sha256", whatever is known of them.
+        algorithms: hash only these files, by "blake3" or "sha256", whatever is known of them here.
         """
         self._checkpoints = report.checkpoints
         self._algorithms = algorithms
@@ -141,6 +143,7 @@ class SourceHasher:
         self._files: dict[Path, _File] = {}
         self._known: dict[Path, str] = {}
         self._elsewhere: dict[Path, str] = {}
+        self._followed: dict[Path, FollowedHash] = {}
         self._waiting: list[_File] = []
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -189,9 +192,7 @@ class SourceHasher:
         start = 0
         for path in sorted(checkpoint.shards, key=lambda p: (first.get(p, len(self._order)), p)):
             if (remote := checkpoint.remote.get(path)) is not None:
-                # Pinned to a commit, and of known content where the Hub keeps it as a large file.
-                if self._algorithms is None and (known := remote.content_hash(path)):
-                    self._elsewhere[path] = known
+                self._follow(path, remote)
                 continue
             size = path.stat().st_size
             span = (start / total, (start + size) / total)
@@ -207,6 +208,18 @@ class SourceHasher:
             if known := known_hash(path):
                 self._known[path] = known
                 self._files[path].done = size
+
+    def _follow(self, path: Path, remote: RemoteFiles) -> None:
+        """Hash a file elsewhere from what the pass reads of it, unless the place knows its hash."""
+        if self._algorithms is not None and path not in self._algorithms:
+            return
+        algorithm = None if self._algorithms is None else self._algorithms[path]
+        # Pinned to a commit, and of known content where the Hub keeps it as a large file.
+        known = remote.content_hash(path)
+        if known is not None and known.partition(":")[0] == (algorithm or known.partition(":")[0]):
+            self._elsewhere[path] = known
+        elif path not in self._followed:
+            self._followed[path] = remote.follow(path, algorithm or "blake3")
 
     def _close(self) -> None:
         for file in self._files.values():
@@ -286,6 +299,7 @@ class SourceHasher:
             raise self._error
         for file in self._files.values():
             file.check_unchanged()
+        self._finish_elsewhere(on_progress, cancel or CancelToken())
         digests = {
             path: self._known.get(path) or f"{file.algorithm}:{file.hasher.hexdigest()}"
             for path, file in self._files.items()
@@ -294,3 +308,18 @@ class SourceHasher:
             c.name: {path.name: digests[path] for path in c.shards if path in digests}
             for c in self._checkpoints
         }
+
+    def _finish_elsewhere(self, on_progress: ProgressCallback | None, cancel: CancelToken) -> None:
+        """Fetch what no pass read of the files elsewhere."""
+        left = sum(file.size - file.done for file in self._followed.values())
+        meter = Meter("hash", left, len(self._followed))
+        for index, (path, file) in enumerate(self._followed.items()):
+
+            def check(file: FollowedHash = file, path: Path = path, index: int = index) -> None:
+                cancel.raise_if_cancelled()
+                meter.add(0, path.name, index)
+                meter.tell(on_progress)
+
+            before = file.done
+            self._elsewhere[path] = file.finish(check)
+            meter.add(file.size - before, path.name, index)

@@ -1,0 +1,222 @@
+"""A folder at an fsspec URL (s3://, gs://, hf://, memory://, ...): its files, read and written.
+
+Credentials are fsspec's own business (environment, profiles, tokens of the libraries): nothing of
+them is asked for, stored or shown here, and URLs that carry one are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ram_studio.checkpoints.read.content_hash import make_hasher
+from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.read.folder import Files, Folder
+from ram_studio.checkpoints.read.following import fetched
+from ram_studio.errors import CheckpointError, RamStudioError
+
+PACKAGES = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "abfss": "adlfs",
+}
+"""What fsspec needs for a scheme."""
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://.+", re.IGNORECASE)
+_SECRET = re.compile(r"://[^/@]*:[^/@]*@|\?.*=")
+# Of shards, by a scheme's own options: pieces of a multipart upload, and how many at a time. By
+# default s3fs holds half a gigabyte.
+_UPLOADS: dict[str, dict[str, int]] = {"s3": {"chunksize": 16 << 20, "max_concurrency": 4}}
+
+
+def is_url(source: object) -> bool:
+    """Say whether a source is spelt as a URL."""
+    return isinstance(source, str) and _URL.fullmatch(source) is not None
+
+
+def local_path(url: str) -> Path | None:
+    """Return the folder here that a URL means (file://), None for all others."""
+    if url.partition("://")[0].lower() not in ("file", "local"):
+        return None
+    import fsspec
+
+    return Path(fsspec.core.url_to_fs(url)[1])
+
+
+@contextlib.contextmanager
+def url_errors(what: str) -> Iterator[None]:
+    """Turn what file systems raise into a CheckpointError about a place."""
+    try:
+        yield
+    except (RamStudioError, KeyboardInterrupt):
+        raise
+    except ImportError as error:
+        package = PACKAGES.get(re.sub(r"^.*?(\w+)://.*$", r"\1", what).lower())
+        cure = f"pip install {package}" if package else printable(error, 200)
+        raise CheckpointError(f"{what} needs a package that is not installed: {cure}.") from error
+    except Exception as error:  # the libraries of stores have exceptions of their own
+        reason = printable(str(error) or type(error).__name__, 200).rstrip(".")
+        raise CheckpointError(
+            f"{what}: {reason} ({type(error).__name__}). Check the address, your credentials, and "
+            "your rights there."
+        ) from error
+
+
+@dataclass(frozen=True)
+class UrlFolder:
+    """The files below a URL; see ``read.folder.Files``.
+
+    url: as it was given; system, root: fsspec's file system, and the folder's path in it.
+    """
+
+    url: str
+    system: Any
+    root: str
+
+    @classmethod
+    def of(cls, url: str, at: str = "") -> UrlFolder:
+        """Return the folder at a URL; nothing is asked of it yet.
+
+        at: the start of messages.
+
+        Raises: CheckpointError for a scheme that fsspec does not know or lacks a package for, and
+        for URLs that hold a password or a signature.
+        """
+        if _SECRET.search(url):
+            shown = re.sub(r"://[^/@]*@", "://...@", url).partition("?")[0]
+            raise CheckpointError(
+                f"{at}{printable(shown)} holds a password or a signed query, which would be kept "
+                "in logs and passports. Give credentials by the environment or a profile."
+            )
+        with url_errors(f"{at}{printable(url)}"):
+            import fsspec
+
+            system, root = fsspec.core.url_to_fs(url)
+            return cls(url.rstrip("/"), system, str(root).rstrip("/"))
+
+    def at(self, name: str) -> str:
+        """Return a file's URL."""
+        return f"{self.url}/{name}"
+
+    def listed(self) -> dict[str, int]:
+        """Return files and folders of it, without what lies deeper, with their bytes.
+
+        Raises: CheckpointError, also where there is nothing.
+        """
+        with url_errors(printable(self.url)):
+            self.system.invalidate_cache()
+            found = self.system.ls(self.root, detail=True)
+        names = ((self._name(f["name"]).rstrip("/"), f["size"] or 0) for f in found)
+        return {name: size for name, size in names if name}
+
+    def has(self, name: str) -> bool:
+        """Say whether a file is there."""
+        with url_errors(printable(self.at(name))):
+            self.system.invalidate_cache()
+            return bool(self.system.isfile(self._path(name)))
+
+    def sizes(self) -> dict[str, int]:
+        """Return all files with their bytes; none where there is nothing."""
+        with url_errors(printable(self.url)):
+            self.system.invalidate_cache()
+            try:
+                found = self.system.find(self.root, detail=True)
+            except FileNotFoundError:
+                return {}
+        names = ((self._name(path), info["size"] or 0) for path, info in found.items())
+        return {name: size for name, size in sorted(names) if name and not name.endswith("/")}
+
+    def range(self, name: str, start: int, length: int) -> bytes:
+        """Return exactly so many bytes of a file."""
+        with url_errors(printable(self.at(name))):
+            data = bytes(self.system.cat_file(self._path(name), start=start, end=start + length))
+        if len(data) != length:
+            raise CheckpointError(
+                f"{printable(self.at(name))} gave {len(data)} bytes from {start} on, expected "
+                f"{length}; leave the files alone during a run, and run again."
+            )
+        return data
+
+    def read(self, name: str, limit: int) -> bytes:
+        """Return a small file."""
+        with url_errors(printable(self.at(name))):
+            size = self.system.info(self._path(name))["size"]
+        if size > limit:
+            raise CheckpointError(
+                f"{printable(self.at(name))} is larger than {limit} bytes, the most a file of its "
+                "kind may be."
+            )
+        return self.range(name, 0, size)
+
+    def blake3(self, name: str, check: Callable[[], None] = lambda: None) -> str:
+        """Return a file's BLAKE3; all of it is fetched, nothing is stored here."""
+        with url_errors(printable(self.at(name))):
+            size = self.system.info(self._path(name))["size"]
+        hasher = make_hasher("blake3")
+        for piece in fetched(lambda *span: self.range(name, *span), 0, size):
+            check()
+            hasher.update(memoryview(piece))
+        return hasher.hexdigest()
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a small file, in place of an older one."""
+        with url_errors(f"{printable(self.at(name))} cannot be written"):
+            self.system.pipe_file(self._path(name), data)
+
+    def upload(self, path: Path, name: str, on_bytes: Callable[[int], None]) -> None:
+        """Upload a file, large ones in several pieces where the store knows that.
+
+        on_bytes: called with bytes that are there, while it goes; what it raises ends the upload.
+
+        Raises: CheckpointError, also where it arrived in another size.
+        """
+        import fsspec
+
+        class Told(fsspec.callbacks.Callback):
+            def relative_update(self, inc: int = 1) -> None:
+                on_bytes(inc)
+
+        protocol = self.system.protocol
+        scheme = protocol if isinstance(protocol, str) else protocol[0]
+        with url_errors(f"{printable(self.at(name))} cannot be written"):
+            more = _UPLOADS.get(scheme, {})
+            self.system.put_file(str(path), self._path(name), callback=Told(), **more)
+            self.system.invalidate_cache()
+            arrived = self.system.info(self._path(name))["size"]
+        if arrived != path.stat().st_size:
+            raise CheckpointError(
+                f"{printable(self.at(name))} has {arrived} bytes after its upload, expected "
+                f"{path.stat().st_size}; run again."
+            )
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove files, or folders with all that is in them."""
+        with url_errors(f"{printable(self.url)} cannot be cleaned up"):
+            self.system.invalidate_cache()
+            for name in names:
+                self.system.rm(self._path(name), recursive=True)
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    def _name(self, path: object) -> str:
+        return str(path).lstrip("/").removeprefix(self.root.lstrip("/")).lstrip("/")
+
+
+def files_at(place: str | Path) -> Files:
+    """Return the files of a folder here, or at a URL.
+
+    Raises: CheckpointError for a URL that cannot be used.
+    """
+    if is_url(place):
+        here = local_path(str(place))
+        return UrlFolder.of(str(place)) if here is None else Folder(here)
+    return Folder(Path(place).expanduser())

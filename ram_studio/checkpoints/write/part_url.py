@@ -1,0 +1,214 @@
+"""A merge in parts to object storage: every shard goes up when it is complete, the index last.
+
+    URL/model-00001-of-00003.safetensors                            a shard, whole
+    URL/.ram-studio-parts/plan-<digest>                             whose shards these are
+    URL/.ram-studio-parts/model-00001-of-00003.safetensors.receipt  the shard is done
+
+Nothing is renamed, which stores cannot do. The disk here holds two shards: one being written, and
+one that goes up meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from pathlib import Path
+from typing import Self
+
+from ram_studio.checkpoints.hub.url_folder import UrlFolder
+from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.read.shard_files import UNFINISHED
+from ram_studio.checkpoints.write.output_folder import check_room, plain_words, reserved
+from ram_studio.checkpoints.write.part_folder import PLAN_MARK, RECEIPT, in_order
+from ram_studio.checkpoints.write.shard_plan import Shard
+from ram_studio.checkpoints.write.shard_writer import ShardWriter
+from ram_studio.errors import CheckpointError, OutputError, Stopped
+from ram_studio.resources import user_folder
+
+MAX_RECEIPT_BYTES = 1 << 30
+_WAIT_SECONDS = 0.2
+
+
+class PartsUrl:
+    """An output at a URL, see `PartsPlace`: every shard is a unit of its own."""
+
+    def __init__(self, url: str) -> None:
+        """Raises: OutputError for a URL that cannot be used."""
+        with _as_output_error():
+            self.files = UrlFolder.of(url)
+        self.out = self.files.url
+        self.uploaded: set[str] = set()
+        self._plan: str | None = None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="upload")
+        self._upload: Future[None] | None = None
+        self._given_up = threading.Event()
+        self._done_bytes = self._begun_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._given_up.set()  # an upload under way ends at its next piece
+        self._pool.shutdown(wait=True)
+        if self._plan is not None and any(exception):
+            with contextlib.suppress(OutputError):
+                self._forget_plan(self._plan)
+
+    def begin(self, plan: str) -> None:
+        """Make sure that parts of this plan may go here, and can be written."""
+        with _as_output_error():
+            names = self.files.sizes()
+            marks = [n.removeprefix(f"{UNFINISHED}/") for n in names if n.startswith(UNFINISHED)]
+            plans = [n.removeprefix(PLAN_MARK) for n in marks if n.startswith(PLAN_MARK)]
+            if other := [found for found in plans if found != plan]:
+                raise OutputError(
+                    f"{printable(self.out)} holds parts of another plan ({other[0][:12]}... "
+                    f"instead of {plan[:12]}...); finish that merge, remove what is there, or "
+                    "choose another place."
+                )
+            if names and not plans:
+                raise OutputError(
+                    f"{printable(self.out)} exists and is not empty; choose another place, or "
+                    "remove what is there first."
+                )
+            if not plans:
+                self.files.write(f"{UNFINISHED}/{PLAN_MARK}{plan}", b"")
+        self._plan = plan
+
+    def units(self, part: int, shards: Sequence[str]) -> dict[str, list[str]]:
+        """Return a unit for each shard."""
+        return {name: [name] for name in shards}
+
+    def receipt(self, unit: str) -> bytes | None:
+        """Return a unit's receipt."""
+        name = _receipt(unit)
+        with _as_output_error():
+            return self.files.read(name, MAX_RECEIPT_BYTES) if self.files.has(name) else None
+
+    def forget(self, unit: str) -> None:
+        """Remove a unit's receipt."""
+        with _as_output_error():
+            self.files.remove([_receipt(unit)])
+
+    @contextlib.contextmanager
+    def writer(
+        self, unit: str, shards: Sequence[Shard], *, plan: str, sources: Sequence[Path] = ()
+    ) -> Iterator[UrlWriter]:
+        """Return what writes the shard of a unit here, and sends it up when it is finished.
+
+        No more than one shard waits for its upload: the next one is begun when it is there.
+        """
+        # By URL and shard: two runs of one merge on this machine do not write the same file.
+        key = hashlib.sha256(f"{self.out}/{unit}".encode()).hexdigest()[:32]
+        home = user_folder() / "uploads"
+        with contextlib.ExitStack() as undo:
+            with plain_words(f"{printable(home)} cannot be prepared"):
+                home.mkdir(parents=True, exist_ok=True)  # it stays: others may just be using it
+            folder = undo.enter_context(reserved(home / key))
+            check_room(folder, needed_bytes=sum(shard.file_size for shard in shards))
+            shard = undo.enter_context(ShardWriter(folder, shards, self.out, is_kept=False))
+            yield UrlWriter(self, unit, shard, undo)
+
+    def send(
+        self,
+        unit: str,
+        files: Mapping[str, Path],
+        receipt: bytes,
+        undo: contextlib.ExitStack,
+        on_wait: Callable[[int], None],
+    ) -> None:
+        """Upload files and then their receipt, behind what goes on here; undo: run at the end."""
+
+        def count(nbytes: int) -> None:
+            self._done_bytes += nbytes
+            if self._given_up.is_set():
+                raise Stopped("Stopped as asked; what was uploaded is kept.")
+
+        def upload(kept: contextlib.ExitStack) -> None:
+            with kept, _as_output_error():
+                count(0)
+                for name, path in files.items():
+                    self.files.upload(path, name, count)
+                    self.uploaded.add(name)
+                self.files.write(_receipt(unit), receipt)
+
+        with undo:
+            self.wait(lambda done, total: on_wait(0))
+            self._begun_bytes += sum(path.stat().st_size for path in files.values())
+            kept = undo.pop_all()
+        self._upload = self._pool.submit(upload, kept)
+
+    def wait(self, on_wait: Callable[[int, int], None]) -> None:
+        """Wait until all that was sent is there."""
+        while self._upload is not None:
+            try:
+                self._upload.result(_WAIT_SECONDS)
+            except NotYet:
+                if not self._upload.done():
+                    on_wait(self._done_bytes, self._begun_bytes)
+                    continue
+                raise
+            self._upload = None
+
+    def complete(self, files: Mapping[str, bytes]) -> None:
+        """Write the small files, then remove what says that the merge is not finished."""
+        with _as_output_error():
+            for name in in_order(files):
+                self.files.write(name, files[name])
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove what says that the merge is not finished."""
+        with _as_output_error():
+            if any(name.startswith(UNFINISHED) for name in self.files.sizes()):
+                self.files.remove([UNFINISHED])
+
+    def _forget_plan(self, plan: str) -> None:
+        """Take the plan's mark away where no shard is there: it would refuse other merges."""
+        mark = f"{UNFINISHED}/{PLAN_MARK}{plan}"
+        with _as_output_error():
+            if list(self.files.sizes()) == [mark]:
+                self.files.remove([mark])
+
+
+class UrlWriter:
+    """Writes the shards of one unit; undo: removes them, unless they were sent."""
+
+    def __init__(
+        self, place: PartsUrl, unit: str, shards: ShardWriter, undo: contextlib.ExitStack
+    ) -> None:
+        self.nbytes = shards.nbytes
+        self.undo = undo
+        self._place = place
+        self._unit = unit
+        self._shards = shards
+
+    def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
+        """Write a piece of a tensor's data, see `ShardWriter.write`."""
+        self._shards.write(name, byte_offset, buffer)
+
+    def digests(self) -> dict[str, str]:
+        """Return each shard's BLAKE3, see `ShardWriter.digests`."""
+        return self._shards.digests()
+
+    def finish(self, receipt: bytes, on_wait: Callable[[int], None]) -> None:
+        """Have the shards sent, once those before them are there."""
+        files = {s.file_name: self._shards.partial(s) for s in self._shards.shards}
+        self._place.send(self._unit, files, receipt, self.undo.pop_all(), on_wait)
+
+
+def _receipt(unit: str) -> str:
+    return f"{UNFINISHED}/{unit}{RECEIPT}"
+
+
+@contextlib.contextmanager
+def _as_output_error() -> Iterator[None]:
+    """Tell what a place says of reading as what it means for the output."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise OutputError(f"The output {error}") from error

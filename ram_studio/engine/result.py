@@ -1,0 +1,177 @@
+"""What a merge results in: its numbers, and the passport and card that its folder gets."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import math
+import platform
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ram_studio._version import __version__
+from ram_studio.algorithm.meters.kept import Kept, kept_dict
+from ram_studio.checkpoints.read.shard_files import INDEX_FILE
+from ram_studio.checkpoints.record.card import model_card
+from ram_studio.checkpoints.record.licences import most_restrictive
+from ram_studio.checkpoints.record.passport import (
+    PASSPORT_FILE,
+    LicenceRecord,
+    Passport,
+    ShardRecord,
+    agent_record,
+    source_record,
+)
+from ram_studio.checkpoints.write.shard_plan import Shard, index_json
+from ram_studio.engine.events import Progress
+from ram_studio.engine.job import AgentResult, MergeJob
+from ram_studio.engine.passes.driver import RunOptions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class MergeResult:
+    """What a merge did; out: the folder, or the URL it was written to."""
+
+    out: Path | str
+    method: str
+    agents: dict[str, AgentResult]
+    bytes_read: int
+    bytes_written: int
+    seconds: float
+    peak_rss_bytes: int
+    passport: Passport
+
+    @property
+    def kept(self) -> dict[str, Kept | None]:
+        """What is kept of each agent's update in what was stored; None where it changed nothing."""
+        return {name: agent.kept for name, agent in self.agents.items()}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each agent.
+
+        Columns: agent, rho, lambda, effective_lambda, changed, unique, kept, all_else.
+
+        rho is inf where nothing is unique; ratios that a method does not have are NaN.
+        """
+        import pandas as pd
+
+        rows = [
+            (name, a.rho, a.scaling_factor, a.effective_scaling_factor, a.changed, a.unique)
+            + ((None, None) if a.kept is None else (a.kept.kept, a.kept.all_else))
+            for name, a in self.agents.items()
+        ]
+        ratios, shares = ("rho", "lambda", "effective_lambda"), ("kept", "all_else")
+        frame = pd.DataFrame(rows, columns=["agent", *ratios, "changed", "unique", *shares])
+        return frame.astype(dict.fromkeys((*ratios, *shares), float))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the ``merge --json`` contract; an infinite rho is None."""
+        return {
+            "out": str(self.out),
+            "method": self.method,
+            "agents": {name: a.to_dict() for name, a in self.agents.items()},
+            "bytes_read": self.bytes_read,
+            "bytes_written": self.bytes_written,
+            "seconds": self.seconds,
+            "peak_rss_bytes": self.peak_rss_bytes,
+        }
+
+
+def close(passport: Passport, files: dict[str, bytes], shards: Sequence[Shard]) -> Passport:
+    """Add card and passport to the small files of a merge; return the passport, sealed.
+
+    The seal covers the index too, which the writer adds.
+    """
+    files["README.md"] = model_card(passport).encode()
+    index = {INDEX_FILE: index_json(shards)} if len(shards) > 1 else {}
+    passport = passport.sealed(files | index)
+    files[PASSPORT_FILE] = passport.to_json()
+    return passport
+
+
+def make_passport(
+    job: MergeJob,
+    agents: Mapping[str, AgentResult],
+    shards: dict[str, ShardRecord],
+    hashes: Mapping[str, Mapping[str, str]],
+    *,
+    warnings: tuple[str, ...],
+    with_torch: bool,
+) -> Passport:
+    """Return the passport of a merge, not yet sealed.
+
+    shards: in file order; hashes: of the sources' files, by checkpoint; warnings: beside those of
+    the compatibility check; with_torch: whether torch computed.
+    """
+    dtypes = {job.dtype_of(t) for t in job.merged}
+    records = {
+        agent.name: agent_record(
+            agent,
+            hashes.get(agent.name),
+            **asdict(result) | kept_dict(result.kept),
+            is_rho_m_infinite=result.rho_m is not None and math.isinf(result.rho_m),
+            total=job.elements,
+            shared=result.changed - result.unique,
+        )
+        for agent, result in zip(job.report.agents, agents.values(), strict=True)
+    }
+    base = source_record(job.report.base, hashes.get(job.report.base.name))
+    sources = {"base": base, **records}
+    licence = most_restrictive({name: s.license.licence for name, s in sources.items()})
+    return Passport(
+        ram_studio_version=__version__,
+        recipe=job.recipe,
+        base=base,
+        agents=records,
+        dtype=dtypes.pop() if len(dtypes) == 1 else "mixed",
+        rounding=job.recipe.rounding,
+        seed=job.recipe.seed,
+        arithmetic=job.arithmetic,
+        elements=job.elements,
+        shards=shards,
+        warnings=(*job.report.warnings, *warnings),
+        libraries=library_versions(with_torch=with_torch),
+        license=LicenceRecord(id=licence.id, name=licence.name, link=licence.link),
+    )
+
+
+def library_versions(*, with_torch: bool) -> dict[str, str]:
+    """Return name -> version of Python and of the libraries that the numbers depend on."""
+    found = {"python": platform.python_version()}
+    for name in ("numpy", "numba", "llvmlite", "blake3", *["torch"] * with_torch):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def flush_watch(nbytes: int, shards: int, run: RunOptions) -> Callable[[int], None]:
+    """Return what is called while the output goes to the disk: it reports, and stops."""
+    start = time.monotonic()
+
+    def watch(flushed: int) -> None:
+        run.cancel.raise_if_cancelled()
+        if run.on_progress:
+            seconds = time.monotonic() - start
+            run.on_progress(Progress("flush", "", shards, shards, flushed, nbytes, seconds))
+
+    return watch
+
+
+def measured_peak_rss_bytes() -> int:
+    """Return the most memory this process ever held.
+
+    Linux counts what the parent held when it started us into ru_maxrss, but not into VmHWM.
+    """
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,161 @@
+"""Sources and outputs on a real S3 server, on this machine (`make test-s3` installs it)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from engine_zoo import Zoo, contents, make_zoo
+
+from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.hub.url_folder import UrlFolder
+from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
+from ram_studio.engine.analyse import analyze
+from ram_studio.engine.merge import merge
+from ram_studio.engine.parts.finishing import finish
+from ram_studio.engine.parts.planning import make_plan
+from ram_studio.engine.parts.steps import merge_part
+from ram_studio.engine.verify import verify
+from ram_studio.errors import CheckpointError, OutputError
+
+moto_server = pytest.importorskip("moto.server", reason="make test-s3 installs it")
+pytest.importorskip("s3fs", reason="make test-s3 installs it")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+CPU: dict[str, Any] = {"device": "cpu", "threads": 1}
+SHARD = 300
+SECRET = "a-secret-that-nobody-may-read"
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zoo]:
+    """A zoo in a folder and at s3://models, on a server of its own; s3://merges is empty."""
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_ACCESS_KEY_ID": "me",
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }.items():
+            patched.setenv(name, value)
+        folder = tmp_path_factory.mktemp("zoo")
+        made = make_zoo(folder / "zoo", 2, shards=3, seed=8)
+        s3 = fsspec.filesystem("s3")
+        s3.mkdir("models")
+        s3.mkdir("merges")
+        s3.put(str(made.folder) + "/", "models/zoo/", recursive=True)
+        yield made
+        fsspec.asyn.sync(s3.loop, s3.s3.close)
+        type(s3).clear_instance_cache()
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.setenv("RAM_STUDIO_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def recipe(zoo: Zoo) -> Recipe:
+    agents = {name: f"s3://models/zoo/{name}" for name in zoo.agents}
+    return make_recipe({"base": "s3://models/zoo/base", "agents": agents})
+
+
+def at(url: str) -> dict[str, bytes]:
+    folder = UrlFolder.of(url)
+    return {name: folder.range(name, 0, size) for name, size in folder.sizes().items()}
+
+
+def test_from_s3_to_s3_as_from_folder_to_folder(zoo, recipe, tmp_path):
+    merge(zoo.recipe(), tmp_path / "here", max_shard_bytes=SHARD, **CPU)
+    merge(recipe, tmp_path / "there", max_shard_bytes=SHARD, **CPU)
+    merge(recipe, "s3://merges/one", max_shard_bytes=SHARD, **CPU)
+    plan = make_plan(recipe, 3, max_shard_bytes=SHARD)
+    sketch = analyze(recipe.base, recipe.agents, **CPU)
+    for part in (3, 1, 2):
+        merge_part(plan, part, "s3://merges/parts", sketch=sketch, **CPU)
+        with pytest.raises(CheckpointError, match="not finished"):
+            open_checkpoint("s3://merges/parts", name="base")
+    finish(plan, "s3://merges/parts", **CPU)
+    there = contents(tmp_path / "there")
+    assert at("s3://merges/one") == at("s3://merges/parts") == there
+    names_sources = {"README.md", "ram_studio.json"}
+    here = contents(tmp_path / "here")
+    assert all(there[name] == data for name, data in here.items() if name not in names_sources)
+    records = [json.loads(files["ram_studio.json"])["base"] for files in (here, there)]
+    assert records[0]["files"] == records[1]["files"]
+    assert verify("s3://merges/one", with_sources=True, full=True).source_files == 7
+    assert not any(SECRET.encode() in data for data in there.values())
+
+
+KILLED = """
+import os, signal, sys
+from ram_studio.checkpoints.hub.url_folder import UrlFolder
+from ram_studio.cli.main import main
+upload, calls = UrlFolder.upload, []
+def fatal(self, *given):
+    upload(self, *given)
+    calls.append(given)
+    if len(calls) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+UrlFolder.upload = fatal
+main()
+"""
+
+
+def test_a_killed_merge_goes_on(zoo, recipe, tmp_path, monkeypatch):
+    sources = [x for name, url in recipe.agents.items() for x in ("--agent", f"{name}={url}")]
+    command = ["merge", "--base", recipe.base, *sources, "--out", "s3://merges/killed"]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, *command, "--max-shard-size", str(SHARD)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    names = at("s3://merges/killed")
+    assert sum(name.endswith(".safetensors") for name in names) == 3
+    assert sum(name.endswith(".receipt") for name in names) == 2
+    sent = []
+    upload = UrlFolder.upload
+    monkeypatch.setattr(
+        UrlFolder, "upload", lambda self, *x: (sent.append(x[1]), upload(self, *x))[1]
+    )
+    merge(recipe, "s3://merges/killed", max_shard_bytes=SHARD, **CPU)
+    assert len(sent) == 4
+    merge(recipe, tmp_path / "one", max_shard_bytes=SHARD, **CPU)
+    assert at("s3://merges/killed") == contents(tmp_path / "one")
+
+
+def test_a_large_shard_goes_up_in_several_pieces(zoo, tmp_path):
+    made = make_zoo(tmp_path / "large", 1, shapes={"model.w": (4200, 4200)}, copied=False)
+    merge(made.recipe(), "s3://merges/large", hash_sources=False, **CPU)
+    tag = fsspec.filesystem("s3").info("merges/large/model.safetensors")["ETag"]
+    assert tag.strip('"').endswith("-3")  # of so many pieces
+    assert verify("s3://merges/large").shards == 1
+
+
+def test_what_s3_refuses_is_told(zoo, monkeypatch):
+    with pytest.raises(OutputError, match=r"s3://no-such-bucket/x.*(bucket|Bucket)"):
+        merge(zoo.recipe(), "s3://no-such-bucket/x", **CPU)
+    with pytest.raises(CheckpointError, match=r'^Agent "tool": s3://models/nothing: '):
+        open_checkpoint("s3://models/nothing", name="tool")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    fsspec.filesystem("s3").clear_instance_cache()
+    with pytest.raises(OutputError, match=r"NoCredentials.*your credentials"):
+        merge(zoo.recipe(), "s3://merges/other", **CPU)
+    fsspec.filesystem("s3").clear_instance_cache()
