@@ -204,6 +204,7 @@ class MergeJob:
             rho_m={name: _rho_m(magnitude, t) for t, name in enumerate(self.names)},
             shared=None if counted is None else counted.counts.shared[:, 0].sum(0).tolist(),
             active=None if active is None else active.tolist(),
+            fisher={} if self.fisher is None else self.fisher.fingerprints,
         )
 
     def _is_whole(self, tensor: MergeTensor) -> bool:

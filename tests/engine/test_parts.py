@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from ram_studio.algorithm.exact_sums import ExactSum, rounded
+from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.partial import add_partial
 from ram_studio.checkpoints.hub.open import open_checkpoint
@@ -34,6 +35,7 @@ from ram_studio.engine.parts import steps
 from ram_studio.engine.parts.finishing import finish
 from ram_studio.engine.parts.planning import cut, make_plan
 from ram_studio.engine.parts.steps import analyze_part, merge_part
+from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
 from ram_studio.errors import (
     CheckpointError,
     OutputError,
@@ -121,24 +123,57 @@ def test_the_sketches_of_parts_add_up_to_the_very_file(zoo_options, tmp_path):
         assert save_sketch(added, tmp_path / "added").read_bytes() == whole.read_bytes()
 
 
+@pytest.fixture(scope="module")
+def fisher(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of Fisher files of the zoo's agents."""
+    return write_fisher_files(zoo, tmp_path_factory.mktemp("fisher"))
+
+
+def write_fisher_files(zoo: Zoo, folder: Path, seed: int = 0) -> Path:
+    rng = torch.Generator().manual_seed(seed)
+    for name, path in zoo.agent_paths.items():
+        weights = {
+            key: torch.rand(tensor.shape, generator=rng)
+            for key, tensor in zoo.agents[name].items()
+            if tensor.is_floating_point()
+        }
+        metadata = {"format": FORMAT, "fingerprint": open_checkpoint(path, name=name).fingerprint}
+        save_file(weights, fisher_path(folder, name), metadata)
+    return folder
+
+
+OWN: dict[str, dict] = {
+    "dare-ties": {"seed": 5},
+    "wudi": {"settings": {"iterations": 3}},
+    "ram+m": {"dtype": "float32"},
+}
+STOCHASTIC = {"settings": {"scope": "tensor"}, "rounding": "stochastic", "seed": 7}
+
+
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"method": "task-arithmetic"},
-        {"method": "ties"},
-        {"method": "dare-ties", "seed": 5},
-        {"method": "wudi", "settings": {"iterations": 3}},
-        {"method": "ram+m", "dtype": "float32"},
-        {"settings": {"scope": "tensor"}, "rounding": "stochastic", "seed": 7},
-    ],
+    [*({"method": name} | OWN.get(name, {}) for name in METHODS), STOCHASTIC],
     ids=lambda changes: changes.get("method", "stochastic"),
 )
-def test_every_kind_of_method_merges_in_parts(zoo, sketch, changes, tmp_path):
+def test_every_method_merges_in_parts(zoo, sketch, fisher, changes, tmp_path):
+    if changes.get("method") == "fisher":
+        changes = {**changes, "settings": {"files": str(fisher)}}
     recipe = zoo.recipe(**changes)
     merge(recipe, tmp_path / "one", max_shard_bytes=SHARD, **CPU)
     plan = make_plan(recipe, 2, max_shard_bytes=SHARD)
     merge_in_parts(plan, tmp_path / "parts", sketch)
     assert contents(tmp_path / "parts") == contents(tmp_path / "one")
+
+
+def test_parts_merged_with_other_fisher_files_are_refused(zoo, tmp_path):
+    folder = write_fisher_files(zoo, tmp_path)
+    recipe = zoo.recipe(method="fisher", settings={"files": str(folder)})
+    plan = make_plan(recipe, 2, max_shard_bytes=SHARD)
+    merge_part(plan, 1, tmp_path / "out", **CPU)
+    write_fisher_files(zoo, folder, seed=1)
+    merge_part(plan, 2, tmp_path / "out", **CPU)
+    with pytest.raises(PlanError, match=r"^Part 2 of 2: .*other Fisher files, than part 1"):
+        finish(plan, tmp_path / "out", **CPU)
 
 
 def test_tied_heads_may_lie_in_another_part_than_their_embedding(tmp_path):

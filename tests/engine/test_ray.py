@@ -1,4 +1,4 @@
-"""Parts on a real Ray of two nodes: the same bytes, and workers that die."""
+"""Parts on a real Ray of two and three nodes: the same bytes, and workers that die."""
 
 from __future__ import annotations
 
@@ -37,20 +37,37 @@ RUN = {"device": "cpu", "threads": 1}
 SHARD = 500
 
 
+STORE = {"object_store_memory": 80 << 20}
+
+
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[str]:
-    """Two nodes of Ray on this machine; the address."""
+def cluster() -> Iterator[Any]:
+    """Two nodes of Ray on this machine, connected."""
     from ray.cluster_utils import Cluster
 
-    store = {"object_store_memory": 80 << 20}
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, **store}
+    made = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, **STORE}
     )
-    cluster.add_node(num_cpus=1, **store)
-    ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
-    yield cluster.address
+    made.add_node(num_cpus=1, **STORE)
+    ray.init(made.address, log_to_driver=False, logging_level="ERROR")
+    yield made
     ray.shutdown()
-    cluster.shutdown()
+    made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def nodes(cluster: Any) -> str:
+    """The address of two nodes."""
+    return cluster.address
+
+
+@pytest.fixture(scope="module")
+def three(cluster: Any) -> Iterator[str]:
+    """The address, with a third node."""
+    third = cluster.add_node(num_cpus=1, **STORE)
+    cluster.wait_for_nodes()
+    yield cluster.address
+    cluster.remove_node(third)
 
 
 @pytest.fixture(scope="module")
@@ -113,10 +130,14 @@ class Killed:
         return merge_part(plan, part, out, sketch=sketch, **run)
 
 
+def sent_by_value() -> None:
+    """Workers know this file by name only: what is sent must say itself how it is made."""
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
 def test_a_part_whose_worker_is_killed_begins_anew(nodes, zoo, tmp_path, monkeypatch):
     merge(zoo.recipe(), tmp_path / "one", max_shard_bytes=SHARD, **RUN)
-    # Workers know this file by name only: what is sent must say itself how it is made.
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    sent_by_value()
     monkeypatch.setattr(on_ray, "_merge", Killed(tmp_path / "mark"))
     merge_on_ray(zoo.recipe(), tmp_path / "ray", nodes, RUN, max_shard_bytes=SHARD)
     assert (tmp_path / "again").exists()
@@ -202,3 +223,52 @@ def test_without_ray_the_message_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SettingsError, match=r"ram-studio\[ray\]"), ray_cluster.connected("local"):
         pass
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+@pytest.mark.parametrize("count", [2, 3])
+def test_any_number_of_parts_on_two_and_three_nodes(
+    nodes, zoo, tmp_path, count, parts, request, monkeypatch
+):
+    if count == 3:
+        request.getfixturevalue("three")
+    assert ray_cluster.alive_nodes(ray) == count
+    out = tmp_path / "ray"
+    merge(zoo.recipe(), tmp_path / "one", max_shard_bytes=SHARD // 2, **RUN)
+    sketch = analyze(zoo.base_path, zoo.agent_paths, **RUN)
+    how = {"sketch": sketch, "max_shard_bytes": SHARD // 2}
+    if parts > 1:  # part 2 is killed mid-way, part 1 is done twice
+        plan = make_plan(zoo.recipe(), parts, max_shard_bytes=SHARD // 2)
+        merge_part(plan, 1, out, sketch=sketch, **RUN)
+        sent_by_value()
+        monkeypatch.setattr(on_ray, "_merge", Killed(tmp_path / "mark"))
+    merge_on_ray(zoo.recipe(), out, nodes, RUN, parts=parts, **how)
+    assert (tmp_path / "again").exists() == (parts > 1)
+    assert contents(out) == contents(tmp_path / "one")
+
+
+class KilledAnswer:
+    """Answers for a model; the worker that is first dies before it has sent anything."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+        self.answer = far._answer
+
+    def __call__(self, *asked: Any) -> Any:
+        found = self.answer(*asked)
+        if not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+
+def test_a_check_survives_its_worker_on_three_nodes(three, tmp_path, monkeypatch):
+    models = {name: asset_path("example", name) for name in ("base", "coding")}
+    asked = {"limit": 2, "suite": "demo", "device": "cpu", "base": "base"}
+    here = evaluate(models, **asked)
+    sent_by_value()
+    monkeypatch.setattr(far, "_answer", KilledAnswer(tmp_path / "mark"))
+    there = evaluate_on_ray(models, three, **asked)
+    assert (tmp_path / "mark").exists()
+    for name, row in there.models.items():
+        assert told(row) == told(here.models[name])

@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
-from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.checkpoints.read.checkpoint import Checkpoint, fingerprint_of
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_shape
 from ram_studio.checkpoints.read.header import TensorInfo, read_header
 from ram_studio.engine.reading.blocks import Block
@@ -52,7 +53,14 @@ class FisherFiles:
             for position, (path, agent) in enumerate(zip(self._paths, report.agents, strict=True))
         ]
         self._states = [_state(path) for path in self._paths]
+        self._agents = [agent.name for agent in report.agents]
         self._handles: list[int] = []
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """By which the files are known again, by agent, see ``fingerprint_of``."""
+        headers = {n: read_header(p) for n, p in zip(self._agents, self._paths, strict=True)}
+        return {name: fingerprint_of([header], name=name) for name, header in headers.items()}
 
     def __enter__(self) -> FisherFiles:
         for path in self._paths:
