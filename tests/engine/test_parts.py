@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from engine_zoo import Zoo, contents, make_zoo, read_folder, write_folder
 from hypothesis import given
 from hypothesis import strategies as st
