@@ -14,9 +14,9 @@ from engine_zoo import Zoo, contents, make_zoo
 from ram_studio.checkpoints.hub import url_folder
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.hub.url_folder import UrlFolder
-from ram_studio.checkpoints.read import following
+from ram_studio.checkpoints.read import remote
 from ram_studio.checkpoints.read.content_hash import blake3_of
-from ram_studio.checkpoints.read.following import FollowedHash
+from ram_studio.checkpoints.read.remote import FollowedHash
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.events import CancelToken
@@ -116,8 +116,8 @@ def test_sources_at_urls_that_changed_are_found_by_verify(zoo, tmp_path):
 def test_a_followed_file_is_hashed_in_order_whatever_order_it_is_read_in(
     held, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(following, "MOST_HELD_BYTES", held)
-    monkeypatch.setattr(following, "FETCH_BYTES", 7)
+    monkeypatch.setattr(remote, "MOST_AHEAD_BYTES", held)
+    monkeypatch.setattr(remote, "PIECE_BYTES", 7)
     file = tmp_path / "file"
     file.write_bytes(bytes(range(256)) * 2)
     fetched = []

@@ -18,8 +18,8 @@ from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_st
 from ram_studio.checkpoints.hub.errors import HTTPError, hub_errors
 from ram_studio.checkpoints.hub.transfer import LIBRARY, REQUEST_SECONDS, Token
 from ram_studio.checkpoints.read.describe import printable, who
-from ram_studio.checkpoints.read.following import FollowedHash, Follows
 from ram_studio.checkpoints.read.header import LENGTH_BYTES, Header, header_length, parse_header
+from ram_studio.checkpoints.read.remote import FollowedHash, Follows
 from ram_studio.errors import HubError
 
 # Nearly all headers fit into the first request.

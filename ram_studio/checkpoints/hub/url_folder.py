@@ -16,7 +16,7 @@ from typing import Any
 from ram_studio.checkpoints.read.content_hash import make_hasher
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.folder import Files, Folder
-from ram_studio.checkpoints.read.following import fetched
+from ram_studio.checkpoints.read.remote import fetched
 from ram_studio.errors import CheckpointError, RamStudioError
 
 PACKAGES = {

@@ -17,9 +17,9 @@ from typing import Any
 from ram_studio.checkpoints.hub.url_folder import UrlFolder, local_path
 from ram_studio.checkpoints.read.checkpoint import Checkpoint, assemble, open_folder
 from ram_studio.checkpoints.read.describe import who
-from ram_studio.checkpoints.read.following import FollowedHash, Follows
 from ram_studio.checkpoints.read.header import LENGTH_BYTES, Header, header_length, parse_header
 from ram_studio.checkpoints.read.json_files import parse_json_object
+from ram_studio.checkpoints.read.remote import FollowedHash, Follows
 from ram_studio.checkpoints.read.shard_files import find_shards
 from ram_studio.errors import CheckpointError
 from ram_studio.resources import user_folder

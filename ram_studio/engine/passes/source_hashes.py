@@ -18,8 +18,7 @@ from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.content_hash import PIECE_BYTES, Hasher, known_hash, make_hasher
 from ram_studio.checkpoints.read.describe import printable, who
-from ram_studio.checkpoints.read.following import FollowedHash
-from ram_studio.checkpoints.read.remote import RemoteFiles
+from ram_studio.checkpoints.read.remote import FollowedHash, RemoteFiles
 from ram_studio.engine.events import CancelToken, Meter, Progress, ProgressCallback
 from ram_studio.errors import CheckpointError, SourceChangedError
 
