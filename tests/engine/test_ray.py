@@ -247,19 +247,18 @@ def test_any_number_of_parts_on_two_and_three_nodes(
     assert contents(out) == contents(tmp_path / "one")
 
 
-class KilledAnswer:
+def killed_once(mark: Path) -> Any:
     """Answers for a model; the worker that is first dies before it has sent anything."""
+    answer = far._answer
 
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-        self.answer = far._answer
-
-    def __call__(self, *asked: Any) -> Any:
-        found = self.answer(*asked)
-        if not self.mark.exists():
-            self.mark.touch()
+    def work(*asked: Any) -> Any:
+        found = answer(*asked)
+        if not mark.exists():
+            mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return found
+
+    return work
 
 
 def test_a_check_survives_its_worker_on_three_nodes(three, tmp_path, monkeypatch):
@@ -267,7 +266,7 @@ def test_a_check_survives_its_worker_on_three_nodes(three, tmp_path, monkeypatch
     asked = {"limit": 2, "suite": "demo", "device": "cpu", "base": "base"}
     here = evaluate(models, **asked)
     sent_by_value()
-    monkeypatch.setattr(far, "_answer", KilledAnswer(tmp_path / "mark"))
+    monkeypatch.setattr(far, "_answer", killed_once(tmp_path / "mark"))
     there = evaluate_on_ray(models, three, **asked)
     assert (tmp_path / "mark").exists()
     for name, row in there.models.items():

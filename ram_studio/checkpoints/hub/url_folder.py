@@ -121,7 +121,10 @@ class UrlFolder:
         """Say whether a file is there."""
         with url_errors(printable(self.at(name))):
             self.system.invalidate_cache()
-            return bool(self.system.isfile(self._path(name)))
+            try:  # `isfile` takes every failure for an absence
+                return bool(self.system.info(self._path(name))["type"] == "file")
+            except FileNotFoundError:
+                return False
 
     def sizes(self) -> dict[str, int]:
         """Return all files with their bytes; none where there is nothing."""
