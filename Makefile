@@ -29,12 +29,12 @@ export PLAYWRIGHT_BROWSERS_PATH
 # What `make test-real` unpacks its model with; nothing else is to find these packages.
 REAL_PACKAGES := $(VENV)/real-model
 
-# What `make test-s3` serves and reads S3 with: its python-dateutil is older than what we pin.
+# What `make test-storage` serves and reads S3 with: its python-dateutil is older than what we pin.
 S3_PACKAGES := $(VENV)/s3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test test-real test-ray test-s3 lint format docs wheel bench bench-kernels bench-gpu bench-ui bench-space clean
+.PHONY: help app test test-real test-ray test-storage lint format docs wheel bench bench-kernels bench-gpu bench-ui bench-space clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -70,7 +70,7 @@ test-real: $(VENV)/.real-stamp ## run a real 135 M model through everything (mad
 test-ray: $(VENV)/.ray-stamp ## merge and check in parts on a real Ray of two and three nodes, here
 	$(BIN)/python -m pytest tests/engine/test_ray.py $(PYTEST_ARGS)
 
-test-s3: $(VENV)/.s3-stamp ## merge from and to a real S3 server, here
+test-storage: $(VENV)/.s3-stamp ## merge from and to a real S3 server, here
 	PYTHONPATH="$(S3_PACKAGES)" $(BIN)/python -m pytest tests/engine/test_s3.py $(PYTEST_ARGS)
 
 lint: $(VENV)/.test-stamp ## check style, formatting and types

@@ -1,4 +1,4 @@
-"""Sources and outputs on a real S3 server, on this machine (`make test-s3` installs it)."""
+"""Sources and outputs on a real S3 server, on this machine (`make test-storage` installs it)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from ram_studio.engine.parts.steps import merge_part
 from ram_studio.engine.verify import verify
 from ram_studio.errors import CheckpointError, OutputError
 
-moto_server = pytest.importorskip("moto.server", reason="make test-s3 installs it")
-pytest.importorskip("s3fs", reason="make test-s3 installs it")
+moto_server = pytest.importorskip("moto.server", reason="make test-storage installs it")
+pytest.importorskip("s3fs", reason="make test-storage installs it")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 CPU: dict[str, Any] = {"device": "cpu", "threads": 1}
