@@ -3,10 +3,9 @@ r"""Read long texts piece by piece, as MemAgent does: a bounded memory is all th
 The text is cut into pieces; with each, the model sees what is asked, its memory so far and the
 piece, and writes the memory anew. At the end it answers from what is asked and the memory alone;
 where the answer stands in a `\boxed{}`, as it is told, the box is the answer. So a text of any
-length is read in a context of fixed size. The two prompts are those that agents of MemAgent (arXiv
-2507.02259) were trained with, to the letter; another wording would ask something that they never
-learnt. Two things differ: pieces end between words, and where a model writes no memory the old one
-stays.
+length is read in a context of fixed size. The loop, its tags and its sizes are MemAgent's (arXiv
+2507.02259); the wording is our own, pieces end between words, and where a model writes no memory
+the old one stays.
 """
 
 from __future__ import annotations
@@ -23,13 +22,12 @@ from ram_studio.evals.question import UNSCORED, Question, Reply
 from ram_studio.evals.suites import visible
 
 MODE = "memagent"
-NO_MEMORY = "No previous memory"
-READ = """You are presented with a problem, a section of an article that may contain the answer to \
-the problem, and a previous memory. Please read the provided section carefully and update the \
-memory with the new information that helps to answer the problem. Be sure to retain all relevant \
-details from the previous memory while adding any new, useful information.
+NO_MEMORY = "(nothing yet)"
+READ = """A long text is read one section at a time to solve a problem. Below stand the problem, \
+what was noted from the sections before, and the next section. Write the notes anew: keep what matters \
+for the problem, add what this section tells about it, and leave the rest out.
 
-<problem>\x20
+<problem>
 {asked}
 </problem>
 
@@ -41,12 +39,12 @@ details from the previous memory while adding any new, useful information.
 {piece}
 </section>
 
-Updated memory:
+The new notes:
 """
-ANSWER = """You are presented with a problem and a previous memory. Please answer the problem \
-based on the previous memory and put the answer in \\boxed{{}}.
+ANSWER = """A long text was read to solve a problem. Below stand the problem and what was noted \
+from the text. Answer from the notes, with the answer in \\boxed{{}}.
 
-<problem>\x20
+<problem>
 {asked}
 </problem>
 
@@ -54,7 +52,7 @@ based on the previous memory and put the answer in \\boxed{{}}.
 {memory}
 </memory>
 
-Your answer:
+The answer:
 """
 _WORD = re.compile(r"\s*\S+\s*$|\s*\S+")
 _BOX = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")

@@ -24,7 +24,7 @@ DATA = DataSet(
     ("problem", "answer", "subject"),
     others=("MATH-500", "math_500"),
 )
-_PROMPT = "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{{}}."
+_PROMPT = "{problem}\n\nThink step by step. End with the answer in \\boxed{{}}."
 _BOXED = re.compile(r"\\f?boxed\s*\{")
 _SAID = re.compile(r"\banswer(?: is|:)\s*:?\s*(.+)", re.IGNORECASE)
 

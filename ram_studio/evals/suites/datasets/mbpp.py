@@ -30,8 +30,8 @@ DATA = DataSet(
     others=("sanitized-mbpp",),
 )
 _PROMPT = (
-    "You are an expert Python programmer, and here is your task: {text} Your code should pass "
-    "these tests:\n\n{tests}\n\nReply with the code in one code block."
+    "{text}\n\nThese tests must pass:\n\n{tests}\n\nReply with Python code in one code block, "
+    "without the tests."
 )
 _RUN = """space = {{"__name__": "answer"}}
 exec(compile({answer!r}, "answer", "exec"), space)

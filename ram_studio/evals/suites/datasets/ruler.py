@@ -25,13 +25,11 @@ MAX_NEW_TOKENS = 32
 # Of each length; RULER asks 500, which is a matter of days on a CPU. --limit asks fewer or more.
 PER_LENGTH = 50
 TEMPLATE_TOKENS = 48
+# What to do stands before and after the documents, as in RULER; the words are our own.
 _ASK = (
-    "Answer the question based on the given documents. Only give me the answer and do not output "
-    "any other words."
+    "Find the answer in these documents. Reply with the answer alone, in as few words as possible."
 )
-_PROMPT = (
-    f"{_ASK}\n\nThe following are given documents.\n\n{{text}}\n\n{_ASK}\n\nQuestion: {{question}}"
-)
+_PROMPT = f"{_ASK}\n\n{{text}}\n\n{_ASK}\n\nQuestion: {{question}}"
 
 
 class Asked(NamedTuple):
