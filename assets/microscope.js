@@ -21,11 +21,12 @@ export const mountScope = (element, props, watch) => {
   watch("value", () => setData(props.value));
   setData(props.value);
   onPaint(paintCells);
-  document.getElementById("microscope")?.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape") return;
+  // Wherever the focus is, unless something lies above it.
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !isOpen() || document.querySelector("dialog[open], :popover-open")) return;
     event.stopPropagation();
     closeScope();
-  });
+  }, true);
 };
 
 const isOpen = () => document.body.classList.contains("scope-open");

@@ -1,10 +1,11 @@
 // Moving between the steps, the theme, and what a browser tab remembers.
 import { pageLink } from "./link.js";
 import { mountMeasured } from "./measured.js";
-import { askedPlace, mountScope } from "./microscope.js";
+import { askedPlace, leaveScope, mountScope } from "./microscope.js";
 import * as numbers from "./numbers.js";
 import { present } from "./canvas/canvas.js";
 import { mountLesson, takeLesson } from "./lesson/lesson.js";
+import { mountVerdicts } from "./verdicts.js";
 import { outcomeOf } from "./canvas/outcome.js";
 import {
   copyLink, hasProfile, lookAt, mergeMethod, mount, remember, setProfile, settings, show, update,
@@ -138,6 +139,7 @@ const start = () => {
     const lesson = event.target.closest("[data-lesson]");
     if (lesson) {
       event.preventDefault();
+      leaveScope();
       takeLesson();
     }
     const link = event.target.closest("[data-go]");
@@ -150,6 +152,6 @@ else start();
 
 // What the page's events and its tests call: Gradio runs snippets of script, which cannot import.
 window.RAM = {
-  ...numbers, askedPlace, copyLink, enter, go, mergeMethod, mount, mountMeasured, mountScope, mountTicks, open, outcomeOf, setProfile,
+  ...numbers, askedPlace, copyLink, enter, go, mergeMethod, mount, mountMeasured, mountScope, mountTicks, mountVerdicts, open, outcomeOf, setProfile,
   settings, tabKey, update,
 };

@@ -73,7 +73,7 @@ def _checked_modules() -> list[str]:
 
 install_import_hook(_checked_modules(), "beartype.beartype")
 
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "benchmarks")]
 
 
 # Files that use one app, or one wheel: tested in one process, they start or build it once.

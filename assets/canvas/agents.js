@@ -53,7 +53,7 @@ const mountRow = (name, t) => {
   box.addEventListener("click", () => focusAgent(state.focus === t ? null : t));
   const title = put(box, "span", { class: "cv-name" });
   marker(title, t);
-  put(title, "span", {}, name);
+  put(title, "span", { title: name }, name);
   const lambda = put(box, "span", { class: "cv-lambda" });
   put(lambda, "i", {}, "λ");
   const value = put(lambda, "b");
@@ -98,7 +98,15 @@ const paintAlong = (agents) => {
   const least = aligned.reduce((a, b) => (a.kept.sum + a.along < b.kept.sum + b.along ? a : b));
   const whole = keptText(least.kept.sum + least.along);
   const whose = aligned.length === agents.length ? `at least ${whole} of every update` : `${whole} of ${least.name}’s update`;
-  setText(part.note, `With what is shared by the others too, which moved alike, the merge holds ${whose}; kept counts own parts only.`);
+  const { note } = part;
+  if (note.dataset.key === whose) return;
+  note.dataset.key = whose;
+  note.replaceChildren();
+  // The shorter words where the window is low.
+  put(note, "span", { class: "cv-long" }, "With what is shared by the others too, which moved alike, the merge holds ");
+  put(note, "span", { class: "cv-short" }, "With the others, who moved alike: ");
+  note.append(whose);
+  put(note, "span", { class: "cv-long" }, "; kept counts own parts only.");
 };
 
 const paintRow = (row, agent, pinned) => {

@@ -46,13 +46,16 @@ export const withRows = (table, more) => {
   return { ...table, answers, rows: [...rows, ...table.rows] };
 };
 
-export const isRight = (row, i) => row.right[i] === "1";
-
-export const scoreOf = (skills, row, domain) => {
+export const rightOf = (marks) => {
   let right = 0;
-  for (let i = domain * skills.n; i < (domain + 1) * skills.n; i += 1) right += isRight(row, i) ? 1 : 0;
+  for (const mark of marks) if (mark === "1") right += 1;
   return right;
 };
+
+// A row's answers in a domain, one character a prompt.
+export const marksOf = (skills, row, domain) => row.right.slice(domain * skills.n, (domain + 1) * skills.n);
+
+export const scoreOf = (skills, row, domain) => rightOf(marksOf(skills, row, domain));
 
 const known = new WeakMap(); // skills -> index
 
@@ -64,15 +67,6 @@ export const baseOf = (skills) => sourceRow(skills, "base");
 export const specialistOf = (skills, domain) => {
   const agent = skills.specialists[domain];
   return agent === null ? null : sourceRow(skills, skills.agents[agent]);
-};
-
-// Prompts of a domain in the order of the mosaic: right in the base, learned by the specialist, neither.
-export const orderOf = (skills, domain) => {
-  const base = baseOf(skills);
-  const specialist = specialistOf(skills, domain) || base;
-  const rank = (i) => 2 * isRight(base, i) + isRight(specialist, i);
-  const first = domain * skills.n;
-  return Array.from({ length: skills.n }, (_, i) => first + i).sort((a, b) => rank(b) - rank(a) || a - b);
 };
 
 export const settingsOf = (row) => ({

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from ram_studio.errors import Stopped
 
+GROUND_SECONDS = 1.0
+"""Seconds of steady work after which the time that is left can be told."""
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -18,7 +21,8 @@ class Progress:
     where that takes long) or "upload" (to a URL); tensor: the tensor or file worked on last;
     tensor_index: how many tensors or files were begun so far, of tensor_count;
     done_bytes, total_bytes: bytes read from all checkpoints, or flushed; seconds: since the stage
-    began.
+    began. late_bytes, late_seconds: how much of both had gone when the first bytes were done, which
+    may have waited for a compiler or a disk: the time that is left follows from what came after.
     """
 
     stage: str
@@ -28,6 +32,8 @@ class Progress:
     done_bytes: int
     total_bytes: int
     seconds: float
+    late_bytes: int = 0
+    late_seconds: float = 0.0
 
     @property
     def fraction(self) -> float:
@@ -41,8 +47,15 @@ class Progress:
 
     @property
     def eta_seconds(self) -> float | None:
-        """Seconds left at this rate, None while nothing is known."""
-        return (self.total_bytes - self.done_bytes) / self.rate if self.rate else None
+        """Seconds left of this stage, as fast as since its first bytes; None before that is known.
+
+        Nothing is said in the first second of steady work: a guess then is far off.
+        """
+        left = self.total_bytes - self.done_bytes
+        done, seconds = self.done_bytes - self.late_bytes, self.seconds - self.late_seconds
+        if not left:
+            return 0.0
+        return left * seconds / done if done > 0 and seconds >= GROUND_SECONDS else None
 
 
 ProgressCallback = Callable[[Progress], None]
@@ -82,6 +95,7 @@ class Meter:
         self._lock = threading.Lock()
         self._start = time.monotonic()
         self._done_bytes = 0
+        self._late: tuple[int, float] | None = None
         self._tensor = ""
         self._tensor_index = 0
 
@@ -89,6 +103,8 @@ class Meter:
         """Count bytes that were read for a tensor (0-based index)."""
         with self._lock:
             self._done_bytes += nbytes
+            if self._late is None:
+                self._late = self._done_bytes, time.monotonic() - self._start
             if tensor_index + 1 >= self._tensor_index:
                 self._tensor, self._tensor_index = tensor, tensor_index + 1
 
@@ -103,6 +119,7 @@ class Meter:
                 self._done_bytes,
                 self._total_bytes,
                 time.monotonic() - self._start,
+                *(self._late or (0, 0.0)),
             )
 
     def tell(self, on_progress: ProgressCallback | None) -> None:

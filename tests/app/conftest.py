@@ -145,6 +145,53 @@ def _axe_script() -> str:
     return Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
 
 
+# Faults by axe-core's rules, in the theme that is shown; of the other one those of colour.
+_FAULTS = """async () => {
+  const isEndless = (a) => a.effect.getTiming().iterations === Infinity;
+  const still = () => Promise.all(document.getAnimations()
+    .filter((a) => !isEndless(a)).map((a) => a.finished.catch(() => {})));
+  const run = async (options) =>
+    (await axe.run(document, { resultTypes: ["violations"], ...options })).violations;
+  await still();
+  const here = await run({});
+  document.body.classList.toggle("dark");
+  await still();
+  const there = await run({ runOnly: { type: "tag", values: ["cat.color"] } });
+  document.body.classList.toggle("dark");
+  await still();
+  return [...here, ...there];
+}"""
+
+# What can be pressed and is nearer than 40 px to something else; links within a text may be.
+_SMALL = """(root) => {
+  const kinds = "button, input, select, textarea, summary, [role=slider]";
+  const found = [];
+  for (const node of document.querySelector(root).querySelectorAll(kinds)) {
+    const isSeen = node.checkVisibility({ visibilityProperty: true, opacityProperty: true });
+    const isMeant = !node.disabled && !node.closest("[inert], .unseen") && !node.matches(".link");
+    if (!isSeen || !isMeant) continue;
+    node.scrollIntoView({ block: "center", inline: "center" });
+    const box = node.getBoundingClientRect();
+    if (!box.width || !box.height) continue;
+    const [x, y] = [box.left + box.width / 2, box.top + box.height / 2];
+    const label = node.closest("label");
+    const isOwn = (hit) => hit && (hit === node || node.contains(hit)
+      || (label && hit.closest("label") === label));
+    const reach = (dx, dy) => {
+      let n = 0;
+      while (n < 24 && isOwn(document.elementFromPoint(x + dx * n, y + dy * n))) n += 1;
+      return n;
+    };
+    const [wide, tall] = [reach(1, 0) + reach(-1, 0) - 1, reach(0, 1) + reach(0, -1) - 1];
+    if (Math.min(wide, tall) < 39) {
+      const name = node.getAttribute("aria-label") || node.textContent.trim() || node.type;
+      found.push(`${node.tagName} ${node.id} ${name}: ${wide} x ${tall}`);
+    }
+  }
+  return found;
+}"""
+
+
 class Visit:
     """A page with everything it said and asked for, so that a test can require silence."""
 
@@ -241,16 +288,21 @@ class Visit:
         self.page.wait_for_selector(f"{status}:has-text('Stopped')")
 
     def check_access(self, what: str) -> None:
-        """Fail on serious faults for those who cannot see, or see little, by axe-core's rules."""
+        """Fail on serious faults for those who cannot see, or see little, in light and dark."""
         self.settle()
-        self.page.evaluate(_axe_script())
-        run = "() => axe.run(document, {resultTypes: ['violations']}).then((r) => r.violations)"
+        if not self.page.evaluate("() => Boolean(window.axe)"):
+            self.page.evaluate(_axe_script())
         faults = [
             (fault["id"], [node["target"] for node in fault["nodes"]])
-            for fault in self.page.evaluate(run)
+            for fault in self.page.evaluate(_FAULTS)
             if fault["impact"] in ("serious", "critical")
         ]
         assert faults == [], what
+
+    def check_targets(self, root: str) -> None:
+        """Fail where a finger has less than 40 px of something below ``root``."""
+        self.settle()
+        assert self.page.evaluate(_SMALL, root) == [], root
 
     def cards(self) -> dict[str, dict[str, str]]:
         """Return the numbers of each agent's row, its data attributes."""

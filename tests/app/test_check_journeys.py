@@ -76,11 +76,17 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(visit, tmp_
     _untick(page, "tool", "memory")
     _ask_each(page, 50)
     page.click("#evaluate")
-    page.wait_for_selector("#scores .verdicts")
+    page.wait_for_selector("#verdicts .cv-dot")
     page.wait_for_selector("#to-check.done")
     assert page.locator("#stepper .done").count() == 4
-    assert page.locator(".verdict .skill[data-outcome]").count() == 3
+    # Tune's own dumbbells: a dot a question, filled where the merge is right.
+    assert page.locator(".verdict .cv-skill[data-outcome]").count() == 3
+    assert page.locator(".verdict .cv-dot").count() == 3 * 100
+    for row in page.locator(".verdict .cv-skill").all():
+        right = row.locator(".cv-skill-name span").text_content()
+        assert right == f"{row.locator('.cv-dot.right').count()}/100"
     assert re.search(r"keeps -?\d+ % of what|gained nothing", page.text_content(".verdict"))
+    it.check_access("check with its verdicts")
     page.click("#check-details > summary")
     said = page.text_content("#check-status")
     reused = int(re.search(r"([\d,]+) answers were there already", said)[1].replace(",", ""))
@@ -100,6 +106,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(visit, tmp_
     page.reload()
     page.wait_for_selector("#to-check[aria-current=step]")
     page.wait_for_selector("#scores table", state="attached")
+    page.wait_for_selector("#verdicts .cv-dot")
     page.click("#to-merge")
     page.wait_for_selector("#merge-result .result")
     page.click("#to-check")
@@ -141,6 +148,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(visit, tmp_
     page.check("#history-list tr:not([data-kind=merge]):has-text('base') input")
     page.click("#history-compare")
     page.wait_for_selector("#history-result table.heat")
+    it.check_access("history")
     assert page.locator("#history-list input:checked").count() == 2
     assert "▲" in page.text_content("#history-result table.heat tr:has-text('mine')")
     assert "10⁻⁵" in page.text_content("#history-result table.past-settings")

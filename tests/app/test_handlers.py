@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from ram_studio.app.load.sources import (
     read_sources,
 )
 from ram_studio.app.merge import view, work
+from ram_studio.app.merge.plan import plan_merge
 from ram_studio.app.merge.work import MergeForm
 from ram_studio.app.session import Loaded, Merged
 from ram_studio.app.settings import Settings
@@ -267,6 +269,14 @@ def test_the_plan_names_sizes_and_the_rounding_caution(tmp_path: Path) -> None:
     assert "bfloat16" in html
     assert "rounding to nearest" in html
     exact = MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0, dtype="float32")
+    # How long it takes is told where it was measured: by the analysis, better by a merge alike.
+    assert " in about " not in html
+    measured = replace(_loaded(), read_rate=1e3)
+    assert " in about " in view.plan_html(measured, form, tmp_path)
+    made = Merged("m", tmp_path, "ram+", {"bytes_written": 1, "seconds": 7.0}, "")
+    once = plan_merge(measured, exact, tmp_path, [made])
+    assert once.seconds == 7.0 * once.needed
+    assert plan_merge(measured, replace(form, method="wudi"), tmp_path, [made]).seconds is None
     assert "rounding to nearest" not in view.plan_html(_loaded(), exact, tmp_path)
 
 
@@ -304,7 +314,12 @@ def test_progress_is_worded_from_events() -> None:
     html = load_view.progress_html(Progress("merge", "t", 3, 50, 100, 200, 2.0), "Starting")
     assert "Merging tensor 3 of 50" in html
     assert "50 bytes/s" in html
-    assert "2.0 s left" in html
+    assert "about 2.0 s left" in html
+    early = load_view.progress_html(Progress("merge", "t", 3, 50, 100, 200, 0.9), "Starting")
+    assert "measuring how long it takes" in early
+    assert " left" not in early
+    first = load_view.progress_html(Progress("count", "t", 3, 50, 100, 200, 2.0), "Starting")
+    assert "2.0 s left of this pass" in first
     cells = {("base", "code"): Cell(50, 50, 20), ("<x>", "code"): Cell(10, 50, 0)}
     html = progress_html(Scoring(("base", "<x>"), cells, ("<x>", "code"), 123.4))
     assert "&lt;x&gt; on code" in html

@@ -92,6 +92,25 @@ def test_the_rule_by_size_of_change_is_that_of_python(page, real_sketch) -> None
     assert differs > len(LADDER)
 
 
+def test_what_is_kept_at_every_point_is_that_of_python(page, real_sketch) -> None:
+    points = list(range(0, len(LADDER), 5))
+    methods = [*RULES, "task-arithmetic-mean", "task-arithmetic-sum"]
+    answers = page.evaluate(
+        """([profile, points, methods]) => methods.map((method) => points.map((point) =>
+          RAM.outcomeOf(profile, { point, r: 0.3, alpha: 1.25, method }).agents
+            .map((a) => [a.kept.sum, a.others])))""",
+        [build_profile(real_sketch), points, methods],
+    )
+    names = {"task-arithmetic-mean": "average", "task-arithmetic-sum": "sum"}
+    for method, answer in zip(methods, answers, strict=True):
+        for point, agents in zip(points, answer, strict=True):
+            preview = real_sketch.preview(point, method if method in RULES else "ram", 0.3, 1.25)
+            told = preview["methods"][names[method]] if method in names else preview["agents"]
+            for found, expected in zip(agents, told.values(), strict=True):
+                wanted = [expected["kept"]["total"], expected["all_else"]]
+                assert found == pytest.approx(wanted, abs=1e-9), (method, point)
+
+
 def random_curve(rng: np.random.Generator) -> dict:
     """Return a curve as in the profile: steps of a half to 16 places, shares that sum to one."""
     deltas = rng.choice(np.arange(1, 33), size=int(rng.integers(0, 20)), replace=False) / 2

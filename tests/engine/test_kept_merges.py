@@ -8,17 +8,20 @@ import numpy as np
 import pytest
 from engine_zoo import make_zoo
 
+from ram_studio.algorithm.ladder import DEFAULT_INDEX
 from ram_studio.algorithm.meters.kept import Kept, kept_dict
+from ram_studio.algorithm.meters.rounding_meter import estimate
 from ram_studio.checkpoints.record.passport import read_passport
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.checkpoints.record.sketch_file import load_sketch
 from ram_studio.engine.analyse import load
-from ram_studio.engine.job import MergeJob
+from ram_studio.engine.job import AgentResult, MergeJob
 from ram_studio.engine.merge import merge
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.resources import asset_path
 
 AGENTS = ("coding", "tool", "memory")
+CODES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 FORETOLD = ("ram", "ram+", "ram+s", "ram+m", "average", "sum")
 
 
@@ -36,14 +39,18 @@ def example():
     return sketch, load(asset_path("example", "base"), agents)
 
 
-def measured(report, method: str, settings=None, *, run=None, **fields) -> dict[str, Kept | None]:
+def merged(report, method: str, settings=None, *, run=None, **fields) -> dict[str, AgentResult]:
     if method in ("average", "sum"):
         method, settings = "task-arithmetic", {"scale": 1.0 if method == "sum" else None}
     sources = {agent.name: agent.source for agent in report.agents}
     asked = {"method": method, "settings": settings or {}, **fields}
     recipe = make_recipe({"base": report.base.source, "agents": sources, **asked})
     job = MergeJob(report, recipe, run)
-    return {name: found.kept for name, found in job.run(job.plan(), Discard()).items()}
+    return job.run(job.plan(), Discard())
+
+
+def measured(*arguments, **fields) -> dict[str, Kept | None]:
+    return {name: found.kept for name, found in merged(*arguments, **fields).items()}
 
 
 def foretold(sketch, method: str) -> dict[str, dict]:
@@ -55,9 +62,19 @@ def foretold(sketch, method: str) -> dict[str, dict]:
 @pytest.mark.parametrize("method", FORETOLD)
 def test_a_merge_keeps_what_was_foretold_but_for_rounding(example, method, dtype):
     sketch, report = example
-    found, expected = measured(report, method, dtype=dtype), foretold(sketch, method)
-    for name, kept in found.items():
-        told = expected[name]
+    found, expected = merged(report, method, dtype=dtype), foretold(sketch, method)
+    for t, (name, agent) in enumerate(found.items()):
+        kept, told = agent.kept, expected[name]
+        if "lambda" in told:
+            asked = told["lambda"]
+            assert agent.scaling_factor == pytest.approx(asked, rel=1e-9)
+            # What is stored of it is foretold too, by format.
+            code = CODES[dtype]
+            value, low, high = estimate(sketch.steps.curve(t, DEFAULT_INDEX, code), asked)
+            stored = agent.effective_scaling_factor
+            assert stored == pytest.approx(value, abs=1e-3 + high - low)
+            if dtype == "float32":
+                assert stored == pytest.approx(asked, abs=1e-3)
         assert kept.kept - kept.rounding == pytest.approx(told["kept"]["total"], abs=1e-3)
         for part in ("unique", "boost", "shared", "averaged_away", "below_epsilon"):
             assert getattr(kept, part) == pytest.approx(told["kept"][part], abs=1e-3)

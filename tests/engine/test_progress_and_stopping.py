@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from engine_zoo import EMBEDDING, Zoo, assert_leaves_nothing, contents, make_zoo
@@ -12,6 +13,7 @@ from test_source_faults import at_block
 
 from ram_studio.algorithm.methods import wudi
 from ram_studio.checkpoints.write import shard_writer
+from ram_studio.engine import events
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.events import CancelToken, Meter, Progress
 from ram_studio.engine.merge import merge
@@ -90,6 +92,19 @@ def test_progress_before_the_first_byte_knows_no_end():
     assert (start.fraction, start.eta_seconds) == (0.0, None)
     assert replace(start, total_bytes=0).fraction == 1.0
     assert replace(start, seconds=0.0).rate == 0.0
+
+
+def test_the_time_left_is_told_once_it_is_measured_and_a_slow_start_is_no_part_of_it(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    meter = Meter("merge", 100, 10)
+    told = []
+    # Four seconds of compiling, then twenty bytes a second.
+    for at, nbytes in ((4.0, 10), (4.5, 10), (5.0, 10), (6.0, 20), (8.5, 50)):
+        now[0] = at
+        meter.add(nbytes, "w", 0)
+        told.append(meter.read().eta_seconds)
+    assert told == [None, None, 3.5, 2.5, 0.0]
 
 
 @pytest.mark.parametrize("stage", ["count", "merge"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from ram_studio.app.check.browse import Browser
 from ram_studio.app.check.chat import ChatPanel
 from ram_studio.app.check.how import HowToAsk
 from ram_studio.app.check.progress_grid import Scoring, progress_html
+from ram_studio.app.check.verdicts import has_verdicts, verdict_cards, verdicts
 from ram_studio.app.check.work import HEALTH, SUITE
 from ram_studio.app.experiment import panel as experiment
 from ram_studio.app.jobs import (
@@ -38,6 +40,7 @@ from ram_studio.evals.suites import ALL_SUITES, is_a
 _HEALTH = ("Health", "no right answers: perplexity, distance from the base, repetition, speed")
 _USUAL_SUITES = ("tool", "math", "instructions")
 _USUAL_ITEMS = 12
+_DRAWN = "window.RAM_READY.then((RAM) => RAM.mountVerdicts(element, props, watch))"
 _NOTHING = "Not evaluated yet. It takes some seconds for each model."
 _NOT_ITS_SKILLS = (
     "The built-in suite has the example's small tasks (code, tool, memory, follow). Your own "
@@ -76,6 +79,13 @@ class CheckPanel:
             label = "A merge survives shown to be less than so many points below its agent"
             shape = {"visible": "hidden", "elem_id": "margin"}
             self.margin = slider(label, (1, 30), 5, 0.5, **shape)
+            # Drawn by the browser with Tune's own dumbbells: it holds no place for a value.
+            self.verdicts = html(
+                None,
+                html_template='<div class="dumbbells"></div>',
+                js_on_load=_DRAWN,
+                elem_id="verdicts",
+            )
             self.scores = html(empty_state(_NOTHING), elem_id="scores")
             self.browser = Browser(shared)
             ChatPanel(shared, self.models)
@@ -142,7 +152,7 @@ class CheckPanel:
     def _wire(self) -> None:
         form = {self.models, self.kind, self.limit, self.suites, self.lengths}
         form |= set(self.how.boxes.values())
-        result = [self.margin, self.scores, *self.browser.shown]
+        result = [self.margin, self.verdicts, self.scores, *self.browser.shown]
         self.shared.checked.listen(result, self._show_report)
         connect(
             self.controls,
@@ -159,7 +169,8 @@ class CheckPanel:
         self.suites.input(self._show_items, self.suites, counts, queue=False, **QUIET)
         # Nothing is asked anew: the same answers are judged by another margin.
         last = {"trigger_mode": "always_last", "queue": False}
-        self.margin.input(self._set_margin, self.margin, self.scores, **last, **QUIET)
+        judged = [self.verdicts, self.scores]
+        self.margin.input(self._set_margin, self.margin, judged, **last, **QUIET)
         self.shared.merged.listen([self.models], self._offer)
         self.shared.loaded.listen([self.note, self.kind, *shown, self.models, *result], self._show)
 
@@ -223,22 +234,28 @@ class CheckPanel:
 
     def _show_report(self, session: Session) -> Updates:
         report, agents = session.report, work.agents_of(session)
-        has_verdicts = report is not None and view.has_verdicts(report, agents)
+        is_led = report is not None and has_verdicts(report, agents)
         return {
-            self.margin: gr.update(visible=True if has_verdicts else "hidden"),
-            self.scores: self._scores(session),
+            self.margin: gr.update(visible=True if is_led else "hidden"),
+            **self._judged(session),
             **self.browser.show(report, agents),
         }
 
-    def _scores(self, session: Session) -> str:
-        if session.report is None:
-            return str(empty_state(_NOTHING))
-        return view.report_html(session.report, work.agents_of(session), session.margin)
+    def _judged(self, session: Session) -> Updates:
+        report, agents, margin = session.report, work.agents_of(session), session.margin
+        if report is None:
+            return {self.verdicts: None, self.scores: empty_state(_NOTHING)}
+        cards = verdict_cards(report, verdicts(report, agents, margin), agents)
+        return {
+            # Text: Gradio looks for files at every value of a nested one.
+            self.verdicts: json.dumps(cards) if cards else None,
+            self.scores: view.report_html(report, agents, margin),
+        }
 
     def _set_margin(self, points: float, request: gr.Request) -> Updates:
         session = self.shared.session(request)
         session.margin = points / 100
-        return {self.scores: self._scores(session)}
+        return self._judged(session)
 
     def _read(self, data: Mapping[Any, Any]) -> work.Plan:
         if data[self.kind] == SUITE:

@@ -1,4 +1,4 @@
-"""Did the skills survive: the verdicts as cards, each with a dumbbell and a mosaic of its items."""
+"""Did the skills survive: what the page draws of each verdict, in Tune's language of dumbbells."""
 
 from __future__ import annotations
 
@@ -11,18 +11,6 @@ from ram_studio.evals import EvalReport
 from ram_studio.evals.report.breakdown import breakdown
 from ram_studio.evals.report.retention import MARGIN, Retention, verdicts_of
 from ram_studio.evals.report.trust import trust
-
-# Width of a dumbbell from 0 to 100 %, and how many squares of a mosaic stand in a row.
-_WIDTH = 300
-_COLUMNS = 50
-_SQUARE = 6
-_KINDS = {
-    # class: what the specialist and the merge have right, and what that is called
-    "kept": ((True, True), "kept"),
-    "lost": ((True, False), "lost"),
-    "new": ((False, True), "only the merge"),
-    "open": ((False, False), "neither"),
-}
 
 
 def verdicts(report: EvalReport, agents: Sequence[str], margin: float = MARGIN) -> list[Retention]:
@@ -64,43 +52,42 @@ def described(report: EvalReport, agents: Sequence[str], margin: float) -> dict[
 
 
 def verdict_cards(
-    report: EvalReport, found: Sequence[Retention]
+    report: EvalReport, found: Sequence[Retention], agents: Sequence[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return, for each merge, its verdicts as the template takes them."""
+    """Return, for each merge, its verdicts as the browser draws them.
+
+    agent: the specialist's index, for its marker. base, specialist, merge: whether each answer is
+    right, a character 0 or 1 a question, of the questions that all three answered.
+    """
     cards: dict[str, list[dict[str, Any]]] = {}
     for verdict in found:
-        cards.setdefault(verdict.merge, []).append(_card(report, verdict))
+        card = _card(report, verdict, list(agents).index(verdict.specialist))
+        cards.setdefault(verdict.merge, []).append(card)
     return cards
 
 
-def _card(report: EvalReport, verdict: Retention) -> dict[str, Any]:
-    floor = report.floors.get(verdict.domain)
-    ends = (verdict.base_score, verdict.specialist_score, verdict.merge_score)
-    return {
-        "verdict": verdict,
-        "tone": {"survived": "better", "damaged": "worse"}.get(verdict.outcome, "same"),
-        "x": [round(_WIDTH * score, 1) for score in ends],
-        "width": _WIDTH,
-        "floor": None if floor is None else round(_WIDTH * floor, 1),
-        **_mosaic(report, verdict),
-    }
-
-
-def _mosaic(report: EvalReport, verdict: Retention) -> dict[str, Any]:
-    """Return one path of squares for each kind of item, in the order of the questions."""
-    answers = [
-        report.models[name].answers[verdict.domain]
-        for name in (verdict.base, verdict.specialist, verdict.merge)
-    ]
+def _card(report: EvalReport, verdict: Retention, agent: int) -> dict[str, Any]:
+    names = {"base": verdict.base, "specialist": verdict.specialist, "merge": verdict.merge}
+    answers = (report.models[name].answers[verdict.domain] for name in names.values())
     rows = [row for row in zip(*answers, strict=True) if all(answer.is_scored for answer in row)]
-    squares: dict[str, list[str]] = {kind: [] for kind in _KINDS}
-    for place, (_, best, merged) in enumerate(rows):
-        marks = (best.is_correct, merged.is_correct)
-        kind = next(name for name, (pattern, _) in _KINDS.items() if pattern == marks)
-        x, y = _SQUARE * (place % _COLUMNS), _SQUARE * (place // _COLUMNS)
-        squares[kind].append(f"M{x} {y}h{_SQUARE - 1}v{_SQUARE - 1}h-{_SQUARE - 1}z")
+    columns = list(zip(*rows, strict=True)) or [()] * len(names)
+    marks = ("".join("01"[answer.is_correct] for answer in column) for column in columns)
     return {
-        "squares": {kind: "".join(parts) for kind, parts in squares.items() if parts},
-        "counts": {_KINDS[kind][1]: len(parts) for kind, parts in squares.items() if parts},
-        "height": _SQUARE * -(-len(rows) // _COLUMNS),
+        "domain": verdict.domain,
+        "outcome": verdict.outcome,
+        "tone": {"survived": "better", "damaged": "worse"}.get(verdict.outcome, "same"),
+        "said": _said(verdict),
+        "name": verdict.specialist,
+        "agent": agent,
+        "floor": report.floors.get(verdict.domain),
+        **dict(zip(names, marks, strict=True)),
     }
+
+
+def _said(verdict: Retention) -> str:
+    said = verdict.kept_text()
+    if verdict.outcome == "cannot tell":
+        said += f"; the questions cannot tell, {verdict.why}"
+        if verdict.items_needed:
+            said += f" (needs about {verdict.items_needed:,})"
+    return f"{said}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ram_studio.app.check.verdicts import has_verdicts, verdict_cards, verdicts
+from ram_studio.app.check.verdicts import has_verdicts
 from ram_studio.app.check.work import BASE, HEALTH, SUITE, specialist
 from ram_studio.app.templates import render
 from ram_studio.evals import Comparison, EvalReport, compare_all
@@ -15,8 +15,6 @@ from ram_studio.evals.calibration.standing import standings
 from ram_studio.evals.report.breakdown import breakdown, drawn_rows, missing
 from ram_studio.evals.report.retention import MARGIN
 from ram_studio.evals.report.trust import trust, trust_lines
-
-__all__ = ["comparisons_of", "has_verdicts", "heat_table", "report_html"]
 
 # Differences of so many points and more get the full tint.
 _FULL_POINTS = 30.0
@@ -46,14 +44,17 @@ def comparisons_of(report: EvalReport, agents: Sequence[str], base: str = BASE) 
 
 
 def report_html(report: EvalReport, agents: Sequence[str], margin: float = MARGIN) -> str:
-    """Return the whole result: verdicts, statements, heat table, categories, pairs, health."""
+    """Return all but the verdicts: statements, heat table, categories, pairs, health.
+
+    It is folded where there are verdicts, which lead (``verdict_cards``).
+    """
     pairs = comparisons_of(report, agents)
     parts = breakdown(report)
     health = {n: r.health for n, r in report.models.items() if r.health is not None}
     measured = next(iter(health.values()), {})
     return render(
         "check/report.html.j2",
-        verdicts=verdict_cards(report, verdicts(report, agents, margin)),
+        is_folded=has_verdicts(report, agents),
         margin=margin,
         known=_known_models(report),
         until=report.until.get("sentence", ""),

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from ram_studio.app.palette import FIGURE_GRID, FIGURE_INK
 
-_FAMILY = "system-ui, sans-serif"
+FAMILY = "system-ui, sans-serif"
 
 
 def finish(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
@@ -21,11 +21,11 @@ def finish(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
         "height": height,
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"color": FIGURE_INK, "size": 12, "family": _FAMILY},
+        "font": {"color": FIGURE_INK, "size": 12, "family": FAMILY},
         "margin": {"l": 8, "r": 12, "t": 34, "b": 8},
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "title": None},
         "dragmode": False,
-        "hoverlabel": {"font": {"family": _FAMILY}},
+        "hoverlabel": {"font": {"family": FAMILY}},
         "bargap": 0.28,
     }
     axis = {

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import plotly.graph_objects as go
 
 from ram_studio.algorithm.sketch import Sketch
-from ram_studio.app.details.figure import finish
+from ram_studio.app.details.figure import FAMILY, finish
+from ram_studio.app.palette import FIGURE_INK
 
 _MOST_TICKS = 14
 _ROW = 17
 """Height of a module in pixels."""
 
 
-def layer_map(sketch: Sketch, point: int, agent: str, *, is_log: bool = False) -> go.Figure:
+def layer_map(
+    sketch: Sketch, point: int, agent: str, *, is_log: bool = False, narrow: bool = False
+) -> go.Figure:
     """Return the share of weights that an agent changed, by layer and module.
 
     On its own scale, from 0 to its largest share; is_log: of powers of ten, down to the smallest.
+    narrow: for a phone, with the scale below.
     """
     frame = sketch.to_frame("tensor", point)
     layers, modules = sketch.group_labels("layer"), sketch.group_labels("module")
@@ -27,7 +33,9 @@ def layer_map(sketch: Sketch, point: int, agent: str, *, is_log: bool = False) -
     whole = np.where(counts[:, 1] > 0, counts[:, 1], np.nan)
     values = (100 * counts[:, 0] / whole).reshape(len(modules), len(layers))
     shown = values
-    bar = {"ticksuffix": " %", "outlinewidth": 0, "nticks": 6, "thickness": 12}
+    bar: dict[str, Any] = {"ticksuffix": " %", "outlinewidth": 0, "nticks": 6, "thickness": 12}
+    if narrow:
+        bar |= {"orientation": "h", "y": -0.12, "yanchor": "top", "nticks": 4}
     if is_log:
         # A share of 0 has no logarithm: it is left out, like a missing module.
         shown = np.log10(np.where(values > 0, values, np.nan))
@@ -43,7 +51,7 @@ def layer_map(sketch: Sketch, point: int, agent: str, *, is_log: bool = False) -
             z=shown,
             customdata=values,
             x=["emb" if layer == "embedding" else layer for layer in layers],
-            y=[m.replace("post_attention_", "post_attn_") for m in modules],
+            y=[_short(module, narrow) for module in modules],
             colorscale="Cividis",
             colorbar=bar,
             xgap=1,
@@ -53,12 +61,21 @@ def layer_map(sketch: Sketch, point: int, agent: str, *, is_log: bool = False) -
             **limits,
         )
     )
-    figure.update_xaxes(type="category", showgrid=False, ticks="", tickangle=0, nticks=_MOST_TICKS)
+    most = _MOST_TICKS // 2 if narrow else _MOST_TICKS
+    figure.update_xaxes(type="category", showgrid=False, ticks="", tickangle=0, nticks=most)
     figure.update_yaxes(autorange="reversed", showgrid=False)
     return finish(
         figure,
-        80 + _ROW * len(modules),
+        (150 if narrow else 80) + _ROW * len(modules),
         # Where a layer has no such module: neither zero nor missing colour.
         plot_bgcolor="rgba(127, 138, 153, 0.16)",
         margin={"l": 8, "r": 12, "t": 12, "b": 34},
+        font={"color": FIGURE_INK, "size": 10 if narrow else 12, "family": FAMILY},
     )
+
+
+def _short(module: str, narrow: bool) -> str:
+    """Return a module's name with what repeats itself left out, on a phone as short as can be."""
+    if not narrow:
+        return module.replace("post_attention_", "post_attn_")
+    return module.replace("post_attention_", "post_").replace("layernorm", "norm")

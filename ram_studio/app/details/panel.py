@@ -58,7 +58,6 @@ FIGURES = {
 """In the order of the page. One that has nothing to show of a model is hidden."""
 
 _MAP_NOTE = "Share of weights that one agent changed in each kind of module; brighter means more."
-_NO_PATTERNS = "With more than six agents the single patterns are not counted."
 
 
 @dataclass(frozen=True)
@@ -109,8 +108,6 @@ def _shown_example(example: str, point: int, is_narrow: bool) -> Shown:
 def _draw_all(loaded: Loaded, point: int, is_narrow: bool) -> Shown:
     figures = {n: figure.draw(loaded.sketch, point, is_narrow) for n, figure in FIGURES.items()}
     stored = storage_html(report_of(loaded, point))
-    if figures["patterns"] is None:
-        stored += templates.callout(_NO_PATTERNS)
     return stored, {name: _as_sent(figure) for name, figure in figures.items()}
 
 
@@ -118,11 +115,13 @@ def _as_sent(figure: go.Figure | None) -> PlotData | None:
     return None if figure is None else PlotData(type="plotly", plot=figure.to_json())
 
 
-def draw_map(loaded: Loaded, point: int, agent: str | None, scale: str) -> go.Figure:
+def draw_map(
+    loaded: Loaded, point: int, agent: str | None, scale: str, is_narrow: bool = False
+) -> go.Figure:
     """Return the map of an agent, the first where none of that name is loaded."""
     names = loaded.sketch.agents
     known = agent if agent in names else names[0]
-    return layer_map(loaded.sketch, point, known, is_log=scale == "log")
+    return layer_map(loaded.sketch, point, known, is_log=scale == "log", narrow=is_narrow)
 
 
 def build(shared: Shared) -> Panel:
@@ -182,10 +181,12 @@ def _wire(panel: Panel, shared: Shared) -> None:
             return draw(panel, session.loaded, ladder_point(point), drawn, is_narrow)
 
     def show_map(
-        point: float, agent: str | None, scale: str, request: gr.Request
+        point: float, agent: str | None, scale: str, pixels: float | None, request: gr.Request
     ) -> go.Figure | None:
         loaded = shared.session(request).loaded
-        return None if loaded is None else draw_map(loaded, ladder_point(point), agent, scale)
+        if loaded is None:
+            return None
+        return draw_map(loaded, ladder_point(point), agent, scale, 0 < (pixels or 0) < NARROW)
 
     panel.draw.click(
         draw_figures,
@@ -198,7 +199,8 @@ def _wire(panel: Panel, shared: Shared) -> None:
     gr.on(
         [panel.draw.click, panel.agent.input, panel.scale.input],
         show_map,
-        [shared.tuning.epsilon, panel.agent, panel.scale],
+        [shared.tuning.epsilon, panel.agent, panel.scale, width],
         panel.map,
+        js="(point, agent, scale) => [point, agent, scale, window.innerWidth]",
         **quick,
     )

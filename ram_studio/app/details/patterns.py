@@ -1,10 +1,11 @@
-"""Who meets whom: how many weights exactly these agents changed, and no others."""
+"""Who meets whom: how many weights exactly these agents changed; of many agents, which pairs."""
 
 from __future__ import annotations
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ram_studio.algorithm.meters.relations import pairs_of
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app.details.figure import finish
 from ram_studio.app.numbers import percent_text
@@ -12,26 +13,26 @@ from ram_studio.app.palette import FIGURE_GRID, FIGURE_INK, agent_color, agent_s
 
 MAX_PATTERNS = 12
 _ROOMY_BARS = 7
+_MANY = "More than six agents: changed alone, or by two, whoever else did too."
 
 
-def patterns(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure | None:
+def patterns(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure:
     """Return bars of the largest overlap patterns above a grid that says which agents they join.
 
-    None for more than six agents, whose patterns are not counted.
+    Of more than six agents the sets are not counted: bars of what one changed alone and of what two
+    changed, whoever else did too, and a line that says so.
     """
-    if sketch.model.patterns is None:
-        return None
-    counts = sketch.model.patterns[0, point]
-    masks = [m for m in range(1, len(counts)) if counts[m] > 0]
-    masks = sorted(masks, key=lambda m: -int(counts[m]))[:MAX_PATTERNS]
+    found = _patterns(sketch, point)
+    masks = sorted(found, key=lambda m: -found[m])[:MAX_PATTERNS]
     members = [[t for t in range(len(sketch.agents)) if m >> t & 1] for m in masks]
-    shares = [int(counts[m]) / max(1, int(counts[1:].sum())) for m in masks]
+    changed = int(sketch.model.by_count[0, point, 1:].sum())
+    shares = [found[m] / max(1, changed) for m in masks]
     figure = make_subplots(
         rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.03, row_heights=[0.62, 0.38]
     )
     figure.add_bar(
         x=list(range(len(masks))),
-        y=[int(counts[m]) for m in masks],
+        y=[found[m] for m in masks],
         marker={"color": [overlap_color(len(agents) - 1) for agents in members]},
         customdata=[
             [" + ".join(sketch.agents[t] for t in agents), percent_text(share)]
@@ -56,7 +57,24 @@ def patterns(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure | No
         range=[-0.6, max(2.6, len(masks) - 0.4)],
     )
     height = 250 + 22 * len(sketch.agents)
-    return finish(figure, height, showlegend=False, margin={"l": 8, "r": 12, "t": 24, "b": 8})
+    if sketch.model.patterns is None:
+        figure.add_annotation(_MANY, showarrow=False, xref="paper", yref="paper", x=0, y=1.08)
+    return finish(figure, height, showlegend=False, margin={"l": 8, "r": 12, "t": 34, "b": 8})
+
+
+def _patterns(sketch: Sketch, point: int) -> dict[int, int]:
+    """Return weights by the bits of the agents that changed them, where there are some."""
+    n = len(sketch.agents)
+    if sketch.model.patterns is not None:
+        counts = sketch.model.patterns[0, point]
+        found = {mask: int(counts[mask]) for mask in range(1, len(counts))}
+    else:
+        found = {1 << t: int(sketch.model.shared[0, point, t, 0]) for t in range(n)}
+        if sketch.relations is not None:
+            both = sketch.grouped_relations("model").pair_counts[0, point, :, 0]
+            pairs = zip(pairs_of(n), both, strict=True)
+            found |= {1 << a | 1 << b: int(count) for (a, b), count in pairs}
+    return {mask: count for mask, count in found.items() if count > 0}
 
 
 def _draw_members(figure: go.Figure, members: list[list[int]], agents: list[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app.session import Loaded
 from ram_studio.app.tune.profile import build_profile
 from ram_studio.checkpoints.record.sketch_file import load_sketch
@@ -36,13 +37,18 @@ def _model_folder(folder: str, name: str) -> Path:
 
 
 @lru_cache(maxsize=len(FOLDERS))
+def _sketch_of(folder: str) -> Sketch:
+    return load_sketch(asset_path(folder, "sketch.safetensors"))
+
+
+@lru_cache(maxsize=len(FOLDERS))
 def load_example(example: str) -> Loaded:
     """Return a shipped set; read from disk once.
 
     Raises: CheckpointError when this installation lacks the files; SketchError for a damaged one.
     """
     folder = FOLDERS[example]
-    sketch = load_sketch(asset_path(folder, "sketch.safetensors"))
+    sketch = _sketch_of(folder)
     return Loaded(
         title=TITLES[example],
         example=example,
@@ -69,12 +75,19 @@ def _file_of(example: str, name: str) -> Path | None:
 
 
 @lru_cache(maxsize=len(FOLDERS))
+def _profile_of_set(folder: str) -> dict[str, Any]:
+    return build_profile(_sketch_of(folder))
+
+
+@lru_cache(maxsize=len(FOLDERS))
 def example_profile(example: str) -> str:
-    """Return the client profile of a shipped set as JSON; computed once."""
-    profile = build_profile(load_example(example).sketch, example=example)
-    profile["set"] = FOLDERS[example]
-    profile["skills_at"] = f"ram/skills/{example}.json" if skill_table(example) else None
-    return _as_text(profile)
+    """Return the client profile of a shipped set as JSON.
+
+    Computed once a set, whatever its names in links.
+    """
+    skills_at = f"ram/skills/{example}.json" if skill_table(example) else None
+    own = {"example": example, "set": FOLDERS[example], "skills_at": skills_at}
+    return _as_text({**_profile_of_set(FOLDERS[example]), **own})
 
 
 def profile_of(loaded: Loaded) -> str:

@@ -66,8 +66,12 @@ def progress_html(event: Progress | DownloadProgress | None, start: str) -> Mark
     noun = {"hash": "source file", "flush": "output file"}.get(event.stage, "tensor")
     verb = _VERBS.get(event.stage, event.stage)
     details = f"{size_text(event.rate)}/s"
-    if event.eta_seconds is not None:
-        details += f" · {duration_text(event.eta_seconds)} left"
+    if event.eta_seconds is None:
+        details += " · measuring how long it takes"
+    elif event.fraction < 1:
+        # A merge may follow the counting, and a flush the merge; each tells its own time.
+        whole = " of this pass" if event.stage == "count" else ""
+        details += f" · about {duration_text(event.eta_seconds)} left{whole}"
     title = f"{verb} {noun} {event.tensor_index} of {event.tensor_count}"
     return templates.progress(event.fraction, title, details)
 

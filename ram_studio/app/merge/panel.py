@@ -24,7 +24,7 @@ from ram_studio.errors import RamStudioError
 
 DEFAULT_METHOD = "ram+"
 _NOTHING = "Nothing merged yet. Choose a method and press Merge."
-_MORE = "Format, device, rounding, name; or load a recipe"
+_MORE = "Settings, format, rounding, name, recipe"
 _STOPPED = "Stopped. Nothing was left behind."
 
 
@@ -127,14 +127,14 @@ def _build_form() -> dict[str, Any]:
         '<button type="button" class="link" data-go="tune">Change</button></p>',
         elem_id="from-tune",
     )
-    with gr.Row(elem_classes="extras"):
-        form["own"] = controls.build_controls(DEFAULT_METHOD)
     form["other_base"] = gr.Checkbox(
         label="Merge although an agent seems to be of another base",
         visible=False,
         elem_id="other-base",
     )
     with gr.Accordion(_MORE, open=False, elem_id="merge-more"):
+        with gr.Row(elem_classes="extras"):
+            form["own"] = controls.build_controls(DEFAULT_METHOD)
         with gr.Row():
             form["dtype"] = dtype_box("dtype", {"float32": " (twice the size)"}, min_width=140)
             form["device"] = choice("Device", _devices(), "auto", min_width=140, elem_id="device")
@@ -197,10 +197,11 @@ def _show(panel: Panel, session: Session, shared: Shared) -> Updates:
 def _wire_form(panel: Panel, shared: Shared) -> None:
     def plan(data: dict[Any, Any], request: gr.Request) -> Updates:
         form = panel.read(data, shared)
-        loaded = shared.session(request).loaded
+        session = shared.session(request)
+        loaded, made = session.loaded, session.merges.values()
         is_tuned = bool(controls.tuned_by(form.method))
         return {
-            panel.plan: view.plan_html(loaded, form, shared.workspace.root),
+            panel.plan: view.plan_html(loaded, form, shared.workspace.root, made),
             # Hidden, not taken out: the page writes the sliders' values into it.
             panel.from_tune: gr.update(visible=True if is_tuned else "hidden"),
             panel.other_base: gr.update(visible=loaded is not None and view.has_other(loaded)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,11 +11,9 @@ from ram_studio.algorithm.meters.rounding_meter import estimate, rounding_advice
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.app.merge.work import SLOW, MergeForm, output_bytes, output_dtype
 from ram_studio.app.numbers import DTYPE_NAMES
-from ram_studio.app.session import Loaded
+from ram_studio.app.session import Loaded, Merged
 
 _START_SECONDS = 0.2
-_USUAL_RATE = 300e6
-"""Bytes a second where nothing was measured: two cores of a small machine."""
 
 RESCALING = tuple(rule for rule in RULES if rule != "ram")
 _TRAP = (
@@ -28,7 +27,7 @@ _TRAP = (
 class Plan:
     """A merge before it runs.
 
-    needed, free: bytes of disk. seconds: None where reading and writing are not what takes them.
+    needed, free: bytes of disk. seconds: None where none like it was measured here.
     remote: bytes read from the Hub, not stored.
     caution: what rounding may take, "" for nothing.
     """
@@ -42,22 +41,34 @@ class Plan:
     remote: int = 0
 
 
-def plan_merge(loaded: Loaded, form: MergeForm, folder: Path) -> Plan:
-    """Return what a merge into ``folder`` (which need not exist) will do and need."""
+def plan_merge(loaded: Loaded, form: MergeForm, folder: Path, made: Iterable[Merged] = ()) -> Plan:
+    """Return what a merge into ``folder`` (which need not exist) will do and need.
+
+    made: merges of the same models, which tell how long another one takes.
+    """
     dtype = output_dtype(loaded, form.dtype)
     needed = output_bytes(loaded, dtype)
     while not folder.exists():
         folder = folder.parent
-    seconds = None if form.method in SLOW else _seconds(loaded, needed)
+    seconds = _seconds(loaded, form.method, needed, made)
     caution = rounding_caution(loaded, form, dtype)
     free = shutil.disk_usage(folder).free
     return Plan(form.method, dtype, needed, free, seconds, caution, loaded.remote_bytes)
 
 
-def _seconds(loaded: Loaded, written: float) -> float:
-    """Return how long a merge should take: everything read once, as fast as the analysis was."""
+def _seconds(loaded: Loaded, method: str, written: int, made: Iterable[Merged]) -> float | None:
+    """Return how long a merge should take: as the last one alike, or read as the analysis was.
+
+    None where neither was measured here; a slow method's time is not that of reading.
+    """
+    for merged in reversed(list(made)):
+        if merged.method == method and merged.result["bytes_written"] > 0:
+            seconds: float = merged.result["seconds"]
+            return seconds * max(1.0, written / merged.result["bytes_written"])
+    if method in SLOW or loaded.read_rate is None:
+        return None
     read = output_bytes(loaded, None) * (1 + len(loaded.agents))
-    return _START_SECONDS + (read + written) / (loaded.read_rate or _USUAL_RATE)
+    return _START_SECONDS + (read + written) / loaded.read_rate
 
 
 def rounding_caution(loaded: Loaded, form: MergeForm, dtype: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from markupsafe import Markup
@@ -34,13 +35,18 @@ _NOTES = {
 }
 
 
-def plan_html(loaded: Loaded | None, form: MergeForm, folder: Path) -> Markup:
-    """Return what the merge will do and need, and the rounding caution where it holds."""
+def plan_html(
+    loaded: Loaded | None, form: MergeForm, folder: Path, made: Iterable[Merged] = ()
+) -> Markup:
+    """Return what the merge will do and need, and the rounding caution where it holds.
+
+    made: merges of the same models, as for ``plan_merge``.
+    """
     if loaded is None:
         return templates.callout(NEED_LOAD, "warn")
     if loaded.is_sketch_only:
         return templates.callout(NEED_MODELS, "warn")
-    plan = plan_merge(loaded, form, folder)
+    plan = plan_merge(loaded, form, folder, made)
     return templates.render("merge/plan.html.j2", plan=plan, note=_NOTES.get(form.method, ""))
 
 

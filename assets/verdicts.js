@@ -1,0 +1,62 @@
+// Did the skills survive: the verdicts of a check as the dumbbells of Tune, a group for each merge.
+import { layDumbbell, mountDumbbell, mountLegend, paintDumbbell } from "./canvas/dumbbell.js";
+import { hideTip, showTip } from "./canvas/tip.js";
+import { put } from "./nodes.js";
+import { brief } from "./canvas/words.js";
+import { rightOf } from "./canvas/table.js";
+
+let root = null;
+let rows = [];
+
+// Gradio calls this when the panel is mounted; the value: { merge: cards }, see check/verdicts.py.
+export const mountVerdicts = (element, props, watch) => {
+  root = element.querySelector(".dumbbells") || element;
+  const take = () => draw(props.value ? JSON.parse(props.value) : {});
+  watch("value", take);
+  take();
+  // A hidden step has no width; a shown one may change it.
+  new ResizeObserver(() => requestAnimationFrame(lay)).observe(root);
+};
+
+const draw = (groups) => {
+  root.replaceChildren();
+  rows = Object.entries(groups).flatMap(([name, cards]) => {
+    const group = put(root, "section", { class: "verdict" });
+    const head = put(group, "div", { class: "cv-head" });
+    put(head, "h3", {}, `${name}: did the skills survive?`);
+    mountLegend(head);
+    return cards.map((card) => ({ ...mountRow(group, card), card }));
+  });
+  lay();
+};
+
+const mountRow = (group, card) => {
+  const made = mountDumbbell(group, card.domain);
+  made.row.dataset.outcome = card.outcome;
+  made.against.className = "cv-muted";
+  made.against.textContent = card.specialist ? `${card.name} ${brief(rightOf(card.specialist) / card.specialist.length, 0)}` : "";
+  const said = put(made.row, "p", { class: "cv-said" });
+  put(said, "span", { class: `key ${card.tone}` }, card.outcome);
+  said.append(` ${card.said}`);
+  made.svg.addEventListener("pointermove", (event) => {
+    const { item } = event.target.dataset;
+    if (item === undefined) hideTip();
+    else showTip(event, `${card.domain}|${item}|check`, (tip) => fillTip(tip, card, item));
+  });
+  made.svg.addEventListener("pointerleave", hideTip);
+  return made;
+};
+
+const fillTip = (tip, card, item) => {
+  const line = (who, marks) => put(tip, "div", {}, `${who}: ${marks[item] === "1" ? "right" : "wrong"}`);
+  line("base", card.base);
+  line(card.name, card.specialist);
+  line("merge", card.merge);
+};
+
+const lay = () => {
+  for (const row of rows) {
+    if (row.svg.clientWidth === row.width || !layDumbbell(row, row.card)) continue;
+    paintDumbbell(row, row.card.merge);
+  }
+};
