@@ -58,7 +58,8 @@ def patterns(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure:
     )
     height = 250 + 22 * len(sketch.agents)
     if sketch.model.patterns is None:
-        figure.add_annotation(_MANY, showarrow=False, xref="paper", yref="paper", x=0, y=1.08)
+        at = {"xref": "paper", "yref": "paper", "x": 0, "y": 1.08}
+        figure.add_annotation(text=_MANY, showarrow=False, **at)
     return finish(figure, height, showlegend=False, margin={"l": 8, "r": 12, "t": 34, "b": 8})
 
 
