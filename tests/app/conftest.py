@@ -171,10 +171,11 @@ _SMALL = """(root) => {
     const isMeant = !node.disabled && !node.closest("[inert], .unseen") && !node.matches(".link");
     if (!isSeen || !isMeant) continue;
     node.scrollIntoView({ block: "center", inline: "center" });
-    const box = node.getBoundingClientRect();
+    const label = node.closest("label");
+    const isTicked = node.matches("[type=radio], [type=checkbox]");
+    const box = (isTicked && label ? label : node).getBoundingClientRect();
     if (!box.width || !box.height) continue;
     const [x, y] = [box.left + box.width / 2, box.top + box.height / 2];
-    const label = node.closest("label");
     const isOwn = (hit) => hit && (hit === node || node.contains(hit)
       || (label && hit.closest("label") === label));
     const reach = (dx, dy) => {
