@@ -246,7 +246,7 @@ const drawRule = (box) => {
 };
 
 const tableOf = (box, columns, css) => {
-  const scroll = put(box, "div", { class: "table-scroll" });
+  const scroll = put(box, "div", { class: "table-scroll", tabindex: "0" });
   const table = put(scroll, "table", { class: `plain ${css}` });
   const row = put(put(table, "thead"), "tr");
   for (const column of columns) put(row, "th", { scope: "col" }, column);
