@@ -24,8 +24,8 @@ from ram_studio.evals.suites import visible
 MODE = "memagent"
 NO_MEMORY = "(nothing yet)"
 READ = """A long text is read one section at a time to solve a problem. Below stand the problem, \
-what was noted from the sections before, and the next section. Write the notes anew: keep what matters \
-for the problem, add what this section tells about it, and leave the rest out.
+what was noted from the sections before, and the next section. Write the notes anew: \
+keep what matters for the problem, add what this section tells about it, and leave the rest out.
 
 <problem>
 {asked}
