@@ -37,7 +37,7 @@ def merge_to_url(
     """
     start = time.monotonic()
     with parts_place(url) as place:
-        place.files.has("config.json")  # whether one may look there at all, before any work
+        place.receipt("none")  # whether one may look there at all, before any work
         report = load_sources(recipe, on_download, run.cancel, stream=stream)
         job = MergeJob(report, recipe, run)
         plan = plan_of(job, None, max_shard_bytes=max_shard_bytes, hash_sources=hash_sources)
