@@ -69,16 +69,28 @@ const tabKey = async () => {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   ownKey = Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
   tab("key", ownKey);
+  if (navigator.locks) hold(ownKey);
   return ownKey;
 };
 
 // A tab that was duplicated brings its twin's key along: each would drop the other's models. So a
-// tab asks whether another one has the key, and has it itself only once nobody said so.
+// tab holds a lock of the browser's on its key while it lives; before a reload it is let go, a
+// moment late perhaps. Without locks (plain http) a tab asks whether another one has the key, which
+// a busy one answers too late.
+const HANDOVER_MS = 2000;
 const ANSWER_MS = 150;
 const CHANNEL = "ram-tabs";
 let ownKey = null;
 
-const isTaken = (key) => new Promise((done) => {
+const hold = (key) => new Promise((done) => {
+  const until = { signal: AbortSignal.timeout(HANDOVER_MS) };
+  const keep = () => { done(true); return new Promise(() => {}); };
+  navigator.locks.request(`ram-${key}`, until, keep).catch(() => done(false));
+});
+
+const isTaken = async (key) => (navigator.locks ? !(await hold(key)) : askTwins(key));
+
+const askTwins = (key) => new Promise((done) => {
   if (!("BroadcastChannel" in window)) { done(false); return; }
   const channel = new BroadcastChannel(CHANNEL);
   const end = (taken) => { channel.close(); done(taken); };
@@ -88,7 +100,7 @@ const isTaken = (key) => new Promise((done) => {
 });
 
 const answerTwins = () => {
-  if (!("BroadcastChannel" in window)) return;
+  if (navigator.locks || !("BroadcastChannel" in window)) return;
   const channel = new BroadcastChannel(CHANNEL);
   channel.onmessage = ({ data }) => {
     if (data.asks && data.asks === ownKey) channel.postMessage({ has: ownKey });
