@@ -37,7 +37,8 @@ def test_analyze_writes_a_sketch_that_preview_reads(cli, example, tmp_path):
     assert analyzed["sketch"] == str(sketch)
     code, out, _ = cli("preview", sketch, "--json")
     assert code == 0
-    more = ("sketch", "warnings", "storage")
+    assert analyzed["towers"] is analyzed["experts"] is None, "this model has none"
+    more = ("sketch", "warnings", "storage", "towers", "experts")
     assert json.loads(out) == {k: v for k, v in analyzed.items() if k not in more}
 
 
