@@ -196,7 +196,7 @@ def test_a_delta_cannot_be_asked_alone(pair, tmp_path) -> None:
     base, agent = pair
     make_delta(base, agent, tmp_path / "a.safetensors")
     with pytest.raises(EvaluationError, match=r"is a delta.*ram-studio delta apply BASE FILE"):
-        open_model(str(tmp_path / "a.safetensors"), "a", CancelToken())
+        open_model(str(tmp_path / "a.safetensors"), "a", CancelToken(), print)
 
 
 def _merged(tensor: TensorInfo) -> MergeTensor:

@@ -6,7 +6,7 @@ import pytest
 from loopback_endpoint import serve
 from test_retention import report
 
-from ram_studio.app.check import view
+from ram_studio.app.check import verdicts, view
 from ram_studio.evals import AnswerStore, EndpointEngine, evaluate
 from ram_studio.evals.asking import SuiteRun
 from ram_studio.evals.question import Reply
@@ -88,10 +88,12 @@ def test_at_the_floor_nothing_is_said_to_be_kept_or_as_good():
 def test_the_page_judges_by_the_margin_that_was_chosen():
     found = report(base="0" * 100, coder="1" * 80 + "0" * 20, ram="1" * 72 + "0" * 28)
     usual, wide = (view.report_html(found, ["coder"], *margin) for margin in ((), (0.3,)))
-    assert 'data-outcome="survived"' not in usual
     assert "less than 5 points" in usual
-    assert 'data-outcome="survived"' in wide
     assert "less than 30 points" in wide
+    for margin, outcome in ((0.05, "cannot tell"), (0.3, "survived")):
+        judged = verdicts.verdicts(found, ["coder"], margin)
+        (card,) = verdicts.verdict_cards(found, judged, ["coder"])["ram"]
+        assert card["outcome"] == outcome
     assert view.has_verdicts(found, ["coder"])
     assert not view.has_verdicts(found, ["coder", "ram"])
 
