@@ -76,7 +76,7 @@ class CheckPanel:
                 self._lay_out_form(shared.settings)
             status = html(elem_id="check-status")
             self.controls = JobControls(self.evaluate, self.stop, status)
-            label = "A merge survives shown to be less than so many points below its agent"
+            label = "A skill survives if shown to be less than so many points below its agent"
             shape = {"visible": "hidden", "elem_id": "margin"}
             self.margin = slider(label, (1, 30), 5, 0.5, **shape)
             # Drawn by the browser with Tune's own dumbbells: it holds no place for a value.
