@@ -41,7 +41,8 @@ def test_every_module_and_asset_is_inside_and_nothing_else(contents: zipfile.Zip
     modules = {
         path.relative_to(ROOT).as_posix()
         for path in sorted((ROOT / "ram_studio").rglob("*"))
-        if path.suffix in {".py", ".typed", ".jsonl", ".txt", ".j2"}  # code, items, templates
+        if path.suffix
+        in {".py", ".typed", ".json", ".jsonl", ".txt", ".j2"}  # records and items too
     }
     files = [path for path in (ROOT / "assets").rglob("*") if path.is_file()]
     total = sum(path.stat().st_size for path in files)
