@@ -40,6 +40,8 @@ export const mount = (element, props, watch) => {
   });
   mountDetails(dialog, redraw);
   mountSaving(dialog);
+  const details = document.getElementById("open-details");
+  for (const event of ["pointerenter", "focus"]) details.addEventListener(event, readFigures, { once: true });
   onPaint(paintElsewhere);
   onPaint(rememberView);
   onChange(follow);
@@ -49,10 +51,16 @@ export const mount = (element, props, watch) => {
   if (props.value) setProfile(props.value);
 };
 
+// What draws figures is large: it is read while the server works on them, or a hand is on its way.
+const readFigures = () => {
+  if (window.RAM_FIGURES) import(new URL(window.RAM_FIGURES, document.baseURI)).catch(() => {});
+};
+
 // What the server draws is laid out by Gradio beside the canvas, and shown in the dialog with the rest.
 const openDetails = (dialog) => {
   const figures = document.getElementById("details-figures");
   if (figures) dialog.append(figures);
+  readFigures();
   dialog.showModal();
   record();
   document.getElementById("draw-details")?.click();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -81,6 +82,12 @@ def _here(request: Request) -> Response:
     return Response(status_code=204)
 
 
+def _figures_script() -> str | None:
+    """Return where Gradio serves what draws its figures, 4.6 MB that it asks for with the first."""
+    found = sorted(Path(gr.__file__).parent.glob("templates/frontend/assets/PlotlyPlot-*.js"))
+    return f"assets/{found[0].name}" if found else None
+
+
 def document_head() -> str:
     """Return what goes into the document's head: styles, colours, and the start of the scripts.
 
@@ -92,6 +99,7 @@ def document_head() -> str:
     return (
         f"<style>{colors.css_variables()}\n{css}</style>{preloads}<script>"
         f"window.RAM_SHAPES = {json.dumps(colors.SHAPE_PATHS)};"
+        f"window.RAM_FIGURES = {json.dumps(_figures_script())};"
         f'window.RAM_READY = import("./ram/{ENTRY}").then(() => window.RAM);</script>'
     )
 

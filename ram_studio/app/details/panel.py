@@ -76,19 +76,6 @@ class Panel:
     draw: gr.Button
 
 
-def draw(panel: Panel, loaded: Loaded, point: int, drawn: str | None, is_narrow: bool) -> Updates:
-    """Return what is stored and the figures, or "no change" when they are up to date."""
-    wanted = f"{loaded.identity}|{point}|{is_narrow}"
-    if wanted == drawn:
-        return gr.skip()
-    stored, figures = shown(loaded, point, is_narrow)
-    updates: Updates = {panel.drawn: wanted, panel.stored: stored}
-    for name, figure in figures.items():
-        box, plot = panel.plots[name]
-        updates |= {box: gr.update(visible=figure is not None), plot: figure}
-    return updates
-
-
 Shown = tuple[Markup, dict[str, PlotData | None]]
 
 
@@ -170,37 +157,55 @@ def _wire(panel: Panel, shared: Shared) -> None:
     width = gr.Number(None, visible=False)
     quick = {**LIGHT, "show_progress": "minimal"}
 
-    def draw_figures(
-        point: float, drawn: str | None, pixels: float | None, request: gr.Request
-    ) -> Updates:
-        session = shared.session(request)
-        if session.loaded is None:
-            return gr.skip()
-        is_narrow = 0 < (pixels or 0) < NARROW
-        with acting_as(session.token):
-            return draw(panel, session.loaded, ladder_point(point), drawn, is_narrow)
-
     def show_map(
         point: float, agent: str | None, scale: str, pixels: float | None, request: gr.Request
     ) -> go.Figure | None:
         loaded = shared.session(request).loaded
         if loaded is None:
             return None
-        return draw_map(loaded, ladder_point(point), agent, scale, 0 < (pixels or 0) < NARROW)
+        return draw_map(loaded, ladder_point(point), agent, scale, _is_narrow(pixels))
 
+    def draw_figures(
+        point: float,
+        agent: str | None,
+        scale: str,
+        pixels: float | None,
+        drawn: str | None,
+        request: gr.Request,
+    ) -> Updates:
+        session = shared.session(request)
+        if session.loaded is None:
+            return gr.skip()
+        loaded, is_narrow = session.loaded, _is_narrow(pixels)
+        wanted = f"{loaded.identity}|{ladder_point(point)}|{is_narrow}"
+        if wanted == drawn:
+            return gr.skip()
+        with acting_as(session.token):
+            stored, figures = shown(loaded, ladder_point(point), is_narrow)
+        updates: Updates = {panel.drawn: wanted, panel.stored: stored}
+        for name, figure in figures.items():
+            box, plot = panel.plots[name]
+            updates |= {box: gr.update(visible=figure is not None), plot: figure}
+        return updates | {panel.map: show_map(point, agent, scale, pixels, request)}
+
+    view = [shared.tuning.epsilon, panel.agent, panel.scale, width]
     panel.draw.click(
         draw_figures,
-        [shared.tuning.epsilon, panel.drawn, width],
-        [panel.drawn, panel.stored, *itertools.chain(*panel.plots.values())],
-        js="(point, drawn) => [point, drawn, window.innerWidth]",
+        [*view, panel.drawn],
+        [panel.drawn, panel.stored, *itertools.chain(*panel.plots.values()), panel.map],
+        js="(point, agent, scale, _, drawn) => [point, agent, scale, window.innerWidth, drawn]",
         **quick,
         show_progress_on=panel.stored,
     )
     gr.on(
-        [panel.draw.click, panel.agent.input, panel.scale.input],
+        [panel.agent.input, panel.scale.input],
         show_map,
-        [shared.tuning.epsilon, panel.agent, panel.scale, width],
+        view,
         panel.map,
         js="(point, agent, scale) => [point, agent, scale, window.innerWidth]",
         **quick,
     )
+
+
+def _is_narrow(pixels: float | None) -> bool:
+    return 0 < (pixels or 0) < NARROW
