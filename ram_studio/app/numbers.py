@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 DTYPE_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 """How dtypes read, by their code in safetensors files."""
@@ -74,6 +75,14 @@ def kept_text(kept: Mapping[str, float] | None) -> str:
 def times_text(multiple: float | None) -> str:
     """Return a multiple of something."""
     return "–" if multiple is None else f"{multiple:.2f} ×"
+
+
+def by_rounding_text(numbers: Mapping[str, Any]) -> str:
+    """Return what of an agent's "kept" and "all_else" rounding made; older merges do not say."""
+    kept, times = numbers.get("kept"), numbers.get("all_else_rounding")
+    if kept is None or times is None:
+        return "–"
+    return f"{100 * kept['rounding']:+.1f} %, {times:+.2f} ×".replace("-", "−")
 
 
 def dtypes_text(dtypes: Mapping[str, int]) -> str:

@@ -61,6 +61,9 @@ def ratio(value: float | None, digits: int = 4) -> str:
     return f"{value:.{digits}f}"
 
 
-def kept_texts(kept: Kept | None) -> tuple[str, str]:
-    """Return what is kept of an agent, and all else, for two cells of a table."""
-    return ("-", "-") if kept is None else (f"{kept.kept:.1%}", f"{kept.all_else:.2f} x")
+def kept_texts(kept: Kept | None) -> tuple[str, str, str]:
+    """Return what is kept of an agent, all else, and what of both rounding made: three cells."""
+    if kept is None:
+        return "-", "-", "-"
+    by_rounding = f"{kept.rounding:+.1%}, {kept.all_else_rounding:+.2f} x"
+    return f"{kept.kept:.1%}", f"{kept.all_else:.2f} x", by_rounding

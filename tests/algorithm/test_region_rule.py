@@ -312,6 +312,7 @@ def loop_sums(block, pattern, stored, weights):
                 shared * error * tau,
                 tau**2,
                 (z - x - parts[t]) ** 2,
+                (z - x - error - parts[t]) ** 2,
             )
             found[t] = [a + b for a, b in zip(found[t], terms, strict=True)]
     return np.array(found)
@@ -355,7 +356,7 @@ def test_what_was_stored_of_every_agent_is_that_of_a_plain_loop(
     merged = twin.merge(rule, base, agents, arithmetic="float64")
     told = torch.from_numpy(float32_of(out).copy())
     whole = [slice(0, 17), slice(17, size)]
-    on_torch = twin.measure(base, agents, told, merged.pattern, merged.own, whole).sum(0).numpy()
+    on_torch = twin.measure(base, agents, told, merged, whole).sum(0).numpy()
     # Up to a thousand products, of which float32 holds eight digits; errors are differences, small
     # beside the changes that they are of.
     near = {"float32": 1e-4, "float64": 1e-12}[arithmetic]

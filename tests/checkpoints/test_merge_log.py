@@ -18,7 +18,7 @@ from ram_studio.errors import OutputError
 RECIPE = "base: b\nagents: {a: x}\nmethod: ram\nsettings: {epsilon: 1.0e-05}\n"
 
 NUMBERS = {"rho": None, "lambda": 1.0, "effective_lambda": 1.0}
-NUMBERS |= {"kept": {"total": 0.9}, "all_else": 2.0}
+NUMBERS |= {"kept": {"total": 0.9}, "all_else": 2.0, "all_else_rounding": 0.1}
 
 
 def remember(tmp_path: Path, store: Path, name: str = "m") -> list[PastMerge]:

@@ -49,8 +49,9 @@ def test_preview_prints_the_contract(cli):
     counted = {"epsilon", "rule", "r", "alpha", "agents", "patterns"}
     assert set(result) == counted | {"relations", "rounding", "methods"}
     assert list(result["agents"]) == ["coding", "tool", "memory"]
-    numbers = "total active unique shared overlap density rho rho_m lambda kept all_else"
-    assert set(result["agents"]["tool"]) == set(numbers.split())
+    numbers = "total active unique shared overlap density rho rho_m lambda kept"
+    told = {*numbers.split(), "all_else", "all_else_rounding"}
+    assert set(result["agents"]["tool"]) == told
     pairs = "coding+tool coding+memory tool+memory coding+tool+memory"
     assert set(result["patterns"]) == {*AGENTS, *pairs.split()}
     tool = result["agents"]["tool"]
@@ -79,7 +80,8 @@ def test_merge_prints_the_contract_and_verify_matches(cli, example, tmp_path, ho
     result = json.loads(out)
     told = "out method agents bytes_read bytes_written seconds peak_rss_bytes"
     assert set(result) == set(told.split())
-    told = {"rho", "lambda", "effective_lambda", "effective_lambda_range", "kept", "all_else"}
+    told = {"rho", "lambda", "effective_lambda", "effective_lambda_range"}
+    told |= {"kept", "all_else", "all_else_rounding"}
     assert set(result["agents"]["tool"]) == told
     assert result["method"] == "ram+"
     # It joins the list that History shows.

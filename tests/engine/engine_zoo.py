@@ -15,7 +15,9 @@ import reference
 import torch
 from safetensors.torch import load_file, save_file
 
+from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
+from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
@@ -249,3 +251,17 @@ def assert_leaves_nothing(out: Path, before: set[Path]) -> None:
     """Fail unless the output is absent and nothing was added beside it."""
     assert not out.exists()
     assert set(out.parent.iterdir()) == before
+
+
+def write_fisher_files(zoo: Zoo, folder: Path, seed: int = 0) -> Path:
+    """Write a Fisher file of every agent of a zoo; return the folder."""
+    rng = torch.Generator().manual_seed(seed)
+    for name, path in zoo.agent_paths.items():
+        weights = {
+            key: torch.rand(tensor.shape, generator=rng)
+            for key, tensor in zoo.agents[name].items()
+            if tensor.is_floating_point()
+        }
+        metadata = {"format": FORMAT, "fingerprint": open_checkpoint(path, name=name).fingerprint}
+        save_file(weights, fisher_path(folder, name), metadata)
+    return folder

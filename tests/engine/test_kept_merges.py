@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
-from engine_zoo import make_zoo
+from engine_zoo import make_zoo, write_fisher_files
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
 from ram_studio.algorithm.meters.kept import Kept, kept_dict
 from ram_studio.algorithm.meters.rounding_meter import estimate
+from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.record.passport import read_passport
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.checkpoints.record.sketch_file import load_sketch
@@ -78,6 +78,7 @@ def test_a_merge_keeps_what_was_foretold_but_for_rounding(example, method, dtype
         assert kept.kept - kept.rounding == pytest.approx(told["kept"]["total"], abs=1e-3)
         for part in ("unique", "boost", "shared", "averaged_away", "below_epsilon"):
             assert getattr(kept, part) == pytest.approx(told["kept"][part], abs=1e-3)
+        assert kept.all_else - kept.all_else_rounding == pytest.approx(told["all_else"], abs=1e-3)
         if dtype == "float32":
             assert abs(kept.rounding) < 1e-6
             assert kept.all_else == pytest.approx(told["all_else"], abs=1e-3)
@@ -86,16 +87,35 @@ def test_a_merge_keeps_what_was_foretold_but_for_rounding(example, method, dtype
         assert kept.all_else == pytest.approx(told["all_else"], rel=5e-2)
 
 
-@pytest.mark.parametrize("method", ["ties", "dare-ta", "dare-ties", "wudi", "region"])
-def test_methods_without_a_preview_are_measured_as_well(tmp_path, method):
-    zoo = make_zoo(tmp_path / "zoo", 3, dtype="BF16")
-    report = load(zoo.base_path, zoo.agent_paths)
-    for kept in measured(report, method, dtype="float32").values():
-        parts = kept.unique + kept.shared + kept.averaged_away + kept.below_epsilon
-        assert parts == pytest.approx(1.0)
-        assert kept.kept == pytest.approx(kept.unique + kept.boost + kept.shared + kept.rounding)
-        assert abs(kept.rounding) < 1e-5, "own parts add up to the change"
-        assert np.isfinite(kept.all_else)
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory):
+    """Three agents in bfloat16, and Fisher files of them: what every method can merge."""
+    folder = tmp_path_factory.mktemp("kept")
+    zoo = make_zoo(folder / "zoo", 3, dtype="BF16")
+    fisher = write_fisher_files(zoo, folder)
+    return load(zoo.base_path, zoo.agent_paths), {"fisher": {"files": str(fisher)}}
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_method_is_told_apart_from_the_rounding_of_every_dtype(zoo, method):
+    report, settings = zoo
+    told = measured(report, method, settings.get(method), dtype="float32")
+    for rounding in ("nearest", "stochastic"):
+        for dtype in CODES:
+            fields = {"dtype": dtype, "rounding": rounding}
+            for name, kept in measured(report, method, settings.get(method), **fields).items():
+                parts = kept.unique + kept.shared + kept.averaged_away + kept.below_epsilon
+                assert parts == pytest.approx(1.0)
+                whole = kept.unique + kept.boost + kept.shared + kept.rounding
+                assert kept.kept == pytest.approx(whole)
+                if dtype == "float32":
+                    assert abs(kept.rounding) < 1e-5, "own parts add up to the change"
+                    assert abs(kept.all_else_rounding) < 1e-5
+                # What the method does is the same, whatever it is stored in.
+                expected = told[name]
+                for of, by_rounding in (("kept", "rounding"), ("all_else", "all_else_rounding")):
+                    found = getattr(kept, of) - getattr(kept, by_rounding)
+                    assert found == pytest.approx(getattr(expected, of), abs=1e-3), (of, fields)
 
 
 def test_one_agent_whole_is_kept_whole(tmp_path):
@@ -124,7 +144,9 @@ def test_what_is_kept_goes_into_result_passport_card_and_json(tmp_path):
     frame = result.to_frame().set_index("agent")
     for name, kept in result.kept.items():
         record = passport.agents[name]
-        assert {k: told[name][k] for k in ("kept", "all_else")} == kept_dict(kept)
+        assert {key: told[name][key] for key in kept_dict(kept)} == kept_dict(kept)
         assert record.kept.model_dump() == kept_dict(kept)["kept"]
         assert (frame["kept"][name], frame["all_else"][name]) == (kept.kept, kept.all_else)
-        assert f"| {kept.kept:.1%} | {kept.all_else:.2f} x |" in card
+        assert record.all_else_rounding == kept.all_else_rounding
+        by_rounding = f"{kept.rounding:+.1%}, {kept.all_else_rounding:+.2f} x"
+        assert f"| {kept.kept:.1%} | {kept.all_else:.2f} x | {by_rounding} |" in card

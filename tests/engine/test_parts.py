@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from engine_zoo import Zoo, contents, make_zoo, read_folder, write_folder
+from engine_zoo import Zoo, contents, make_zoo, read_folder, write_fisher_files, write_folder
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
@@ -36,7 +35,6 @@ from ram_studio.engine.parts import steps
 from ram_studio.engine.parts.finishing import finish
 from ram_studio.engine.parts.planning import cut, make_plan
 from ram_studio.engine.parts.steps import analyze_part, merge_part
-from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
 from ram_studio.errors import (
     CheckpointError,
     OutputError,
@@ -128,19 +126,6 @@ def test_the_sketches_of_parts_add_up_to_the_very_file(zoo_options, tmp_path):
 def fisher(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of Fisher files of the zoo's agents."""
     return write_fisher_files(zoo, tmp_path_factory.mktemp("fisher"))
-
-
-def write_fisher_files(zoo: Zoo, folder: Path, seed: int = 0) -> Path:
-    rng = torch.Generator().manual_seed(seed)
-    for name, path in zoo.agent_paths.items():
-        weights = {
-            key: torch.rand(tensor.shape, generator=rng)
-            for key, tensor in zoo.agents[name].items()
-            if tensor.is_floating_point()
-        }
-        metadata = {"format": FORMAT, "fingerprint": open_checkpoint(path, name=name).fingerprint}
-        save_file(weights, fisher_path(folder, name), metadata)
-    return folder
 
 
 OWN: dict[str, dict] = {

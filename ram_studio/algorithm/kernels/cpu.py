@@ -26,7 +26,7 @@ MAX_AGENTS = 32
 SCRATCH = 1024
 """Columns of a table of sizes that loops write to beside its bins."""
 
-SUMS = 8
+SUMS = 9
 """What ``measure`` adds up for each agent."""
 
 _HEAD = 256
@@ -201,7 +201,7 @@ def measure(
     cuts: list[int],
     *,
     arithmetic: Arithmetic = "float64",
-) -> Float64[np.ndarray, "groups agents 8"]:
+) -> Float64[np.ndarray, "groups agents 9"]:
     """Return what was stored of each agent's tau, as sums over groups of elements.
 
     With change = stored - base, own part = weight tau where the agent's tau is in the element's
@@ -209,7 +209,7 @@ def measure(
 
         [0] change tau, [1] tau**2, [2] error tau        over what the agent changed alone
         [3] own part tau, [4] tau**2, [5] error tau      over what it shares
-        [6] tau**2, [7] (change - own part)**2           over all elements
+        [6] tau**2, [7] (change - own part)**2, [8] (change - error - own part)**2   over all
 
     [0] / [1] over all blocks is the effective scaling factor: what the output's dtype kept of
     lambda. The others say what is kept of tau, see ``meters.kept``. masks: patterns and voters, see

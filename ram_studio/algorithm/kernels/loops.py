@@ -341,7 +341,7 @@ def _measure_agent(agent, t, pattern, voters, work, sums):
     wide, change, weight, error = work[0], work[1], work[2], work[3]
     zero = like(0, wide[0])
     alone, alone2, missed, along, along2, off = zero, zero, zero, zero, zero, zero
-    norm, rest = zero, zero
+    norm, rest, unrounded = zero, zero, zero
     bit = np.uint32(1 << t)
     for i in range(agent.shape[0]):
         mask = np.uint32(pattern[i])
@@ -356,8 +356,11 @@ def _measure_agent(agent, t, pattern, voters, work, sums):
         along2 = plus_product(along2, shared, shared)
         off = plus_product(off, error[i], shared)
         norm = plus_product(norm, tau, tau)
-        rest = plus_product(rest, change[i] - own, change[i] - own)
-    found = (alone, alone2, missed, along, along2, off, norm, rest)
+        stored = change[i] - own
+        asked = stored - error[i]
+        rest = plus_product(rest, stored, stored)
+        unrounded = plus_product(unrounded, asked, asked)
+    found = (alone, alone2, missed, along, along2, off, norm, rest, unrounded)
     for k in range(len(found)):
         sums[t, k] += np.float64(found[k])
 

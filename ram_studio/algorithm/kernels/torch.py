@@ -24,12 +24,13 @@ _MASK32 = 0xFFFFFFFF
 class Merged(NamedTuple):
     """values: not yet rounded, in the arithmetic's dtype; pattern: who changed each element.
 
-    own: agent's index -> what it brings into the change of each element, (n,).
+    own: agent's index -> what it brings into the change of each element, (n,); None where the
+    change is no sum of such parts.
     """
 
     values: Float[Tensor, " n"]
     pattern: Int64[Tensor, " n"]
-    own: Callable[[int], Tensor]
+    own: Callable[[int], Tensor] | None = None
 
 
 def find_patterns(
@@ -104,36 +105,36 @@ def measure(
     base: Float32[Tensor, " n"],
     agents: Float32[Tensor, "agents n"],
     stored: Float32[Tensor, " n"],
-    pattern: Int64[Tensor, " n"],
-    own: Callable[[int], Tensor] | None,
+    merged: Merged,
     groups: Iterable[slice],
-) -> Float64[Tensor, "groups agents 8"]:
+) -> Float64[Tensor, "groups agents 9"]:
     """Return what was stored of each agent's tau, see ``cpu.measure``; no waiting.
 
-    own: as of ``Merged``. None: there are no own parts; then errors are 0, [3] is of change tau and
-    [7] of change**2.
+    merged: whose ``own`` may be None: there are no own parts. Then error is what rounding did to
+    the merged values, [3] is of (change - error) tau, [7] of change**2, [8] of (change - error)**2.
     """
     x = base.double()
     change = stored.double() - x
     none = torch.zeros_like(x)
+    own, pattern = merged.own, merged.pattern
 
     def parts(t: int) -> Tensor:
         return none if own is None else own(t).double()
 
-    error = change
+    error = change if own else change - (merged.values.double() - x)
     for t in range(len(agents) if own else 0):
         error = error - parts(t)
-    error = error if own else none
+    asked = change - error
     rows = []
     for t, agent in enumerate(agents):
         tau, bit = agent.double() - x, 1 << t
         part = parts(t)
-        along = part if own else change
+        along = part if own else asked
         unique = torch.where(pattern == bit, tau, 0.0)
         shared = torch.where((pattern & bit != 0) & (pattern != bit), tau, 0.0)
         alone = (change * unique, unique**2, error * unique)
-        rest = (change - part).square()
-        rows.append(torch.stack((*alone, along * shared, shared**2, error * shared, tau**2, rest)))
+        rest = (tau.square(), (change - part).square(), (asked - part).square())
+        rows.append(torch.stack((*alone, along * shared, shared**2, error * shared, *rest)))
     return torch.stack([torch.stack([row[:, where].sum(1) for row in rows]) for where in groups])
 
 

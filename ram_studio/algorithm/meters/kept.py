@@ -9,11 +9,17 @@ with E_tj the energy share: the sum of tau_t^2 over elements that t and exactly 
 divided by |tau_t|^2. kept falls apart into unique (E_t0), boost ((lambda_t - 1) E_t0) and shared;
 averaged away (sum_j E_tj - E_tj / (j + 1)) and below epsilon (1 - sum_j E_tj) are what is missing.
 
-A merge measures both from what it stored: with error = stored change - sum of all own parts, kept_t
-is of own_t + error and all else of the stored change. So both hold what rounding did, and kept has
-a further part, rounding: <error, tau_t> / |tau_t|^2 over what t changed. Where a method's change is
-no sum of own parts (WUDI), the own part is the share of the change along tau_t, so that kept_t =
-<change, tau_t> / |tau_t|^2.
+A merge measures both from what it stored, and tells what the method did from what rounding did:
+
+    error         = stored change - the method's change, not yet rounded (the sum of all own parts)
+    kept_t        = <own_t + error, tau_t> / |tau_t|^2, error over what t changed
+    rounding_t    = <error, tau_t> / |tau_t|^2                                   (a part of kept_t)
+    all_else_t    = |stored change - own_t| / |tau_t|
+    by_rounding_t = all_else_t - |stored change - error - own_t| / |tau_t|
+
+so that kept_t - rounding_t and all_else_t - by_rounding_t are what was foretold, whatever the
+output's dtype. Where a method's change is no sum of own parts (WUDI), the own part is the share of
+the change along tau_t, so that kept_t = <stored change, tau_t> / |tau_t|^2.
 
 Before the merge both follow from sums over the model that do not depend on settings, kept at every
 ladder point.
@@ -174,7 +180,8 @@ class Kept:
     kept = unique + boost + shared + rounding; unique + shared + averaged_away + below_epsilon = 1.
     boost is what the factor on unique elements adds, negative where it takes away; averaged_away is
     negative where shared elements are scaled up. rounding: what storing added or took away, 0
-    before a merge was measured. all_else: a multiple of |tau|; rounding is part of a measured one.
+    before a merge was measured. all_else: a multiple of |tau|; all_else_rounding: what of it
+    storing added, or took away where negative, 0 before a merge was measured.
     """
 
     kept: float
@@ -185,25 +192,38 @@ class Kept:
     averaged_away: float
     below_epsilon: float
     all_else: float
+    all_else_rounding: float = 0.0
 
     @classmethod
-    def of(cls, norm2: float, rest: float, *, rounding: float = 0.0, **parts: float) -> Kept | None:
+    def of(
+        cls,
+        norm2: float,
+        rest: float,
+        *,
+        rounding: float = 0.0,
+        stored_rest: float | None = None,
+        **parts: float,
+    ) -> Kept | None:
         """Return it from its parts; None for an agent that changed nothing.
 
-        rest: |merge - own part|^2.
+        rest: |merge - own part|^2; stored_rest: the same of what was stored.
         """
         if not norm2 > 0:
             return None
         kept = parts["unique"] + parts["boost"] + parts["shared"] + rounding
-        return cls(kept, **parts, rounding=rounding, all_else=math.sqrt(max(0.0, rest) / norm2))
+        asked = math.sqrt(max(0.0, rest) / norm2)
+        stored = asked if stored_rest is None else math.sqrt(max(0.0, stored_rest) / norm2)
+        parts |= {"rounding": rounding, "all_else_rounding": stored - asked}
+        return cls(kept, **parts, all_else=stored)
 
 
 def kept_dict(found: Kept | None) -> dict[str, Any]:
-    """Return "kept" ("total" and its parts) and "all_else" as JSON has them, None where unknown."""
+    """Return "kept" ("total" and its parts) and all else as JSON has them, None where unknown."""
     if found is None:
-        return {"kept": None, "all_else": None}
-    parts = {k: v for k, v in vars(found).items() if k not in ("kept", "all_else")}
-    return {"kept": {"total": found.kept, **parts}, "all_else": found.all_else}
+        return {"kept": None, "all_else": None, "all_else_rounding": None}
+    parts = dict(vars(found))
+    rest = {name: parts.pop(name) for name in ("all_else", "all_else_rounding")}
+    return {"kept": {"total": parts.pop("kept"), **parts}, **rest}
 
 
 def build_energies(rows: Float64[np.ndarray, "points products"], counts: OverlapCounts) -> Energies:

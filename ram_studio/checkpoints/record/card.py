@@ -245,6 +245,13 @@ def _rho(agent: AgentRecord) -> str:
     return "∞" if is_infinite else _number(agent.rho)
 
 
+def _by_rounding(agent: AgentRecord) -> str:
+    """Return what of kept and of all else rounding made."""
+    if agent.kept is None or agent.all_else_rounding is None:
+        return "-"
+    return f"{agent.kept.rounding:+.1%}, {agent.all_else_rounding:+.2f} x"
+
+
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
@@ -263,6 +270,7 @@ _COLUMNS: Mapping[str, Callable[[AgentRecord], str]] = {
     "lambda stored": _stored_factor,
     "kept": lambda a: "-" if a.kept is None else f"{a.kept.total:.1%}",
     "all else": lambda a: "-" if a.all_else is None else f"{a.all_else:.2f} x",
+    "by rounding": _by_rounding,
 }
 """Heading -> an agent's cell; "-" is none."""
 

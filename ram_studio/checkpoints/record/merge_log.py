@@ -25,7 +25,7 @@ from ram_studio.errors import CheckpointError, OutputError
 
 _LOG = logging.getLogger(__name__)
 MERGE_LOG_FILE = "merges.jsonl"
-_NUMBERS = ("rho", "lambda", "effective_lambda", "kept", "all_else")
+_NUMBERS = ("rho", "lambda", "effective_lambda", "kept", "all_else", "all_else_rounding")
 _MOST_BYTES = 4_000_000
 
 
@@ -35,7 +35,7 @@ class PastMerge:
 
     when: UTC, ISO 8601. title: of the set that was merged. example: the shipped set's link name.
     fingerprint: as the engine's that answers with the merged folder. recipe: as it was run.
-    agents: per agent what ``_NUMBERS`` names; merges of before it was measured lack the last two.
+    agents: per agent what ``_NUMBERS`` names; older merges lack the last ones.
     """
 
     id: str

@@ -60,7 +60,7 @@ class ReceiptHeader(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     plan: str
     part: int
     facts: MergeFacts

@@ -126,6 +126,7 @@ class AgentRecord(SourceRecord):
         overlap: changed elements shared with exactly 0, 1, 2, ... other agents.
         kept, all_else: how much of the agent's update what was stored holds, and how much else, as
             a multiple of the update; null when it changed nothing, or in older passports.
+        all_else_rounding: what of `all_else` rounding to the output's dtype added or took away.
     """
 
     rho: Ratio = None
@@ -141,6 +142,7 @@ class AgentRecord(SourceRecord):
     overlap: tuple[Count, ...] | None = None
     kept: KeptRecord | None = None
     all_else: float | None = None
+    all_else_rounding: float | None = None
 
 
 class ShardRecord(_Record):

@@ -36,7 +36,7 @@ def report(result: MergeResult, as_json: bool) -> None:
         for name, agent in result.agents.items()
     }
     print_table(
-        ("agent", "rho", "lambda asked", "lambda stored", "kept", "all else"),
+        ("agent", "rho", "lambda asked", "lambda stored", "kept", "all else", "by rounding"),
         [
             (
                 name,

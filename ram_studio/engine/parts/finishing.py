@@ -115,7 +115,8 @@ def _told(record: AgentRecord) -> AgentResult:
     kept = None
     if record.kept is not None and record.all_else is not None:
         parts = record.kept.model_dump(exclude={"total"})
-        kept = Kept(record.kept.total, **parts, all_else=record.all_else)
+        rest = record.all_else, record.all_else_rounding or 0.0
+        kept = Kept(record.kept.total, **parts, all_else=rest[0], all_else_rounding=rest[1])
     return AgentResult(
         rho=math.inf if record.rho is None else record.rho,
         scaling_factor=record.scaling_factor,

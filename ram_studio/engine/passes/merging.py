@@ -102,14 +102,16 @@ class MergeTally:
 
         None when it changed nothing.
         """
-        top, unique, missed, along, shared, off, norm2, rest = self._added_up(agent)
+        top, unique, missed, along, shared, off, norm2, rest, asked = self._added_up(agent)
         if not norm2:
             return None
         if self._is_along:
-            rest -= (top + along) ** 2 / norm2
+            rest -= (top + along + off) ** 2 / norm2
+            asked -= (top - missed + along) ** 2 / norm2
         return Kept.of(
             norm2,
-            rest,
+            asked,
+            stored_rest=rest,
             unique=unique / norm2,
             boost=(top - missed - unique) / norm2,
             shared=along / norm2,

@@ -103,7 +103,7 @@ class Merged:
 
     stored: elements of the output's dtype, in the backend's memory; patterns: how many elements
     have each overlap pattern, see ``kernels.cpu.count_patterns``; sums: float64 (groups, agents,
-    8), see ``kernels.cpu.measure``, by group of elements. Both are None where nothing is counted:
+    9), see ``kernels.cpu.measure``, by group of elements. Both are None where nothing is counted:
     nobody changed any, or the tensor is a head that was counted already.
     is_along: the method has no own parts, sums are of whole changes (``kernels.torch.measure``).
     """

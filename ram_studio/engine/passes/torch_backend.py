@@ -124,7 +124,7 @@ class TorchBackend:
             return Merged(stored)
         patterns = kernels.count_patterns(found.active, len(y))
         near = stored.float()
-        sums = kernels.measure(x, y, near, found.active, found.own, block.groups)
+        sums = kernels.measure(x, y, near, kernels.Merged(*found), block.groups)
         is_along = found.own is None
         return Merged(stored, patterns.cpu().numpy(), sums.cpu().numpy(), is_along)
 
