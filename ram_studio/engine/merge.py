@@ -17,8 +17,8 @@ from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.checkpoints.write.output_folder import SIDECAR_BYTES, check_output
 from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.checkpoints.write.writer import DEFAULT_MAX_SHARD_BYTES, CheckpointWriter
-from ram_studio.engine.analyse import load
 from ram_studio.engine.job import MergeJob
+from ram_studio.engine.parts.planning import load_sources
 from ram_studio.engine.parts.to_url import merge_to_url
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions
 from ram_studio.engine.passes.source_hashes import SourceHasher
@@ -82,16 +82,7 @@ def merge(
         out = here
     check_output(out, needed_bytes=0)  # before a download, not only before the work
     start = time.monotonic()
-    report = load(
-        recipe.base,
-        recipe.agents,
-        missing=recipe.missing,
-        extra=recipe.extra,
-        rows=recipe.rows,
-        on_download=on_download,
-        cancel=options.cancel,
-        stream=stream,
-    )
+    report = load_sources(recipe, on_download, options.cancel, stream=stream)
     unlike = other_bases(sampled_densities(report))
     if recipe.other_base == "refuse":
         refuse_other_bases(unlike)
@@ -110,25 +101,41 @@ def merge(
         receiver=options.receiver,
     )
     with writer, hasher or contextlib.nullcontext():
-        plan = job.plan(sketch)
-        agents = job.run(plan, writer)
-        hashes = hasher.finish(options.on_progress, options.cancel) if hasher else {}
-        sizes = {shard.file_name: shard.file_size for shard in writer.shards}
-        shards = {
-            name: ShardRecord(nbytes=sizes[name], blake3=digest)
-            for name, digest in writer.digests().items()
-        }
-        passport = make_passport(
-            job, agents, shards, hashes, warnings=texts(unlike), with_torch=not plan.is_fused
-        ).renamed(names or {})
-        passport = close(passport, files, writer.shards)
-        options.cancel.raise_if_cancelled()
-        folder = writer.finish(
-            files, on_wait=flush_watch(writer.nbytes, len(writer.shards), options)
-        )
+        return _write(job, writer, files, sketch, hasher, texts(unlike), names or {}, start)
+
+
+def _write(
+    job: MergeJob,
+    writer: CheckpointWriter,
+    files: dict[str, bytes],
+    sketch: Sketch | None,
+    hasher: SourceHasher | None,
+    warnings: tuple[str, ...],
+    names: Mapping[str, str],
+    start: float,
+) -> MergeResult:
+    """Merge into the writer, and give its folder the small files, card and passport among them.
+
+    start: by ``time.monotonic``; the others as for ``merge`` and ``make_passport``.
+    """
+    options = job.options
+    plan = job.plan(sketch)
+    agents = job.run(plan, writer)
+    hashes = hasher.finish(options.on_progress, options.cancel) if hasher else {}
+    sizes = {shard.file_name: shard.file_size for shard in writer.shards}
+    shards = {
+        name: ShardRecord(nbytes=sizes[name], blake3=digest)
+        for name, digest in writer.digests().items()
+    }
+    passport = make_passport(
+        job, agents, shards, hashes, warnings=warnings, with_torch=not plan.is_fused
+    )
+    passport = close(passport.renamed(names), files, writer.shards)
+    options.cancel.raise_if_cancelled()
+    watch = flush_watch(writer.nbytes, len(writer.shards), options)
     return MergeResult(
-        out=folder,
-        method=recipe.method,
+        out=writer.finish(files, on_wait=watch),
+        method=job.recipe.method,
         agents=agents,
         bytes_read=job.bytes_read,
         bytes_written=writer.nbytes,

@@ -14,6 +14,8 @@ from ram_studio.cli.look.counts import print_counts, print_parts, with_parts, wi
 from ram_studio.cli.merge import parts as part_command
 
 if TYPE_CHECKING:
+    from ram_studio.algorithm.sketch import Sketch
+    from ram_studio.checkpoints.fit.storage_report import StorageReport
     from ram_studio.engine.passes.driver import RunKeywords
 
 
@@ -57,7 +59,6 @@ def analyze(
         return part_command.analyze(*options.require_part(plan, part), sketch, how, as_json)
     from ram_studio.checkpoints.fit.storage_report import storage_report
     from ram_studio.checkpoints.record.sketch_file import save_sketch
-    from ram_studio.cli.look.storage import print_shares
     from ram_studio.cli.progress import progress_bars
     from ram_studio.engine.analyse import analyze_report, load
 
@@ -83,9 +84,16 @@ def analyze(
     storage = storage_report(fit, result)
     if sketch is not None:
         save_sketch(result, sketch)
+    _tell(result, storage, sketch, as_json)
+
+
+def _tell(result: Sketch, storage: StorageReport, path: Path | None, as_json: bool) -> None:
+    """Print what was counted; path: where the sketch was written."""
+    from ram_studio.cli.look.storage import print_shares
+
     described = with_parts(result, with_relations(result, result.preview()))
     if as_json:
-        saved = None if sketch is None else str(sketch)
+        saved = None if path is None else str(path)
         warnings = {"warnings": list(result.warnings), "storage": storage.to_dict()}
         print(json.dumps({"sketch": saved, **warnings, **described}))
         return
@@ -94,5 +102,5 @@ def analyze(
     print_shares(storage)
     print_counts(described, result)
     print_parts(described, result.agents)
-    if sketch is not None:
-        print(f"Sketch written to {sketch}. Next: ram-studio preview {sketch}")
+    if path is not None:
+        print(f"Sketch written to {path}. Next: ram-studio preview {path}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
@@ -16,6 +16,7 @@ from ram_studio.cli.merge.result import report
 from ram_studio.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
+    from ram_studio.algorithm.sketch import Sketch
     from ram_studio.checkpoints.hub.push import PushAhead
     from ram_studio.checkpoints.record.recipe import Recipe
     from ram_studio.engine.passes.driver import RunKeywords
@@ -86,10 +87,8 @@ def merge(
 
     With --plan and --part only the files of one part are written; `finish` makes a model of them.
     """
-    from ram_studio.checkpoints.hub.url_folder import is_url
     from ram_studio.checkpoints.record.sketch_file import load_sketch
     from ram_studio.cli.progress import progress_bars
-    from ram_studio.engine.merge import merge as run
 
     if out is None:
         raise typer.BadParameter("no output was given; name a folder to create", param_hint="--out")
@@ -105,60 +104,54 @@ def merge(
         "other_base": "accept" if yes_other_base else None,
     }
     shared = {"epsilon": epsilon, "r": r, "alpha": alpha}
+    passes: RunKeywords = {"device": device, "threads": threads}
     if plan is not None or part is not None:
         named = given | {"recipe": recipe, "base": base, "agent": agent, "set": settings}
         named |= {"preset": preset, "ray": ray, "stream": stream or None, "push": push}
         options.refuse_beside_plan(**named, **shared)
-        how = {"device": device, "threads": threads}
-        return parts.merge(*options.require_part(plan, part), out, sketch, how, as_json)
-    ahead: PushAhead | None = None
-    if push is not None:
-        from ram_studio.checkpoints.hub.push import PushAhead
-
-        if is_url(out):
-            raise typer.BadParameter("a merge at a URL is not on this disk", param_hint="--push")
-        # What cannot be done must not show after an hour.
-        ahead = PushAhead(push, public=yes_public)
+        return parts.merge(*options.require_part(plan, part), out, sketch, {**passes}, as_json)
+    ahead = None if push is None else _push_ahead(push, out, yes_public)
     if ray is not None and stream:
         raise typer.BadParameter("parts read models that are downloaded", param_hint="--stream")
     own = _preset(preset) | options.parse_pairs(settings, "set KEY=VALUE")
     chosen = _recipe(recipe, base, agent, given, shared, own)
-    shard_bytes = options.parse_size(max_shard_size)
-    loaded = None if sketch is None else load_sketch(sketch)
-    sending = ahead or contextlib.nullcontext()
-    with sending, progress_bars(quiet=as_json) as (on_progress, on_download):
-        passes: RunKeywords = {
-            "device": device,
-            "threads": threads,
-            "on_progress": on_progress,
-        }
+    shards: _Shards = {
+        "max_shard_bytes": options.parse_size(max_shard_size),
+        "sketch": None if sketch is None else load_sketch(sketch),
+        "hash_sources": hash_sources,
+    }
+    with ahead or contextlib.nullcontext(), progress_bars(quiet=as_json) as (tell, on_download):
+        passes["on_progress"] = tell
         if ray is None:
+            from ram_studio.engine.merge import merge as run
+
             passes["receiver"] = ahead
-            result = run(
-                chosen,
-                out,
-                sketch=loaded,
-                max_shard_bytes=shard_bytes,
-                hash_sources=hash_sources,
-                on_download=on_download,
-                stream=stream,
-                **passes,
-            )
+            result = run(chosen, out, on_download=on_download, stream=stream, **shards, **passes)
         else:
             from ram_studio.engine.parts.on_ray import merge_on_ray
 
-            result = merge_on_ray(
-                chosen,
-                out,
-                ray,
-                passes,
-                sketch=loaded,
-                max_shard_bytes=shard_bytes,
-                hash_sources=hash_sources,
-            )
+            result = merge_on_ray(chosen, out, ray, passes, **shards)
     report(result, as_json)
     if push is not None:
         push_merge(Path(result.out), push, yes_public=yes_public, quiet=as_json, ahead=ahead)
+
+
+class _Shards(TypedDict):
+    """What a merge here and one on a cluster both take."""
+
+    max_shard_bytes: int
+    sketch: Sketch | None
+    hash_sources: bool
+
+
+def _push_ahead(name: str, out: str, public: bool) -> PushAhead:
+    """Return what uploads shards as they are written; what cannot be done shows before the work."""
+    from ram_studio.checkpoints.hub.push import PushAhead
+    from ram_studio.checkpoints.hub.url_folder import is_url
+
+    if is_url(out):
+        raise typer.BadParameter("a merge at a URL is not on this disk", param_hint="--push")
+    return PushAhead(name, public=public)
 
 
 def _recipe(
