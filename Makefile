@@ -34,7 +34,7 @@ S3_PACKAGES := $(VENV)/s3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test test-real test-ray test-storage lint format docs wheel bench bench-kernels bench-gpu bench-ui bench-space clean
+.PHONY: help app test test-all test-real test-ray test-storage lint format docs wheel bench bench-kernels bench-gpu bench-ui bench-space clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -59,9 +59,15 @@ help: ## list the tasks
 app: $(VENV)/.app-stamp ## set up, then open the app on http://127.0.0.1:7860
 	$(BIN)/ram-studio app --host "$(HOST)" --port "$(PORT)" $(APP_ARGS)
 
-test: $(VENV)/.test-stamp $(VENV)/.browser-stamp ## set up with test tools and a browser, then run all tests
-	RAM_STUDIO_BROWSER="$${RAM_STUDIO_BROWSER:-$$(cat $(VENV)/.browser-stamp)}" \
-	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+# What a test run is, but for which tests.
+PYTEST = RAM_STUDIO_BROWSER="$${RAM_STUDIO_BROWSER:-$$(cat $(VENV)/.browser-stamp)}" \
+  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+test: $(VENV)/.test-stamp $(VENV)/.browser-stamp ## set up with test tools and a browser, then run all tests but slow ones
+	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+
+test-all: $(VENV)/.test-stamp $(VENV)/.browser-stamp ## the same, and those marked slow
+	$(PYTEST) $(PYTEST_ARGS)
 
 test-real: $(VENV)/.real-stamp ## run a real 135 M model through everything (made once, 1.1 GB in the user's cache)
 	PYTHONPATH="$(REAL_PACKAGES)" $(BIN)/python scripts/real_model.py $(if $(REAL_MODEL),"$(REAL_MODEL)") > $(VENV)/.real-folder

@@ -108,6 +108,7 @@ def run(code: str, root: Path = ROOT, **environment: str) -> subprocess.Complete
 
 
 @ON_X86
+@pytest.mark.slow
 def test_wide_and_narrow_vectors_are_used_and_give_the_same_bytes(tmp_path):
     # Kept code shows no instructions: all is compiled here, for both processors at a time.
     with ThreadPoolExecutor() as pool:

@@ -126,8 +126,8 @@ def test_the_app_listens_where_it_is_told(
     assert expected in make(clone, "--dry-run", "app", *arguments, **variables).stdout
 
 
-@pytest.mark.parametrize("failing", ["lint", "test"])
-def test_the_check_on_a_fresh_clone_is_lint_and_test(clone: Path, failing: str) -> None:
+@pytest.mark.parametrize("failing", ["lint", "test-all"])
+def test_the_check_on_a_fresh_clone_is_lint_and_every_test(clone: Path, failing: str) -> None:
     place = clone / ".ci"
     place.mkdir()
     shutil.copy(ROOT / ".ci" / "run", place)
@@ -142,9 +142,17 @@ def test_the_check_on_a_fresh_clone_is_lint_and_test(clone: Path, failing: str) 
         text=True,
         check=False,
     )
-    said = [word for task in ("lint", "test") for word in ("make", task, str(clone.resolve()))]
-    assert done.stdout.split() == (said if failing == "test" else said[:3])
+    said = [w for task in ("lint", "test-all") for w in ("make", task, str(clone.resolve()))]
+    assert done.stdout.split() == (said if failing == "test-all" else said[:3])
     assert done.returncode == 2, "a failing run must fail the check"
+
+
+def test_make_test_leaves_out_slow_tests_alone_and_make_test_all_nothing(clone: Path) -> None:
+    stamp(clone, "venv", "app", "test", "browser")
+    daily, whole = (make(clone, "--dry-run", t).stdout.strip() for t in ("test", "test-all"))
+    assert daily == whole + ' -m "not slow"'
+    assert " -m pytest -n 3 " in whole
+    assert make(clone, "--dry-run", "test", "PYTEST_ARGS=-k x").stdout.strip() == daily + " -k x"
 
 
 def provide_browser(clone: Path, **variables: str) -> subprocess.CompletedProcess[str]:

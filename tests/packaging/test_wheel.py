@@ -3,7 +3,7 @@
 It is installed and started as the Dockerfile says (conftest.py). The last test is the slow, honest
 way: an empty environment, everything from the package index. It runs only where it is asked for:
 
-    RAM_STUDIO_FULL_INSTALL=1 make test PYTEST_ARGS='tests/packaging/test_wheel.py'
+    RAM_STUDIO_FULL_INSTALL=1 make test-all PYTEST_ARGS='tests/packaging/test_wheel.py'
 """
 
 from __future__ import annotations
