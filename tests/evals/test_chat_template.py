@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,6 +79,29 @@ def test_a_model_whose_template_hangs_does_not_hang_the_engine(
     question = Question("chat", "chat", "chat", "hello", "", None, 4)
     with pytest.raises(EvaluationError, match=r"chat template .* longer than"):
         list(engine.answer([question]))
+
+
+def test_a_machine_that_is_too_busy_makes_no_template_a_broken_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = TemplateRenderer(patience=0.01)  # no Python starts in that time
+    monkeypatch.setattr("ram_studio.evals.answering.local.RENDERER", slow)
+    engine = LocalEngine(make_chat_model(tmp_path / "m", template=TEMPLATE))
+    question = Question("chat", "chat", "chat", "hello", "", None, 4)
+    with pytest.raises(EvaluationError, match="did not start within .* too busy") as found:
+        engine.prompt_of(question)
+    assert "Repair" not in str(found.value)
+    slow.patience = 300.0
+    assert "hello" in engine.prompt_of(question)
+    assert slow._worker is not None
+    # A process that gets no time at all computes nothing, however long it is waited for.
+    os.kill(slow._worker.pid, signal.SIGSTOP)
+    slow.patience = 0.3
+    with pytest.raises(EvaluationError, match="rendered no prompt within .* too busy"):
+        engine.prompt_of(question)
+    slow.patience = 300.0
+    assert "hello" in engine.prompt_of(question)
+    slow.close()
 
 
 def test_stop_acts_between_prompts(tmp_path: Path) -> None:

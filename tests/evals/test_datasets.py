@@ -245,15 +245,19 @@ def test_it_is_said_what_is_missing_before_anything_is_asked(content, said, tmp_
     assert not server.requests
 
 
-def test_the_hub_is_asked_for_the_pinned_revision_once(tmp_path, monkeypatch):
+def test_the_hub_is_asked_for_the_pinned_revision_once(tmp_path, monkeypatch, caplog):
     data = math500.DATA
     content = "\n".join(json.dumps(row) for row in ROWS["math500"]).encode()
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     with serving() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.address)
-        with pytest.raises(EvaluationError, match=r"no questions here: .*Put math500\.jsonl"):
-            questions("math500", None)
+        for status in (None, 503):
+            hub.status, hub.requests[:] = status, []
+            with pytest.raises(EvaluationError, match=r"no questions here: .*Put math500\.jsonl"):
+                questions("math500", None)
+            # Nobody waits for one try after another to learn that there is nothing to be had.
+            assert len(hub.requests) == 1
     listed = CliRunner().invoke(commands, ["suites", "--json"])
     (row,) = (r for r in json.loads(listed.stdout)["suites"] if r["name"] == "math500")
     assert "not on this machine" in row["absent"]
@@ -263,6 +267,9 @@ def test_the_hub_is_asked_for_the_pinned_revision_once(tmp_path, monkeypatch):
         monkeypatch.setenv("HF_ENDPOINT", hub.address)
         assert len(questions("math500", None)) == 2
     huggingface_hub.close_session()
+    with pytest.raises(EvaluationError, match=r"could not be downloaded .*Put gsm8k\.jsonl"):
+        questions("gsm8k", None)
+    assert not caplog.records
     # The Hub has gone: what is in the cache is there.
     assert len(questions("math500", None)) == 2
     assert not ALL_SUITES["math500"].absent(None)

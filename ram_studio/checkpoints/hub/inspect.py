@@ -99,7 +99,7 @@ def cache_folder() -> Path:
 
 
 @contextlib.contextmanager
-def _talking_to(repository: str, revision: str | None, name: str) -> Iterator[None]:
+def talking_to(repository: str, revision: str | None, name: str | None) -> Iterator[None]:
     """Map errors, and keep huggingface_hub's own retry messages off the terminal."""
     verbosity = hub_logging.get_verbosity()
     hub_logging.set_verbosity_error()
@@ -212,7 +212,7 @@ def download(
     access = rights.token_for(token)
     if cancel is not None:
         cancel.raise_if_cancelled()
-    with _talking_to(repository, revision, name):
+    with talking_to(repository, revision, name):
         listing = _listing_or_cache(repository, revision, access, name)
         if isinstance(listing, Path):
             return listing, listing.name
@@ -322,7 +322,7 @@ def inspect_source(
     source = str(source)
     repository, revision = _split(source, name)
     access = rights.token_for(token)
-    with _talking_to(repository, revision, name):
+    with talking_to(repository, revision, name):
         listing = _listing_or_cache(repository, revision, access, name)
         if isinstance(listing, Path):
             return open_folder(listing, name=name, source=source, revision=listing.name)

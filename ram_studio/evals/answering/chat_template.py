@@ -2,18 +2,19 @@
 
 A chat template comes with a model and is a program: nested loops in it run for ever, a repeated
 string fills the memory. transformers renders it (in Jinja's sandbox: it reaches no file), in a
-worker process with a limit on time, memory and output. One worker serves all models of a process;
-it starts with the first template and takes some 0.1 ms a prompt from then on.
+worker process with a limit on its computing time, memory and output: a machine that is busy with
+other things takes longer and makes no template a broken one. One worker serves all models of a
+process; it starts with the first template and takes some 0.1 ms a prompt from then on.
 """
 
 from __future__ import annotations
 
 import atexit
 import json
+import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,19 +22,32 @@ from typing import Any
 from ram_studio.errors import EvaluationError
 
 SECONDS = 5.0
-"""Longest time for one prompt."""
+"""Longest computing time for one prompt."""
+
+PATIENCE = 300.0
+"""Longest wait for the worker to start or answer, whatever else the machine does."""
 
 MEMORY_BYTES = 1_000_000_000
 MOST_CHARACTERS = 8_000_000
-_START_SECONDS = 120.0
+# A system that does not count a process's computing has the clock on the wall.
+_COUNTS_COMPUTING = hasattr(signal, "setitimer")
+_OUT_OF_TIME = -signal.SIGPROF if _COUNTS_COMPUTING else None
 _WORKER = Path(__file__).with_name("chat_template_worker.py")
 
 
-class TemplateRenderer:
-    """Renders templates in one worker, which is started when needed and ended when it hangs."""
+class WorkerError(EvaluationError):
+    """The worker did not come to render anything: no fault of the template."""
 
-    def __init__(self, seconds: float = SECONDS) -> None:
-        self._seconds = seconds
+
+class TemplateRenderer:
+    """Renders templates in one worker, which is started when needed and ended when it hangs.
+
+    Args:
+        seconds: of computing that a prompt may take. patience: longest wait for the worker.
+    """
+
+    def __init__(self, seconds: float = SECONDS, patience: float = PATIENCE) -> None:
+        self._seconds, self.patience = seconds, patience
         self._lock = threading.Lock()
         self._worker: subprocess.Popen[str] | None = None
         atexit.register(self.close)
@@ -52,7 +66,8 @@ class TemplateRenderer:
             tools: as JSON schemas, for a template that knows about tools.
             special: the tokenizer's special tokens by name.
 
-        Raises: EvaluationError with the reason, to be put after "The chat template of ... fails:".
+        Raises: EvaluationError with the reason, to be put after "The chat template of ... fails:";
+            WorkerError, a whole sentence, where the template was not come to.
         """
         asked = {
             "template": template,
@@ -75,14 +90,21 @@ class TemplateRenderer:
         except OSError:
             self.close()
             raise EvaluationError("the process that renders it ended") from None
-        start = time.monotonic()
-        answer = self._read(worker, self._seconds)
+        answer, is_late = self._read(worker, self.patience if _COUNTS_COMPUTING else self._seconds)
         if answer is not None:
             return answer
         self.close()
-        if time.monotonic() - start < self._seconds:
-            raise EvaluationError("the process that renders it ended, probably out of memory")
-        raise EvaluationError(f"it takes longer than {self._seconds:g} s for one prompt")
+        if worker.returncode == _OUT_OF_TIME or (is_late and not _COUNTS_COMPUTING):
+            raise EvaluationError(f"it takes longer than {self._seconds:g} s for one prompt")
+        if is_late:
+            raise self._too_busy("rendered no prompt")
+        raise EvaluationError("the process that renders it ended, probably out of memory")
+
+    def _too_busy(self, what: str) -> WorkerError:
+        return WorkerError(
+            f"The process that renders chat templates {what} within {self.patience:g} s: this "
+            "machine is too busy. Run the same again when it does less."
+        )
 
     def _running(self) -> subprocess.Popen[str]:
         if self._worker is not None and self._worker.poll() is None:
@@ -100,16 +122,30 @@ class TemplateRenderer:
             text=True,
             encoding="utf-8",
         )
-        if self._read(self._worker, _START_SECONDS) is None:
+        worker = self._worker
+        answer, is_late = self._read(worker, self.patience)
+        if answer is None:
             self.close()
-            raise EvaluationError("the process that renders it did not start")
-        return self._worker
+            if is_late:
+                raise self._too_busy("did not start")
+            raise WorkerError(
+                "The process that renders chat templates ended while it started (status "
+                f"{worker.returncode}). Look whether `import transformers` works here, and install "
+                "it again if it does not."
+            )
+        return worker
 
     @staticmethod
-    def _read(worker: subprocess.Popen[str], seconds: float) -> dict[str, Any] | None:
-        """Return the worker's next line, None when there is none in time; it may have ended."""
+    def _read(worker: subprocess.Popen[str], seconds: float) -> tuple[dict[str, Any] | None, bool]:
+        """Return the worker's next line, None when it ended, and whether it was out of time."""
+        is_late = threading.Event()
+
+        def end() -> None:
+            is_late.set()
+            worker.kill()
+
         # Killing it is what ends a read on every system.
-        timer = threading.Timer(seconds, worker.kill)
+        timer = threading.Timer(seconds, end)
         timer.daemon = True
         timer.start()
         try:
@@ -117,7 +153,7 @@ class TemplateRenderer:
             line = worker.stdout.readline()
         finally:
             timer.cancel()
-        return json.loads(line) if line else None
+        return (json.loads(line) if line else None), is_late.is_set()
 
     def close(self) -> None:
         """End the worker; the next template starts another."""

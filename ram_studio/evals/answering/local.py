@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ram_studio.checkpoints.hub.open import open_checkpoint, why_no_model
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals.answering.chat_template import RENDERER
+from ram_studio.evals.answering.chat_template import RENDERER, WorkerError
 from ram_studio.evals.answering.decode import OnTokens, Sampling, decode_steps
 from ram_studio.evals.answering.engine import (
     ChatMode,
@@ -166,6 +166,8 @@ class LocalEngine:
                 tools=tools,
                 special=self.tokenizer.special_tokens_map,
             )
+        except WorkerError:
+            raise
         except (EvaluationError, ValueError) as error:
             raise EvaluationError(
                 f"The chat template of {self.path} fails: {reason_of(error)}. Repair it, or use "

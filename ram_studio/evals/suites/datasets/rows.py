@@ -20,6 +20,8 @@ from ram_studio.errors import EvaluationError, HubError, RamStudioError
 
 Row = dict[str, Any]
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
+# Longest wait for the Hub's first answer.
+_ANSWER_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -102,11 +104,18 @@ class DataSet:
         import huggingface_hub
 
         from ram_studio.checkpoints.hub import rights
-        from ram_studio.checkpoints.hub.errors import hub_errors
-        from ram_studio.checkpoints.hub.inspect import cache_folder, site_address
+        from ram_studio.checkpoints.hub.inspect import cache_folder, site_address, talking_to
         from ram_studio.checkpoints.hub.transfer import LIBRARY
 
-        with hub_errors(self.repository, self.revision, name=None, site=site_address()):
+        with talking_to(self.repository, self.revision, None):
+            if not is_local:
+                # One question that is not asked again: a download would try for half a minute.
+                huggingface_hub.HfApi(endpoint=site_address(), **LIBRARY).dataset_info(
+                    self.repository,
+                    revision=self.revision,
+                    timeout=_ANSWER_SECONDS,
+                    token=rights.token_for(None),
+                )
             return Path(
                 huggingface_hub.hf_hub_download(
                     self.repository,
