@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ram_studio.cli import options
+from ram_studio.cli.asking import Asking, asks
 from ram_studio.cli.evaluate_command import Fresh, NoStore, Store, open_store, stopped
 from ram_studio.cli.progress import status_line
 from ram_studio.cli.tables import number_text, print_table, score_text, write_csv
@@ -17,7 +18,18 @@ if TYPE_CHECKING:
     from ram_studio.checkpoints.record.recipe import Recipe
 
 
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        help="Most questions per suite (demo: per domain) [default: 300; with --until as many as "
+        "it takes]."
+    ),
+]
+
+
+@asks
 def compare(
+    *,
     base: options.Base = None,
     agent: options.Agents = None,
     row: Annotated[
@@ -37,10 +49,9 @@ def compare(
     dtype: options.Dtype = None,
     rounding: Annotated[str, typer.Option(help="nearest or stochastic.")] = "nearest",
     seed: Annotated[int, typer.Option(help="Seed of everything random in the merges.")] = 0,
-    suite: Annotated[
-        str, typer.Option(help="demo, or any of tool,memory,code,math,instructions.")
-    ] = "demo",
-    limit: Annotated[int, typer.Option(help="Most questions per suite (demo: per domain).")] = 300,
+    ask_seed: Annotated[int, typer.Option(help="Chooses generated questions, and draws.")] = 2026,
+    asking: Asking,
+    limit: Limit = None,
     sources: Annotated[
         bool, typer.Option("--sources/--no-sources", help="Score base and agents too.")
     ] = True,
@@ -54,6 +65,7 @@ def compare(
 ) -> None:
     """Score methods side by side on the same agents, without writing a checkpoint."""
     from ram_studio.checkpoints.record.sketch_file import load_sketch
+    from ram_studio.evals.experiment.plan import DEFAULT_LIMIT
     from ram_studio.evals.experiment.run import compare_methods
 
     output = {"dtype": dtype, "rounding": rounding, "seed": seed}
@@ -63,9 +75,12 @@ def compare(
             rows,
             reference=reference,
             sources=sources,
-            suite=suite,
-            limit=limit,
+            suite=asking.suite,
+            limit=DEFAULT_LIMIT if limit is None else limit,
+            until=asking.until_decided(limit),
+            **asking.fields() | {"seed": ask_seed},
             device=device,
+            batch_size=asking.batch_size,
             sketch=None if sketch is None else load_sketch(sketch),
             store=answers,
             fresh=fresh,
@@ -120,6 +135,9 @@ def _print(described: dict[str, Any]) -> None:
     title = f"{described['suite']}, n = {described['n']} per domain"
     print_table(columns, lines, title=title)
     print_table(("row", "agent", "lambda asked", "lambda stored"), factors)
+    if described["drawn"]:
+        labels = [row["row"] for row in described["rows"]]
+        print_table(("over all draws", *labels), described["drawn"])
     for sentence in described["statements"]:
         print(sentence)
     print(f"This rests on: {' | '.join(trust_lines(described['trust']))}")

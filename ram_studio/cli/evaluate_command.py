@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ram_studio.cli import options
+from ram_studio.cli.asking import Asking, asks
 from ram_studio.cli.progress import status_line
 from ram_studio.cli.report import show
 from ram_studio.errors import EvaluationError, Stopped
@@ -28,14 +29,6 @@ NoStore = Annotated[
     bool, typer.Option("--no-store", help="Keep no answers; what is stopped is lost.")
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Ask again what is stored.")]
-Lengths = Annotated[
-    str, typer.Option(help="Prompt lengths of the memory suite in tokens, such as 1k,4k.")
-]
-Chat = Annotated[Literal["auto", "template", "none"], typer.Option(help="Chat template.")]
-Code = Annotated[
-    Literal["auto", "on", "off"], typer.Option(help="Run code that models write, sealed off.")
-]
-BatchSize = Annotated[int, typer.Option(help="Prompts decoded together.")]
 Export = Annotated[
     list[str] | None,
     typer.Option(metavar="FILE", help="Also write a .json, .csv or .html file; repeatable."),
@@ -50,55 +43,11 @@ Specialists = Annotated[
 ]
 
 
-MaxTokens = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="N or SUITE=N",
-        help="Most tokens of an answer, of all suites or one; repeat [default: each suite's own].",
-    ),
-]
-
-
-MOST_UNTIL = 1600
-
-
 Models = Annotated[
     list[str],
     typer.Argument(metavar="MODEL...", help="Folders, or NAME=FOLDER; names on an endpoint."),
 ]
-Suites = Annotated[
-    str,
-    typer.Option(
-        help="demo, or any others of those that `ram-studio suites` lists, and health; with commas."
-    ),
-]
 Limit = Annotated[int | None, typer.Option(help="Questions per suite (demo: 300 per domain).")]
-Mode = Annotated[
-    Literal["whole", "memagent"],
-    typer.Option(
-        help="How suites about long texts (memory, ruler-*) are read: whole, or piece by piece "
-        "with a bounded memory, as MemAgent does."
-    ),
-]
-ThinkTokens = Annotated[
-    int, typer.Option(help="Most tokens of thinking (<think>), apart from the answer's.")
-]
-Samples = Annotated[
-    int, typer.Option(help="Answers to each question, for pass@k; the paper's are 4.")
-]
-Data = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER", help="Where the rows of suites that are data sets are; else the Hub."
-    ),
-]
-Until = Annotated[
-    float | None,
-    typer.Option(
-        metavar="POINTS",
-        help="Ask generated suites until every 95 % interval is so narrow, or --limit ends.",
-    ),
-]
 Endpoint = Annotated[
     str | None, typer.Option(metavar="URL", help="OpenAI-compatible server of the models.")
 ]
@@ -115,25 +64,13 @@ IncludePath = Annotated[
 ]
 
 
+@asks
 def evaluate(
     models: Models,
-    suite: Suites = "demo",
+    *,
     limit: Limit = None,
-    lengths: Lengths = "1k,4k",
     seed: Annotated[int, typer.Option(help="Chooses generated questions, and draws.")] = 2026,
-    mode: Mode = "whole",
-    chunk_tokens: Annotated[int, typer.Option(help="Most tokens of a piece.")] = 5000,
-    memory_tokens: Annotated[int, typer.Option(help="Most tokens of the memory.")] = 1024,
-    chat: Chat = "auto",
-    code: Code = "auto",
-    max_tokens: MaxTokens = None,
-    think_tokens: ThinkTokens = 0,
-    temperature: Annotated[float, typer.Option(help="0 is greedy; the paper's is 1.0.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Share of the likeliest tokens.")] = 1.0,
-    samples: Samples = 1,
-    data: Data = None,
-    difficulty: Annotated[int, typer.Option(help="Of generated suites, 1 to 5.")] = 2,
-    until: Until = None,
+    asking: Asking,
     base: BaseRow = None,
     specialists: Specialists = None,
     margin: Margin = 5.0,
@@ -144,7 +81,6 @@ def evaluate(
     tasks: Tasks = None,
     include_path: IncludePath = None,
     device: options.Device = "auto",
-    batch_size: BatchSize = 128,
     store: Store = None,
     no_store: NoStore = False,
     fresh: Fresh = False,
@@ -153,32 +89,29 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Score models side by side on the same prompts, with 95 % intervals."""
-    from ram_studio.evals.answering.engine import Decoding
-    from ram_studio.evals.pieces import Pieces
     from ram_studio.evals.report.retention import check_margin
 
     _check_engine(engine, tasks, include_path, endpoint)
-    sources = _sources(models, endpoint, token_env, chat, timeout)
+    sources = _sources(models, endpoint, token_env, asking.chat, timeout)
     # Before hours are spent: what is only needed at the end must be right, too.
     chosen = parse_specialists(specialists, sources)
     check_exports(export)
     check_margin(margin / 100)
+    until = asking.until_decided(limit)
     if ray is not None and (endpoint is not None or engine != "transformers" or until is not None):
         raise typer.BadParameter(
             "Ray asks models in folders, by transformers, all questions", param_hint="--ray"
         )
-    asked: dict[str, Any] = {"limit": limit, "chat": chat, "device": device, "fresh": fresh}
+    asked: dict[str, Any] = {"limit": limit, "device": device, "fresh": fresh}
     if tasks is not None:
-        asked |= {"tasks": tasks, "include_path": include_path}
+        asked |= {"tasks": tasks, "include_path": include_path, "chat": asking.chat}
     else:
-        asked |= {"suite": suite, "seed": seed, "code": code, "base": base, "samples": samples}
-        asked |= {"difficulty": difficulty, "data": data, "batch_size": batch_size}
-        asked |= {"lengths": parse_lengths(lengths), "max_tokens": parse_budget(max_tokens)}
+        asked |= {"suite": asking.suite, "seed": seed, "base": base, **asking.fields()}
+        asked["batch_size"] = asking.batch_size
         asked["engine"] = "vllm" if engine == "vllm" else "transformers"
-        asked["decoding"] = Decoding(temperature, top_p, think_tokens=think_tokens)
-        asked["pieces"] = Pieces(chunk_tokens, memory_tokens) if mode == "memagent" else None
     if until is not None:
-        asked |= {"width": until / 100, "most": asked.pop("limit") or MOST_UNTIL}
+        del asked["limit"]
+        asked |= {"width": until.width, "most": until.most}
     if ray is not None:
         asked["ray"] = ray
     with open_store(store, no_store) as answers:
@@ -249,27 +182,6 @@ def _tell(
         raise EvaluationError(f"No question was answered. {' '.join(missing(report))}")
 
 
-def parse_budget(texts: list[str] | None) -> int | dict[str, int] | None:
-    """Return most tokens of an answer: a number for all suites, or by suite.
-
-    Raises: typer.BadParameter (exit code 2) for anything else.
-    """
-    found: dict[str, int] = {}
-    for text in texts or ():
-        name, separator, number = text.rpartition("=")
-        if not (number.isascii() and number.isdigit() and len(number) < 9):
-            raise typer.BadParameter(f"{text!r} is no number of tokens", param_hint="--max-tokens")
-        if not separator and len(texts or ()) == 1:
-            return int(number)
-        if not name.strip():
-            raise typer.BadParameter(
-                "name the suites when there are several, as in math=1024",
-                param_hint="--max-tokens",
-            )
-        found[name.strip()] = int(number)
-    return found or None
-
-
 def _check_engine(
     engine: str, tasks: str | None, include_path: Path | None, endpoint: str | None
 ) -> None:
@@ -336,22 +248,6 @@ def stopped(no_store: bool) -> Stopped:
     """Return the error of an experiment that was stopped, whether or not its answers were kept."""
     kept = "no store was kept" if no_store else "finished answers are stored"
     return Stopped(f"Stopped as asked; {kept}. Run the same again to go on.")
-
-
-def parse_lengths(text: str) -> tuple[int, ...]:
-    """Return lengths in tokens: `1k,4k` or `1000,4000`; k is a thousand.
-
-    Raises: typer.BadParameter (exit code 2) for anything else.
-    """
-    lengths = []
-    for part in text.split(","):
-        number, scale = part.strip().lower(), 1
-        if number.endswith("k"):
-            number, scale = number[:-1], 1000
-        if not (number.isascii() and number.isdigit() and len(number) < 9):
-            raise typer.BadParameter(f"{part!r} is no number of tokens", param_hint="--lengths")
-        lengths.append(int(number) * scale)
-    return tuple(lengths)
 
 
 def name_models(models: list[str]) -> dict[str, str]:

@@ -13,18 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.evaluate_command import (
-    BatchSize,
-    Chat,
-    Code,
-    Fresh,
-    Lengths,
-    NoStore,
-    Store,
-    open_store,
-    parse_lengths,
-    stopped,
-)
+from ram_studio.cli.asking import Asking, asks
+from ram_studio.cli.evaluate_command import Fresh, NoStore, Store, open_store, stopped
 from ram_studio.cli.tables import number_text, print_table, score_text, write_csv
 from ram_studio.errors import Stopped
 
@@ -55,9 +45,12 @@ Fixed = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A setting that is not varied; repeat."),
 ]
-Suites = Annotated[str, typer.Option(help="demo, or any of tool,memory,code,math,instructions.")]
 Items = Annotated[
-    int, typer.Option(help="Most questions per suite (demo: per domain) to choose by.")
+    int | None,
+    typer.Option(
+        help="Most questions per suite (demo: per domain) to choose by [default: 50; with --until "
+        "as many as it takes]."
+    ),
 ]
 HeldOut = Annotated[
     int | None,
@@ -72,15 +65,16 @@ EarlyStop = Annotated[
 ]
 
 
+@asks
 def sweep(
     model: Positional = None,
+    *,
     base: options.Base = None,
     agent: ShortAgents = None,
     over: Over = None,
     method: Annotated[str, typer.Option(help="The method to start from.")] = "ram+",
     set_: Fixed = None,
-    suite: Suites = "demo",
-    items: Items = 50,
+    items: Items = None,
     held_out: HeldOut = None,
     minutes: Annotated[float | None, typer.Option(help="Time for everything.")] = None,
     search: Search = "grid",
@@ -88,12 +82,9 @@ def sweep(
     max_settings: Annotated[int, typer.Option(help="Largest grid to accept.")] = 200,
     early_stop: EarlyStop = True,
     seed: Annotated[int, typer.Option(help="Chooses the questions and steers the search.")] = 2026,
-    lengths: Lengths = "1k,4k",
-    chat: Chat = "auto",
-    code: Code = "auto",
+    asking: Asking,
     sketch: Annotated[Path | None, typer.Option(help="Sketch of the same files.")] = None,
     device: options.Device = "auto",
-    batch_size: BatchSize = 128,
     store: Store = None,
     no_store: NoStore = False,
     fresh: Fresh = False,
@@ -102,7 +93,7 @@ def sweep(
 ) -> None:
     """Try settings in memory, drop what clearly loses, check the winner on other questions."""
     from ram_studio.checkpoints.record.sketch_file import load_sketch
-    from ram_studio.evals.experiment.plan import SweepPlan
+    from ram_studio.evals.experiment.plan import DEFAULT_ITEMS, SweepPlan
     from ram_studio.evals.experiment.space import parse_axes
 
     if model is not None and base is not None:
@@ -113,8 +104,9 @@ def sweep(
     plan = SweepPlan(
         options.parse_recipe(base or model, agent, "sweep", method=method, settings=settings),
         parse_axes(over),
-        suites=suite,
-        items=items,
+        suites=asking.suite,
+        items=DEFAULT_ITEMS if items is None else items,
+        until=asking.until_decided(items),
         held_out=held_out,
         minutes=minutes,
         search=search,
@@ -122,13 +114,11 @@ def sweep(
         max_settings=max_settings,
         early_stop=early_stop,
         seed=seed,
-        lengths=parse_lengths(lengths),
-        chat=chat,
-        code=code,
+        **asking.fields(),
     )
     setup = {
         "device": device,
-        "batch_size": batch_size,
+        "batch_size": asking.batch_size,
         "sketch": None if sketch is None else load_sketch(sketch),
         "fresh": fresh,
     }
@@ -155,6 +145,7 @@ def _run(plan: SweepPlan, setup: dict[str, Any], *, quiet: bool) -> SweepState:
 
 
 def _report(state: SweepState, csv: Path | None, as_json: bool) -> None:
+    from ram_studio.evals.report.breakdown import drawn_rows
     from ram_studio.evals.report.trust import trust_lines
 
     if csv is not None:
@@ -179,6 +170,9 @@ def _report(state: SweepState, csv: Path | None, as_json: bool) -> None:
         lines.append(("(floor)", "-", "-", *floors, "-", ""))
     columns = ("setting", "right", "average", *domains, "lambda", "")
     print_table(columns, lines, title=f"{state.suites}, {state.chosen_by} items to choose by")
+    parts = {row.label: {"samples": row.samples} for row in state.ranked if row.samples}
+    if drawn := drawn_rows(parts):
+        print_table(("over all draws", *parts), [(what, *texts) for what, texts in drawn])
     for sentence in state.statements():
         print(sentence)
     if state.trust:

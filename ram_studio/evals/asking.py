@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals.answering.engine import Engine
+from ram_studio.evals.answering.engine import Decoding, Engine
 from ram_studio.evals.question import UNSCORED, Question, Reply, Verdict
 from ram_studio.evals.report.floor import FACT, Nonsense
+from ram_studio.evals.report.samples import with_samples
 from ram_studio.evals.report.tables import Answer
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.store.answers import AnswerStore, RunKey, StoredAnswer
@@ -19,6 +21,7 @@ Progress = Callable[[str, str, int, int], None]
 OnMarks = Callable[[str, str, str], None]
 """Told (model, domain, a letter for each question): see `marks_of`."""
 ShouldStop = Callable[[], bool]
+Row = tuple[Question, Reply, Verdict]
 
 
 @dataclass
@@ -28,8 +31,9 @@ class SuiteRun:
     name, path: what the store calls the model; path None where it is no folder. merge: how it was
     merged, for History, see `AnswerStore.open_run`. fresh: forget stored answers first. nonsense:
     judged on every question beside the model, for the floor; None leaves it out. on_marks: told how
-    a domain's questions stand, whenever answers to it came in.
-    run: id in the store, None before `answers` or without a store.
+    a domain's questions stand, whenever answers to it came in. seed: that the questions were made
+    with, kept with each answer beside the versions of the engine's software.
+    run: id in the store, None before `answers` or without a store; runs: all of several draws.
     """
 
     name: str
@@ -42,7 +46,9 @@ class SuiteRun:
     merge: Mapping[str, Any] | None = None
     nonsense: Nonsense | None = None
     on_marks: OnMarks | None = None
+    seed: int | None = None
     run: int | None = field(default=None, init=False)
+    runs: dict[int, None] = field(default_factory=dict, init=False)
 
     def check(self, questions: Sequence[Question]) -> None:
         """Raise EvaluationError for a suite of which the model can be asked nothing at all.
@@ -81,7 +87,8 @@ class SuiteRun:
         Raises: Stopped, EvaluationError; both say what was kept.
         """
         known = self._stored()
-        got, renewed = {}, []
+        got: dict[str, Answer] = {}
+        renewed: list[tuple[StoredAnswer, Row]] = []
         for question in questions:
             row = known.get((question.id, question.digest))
             if row is None:
@@ -92,10 +99,11 @@ class SuiteRun:
             # Answers of older versions do not tell the floor.
             if self.nonsense is not None and FACT not in verdict.facts:
                 verdict, is_judged = self._with_floor(question, verdict), False
-            got[question.id] = (row.reply, verdict)
+            got[question.id] = Answer.of(row.reply, verdict, row.origin)
             if not is_judged:
-                renewed.append((question, row.reply, verdict))
-        self._kept_rows(renewed)
+                renewed.append((row, (question, row.reply, verdict)))
+        for origin in {json.dumps(row.origin): row.origin for row, _ in renewed}.values():
+            self._keep([new for row, new in renewed if row.origin == origin], origin)
         open_questions = [question for question in questions if question.id not in got]
 
         def report(domains: set[str]) -> None:
@@ -109,16 +117,10 @@ class SuiteRun:
         report({question.domain for question in questions})
         try:
             for batch in self.engine.answer(open_questions, should_stop) if open_questions else ():
-                got |= self._kept_rows(
-                    [
-                        (
-                            question,
-                            reply,
-                            self._with_floor(question, self._verdict(question, reply)),
-                        )
-                        for question, reply in batch
-                    ]
-                )
+                rows = [(q, r, self._with_floor(q, self._verdict(q, r))) for q, r in batch]
+                origin = {"software": dict(self.engine.software), "seed": self.seed}
+                self._keep(rows, origin)
+                got |= {q.id: Answer.of(reply, verdict, origin) for q, reply, verdict in rows}
                 report({question.domain for question, _ in batch})
         except Stopped:
             raise Stopped(
@@ -127,15 +129,12 @@ class SuiteRun:
         except EvaluationError as error:
             kept = self._kept(len(got), questions)
             raise EvaluationError(f'Model "{self.name}": {error} So far {kept}') from error
-        return [(q, Answer.of(*got[q.id])) for q in questions]
+        return [(q, got[q.id]) for q in questions]
 
-    def _kept_rows(
-        self, rows: Sequence[tuple[Question, Reply, Verdict]]
-    ) -> dict[str, tuple[Reply, Verdict]]:
-        """Store answers; return them by question id."""
+    def _keep(self, rows: Sequence[Row], origin: Mapping[str, Any]) -> None:
+        """Store answers of one origin."""
         if rows and self.store is not None and self.run is not None:
-            self.store.record(self.run, rows)
-        return {question.id: (reply, verdict) for question, reply, verdict in rows}
+            self.store.record(self.run, rows, origin)
 
     def _with_floor(self, question: Question, verdict: Verdict) -> Verdict:
         if self.nonsense is None:
@@ -154,6 +153,7 @@ class SuiteRun:
         self.run = self.store.open_run(
             self._key, model=self.name, path=self.path, merge=self.merge, fresh=self.fresh
         )
+        self.runs[self.run] = None
         return {
             (row.question.id, row.digest): row
             for row in self.store.answers(self.run)
@@ -177,20 +177,55 @@ class SuiteRun:
         return f"{of} are stored; run the same again to go on from there."
 
 
-def marks_of(
-    questions: Sequence[Question], domain: str, got: Mapping[str, tuple[Reply, Verdict]]
-) -> str:
+def ask_suites(
+    runs: Sequence[SuiteRun],
+    asked: Mapping[str, Sequence[Question]],
+    draws: Sequence[Decoding],
+    on_progress: Progress | None = None,
+    should_stop: ShouldStop | None = None,
+    *,
+    is_checked: bool = False,
+) -> list[tuple[Question, Answer]]:
+    """Return one model's first answers to several suites, each with the verdicts on all draws.
+
+    Args:
+        runs: of one model. asked: questions by suite. draws: how each sample is written.
+        is_checked: whether suites of which nothing can be asked are refused first.
+
+    Raises: what `SuiteRun.check` and `SuiteRun.answers` raise.
+    """
+    drawn: list[list[tuple[Question, Answer]]] = []
+    for number, decoding in enumerate(draws):
+        for run in runs:
+            run.engine.decoding = decoding
+        for run in runs if is_checked and not number else ():
+            run.check(asked[run.suite.name])
+        tell = _of_all(on_progress, number, len(draws))
+        rows = [run.answers(asked[run.suite.name], tell, should_stop) for run in runs]
+        drawn.append([row for own in rows for row in own])
+    return with_samples(drawn)
+
+
+def _of_all(on_progress: Progress | None, number: int, samples: int) -> Progress | None:
+    """Return what tells the progress of one draw as that of all of them."""
+    if on_progress is None or samples == 1:
+        return on_progress
+    return lambda model, domain, done, total: on_progress(
+        model, domain, number * total + done, samples * total
+    )
+
+
+def marks_of(questions: Sequence[Question], domain: str, got: Mapping[str, Answer]) -> str:
     """Return a letter for each question of a domain, in order.
 
     "1" right, "0" wrong, "x" not asked or not answered, "." still open.
     """
     marks = []
     for question in questions:
-        if question.domain != domain:
-            continue
-        if question.id not in got:
-            marks.append(".")
-            continue
-        reply, verdict = got[question.id]
-        marks.append("x" if reply.finish in UNSCORED else str(int(verdict.is_correct)))
+        if question.domain == domain:
+            answer = got.get(question.id)
+            mark = "." if answer is None else "x"
+            if answer is not None and answer.is_scored:
+                mark = str(int(answer.is_correct))
+            marks.append(mark)
     return "".join(marks)

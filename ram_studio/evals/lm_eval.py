@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError, RamStudioError, Stopped
-from ram_studio.evals.answering.engine import ChatMode, finished, reason_of
+from ram_studio.evals.answering.engine import ChatMode, finished, reason_of, versions
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.question import Question, Reply, Verdict
 from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
@@ -95,32 +95,35 @@ def evaluate_with_harness(
         manager = _manager(names, plan.include_path)
     items: list[Question] = []
     results: dict[str, ModelResult] = {}
+
+    def tell(model: str, task: str, done: int) -> None:
+        if should_stop and should_stop() and not done:
+            raise Stopped("The evaluation was stopped; finished tasks were kept.")
+        if on_progress:
+            on_progress(model, task, done, 1)
+
     for model, folder in models.items():
         start = time.perf_counter()
         engine = LocalEngine(folder, device=plan.device, chat=plan.chat)
         runner = _Runner(model, engine, manager, plan.limit)
-        rows: list[Row] = []
+        answered: list[tuple[Question, Answer]] = []
         try:
             for task in names:
-                if should_stop and should_stop():
-                    raise Stopped("The evaluation was stopped; finished tasks were kept.")
-                if on_progress:
-                    on_progress(model, task, 0, 1)
-                rows += _stored(runner, task, plan.include_path, store, fresh)
-                if on_progress:
-                    on_progress(model, task, 1, 1)
+                tell(model, task, 0)
+                answered += _stored(runner, task, plan.include_path, store, fresh)
+                tell(model, task, 1)
         finally:
             runner.close()
-        asked = [question for question, _, _ in rows]
+        asked = [question for question, _ in answered]
         items = items or asked
         if [question.id for question in asked] != [question.id for question in items]:
             raise EvaluationError(
                 f'lm-eval asked model "{model}" other items than the models before it, so that '
                 "they cannot be compared. Evaluate again with fresh answers."
             )
-        answered = [(question, Answer.of(reply, verdict)) for question, reply, verdict in rows]
+        how = {k: v for k, v in engine.identity.items() if k != "fingerprint"}
         seconds = time.perf_counter() - start
-        result = ModelResult.of(model, str(folder), answered, names, seconds=seconds)
+        result = ModelResult.of(model, str(folder), answered, names, seconds=seconds, asked=how)
         results[model] = replace(result, skills=_first_filters(asked))
     report = EvalReport.of(names, 0, {"": items}, results)
     return replace(report, suite=f"lm-eval:{report.suite}")
@@ -222,10 +225,11 @@ def _stored(
     include_path: str | Path | None,
     store: AnswerStore | None,
     fresh: bool,
-) -> list[Row]:
-    """Return a task's rows: from the store when it is there, else by running it."""
+) -> list[tuple[Question, Answer]]:
+    """Return a task's questions with their answers: out of the store, else by running it."""
+    origin = {"software": dict(versions("torch", "transformers", "lm_eval"))}
     if store is None:
-        return rows_of(runner.run(task))
+        return [(q, Answer.of(r, v, origin)) for q, r, v in rows_of(runner.run(task))]
     from importlib.metadata import version
 
     key = RunKey.of(
@@ -241,11 +245,11 @@ def _stored(
     run = store.open_run(key, model=runner.name, path=path, fresh=fresh)
     found = store.answers(run)
     if not found:
-        rows = rows_of(runner.run(task))
         # In one transaction: a task that has answers here has all of them.
-        store.record(run, rows)
-        return rows
-    return [(row.question, row.reply, row.verdict) for row in found]
+        rows = rows_of(runner.run(task))
+        store.record(run, rows, origin)
+        return [(q, Answer.of(r, v, origin)) for q, r, v in rows]
+    return [(row.question, Answer.of(row.reply, row.verdict, row.origin)) for row in found]
 
 
 def _digest(folder: str | Path | None) -> str | None:

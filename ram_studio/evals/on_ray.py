@@ -30,7 +30,7 @@ Rows = list[tuple[Question, Reply]]
 class FarEngine(LocalEngine):
     """A model that answers on another machine; here it has a tokenizer and a name only.
 
-    sent: replies that came, by how they were written and question.
+    sent: replies that came, by how they were written and question; sent_by: versions there.
     """
 
     def __init__(self, path: str | Path, far_device: str, chat: ChatMode, batch_size: int) -> None:
@@ -38,11 +38,17 @@ class FarEngine(LocalEngine):
         super().__init__(path, device="cpu", chat=chat, batch_size=batch_size)
         self.far_device = far_device
         self.sent: dict[tuple[Decoding, str], tuple[Question, Reply]] = {}
+        self.sent_by: Mapping[str, str] = {}
 
     @property
     def identity(self) -> Mapping[str, Any]:
         """What it is where it answers, so that answers from here and there are the same model's."""
         return {**super().identity, "device": self.far_device}
+
+    @property
+    def software(self) -> Mapping[str, str]:
+        """Versions of what answered, on its machine."""
+        return self.sent_by or super().software
 
     def answer(
         self, questions: Sequence[Question], should_stop: ShouldStop | None = None
@@ -124,7 +130,15 @@ def _ask(
             for part in plan.suites:
                 questions = asked[part.name]
                 run = SuiteRun(
-                    name, str(engine.path), engine, part, plan.code, store, fresh, nonsense=nonsense
+                    name,
+                    str(engine.path),
+                    engine,
+                    part,
+                    plan.code,
+                    store,
+                    fresh,
+                    nonsense=nonsense,
+                    seed=plan.seed,
                 )
                 run.check(questions)
                 missing = run.unanswered(questions)
@@ -139,8 +153,9 @@ def _ask(
         if should_stop is not None and should_stop():
             raise Stopped("Stopped as asked; answers that had come are stored.")
 
-    def keep(result: tuple[int, Rows]) -> None:
+    def keep(result: tuple[int, Rows, Mapping[str, str]]) -> None:
         run, engine, decoding = runs[result[0]]
+        engine.sent_by = result[2]
         engine.decoding = decoding
         engine.sent |= {(decoding, question.id): (question, reply) for question, reply in result[1]}
         run.answers(asked[run.suite.name], on_progress)
@@ -156,11 +171,12 @@ def _answer(
     chat: ChatMode,
     batch_size: int,
     decoding: Decoding,
-) -> tuple[int, Rows]:
-    """Return the replies of one model, in a worker."""
+) -> tuple[int, Rows, Mapping[str, str]]:
+    """Return the replies of one model, and what gave them, in a worker."""
     engine = LocalEngine(path, device=device, chat=chat, batch_size=batch_size)
     engine.decoding = decoding
     try:
-        return number, [row for batch in engine.answer(questions) for row in batch]
+        rows = [row for batch in engine.answer(questions) for row in batch]
+        return number, rows, engine.software
     finally:
         engine.close()

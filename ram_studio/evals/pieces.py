@@ -152,6 +152,11 @@ class PieceReader:
         """The other engine's, and how texts are read."""
         return {**self._engine.identity, **self._pieces.key}
 
+    @property
+    def software(self) -> Mapping[str, str]:
+        """The other engine's."""
+        return self._engine.software
+
     def count_tokens(self, text: str) -> int:
         """Return the length of a text in the model's tokens."""
         return self._engine.count_tokens(text)

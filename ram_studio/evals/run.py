@@ -4,76 +4,46 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.decode import OnTokens
-from ram_studio.evals.answering.engine import ChatMode, Decoding, Engine, EngineName
+from ram_studio.evals.answering.engine import Engine, EngineName
 from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE, LocalEngine
 from ram_studio.evals.answering.vllm_engine import VllmEngine
-from ram_studio.evals.asking import OnMarks, Progress, ShouldStop, SuiteRun
-from ram_studio.evals.pieces import PieceReader, Pieces
+from ram_studio.evals.asking import OnMarks, Progress, ShouldStop, SuiteRun, ask_suites
+from ram_studio.evals.how import DEFAULT_SEED, HowToAsk
 from ram_studio.evals.question import Question
 from ram_studio.evals.report.floor import Nonsense
-from ram_studio.evals.report.samples import with_samples
 from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
-from ram_studio.evals.sandbox import CodeSwitch, check_code_allowed
 from ram_studio.evals.store.answers import AnswerStore
-from ram_studio.evals.suites import (
-    ALL_SUITES,
-    DEFAULT_LENGTHS,
-    HEALTH,
-    Suite,
-    SuiteSettings,
-    suite_names,
-)
+from ram_studio.evals.suites import ALL_SUITES, HEALTH, Suite, suite_names
 from ram_studio.evals.suites.health import HealthRun
-from ram_studio.evals.suites.suite import DEFAULT_DIFFICULTY
 
-DEFAULT_SEED = 2026
-MOST_SAMPLES = 64
-GREEDY = Decoding()
+__all__ = ["DEFAULT_SEED", "EvaluationPlan", "Source", "evaluate"]
 
 Source = str | Path | Engine
 
 
 @dataclass(frozen=True)
-class EvaluationPlan:
-    """What is asked of every model, and with what.
+class EvaluationPlan(HowToAsk):
+    """What is asked of every model, and with what; how: see `HowToAsk`.
 
     suite: names, as a sequence or one text with commas: demo (on its own), or any of the others and
     health. limit: most questions per suite (demo: per domain), evenly over its categories; None:
     all (demo: 300). A mapping gives each suite its own; suites it does not name are asked in full.
-    seed: for the suites that are generated (demo, memory). lengths: prompt lengths of the memory
-    suite, in tokens of the first model. chat: "auto", "template" or "none", see `LocalEngine`.
-    code: whether code that a model wrote may run, see `sandbox.check_code_allowed`. engine: what
-    answers for a folder, "transformers" or "vllm". device, batch_size: of that engine.
-    base: the model that health measures the others against; None: no comparison. max_tokens: where
-    answers are cut off, of all suites or by suite; the suite's own where left out. decoding: how
-    they are written; its seed counts from `seed`. samples: answers to each question, see `samples`.
-    difficulty: of generated families, 1 to 5. data: folder with the rows of suites that are a data
-    set; None: the Hub's cache, or the Hub. pieces: how suites about long texts are read piece by
-    piece; None: whole.
+    engine: what answers for a folder, "transformers" or "vllm". device, batch_size: of that engine.
+    base: the model that health measures the others against; None: no comparison.
     """
 
     suite: str | Sequence[str] = "demo"
     limit: int | Mapping[str, int] | None = None
-    seed: int = DEFAULT_SEED
-    lengths: Sequence[int] = DEFAULT_LENGTHS
-    chat: ChatMode = "auto"
-    code: CodeSwitch = "auto"
     engine: EngineName = "transformers"
     device: str = "auto"
     batch_size: int = DEFAULT_BATCH_SIZE
     base: str | None = None
-    max_tokens: int | Mapping[str, int] | None = None
-    decoding: Decoding = GREEDY
-    samples: int = 1
-    difficulty: int = DEFAULT_DIFFICULTY
-    data: str | Path | None = None
-    pieces: Pieces | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,68 +66,25 @@ class EvaluationPlan:
                 raise EvaluationError(
                     f"The limit is {limit} questions per suite. Choose 1 or more."
                 )
-        self._check_budget()
         if self.batch_size < 1:
             raise EvaluationError(f"The batch size is {self.batch_size}. Choose 1 or more.")
         if self.base is not None and self.base not in models:
             raise EvaluationError(
                 f"The base {self.base!r} is none of the models: {', '.join(models)}."
             )
-        if self.pieces is not None:
-            self.pieces.check()
-            if not any(suite.has_texts for suite in self.suites):
-                known = [name for name, suite in ALL_SUITES.items() if suite.has_texts]
-                raise EvaluationError(
-                    f"None of these suites has texts to read in pieces: {', '.join(names)}. Ask "
-                    f"{', '.join(known)}, or leave the mode out."
-                )
-        if any(suite.runs_code for suite in self.suites):
-            check_code_allowed(self.code)
+        self.check_asking(names)
         if self.engine == "vllm" and HEALTH in names:
             raise EvaluationError(
                 "Health needs the model's logits, which the engine 'vllm' does not hand out. Leave "
                 "the suite out, or use the engine 'transformers' for it."
             )
 
-    def _check_budget(self) -> None:
-        """Raise EvaluationError for budgets and draws that cannot be."""
-        given = self.max_tokens if isinstance(self.max_tokens, Mapping) else {"": self.max_tokens}
-        for name, most in given.items():
-            if name and name not in self.names:
-                raise EvaluationError(
-                    f"A budget of tokens is given for suite {name!r}, which is not asked. Choose "
-                    f"from: {', '.join(self.names)}."
-                )
-            if most is not None and most < 1:
-                raise EvaluationError(f"An answer may take {most} tokens. Choose 1 or more.")
-        self.decoding.check()
-        if not 1 <= self.samples <= MOST_SAMPLES:
-            raise EvaluationError(
-                f"The number of samples is {self.samples}. Choose 1 to {MOST_SAMPLES}."
-            )
-        if self.samples > 1 and not self.decoding.temperature:
-            raise EvaluationError(
-                "Several samples of the likeliest answer are all the same. Give a temperature "
-                "above 0, such as the paper's 1.0 with top-p 0.95."
-            )
-
-    def draws(self) -> tuple[Decoding, ...]:
-        """Return how each sample is written: the same but for the seed."""
-        return tuple(replace(self.decoding, seed=self.seed + i) for i in range(self.samples))
-
     def questions(self, count_tokens: Callable[[str], int]) -> dict[str, tuple[Question, ...]]:
         """Return the questions by suite; count_tokens: text -> length in the first model's own."""
         asked = {}
         for suite in self.suites:
             limit = self.limit.get(suite.name) if isinstance(self.limit, Mapping) else self.limit
-            settings = SuiteSettings(
-                count_tokens, limit, self.seed, tuple(self.lengths), self.difficulty, self.data
-            )
-            budget = self.max_tokens
-            most = budget.get(suite.name) if isinstance(budget, Mapping) else budget
-            asked[suite.name] = tuple(
-                q if most is None else replace(q, max_new_tokens=most) for q in suite.make(settings)
-            )
+            asked[suite.name] = suite.questions(self.drawing(count_tokens, limit))
         return asked
 
 
@@ -201,80 +128,102 @@ def evaluate(
     """
     plan = EvaluationPlan(suite, **settings)
     plan.check(models)
-    health = HealthRun(store, fresh) if HEALTH in plan.names else None
-    asked: dict[str, tuple[Question, ...]] | None = None
-    nonsense: Nonsense | None = None
+    told = _Told(on_progress, on_tokens, on_marks, should_stop)
+    asking = _Asking(plan, told, store, fresh)
     results: dict[str, ModelResult] = {}
     try:
         # The base first: health compares with it.
         for name in sorted(models, key=lambda name: name != plan.base):
-            start = time.perf_counter()
-            source = models[name]
-            engine = _opened(source, plan, on_tokens) if isinstance(source, (str, Path)) else source
-            path = str(engine.path)
-            try:
-                if asked is None:
-                    asked = plan.questions(engine.count_tokens)
-                    nonsense = Nonsense(asked, plan.code)
-                reader = PieceReader(engine, plan.pieces) if plan.pieces else None
-                runs = [
-                    SuiteRun(
-                        name,
-                        path,
-                        reader if reader and part.has_texts else engine,
-                        part,
-                        plan.code,
-                        store,
-                        fresh,
-                        nonsense=nonsense,
-                        on_marks=on_marks,
-                    )
-                    for part in plan.suites
-                ]
-                drawn: list[list[tuple[Question, Answer]]] = []
-                for number, decoding in enumerate(plan.draws()):
-                    engine.decoding = decoding
-                    for run in () if number else runs:
-                        run.check(asked[run.suite.name])
-                    tell = _of_all(on_progress, number, plan.samples)
-                    rows = [run.answers(asked[run.suite.name], tell, should_stop) for run in runs]
-                    drawn.append([row for own in rows for row in own])
-                answered = with_samples(drawn)
-                identity = (reader or engine).identity
-                measured = None
-                if health:
-                    if on_progress:
-                        on_progress(name, HEALTH, 0, 1)
-                    measured = health.measure(name, engine, is_base=name == plan.base)
-                    if on_progress:
-                        on_progress(name, HEALTH, 1, 1)
-            finally:
-                if engine is not source:
-                    engine.close()
-            seconds = time.perf_counter() - start
-            results[name] = ModelResult.of(
-                name,
-                path,
-                answered,
-                plan.names,
-                seconds=seconds,
-                health=measured,
-                asked={k: v for k, v in identity.items() if k != "fingerprint"},
-            )
+            results[name] = asking.ask(name, models[name])
     finally:
-        if health:
-            health.close()
+        asking.close()
     ordered = {name: results[name] for name in models}
-    return EvalReport.of(plan.names, plan.seed, asked or {}, ordered)
+    return EvalReport.of(plan.names, plan.seed, asking.questions, ordered)
 
 
-def _of_all(on_progress: Progress | None, number: int, samples: int) -> Progress | None:
-    """Return what tells the progress of one draw as that of all of them."""
-    if on_progress is None or samples == 1:
-        return on_progress
-    return lambda model, domain, done, total: on_progress(
-        model, domain, number * total + done, samples * total
-    )
+class _Told(NamedTuple):
+    """Who is told how far it is, and says whether to stop."""
+
+    on_progress: Progress | None
+    on_tokens: OnTokens | None
+    on_marks: OnMarks | None
+    should_stop: ShouldStop | None
+
+
+class _Asking:
+    """An evaluation under way: one model after another. questions: by suite, once they are made."""
+
+    def __init__(
+        self, plan: EvaluationPlan, told: _Told, store: AnswerStore | None, fresh: bool
+    ) -> None:
+        self._plan, self._told, self._store, self._fresh = plan, told, store, fresh
+        self.questions: dict[str, tuple[Question, ...]] = {}
+        self._nonsense: Nonsense | None = None
+        self._health = HealthRun(store, fresh) if HEALTH in plan.names else None
+
+    def ask(self, name: str, source: Source) -> ModelResult:
+        """Return a model's row."""
+        start = time.perf_counter()
+        engine = source
+        if isinstance(engine, (str, Path)):
+            engine = _opened(engine, self._plan, self._told.on_tokens)
+        try:
+            answered = self._answered(name, engine)
+            asked = self._plan.asked_of(engine, self._plan.suites)
+            health = self._measured(name, engine)
+        finally:
+            if engine is not source:
+                engine.close()
+        seconds = time.perf_counter() - start
+        return ModelResult.of(
+            name,
+            str(engine.path),
+            answered,
+            self._plan.names,
+            seconds=seconds,
+            health=health,
+            asked=asked,
+        )
+
+    def _answered(self, name: str, engine: Engine) -> list[tuple[Question, Answer]]:
+        plan = self._plan
+        if self._nonsense is None:
+            self.questions = plan.questions(engine.count_tokens)
+            self._nonsense = Nonsense(self.questions, plan.code)
+        runs = [
+            SuiteRun(
+                name,
+                str(engine.path),
+                plan.engine_for(suite, engine),
+                suite,
+                plan.code,
+                self._store,
+                self._fresh,
+                nonsense=self._nonsense,
+                on_marks=self._told.on_marks,
+                seed=plan.seed,
+            )
+            for suite in plan.suites
+        ]
+        told = self._told
+        return ask_suites(
+            runs, self.questions, plan.draws(), told.on_progress, told.should_stop, is_checked=True
+        )
+
+    def _measured(self, name: str, engine: Engine) -> Mapping[str, Any] | None:
+        """Return a model's health, None where it is not asked for."""
+        if self._health is None:
+            return None
+        tell = self._told.on_progress or (lambda *_: None)
+        tell(name, HEALTH, 0, 1)
+        found = self._health.measure(name, engine, is_base=name == self._plan.base)
+        tell(name, HEALTH, 1, 1)
+        return found
+
+    def close(self) -> None:
+        """Let go of what health holds."""
+        if self._health is not None:
+            self._health.close()
 
 
 def _opened(folder: str | Path, plan: EvaluationPlan, on_tokens: OnTokens | None) -> Engine:

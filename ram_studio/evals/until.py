@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError
+from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.report.tables import EvalReport
 from ram_studio.evals.run import Source, evaluate
 from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.evals.suites import generated, suite_names
 
 FIRST = 50
+MOST = 1600
 ERROR = 0.05
 
 
@@ -61,12 +63,50 @@ class Decided:
         return {**vars(self), "is_decided": self.is_decided, "sentence": self.sentence()}
 
 
+@dataclass(frozen=True)
+class Until:
+    """When to stop asking: width: of every interval, between 0 and 1; most: questions per skill."""
+
+    width: float
+    most: int = MOST
+
+    def check(self, suites: Sequence[str]) -> None:
+        """Raise EvaluationError for suites that have no questions without end, or bad numbers."""
+        known = {made.name for made in generated.SUITES}
+        if set(suites) - known:
+            raise EvaluationError(
+                f"Only generated suites have questions without end; asked for: "
+                f"{', '.join(suites)}. Choose from: {', '.join(sorted(known))}."
+            )
+        if not 0 < self.width < 1 or self.most < FIRST:
+            raise EvaluationError(
+                f"The width is {100 * self.width:g} points with at most {self.most} questions. "
+                f"Choose a width between 0 and 100 and {FIRST} questions or more."
+            )
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many questions per skill are asked by each look: 50, 100, 200, ... and most."""
+        sizes = [FIRST]
+        while sizes[-1] < self.most:
+            sizes.append(min(2 * sizes[-1], self.most))
+        return sizes
+
+    def look(self, number: int, scores: Iterable[DomainScore]) -> Decided:
+        """Return how asking stands after a look (the first is 1), by all scores there are."""
+        sizes = self.sizes
+        level = 1 - ERROR / len(sizes)
+        ends = [score.interval_at(level) for score in scores]
+        widest = max((high - low for low, high in ends), default=1.0)
+        return Decided(sizes[number - 1], number, len(sizes), widest, self.width, level)
+
+
 def evaluate_until(
     models: Mapping[str, Source],
     suite: str | Sequence[str],
     *,
     width: float,
-    most: int = 1600,
+    most: int = MOST,
     store: AnswerStore | None = None,
     **settings: Any,
 ) -> tuple[EvalReport, Decided]:
@@ -74,42 +114,23 @@ def evaluate_until(
 
     Args:
         suite: generated families only: others have no more questions than they have.
-        width: of the 95 % intervals, between 0 and 1, from end to end.
-        most: questions per skill. settings: as for `evaluate`, without limit.
+        width, most: see `Until`. settings: as for `evaluate`, without limit.
 
     Raises: EvaluationError for other suites or numbers out of range; what `evaluate` raises.
     """
-    names = suite_names(suite)
-    known = {made.name for made in generated.SUITES}
-    if set(names) - known:
-        raise EvaluationError(
-            f"Only generated suites have questions without end; asked for: {', '.join(names)}. "
-            f"Choose from: {', '.join(sorted(known))}."
-        )
-    if not 0 < width < 1 or most < FIRST:
-        raise EvaluationError(
-            f"The width is {100 * width:g} points with at most {most} questions. Choose a width "
-            f"between 0 and 100 and {FIRST} questions or more."
-        )
-    sizes = [FIRST]
-    while sizes[-1] < most:
-        sizes.append(min(2 * sizes[-1], most))
-    level = 1 - ERROR / len(sizes)
+    until = Until(width, most)
+    until.check(suite_names(suite))
     fresh = settings.pop("fresh", False)
     with _kept(store) as answers:
-        for look, size in enumerate(sizes, start=1):
+        for number, size in enumerate(until.sizes, start=1):
             report = evaluate(
-                models, suite, limit=size, store=answers, fresh=fresh and look == 1, **settings
+                models, suite, limit=size, store=answers, fresh=fresh and number == 1, **settings
             )
-            ends = [
-                score.interval_at(level)
-                for row in report.models.values()
-                for score in row.domains.values()
-            ]
-            widest = max(high - low for low, high in ends)
-            if widest <= width:
+            decided = until.look(
+                number, (score for row in report.models.values() for score in row.domains.values())
+            )
+            if decided.is_decided:
                 break
-    decided = Decided(size, look, len(sizes), widest, width, level)
     return replace(report, until=decided.to_dict()), decided
 
 

@@ -9,7 +9,7 @@ import pytest
 import typer
 from loopback_endpoint import serve
 
-from ram_studio.cli.evaluate_command import parse_budget
+from ram_studio.cli.asking import parse_budget
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import AnswerStore, EndpointEngine, evaluate
 from ram_studio.evals.answering import LocalEngine

@@ -88,7 +88,7 @@ def test_a_machine_that_is_too_busy_makes_no_template_a_broken_one(
     monkeypatch.setattr("ram_studio.evals.answering.local.RENDERER", slow)
     engine = LocalEngine(make_chat_model(tmp_path / "m", template=TEMPLATE))
     question = Question("chat", "chat", "chat", "hello", "", None, 4)
-    with pytest.raises(EvaluationError, match="did not start within .* too busy") as found:
+    with pytest.raises(EvaluationError, match=r"did not start within .* too busy") as found:
         engine.prompt_of(question)
     assert "Repair" not in str(found.value)
     slow.patience = 300.0
@@ -97,7 +97,7 @@ def test_a_machine_that_is_too_busy_makes_no_template_a_broken_one(
     # A process that gets no time at all computes nothing, however long it is waited for.
     os.kill(slow._worker.pid, signal.SIGSTOP)
     slow.patience = 0.3
-    with pytest.raises(EvaluationError, match="rendered no prompt within .* too busy"):
+    with pytest.raises(EvaluationError, match=r"rendered no prompt within .* too busy"):
         engine.prompt_of(question)
     slow.patience = 300.0
     assert "hello" in engine.prompt_of(question)

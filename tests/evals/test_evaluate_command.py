@@ -7,7 +7,8 @@ import typer
 from loopback_endpoint import serve
 from typer.testing import CliRunner
 
-from ram_studio.cli.evaluate_command import evaluate, parse_lengths
+from ram_studio.cli.asking import parse_lengths
+from ram_studio.cli.evaluate_command import evaluate
 from ram_studio.cli.history_command import history
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.answering import endpoint

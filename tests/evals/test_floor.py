@@ -1,11 +1,13 @@
 """What nonsense scores, and that nothing is concluded from scores that are no better."""
 
+import sqlite3
 from itertools import cycle
 
 import pytest
 from loopback_endpoint import serve
 from test_retention import report
 
+from ram_studio._version import __version__
 from ram_studio.app.check import verdicts, view
 from ram_studio.evals import AnswerStore, EndpointEngine, evaluate
 from ram_studio.evals.asking import SuiteRun
@@ -109,11 +111,22 @@ def test_a_report_out_of_the_store_has_the_floor_and_the_average_of_the_check(tm
         asked = theirs["models"]["one"]
         assert (asked["template"], asked["asked"]["tools"]) == ("the model's own", "native")
         assert "every question answered to its end" in trust_lines(theirs)[1]
-        # The store keeps no seed: none is told, rather than a wrong one.
-        said = trust_lines(theirs)
-        assert "seed not kept" in said[0]
+        assert (theirs["seed"], theirs["software"]) == (mine["seed"], mine["software"])
+        assert theirs["software"] == {"ram-studio": __version__}
+        # Rows of an older version do not tell what gave them: today's versions would be wrong ones.
+        older = sqlite3.connect(store.path)
+        older.execute("UPDATE answers SET origin = NULL WHERE domain = 'math'")
+        older.commit()
+        said = trust_lines(trust(stored_report(store, store.runs())))
+        assert "software of 15 answers not recorded" in said[1]
+        older.execute("UPDATE answers SET origin = NULL")
+        older.commit()
+        older.close()
+        said = trust_lines(trust(stored_report(store, store.runs())))
+        assert "seed not recorded" in said[0]
+        assert said[0].endswith("software not recorded.")
         assert all(f"{domain} " in said[0].partition("floor: ")[2] for domain in found.floors)
-        assert "by ram-studio" in said[1]
+        assert "begun 20" in said[1]
         assert (again.floors, again.skills) == (found.floors, ("math", "tool"))
         assert set(found.floors) == {"tool", "irrelevance", "math"}
         assert again.models["one"].average == found.models["one"].average

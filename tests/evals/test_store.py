@@ -13,6 +13,7 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question, Reply, Verdict
 from ram_studio.evals.store.answers import AnswerStore, RunKey, default_store_path
 
+ORIGIN = {"software": {"torch": "2.0"}, "seed": 7}
 KEY = RunKey("f" * 64, "math", 1, {"chat": "none", "seed": 0})
 
 
@@ -55,7 +56,7 @@ def test_equal_keys_share_a_run_and_any_difference_makes_another(tmp_path):
 def test_answers_under_the_same_key_are_adopted_from_another_file(tmp_path):
     with AnswerStore(tmp_path / "theirs") as theirs:
         run = theirs.open_run(KEY, model="their name", path="/their/place")
-        theirs.record(run, [row(1), row(2, finish="failed", correct=False), row(3)])
+        theirs.record(run, [row(1), row(2, finish="failed", correct=False), row(3)], ORIGIN)
         other = theirs.open_run(RunKey("e" * 64, "math", 1, {}), model="another")
         theirs.record(other, [row(4)])
     with AnswerStore(tmp_path / "ours") as ours:
@@ -63,9 +64,9 @@ def test_answers_under_the_same_key_are_adopted_from_another_file(tmp_path):
         ours.record(run, [row(1, correct=False)])
         ours.adopt(run, KEY, tmp_path / "theirs")
         ours.adopt(run, KEY, tmp_path / "missing")
-        assert [(a.question.id, a.verdict.is_correct) for a in ours.answers(run)] == [
-            ("q-01", False),
-            ("q-03", True),
+        assert [(a.question.id, a.verdict.is_correct, a.origin) for a in ours.answers(run)] == [
+            ("q-01", False, {}),
+            ("q-03", True, ORIGIN),
         ]
         assert [(known.model, known.path) for known in ours.runs()] == [("ours", None)]
     assert not (tmp_path / "missing").exists()
@@ -74,8 +75,9 @@ def test_answers_under_the_same_key_are_adopted_from_another_file(tmp_path):
 def test_how_a_merge_was_made_is_kept_and_an_older_file_is_brought_up(tmp_path):
     with AnswerStore(tmp_path / "s") as store:
         old = store.open_run(KEY, model="one")
-        store.record(old, [row(1)])
+        store.record(old, [row(1)], ORIGIN)
     connection = sqlite3.connect(tmp_path / "s")
+    connection.execute("ALTER TABLE answers DROP COLUMN origin")
     connection.execute("ALTER TABLE runs DROP COLUMN merge")
     connection.execute("PRAGMA user_version = 1")
     connection.close()
@@ -90,6 +92,9 @@ def test_how_a_merge_was_made_is_kept_and_an_older_file_is_brought_up(tmp_path):
         store.open_run(RunKey("e" * 64, "math", 1, {}), model="two", merge={"recipe": {}})
         assert store.merge_of(run) == store.runs()[0].merge == made
         assert store.merge_of(old) is None
+        store.record(old, [row(2)], ORIGIN)
+        # What an older version did not keep is not made up.
+        assert [answer.origin for answer in store.answers(old)] == [{}, ORIGIN]
 
 
 def test_a_failed_attempt_is_kept_but_not_counted_and_a_later_answer_replaces_it(tmp_path):
@@ -208,7 +213,7 @@ def test_databases_of_others_and_newer_formats_are_refused(tmp_path):
     connection = sqlite3.connect(tmp_path / "s")
     connection.execute("PRAGMA user_version = 7")
     connection.close()
-    with pytest.raises(EvaluationError, match=r"format 7.*reads format 2"):
+    with pytest.raises(EvaluationError, match=r"format 7.*reads format 3"):
         AnswerStore(tmp_path / "s")
 
 

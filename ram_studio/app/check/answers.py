@@ -7,7 +7,7 @@ models, and merges of them, answered is shared between visitors: nobody waits fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,11 +60,16 @@ class SharingStore(AnswerStore):
         self._twins[run] = self._shared.open_run(key, model="model")
         return run
 
-    def record(self, run: int, answers: Sequence[tuple[Question, Reply, Verdict]]) -> None:
+    def record(
+        self,
+        run: int,
+        answers: Sequence[tuple[Question, Reply, Verdict]],
+        origin: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write a batch of answers, for everybody."""
-        super().record(run, answers)
+        super().record(run, answers, origin)
         if run in self._twins:
-            self._shared.record(self._twins[run], answers)
+            self._shared.record(self._twins[run], answers, origin)
 
     def close(self) -> None:
         """Close both files."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from ram_studio.app.check.work import BASE, specialist
 from ram_studio.evals import EvalReport
 from ram_studio.evals.report.breakdown import breakdown
 from ram_studio.evals.report.retention import MARGIN, Retention, verdicts_of
+from ram_studio.evals.report.samples import samples_told
 from ram_studio.evals.report.trust import trust
 
 
@@ -45,8 +45,8 @@ def described(report: EvalReport, agents: Sequence[str], margin: float) -> dict[
     found, parts = report.to_dict(), breakdown(report)
     for name, numbers in found["models"].items():
         if "samples" in parts[name]:
-            # As JSON has it, k is a text: Gradio breaks off at numbers as keys.
-            numbers["samples"] = json.loads(json.dumps(parts[name]["samples"]))
+            # Gradio breaks off at numbers as keys.
+            numbers["samples"] = samples_told(parts[name]["samples"])
     judged = [verdict.to_dict() for verdict in verdicts(report, agents, margin)]
     return {**found, "verdicts": judged, "trust": trust(report)}
 

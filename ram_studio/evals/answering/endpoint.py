@@ -25,6 +25,7 @@ from ram_studio.evals.answering.engine import (
     finished,
     plain_text,
     request_text,
+    versions,
 )
 from ram_studio.evals.question import Question, Reply
 
@@ -113,6 +114,11 @@ class EndpointEngine:
             **({"tools": "native"} if self.is_chat else {}),
             **self.decoding.key,
         }
+
+    @property
+    def software(self) -> Mapping[str, str]:
+        """The version of this program; what the server runs is known to the server alone."""
+        return versions()
 
     def count_tokens(self, text: str) -> int:
         """Return an estimate, four characters a token: the server's tokenizer is out of reach."""

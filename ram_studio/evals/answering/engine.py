@@ -3,10 +3,14 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from ram_studio._version import __version__
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question, Reply
 
@@ -72,6 +76,10 @@ class Engine(Protocol):
     def identity(self) -> Mapping[str, Any]:
         """What shapes the answers: "fingerprint" and JSON-ready settings; never a secret."""
 
+    @property
+    def software(self) -> Mapping[str, str]:
+        """Versions of what answers, by name, see `versions`."""
+
     def count_tokens(self, text: str) -> int:
         """Return the length of a text in the model's tokens (an estimate where that is all)."""
 
@@ -90,6 +98,16 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Let go of memory and connections."""
+
+
+@cache
+def versions(*libraries: str) -> Mapping[str, str]:
+    """Return the versions of this program and of those of these libraries that are installed."""
+    found = {"ram-studio": __version__}
+    for name in libraries:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def request_text(question: Question) -> str:

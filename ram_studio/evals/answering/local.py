@@ -29,6 +29,7 @@ from ram_studio.evals.answering.engine import (
     plain_text,
     reason_of,
     request_text,
+    versions,
 )
 from ram_studio.evals.answering.load import (
     FLOAT32_BELOW_BYTES,
@@ -131,6 +132,11 @@ class LocalEngine:
             "dtype": "float32" if nbytes < FLOAT32_BELOW_BYTES else "stored",
             "chat": self.is_chat,
         }
+
+    @property
+    def software(self) -> Mapping[str, str]:
+        """Versions of what answers."""
+        return versions("torch", "transformers")
 
     @property
     def model(self) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals.answering.engine import ShouldStop, reason_of
+from ram_studio.evals.answering.engine import ShouldStop, reason_of, versions
 from ram_studio.evals.answering.local import LocalEngine, Written
 from ram_studio.evals.question import Question
 
@@ -57,6 +57,11 @@ class VllmEngine(LocalEngine):
     def identity(self) -> Mapping[str, Any]:
         """As `LocalEngine`'s; vLLM's kernels differ, so its answers are kept apart."""
         return {**super().identity, "engine": "vllm", "dtype": "stored"}
+
+    @property
+    def software(self) -> Mapping[str, str]:
+        """Versions of what answers."""
+        return versions("torch", "transformers", "vllm")
 
     def _written(
         self,

@@ -19,7 +19,7 @@ from ram_studio.engine.events import CancelToken
 from ram_studio.engine.in_memory import InMemoryMerger, SomeAgents
 from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE
 from ram_studio.evals.answering.merged import MergedEngine
-from ram_studio.evals.asking import ShouldStop, SuiteRun
+from ram_studio.evals.asking import ShouldStop, SuiteRun, ask_suites
 from ram_studio.evals.experiment.identity import MergeIdentity, identify
 from ram_studio.evals.experiment.items import Items
 from ram_studio.evals.experiment.plan import Plan
@@ -31,7 +31,7 @@ from ram_studio.evals.question import Question
 from ram_studio.evals.report.floor import Nonsense
 from ram_studio.evals.report.tables import Answer
 from ram_studio.evals.store.answers import AnswerStore
-from ram_studio.evals.suites import ALL_SUITES
+from ram_studio.evals.suites import ALL_SUITES, Suite
 
 Progress = Callable[[str, int, int], None]
 
@@ -104,7 +104,7 @@ class Entry(SweepRow):
         """Return the row as it stands now; what was found out by its twin is the twin's."""
         shown = {own.name: getattr(self, own.name) for own in fields(SweepRow)}
         if self.twin is not None:
-            of_twin = ("domains", "loss", "factors", "merge_seconds")
+            of_twin = ("domains", "loss", "factors", "merge_seconds", "samples")
             shown |= {name: getattr(self.twin, name) for name in of_twin}
             shown["same_as"] = self.twin.label
         return SweepRow(**shown)
@@ -149,7 +149,9 @@ class Answers:
             plan.code,
         )
         for name, questions in self.items.chosen_by.items():
-            SuiteRun(BASE, None, self._engine, ALL_SUITES[name]).check(questions)
+            suite = ALL_SUITES[name]
+            engine = plan.engine_for(suite, self._engine)
+            SuiteRun(BASE, None, engine, suite).check(questions)
 
     def _counted(self) -> Sketch | None:
         """Return a sketch with what the methods will want to know, None when that is nothing."""
@@ -198,7 +200,8 @@ class Answers:
     @property
     def asked(self) -> Mapping[str, Any]:
         """The settings under which all entries are asked, as the store keeps them."""
-        return {k: v for k, v in self._engine.identity.items() if k != "fingerprint"}
+        suites = [ALL_SUITES[name] for name in self._plan.suite_names]
+        return self._plan.asked_of(self._engine, suites)
 
     @property
     def seconds_each(self) -> float:
@@ -218,8 +221,8 @@ class Answers:
         """
         self._cancel.raise_if_cancelled()
         began = time.monotonic()
-        total, parts = sum(map(len, questions.values())), dict[str, int]()
-        found: dict[str, Answer] = {}
+        draws = self._plan.draws()
+        total, parts = len(draws) * sum(map(len, questions.values())), dict[str, int]()
 
         def report(_: str, domain: str, answered: int, of: int) -> None:
             # Suites that go together have no domain in common.
@@ -228,20 +231,11 @@ class Answers:
                 self._setup.on_progress(entry.label, sum(parts.values()), total)
 
         self._engine.hold(entry.digest, lambda model: self._put(entry, model))
+        found: dict[str, Answer] = {}
         for name, own in questions.items():
-            run = SuiteRun(
-                entry.label,
-                self._path_of(entry),
-                self._engine,
-                ALL_SUITES[name],
-                self._plan.code,
-                self._setup.store,
-                self._setup.fresh and name not in entry.opened,
-                entry.merge or None,
-                self._nonsense,
-            )
+            run = self._run_of(entry, ALL_SUITES[name])
             entry.opened.add(name)
-            answers = run.answers(own, report, self._is_over)
+            answers = ask_suites([run], {name: own}, draws, report, self._is_over)
             found |= {question.id: answer for question, answer in answers}
             self._note(entry, run)
         seconds = time.monotonic() - began
@@ -251,6 +245,20 @@ class Answers:
                 self._asked, self._seconds = self._asked + total, self._seconds + seconds
             self._is_warm = True
         return found
+
+    def _run_of(self, entry: Entry, suite: Suite) -> SuiteRun:
+        return SuiteRun(
+            entry.label,
+            self._path_of(entry),
+            self._plan.engine_for(suite, self._engine),
+            suite,
+            self._plan.code,
+            self._setup.store,
+            self._setup.fresh and suite.name not in entry.opened,
+            entry.merge or None,
+            self._nonsense,
+            seed=self._plan.seed,
+        )
 
     def _path_of(self, entry: Entry) -> str | None:
         recipe = self._plan.recipe
@@ -263,7 +271,8 @@ class Answers:
         if self._setup.store is None or run.run is None or entry.candidate.recipe is None:
             return
         if "agents" in entry.merge:
-            self._setup.store.set_merge(run.run, entry.merge)
+            for known in run.runs:
+                self._setup.store.set_merge(known, entry.merge)
         else:
             # Equal weights may have been stored under another recipe.
             entry.note_merge(self._setup.store.merge_of(run.run) or {})

@@ -34,7 +34,7 @@ class Items:
 
 def all_items(names: Sequence[str], settings: SuiteSettings) -> Items:
     """Return the questions of an evaluation, none held out."""
-    asked = {name: tuple(ALL_SUITES[name].make(settings)) for name in names}
+    asked = {name: ALL_SUITES[name].questions(settings) for name in names}
     return Items(asked, {}, _domains(asked))
 
 
@@ -57,12 +57,12 @@ def draw_items(names: Sequence[str], settings: SuiteSettings, held_out: int) -> 
         suite, items = ALL_SUITES[name], settings.limit
         following = replace(settings, seed=settings.seed + 1)
         if _is_generated(suite, settings, following):
-            first[name] = tuple(suite.make(settings))
+            first[name] = suite.questions(settings)
             known = {question.digest for question in first[name]}
-            other = suite.make(replace(following, limit=held_out)) if held_out else ()
+            other = suite.questions(replace(following, limit=held_out)) if held_out else ()
             second[name] = tuple(q for q in other if q.digest not in known)
         else:
-            every = list(suite.make(replace(settings, limit=None)))
+            every = list(suite.questions(replace(settings, limit=None)))
             random.Random(f"sweep/{name}/{settings.seed}").shuffle(every)
             share = SEARCH_SHARE if held_out else 1.0
             most = max(1, math.floor(share * len(every)))
@@ -85,7 +85,7 @@ def _domains(asked: Mapping[str, Sequence[Question]]) -> tuple[str, ...]:
 
 def _is_generated(suite: Suite, settings: SuiteSettings, other: SuiteSettings) -> bool:
     """Return whether another seed gives other questions."""
-    one, two = (suite.make(replace(s, limit=1)) for s in (settings, other))
+    one, two = (suite.questions(replace(s, limit=1)) for s in (settings, other))
     return {q.digest for q in one} != {q.digest for q in two}
 
 

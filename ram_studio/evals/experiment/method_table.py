@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ram_studio.evals.report.breakdown import breakdown, drawn_rows
+from ram_studio.evals.report.samples import samples_told
 from ram_studio.evals.report.statistics import Comparison, Pair, compare_pairs
 from ram_studio.evals.report.tables import EvalReport
 from ram_studio.evals.report.trust import trust
@@ -68,6 +70,8 @@ class MethodTable:
                 f"{self.reference}: on {versus.n} skill prompts {versus.counts.wins} gained, "
                 f"{versus.counts.losses} lost (adjusted p {versus.p_adjusted:.2g})."
             )
+        if self.report.until:
+            said.append(str(self.report.until["sentence"]))
         for why in dict.fromkeys(self.unfinished.values()):
             labels = ", ".join(label for label, own in self.unfinished.items() if own == why)
             said.append(f"No score for {labels}: {why}")
@@ -75,9 +79,10 @@ class MethodTable:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table ready for JSON: suite, seed, n, reference and one object per row."""
-        versus = self.versus()
+        versus, parts = self.versus(), breakdown(self.report)
         rows = []
         for label, result in self.report.models.items():
+            drawn = samples_told(parts[label].get("samples", {}))
             score, merged = result.to_dict(), self.merges.get(label, {})
             recipe = merged.get("recipe", {})
             rows.append(
@@ -94,6 +99,7 @@ class MethodTable:
                     "evaluation_seconds": score["seconds"],
                     "agents": merged.get("agents", {}),
                     "versus": _versus(versus[label]) if label in versus else None,
+                    **({"samples": drawn} if drawn else {}),
                 }
             )
         return {
@@ -108,6 +114,8 @@ class MethodTable:
             "rows": rows,
             "unfinished": dict(self.unfinished),
             "statements": list(self.statements()),
+            "drawn": [[what, *texts] for what, texts in drawn_rows(parts)],
+            **({"until": dict(self.report.until)} if self.report.until else {}),
         }
 
     def to_frame(self) -> DataFrame:

@@ -13,12 +13,12 @@ from ram_studio.algorithm.methods import METHODS, make_settings
 from ram_studio.algorithm.sketch import BASE
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import EvaluationError, SettingsError
-from ram_studio.evals.answering.engine import ChatMode
 from ram_studio.evals.experiment.items import Items, all_items, draw_items
+from ram_studio.evals.experiment.race import stage_shares
 from ram_studio.evals.experiment.space import Axis, Candidate, Space, with_method
-from ram_studio.evals.run import DEFAULT_SEED
-from ram_studio.evals.sandbox import CodeSwitch, check_code_allowed
-from ram_studio.evals.suites import ALL_SUITES, DEFAULT_LENGTHS, SuiteSettings, suite_names
+from ram_studio.evals.how import HowToAsk
+from ram_studio.evals.suites import suite_names
+from ram_studio.evals.until import Until
 
 Search = Literal["grid", "optuna"]
 
@@ -29,14 +29,15 @@ MAX_SETTINGS = 200
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What every experiment says.
+class Plan(HowToAsk):
+    """What every experiment says; how models are asked: see `HowToAsk`, whose seed steers a search.
 
     recipe: base and agents, every agent that any merge names.
     suites: names with commas: demo (on its own) or any of the general ones.
     items: most questions per suite (demo: per domain); held_out: further ones for a final check,
-    None as many as items, 0 none. minutes: for all together; time for the final check is kept back.
-    seed: of items and search. lengths, chat, code: as for `run.EvaluationPlan`.
+    None as many as items, 0 none. until: ask in place of items as many as it takes, see `Until`;
+    the final check has as many then. minutes: for all together; time for the final check is kept
+    back.
     """
 
     recipe: Recipe
@@ -44,11 +45,8 @@ class Plan:
     suites: str | Sequence[str] = "demo"
     items: int = DEFAULT_ITEMS
     held_out: int | None = None
+    until: Until | None = None
     minutes: float | None = None
-    seed: int = DEFAULT_SEED
-    lengths: tuple[int, ...] = DEFAULT_LENGTHS
-    chat: ChatMode = "auto"
-    code: CodeSwitch = "auto"
 
     # Whether clearly losing merges are dropped on the way, see `race`.
     early_stop = False
@@ -56,9 +54,20 @@ class Plan:
     is_search = False
 
     @property
+    def most_items(self) -> int:
+        """Most questions per suite."""
+        return self.items if self.until is None else self.until.most
+
+    @property
     def held(self) -> int:
         """Held-out questions per suite."""
-        return self.items if self.held_out is None else self.held_out
+        return self.most_items if self.held_out is None else self.held_out
+
+    def shares(self, count: int) -> tuple[float, ...]:
+        """Return the shares of so many questions after which merges are compared; the last is 1."""
+        if self.until is None:
+            return stage_shares(count, self.early_stop)
+        return tuple(size / self.until.most for size in self.until.sizes)
 
     @property
     def suite_names(self) -> tuple[str, ...]:
@@ -79,8 +88,9 @@ class Plan:
             at_least(what, value, least)
         if self.minutes is not None and not self.minutes > 0:
             raise SettingsError(f"The budget is {self.minutes} minutes. Choose more than 0.")
-        if any(ALL_SUITES[name].runs_code for name in self.suite_names):
-            check_code_allowed(self.code)
+        self.check_asking(self.suite_names)
+        if self.until is not None:
+            self.until.check(self.suite_names)
         return []
 
     def recipes(self) -> list[Recipe]:
@@ -90,9 +100,6 @@ class Plan:
     def draw(self, count_tokens: Callable[[str], int]) -> Items:
         """Return the questions; count_tokens: text -> length in the model's own."""
         raise NotImplementedError
-
-    def _drawing(self, count_tokens: Callable[[str], int]) -> SuiteSettings:
-        return SuiteSettings(count_tokens, self.items, self.seed, tuple(self.lengths))
 
 
 def at_least(what: str, value: int, least: int) -> None:
@@ -139,6 +146,11 @@ class SweepPlan(Plan):
         if self.search not in ("grid", "optuna"):
             raise SettingsError(f"The search is {self.search!r}; it must be grid or optuna.")
         space = self.space
+        if self.is_search and self.until is not None:
+            raise SettingsError(
+                "A search proposes settings by scores on equally many questions, so it cannot ask "
+                "until decided. Try every combination, or leave --until out."
+            )
         if self.is_search:
             return []
         grid = space.grid()
@@ -161,7 +173,7 @@ class SweepPlan(Plan):
 
     def draw(self, count_tokens: Callable[[str], int]) -> Items:
         """Return questions to choose by, and others that check the choice."""
-        return draw_items(self.suite_names, self._drawing(count_tokens), self.held)
+        return draw_items(self.suite_names, self.drawing(count_tokens, self.most_items), self.held)
 
 
 @dataclass(frozen=True)
@@ -235,7 +247,7 @@ class ComparePlan(Plan):
 
         Raises: EvaluationError when a wanted one is not among them.
         """
-        items = all_items(self.suite_names, self._drawing(count_tokens))
+        items = all_items(self.suite_names, self.drawing(count_tokens, self.most_items))
         if self.only is None:
             return items
         kept = {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import SettingsError, Stopped
-from ram_studio.evals.experiment.answers import Progress, Setup
+from ram_studio.evals.experiment.answers import Entry, Progress, Setup
 from ram_studio.evals.experiment.method_table import MethodTable
 from ram_studio.evals.experiment.plan import ComparePlan, SweepPlan
 from ram_studio.evals.experiment.runner import Runner
@@ -96,7 +97,12 @@ def compare_methods(
 
 def _method_table(plan: ComparePlan, running: Runner) -> MethodTable:
     """Return the finished rows of a comparison, each with all its answers."""
-    finished = [e for e in running.entries if (e.twin or e).status == "kept"]
+
+    def is_finished(entry: Entry) -> bool:
+        known = entry.twin or entry
+        return known.status == "kept" or 0 < running.looks <= known.stages
+
+    finished = [entry for entry in running.entries if is_finished(entry)]
     is_stopped = running.state.ending == "stopped"
     if not any(entry.candidate.recipe for entry in finished):
         reasons = [entry.note for entry in running.entries if entry.note]
@@ -121,4 +127,5 @@ def _method_table(plan: ComparePlan, running: Runner) -> MethodTable:
         if entry not in finished
     }
     report = EvalReport.of(plan.suite_names, plan.seed, asked, models)
+    report = replace(report, until=running.state.until)
     return MethodTable(report, merges, plan.agents, plan.reference, unfinished, is_stopped)

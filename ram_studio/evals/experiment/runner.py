@@ -23,9 +23,10 @@ from ram_studio.evals.experiment.space import Candidate
 from ram_studio.evals.experiment.table import Ending, Recheck, SweepState
 from ram_studio.evals.question import Question
 from ram_studio.evals.report.floor import floor_of
+from ram_studio.evals.report.samples import sample_scores
 from ram_studio.evals.report.score import Average, DomainScore
 from ram_studio.evals.report.tables import EvalReport, ModelResult
-from ram_studio.evals.report.trust import trust
+from ram_studio.evals.report.trust import questions_told, trust
 
 # A proposal that is an old merge again costs nothing; a space that has no other must end, though.
 _ASKS_PER_TRIAL = 5
@@ -33,6 +34,8 @@ _ASKS_PER_TRIAL = 5
 
 class Runner:
     """An experiment under way; `state` is always what is known so far.
+
+    looks: after so many parts of the questions merges are compared.
 
     Args:
         plan: what to do.
@@ -53,6 +56,8 @@ class Runner:
         self._answers: Answers | None = None
         self._deadline: float | None = None
         self._began = 0.0
+        self._held: dict[str, ModelResult] = {}
+        self.looks = 0
 
     def run(self) -> Iterator[SweepState]:
         """Yield the state after every stage of every setting; the last one is the result.
@@ -85,6 +90,9 @@ class Runner:
             else:
                 ending = "out of time"
                 self._look(self._alive(), final=True)
+            if self.plan.until is not None:
+                # What all have answered can be compared.
+                self.looks = min((entry.stages for entry in self._alive()), default=0)
         for entry in self.entries:
             if entry.status in ("waiting", "running", "open"):
                 entry.status = "unfinished"
@@ -105,7 +113,8 @@ class Runner:
         """Set up the stages, the start and the candidates."""
         assert self._answers is not None
         items = self._answers.items
-        self._shares = race.stage_shares(items.count, self.plan.early_stop)
+        self._shares = self.plan.shares(items.count)
+        self.looks = len(self._shares)
         self._stages = {name: by_stage(qs, self._shares) for name, qs in items.chosen_by.items()}
         self._asked = {q.id: q for qs in items.chosen_by.values() for q in qs}
         start = None if self._start is None else self._add(self._start, is_start=True)
@@ -157,7 +166,23 @@ class Runner:
                 self._ask_stage(entry, stage)
                 yield
             self._look(self._alive(), final=stage == len(self._shares) - 1)
+            if self._is_decided(stage + 1):
+                return
             yield
+
+    def _is_decided(self, look: int) -> bool:
+        """Return whether asking may end after a look, where it goes on until the items decide."""
+        if self.plan.until is None:
+            return False
+        alive = self._alive()
+        scores = [score for entry in alive for score in entry.domains.values()]
+        decided = self.plan.until.look(look, scores)
+        self.state = replace(self.state, until=decided.to_dict())
+        if decided.is_decided:
+            self.looks = look
+            for entry in alive:
+                entry.status = "kept"
+        return decided.is_decided
 
     def _search(self) -> Iterator[None]:
         """Ask one setting after another, each compared with the best of those finished."""
@@ -207,6 +232,8 @@ class Runner:
         answered = [(self._asked[question], answer) for question, answer in entry.answers.items()]
         result = ModelResult.of(entry.label, None, answered, self.plan.suite_names)
         entry.domains = {d: score for d, score in result.domains.items() if d in result.skills}
+        drawn = {d: sample_scores(own) for d, own in result.answers.items()}
+        entry.samples = {d: found for d, found in drawn.items() if found}
         entry.stages = stage + 1
         entry.status = "kept" if entry.stages == len(self._shares) else "open"
 
@@ -256,13 +283,14 @@ class Runner:
         sides = {"winner": ranked[0]}
         if start is not ranked[0] and start.status != "failed":
             sides["start"] = start
-        held, names = self._answers.items.held_out, self.plan.suite_names
+        held, names = self._held_out, self.plan.suite_names
         self.state = replace(self.state, now="held-out items")
         models = {}
         for side, entry in sides.items():
             found = self._answers.ask(entry, held)
             answered = [(q, found[q.id]) for own in held.values() for q in own]
-            models[side] = ModelResult.of(side, None, answered, names)
+            models[side] = ModelResult.of(side, None, answered, names, asked=self.asked)
+            self._held[f"{entry.label}, held out"] = models[side]
         report = EvalReport.of(names, self.plan.seed, held, models)
         self.state = replace(self.state, recheck=Recheck.of(report))
 
@@ -289,22 +317,48 @@ class Runner:
         return {domain: floor for domain, floor in found.items() if floor is not None}
 
     def _trust(self) -> Mapping[str, Any]:
-        """Return what the table rests on, by the questions that the best setting answered."""
-        ranked = self._ranked() if self.entries else []
-        if not ranked or self._answers is None:
+        """Return what the table's rows rest on, those on held-out questions with them."""
+        answered = [entry for entry in self.entries if entry.answers]
+        if not answered:
             return {}
-        best, names = ranked[0], self.plan.suite_names
-        asked = {
-            name: [q for q in own if q.id in best.answers] for name, own in self.questions.items()
-        }
-        answered = [(q, best.answers[q.id]) for own in asked.values() for q in own]
-        row = ModelResult.of(best.label, None, answered, names, asked=self.asked)
-        return trust(EvalReport.of(names, self.plan.seed, asked, {best.label: row}))
+        names, rows = self.plan.suite_names, dict[str, ModelResult]()
+        items: dict[str, dict[str, Question]] = {}
+        for entry in answered:
+            own = [(self._asked[q], answer) for q, answer in entry.answers.items()]
+            rows[entry.label] = ModelResult.of(entry.label, None, own, names, asked=self.asked)
+            for question, _ in own:
+                items.setdefault(question.domain, {})[question.id] = question
+        fixed = {domain: tuple(known.values()) for domain, known in items.items()}
+        report = EvalReport(
+            ",".join(names), self.plan.seed, 0, fixed, rows | self._held, self.state.floors
+        )
+        found = trust(report)
+        if self._held:
+            found["held_out"] = questions_told(q for own in self._held_out.values() for q in own)
+        return found
 
     @property
     def questions(self) -> Mapping[str, Sequence[Question]]:
-        """What merges are compared on, by suite; empty before it was drawn."""
-        return {} if self._answers is None else self._answers.items.chosen_by
+        """What merges were compared on, by suite; empty before it was drawn."""
+        if self._answers is None:
+            return {}
+        if self.plan.until is None:
+            return self._answers.items.chosen_by
+        return {
+            name: [question for part in parts[: self.looks] for question in part]
+            for name, parts in self._stages.items()
+        }
+
+    @property
+    def _held_out(self) -> Mapping[str, Sequence[Question]]:
+        """The questions of the final check: of each, no more than it took to decide."""
+        held = {} if self._answers is None else self._answers.items.held_out
+        if self.plan.until is None:
+            return held
+        return {
+            name: [q for part in by_stage(own, self._shares)[: self.looks] for q in part]
+            for name, own in held.items()
+        }
 
     @property
     def asked(self) -> Mapping[str, Any]:

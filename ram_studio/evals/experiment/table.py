@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ram_studio.evals.experiment.race import ERROR, Loss
+from ram_studio.evals.report.samples import samples_told
 from ram_studio.evals.report.score import Average, DomainScore
 from ram_studio.evals.report.tables import EvalReport, PairedCounts, compare
 
@@ -32,6 +33,7 @@ class SweepRow:
     domains: the skills' scores on the items answered; score: their mean.
     loss: why it is out. factors: lambda asked for by agent; empty until it was merged.
     merge_seconds: None until it was merged; seconds: spent on it in this run, answers included.
+    samples: what several draws show, by domain, see `report.samples`.
     """
 
     label: str
@@ -47,6 +49,7 @@ class SweepRow:
     factors: Mapping[str, float | None] = field(default_factory=dict)
     merge_seconds: float | None = None
     seconds: float = 0.0
+    samples: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def score(self) -> Average:
@@ -85,6 +88,7 @@ class SweepRow:
             "lambda": dict(self.factors),
             "merge_seconds": self.merge_seconds,
             "seconds": self.seconds,
+            **({"samples": samples_told(self.samples)} if self.samples else {}),
         }
 
 
@@ -129,9 +133,9 @@ class SweepState:
     """A sweep at one moment; the last one is its result.
 
     rows: in the order they were begun; winner: label of the best so far, None before the first
-    score; floors: by domain what nonsense gets; trust: of the finished table, by the winner's
-    answers, see `report.trust`; settings: distinct merges planned; comparisons: tests made so far;
-    level: of each test;
+    score; floors: by domain what nonsense gets; trust: of the finished table, all its rows, see
+    `report.trust`; until: how asking ended, see `until.Decided`; settings: distinct merges
+    planned; comparisons: tests made so far; level: of each test;
     chosen_by, held_out: how many skill questions; total_answers: what is to be asked at most,
     answers: how many came (stored ones included); is_search: whether later settings were chosen by
     earlier scores.
@@ -154,6 +158,7 @@ class SweepState:
     recheck: Recheck | None = None
     floors: Mapping[str, float] = field(default_factory=dict)
     trust: Mapping[str, Any] = field(default_factory=dict)
+    until: Mapping[str, Any] = field(default_factory=dict)
     ending: Ending = "running"
 
     def row(self, label: str) -> SweepRow:
@@ -198,6 +203,8 @@ class SweepState:
             }
             return (reasons.get(self.ending, "No setting has been scored yet."),)
         said = [self._tried(), _chosen(best, len(self.measured))]
+        if self.until:
+            said.append(str(self.until["sentence"]))
         if self.recheck is not None:
             said += _rechecked(self.recheck, best, self.winner_is_start)
         elif self.ending == "running":
@@ -279,6 +286,7 @@ class SweepState:
             "not_worse": list(self.not_worse),
             "floors": dict(self.floors),
             "trust": dict(self.trust),
+            **({"until": dict(self.until)} if self.until else {}),
             "recheck": None if self.recheck is None else self.recheck.to_dict(),
             "rows": [row.to_dict() for row in self.rows],
             "seconds": self.seconds,

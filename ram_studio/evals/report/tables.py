@@ -28,7 +28,8 @@ class Answer:
 
     note: why it is wrong or remarkable, in words ("cut off after 48 tokens"); often empty. facts:
     what the checker counted, e.g. single constraints. seconds: the item's share of its batch.
-    finish: how it ended, see `Reply`.
+    finish: how it ended, see `Reply`. origin: {"software": versions by name, "seed": of the
+    questions} of when it was asked; empty where that was not recorded.
     """
 
     text: str
@@ -37,9 +38,10 @@ class Answer:
     facts: Mapping[str, Any] = field(default_factory=dict)
     seconds: float | None = None
     finish: Finish = "end"
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
-    def of(reply: Reply, verdict: Verdict) -> "Answer":
+    def of(reply: Reply, verdict: Verdict, origin: Mapping[str, Any] | None = None) -> "Answer":
         """Return the answer that a reply and its verdict make."""
         return Answer(
             reply.text,
@@ -48,6 +50,7 @@ class Answer:
             verdict.facts,
             reply.seconds,
             reply.finish,
+            origin or {},
         )
 
     @property

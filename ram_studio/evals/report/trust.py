@@ -4,55 +4,72 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ram_studio._version import __version__
-from ram_studio.evals.report.tables import EvalReport, ModelResult, outcomes
+from ram_studio.evals.question import Question
+from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult, outcomes
 
 _GRAM = 4
-_LIBRARIES = ("torch", "transformers", "vllm")
 _COUNTED = ("too long", "cut off", "empty", "refused", "failed")
 
 
 def trust(report: EvalReport) -> dict[str, Any]:
     """Return what a report rests on, JSON-ready.
 
-    {"floors", "seed", "questions" (how many), "prompts" (12 hex digits that are equal for equal
-    questions), "software" (of this report; stored answers may be older), "models": {NAME: {"too
+    {"floors", "seed" (of the questions: a number, several, or None where it was not recorded),
+    "questions" (how many), "prompts" (12 hex digits that are equal for equal questions), "software"
+    (versions by name that gave the answers, several parted by commas), "models": {NAME: {"too
     long", "cut off", "empty", "refused", "failed", "repetition" (share of four-word runs that
-    occurred before in their answer), "template", "asked" (the settings it was asked with)}}}
+    occurred before in their answer), "template", "software", "unrecorded" (answers whose software
+    older versions did not keep), "asked" (the settings it was asked with)}}}. A sweep adds
+    "held_out": {"questions", "prompts"}.
     """
-    questions = [item for items in report.items.values() for item in items]
-    digest = hashlib.blake2b(digest_size=6)
-    # In an order of their own: the store keeps another than a check does.
-    for prompt in sorted(item.prompt for item in questions):
-        digest.update(f"{prompt}\0".encode("utf-8", "replace"))
+    every = [a for row in report.models.values() for own in row.answers.values() for a in own]
     return {
         "floors": dict(report.floors),
-        "seed": report.seed,
-        "questions": len(questions),
-        "prompts": digest.hexdigest(),
-        "software": _software(),
+        "seed": _seed(every) if report.seed is None else report.seed,
+        **questions_told(item for items in report.items.values() for item in items),
+        "software": _software(every),
         "models": {name: _of(row) for name, row in report.models.items()},
     }
 
 
+def questions_told(questions: Iterable[Question]) -> dict[str, Any]:
+    """Return {"questions": how many, "prompts": their hash}, see `trust`."""
+    # In an order of their own: the store keeps another than a check does.
+    prompts = sorted(question.prompt for question in questions)
+    digest = hashlib.blake2b(digest_size=6)
+    for prompt in prompts:
+        digest.update(f"{prompt}\0".encode("utf-8", "replace"))
+    return {"questions": len(prompts), "prompts": digest.hexdigest()}
+
+
 def trust_lines(found: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what `trust` found as sentences: one on the table, one on each model."""
-    software = ", ".join(f"{name} {number}" for name, number in found["software"].items())
-    seed = "not kept" if found["seed"] is None else found["seed"]
+    seed = found["seed"]
+    told = "not recorded" if seed is None else seed
+    if isinstance(seed, list):
+        told = " and ".join(map(str, seed))
     floors = ", ".join(f"{domain} {100 * floor:.0f} %" for domain, floor in found["floors"].items())
-    asked = f"hash {found['prompts']}, seed {seed}"
-    parts = [f"{found['questions']} questions ({asked})", f"floor: {floors or 'not known'}"]
-    said = [f"{'; '.join([*parts, software])}."]
+    parts = [
+        f"{found['questions']} questions (hash {found['prompts']}, seed {told})",
+        f"floor: {floors or 'not known'}",
+        _told(found["software"]) or "software not recorded",
+    ]
+    if held := found.get("held_out"):
+        parts.insert(1, f"{held['questions']} held out (hash {held['prompts']})")
+    said = [f"{'; '.join(parts)}."]
     for name, row in found["models"].items():
         counts = ", ".join(f"{row[key]} {key}" for key in _COUNTED if row[key])
         how = ", ".join(f"{key} {value}" for key, value in row["asked"].items() if key != "chat")
+        own = [_told(row["software"])] if row["software"] not in ({}, found["software"]) else []
+        if row["unrecorded"]:
+            own.append(f"software of {row['unrecorded']} answers not recorded")
         parts = [
             counts or "every question answered to its end",
             f"{100 * row['repetition']:.0f} % repeated",
             f"template: {row['template']}",
+            *own,
         ]
         said.append(f"{name}: {'; '.join([*parts, how] if how else parts)}.")
     return tuple(said)
@@ -67,6 +84,8 @@ def _of(row: ModelResult) -> dict[str, Any]:
         **{key: tally[key] for key in _COUNTED},
         "repetition": _repetition(answer.text for answer in answers if answer.is_scored),
         "template": known[chat] if isinstance(chat, bool) else "not known",
+        "software": _software(answers),
+        "unrecorded": sum("software" not in answer.origin for answer in answers),
         "asked": dict(row.asked),
     }
 
@@ -81,11 +100,20 @@ def _repetition(texts: Iterable[str]) -> float:
     return repeated / total if total else 0.0
 
 
-def _software() -> dict[str, str]:
-    found = {"ram-studio": __version__}
-    for name in _LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+def _software(answers: Iterable[Answer]) -> dict[str, str]:
+    """Return the versions that gave these answers, by name."""
+    found: dict[str, dict[str, None]] = {}
+    for answer in answers:
+        for name, number in answer.origin.get("software", {}).items():
+            found.setdefault(name, {})[number] = None
+    return {name: ", ".join(numbers) for name, numbers in found.items()}
+
+
+def _seed(answers: Iterable[Answer]) -> int | list[int] | None:
+    """Return the seed that these answers' questions were made with, all where there are several."""
+    seeds = {answer.origin["seed"] for answer in answers if answer.origin.get("seed") is not None}
+    return next(iter(seeds), None) if len(seeds) < 2 else sorted(seeds)
+
+
+def _told(software: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in software.items())

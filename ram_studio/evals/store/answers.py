@@ -6,7 +6,8 @@ written, and the next evaluation with the same run key takes up where it ended. 
 and paths are labels: they are no part of the key. Tokens and passwords never come near this file.
 
 Format: SQLite in WAL mode, `application_id` APPLICATION_ID, `user_version` SCHEMA_VERSION. Version
-2 says of a merge how it was made; files of version 1 are brought up to it when they are opened.
+2 says of a merge how it was made, version 3 of an answer which software gave it and which seed its
+question was made with; older files are brought up when they are opened, and do not tell.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ from ram_studio.resources import user_folder
 __all__ = ["AnswerStore", "RunKey", "StoredAnswer", "StoredRun", "default_store_path"]
 
 APPLICATION_ID = 0x52414D53
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 BUSY_SECONDS = 30
 _RUN = tuple(field.name for field in fields(StoredRun))
 
@@ -64,6 +65,7 @@ CREATE TABLE answers (
     tokens INTEGER,
     seconds REAL NOT NULL,
     answered TEXT NOT NULL,
+    origin TEXT,
     PRIMARY KEY (run, item, question)
 ) WITHOUT ROWID;
 """
@@ -117,8 +119,10 @@ class AnswerStore:
                 f"{self.path} is a database of another program, not a store of answers. "
                 "Choose another path."
             )
-        elif version == 1:
-            run("ALTER TABLE runs ADD COLUMN merge TEXT")
+        elif version in (1, 2):
+            if version == 1:
+                run("ALTER TABLE runs ADD COLUMN merge TEXT")
+            run("ALTER TABLE answers ADD COLUMN origin TEXT")
             run(f"PRAGMA user_version = {SCHEMA_VERSION}")
         elif version != SCHEMA_VERSION:
             raise EvaluationError(
@@ -230,8 +234,17 @@ class AnswerStore:
             row = self._connection.execute("SELECT merge FROM runs WHERE id = ?", (run,)).fetchone()
         return json.loads(row[0]) if row and row[0] else None
 
-    def record(self, run: int, answers: Sequence[tuple[Question, Reply, Verdict]]) -> None:
-        """Write a batch of answers in one transaction: all of them are kept, or none."""
+    def record(
+        self,
+        run: int,
+        answers: Sequence[tuple[Question, Reply, Verdict]],
+        origin: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write a batch of answers in one transaction: all of them are kept, or none.
+
+        origin: of all of them, see `Answer`, ready for JSON; None where it is not known.
+        """
+        told = json.dumps(origin) if origin else None
         with self._transaction() as connection:
             for question, reply, verdict in answers:
                 digest = hashlib.blake2b(reply.prompt.encode(), digest_size=16).hexdigest()
@@ -240,7 +253,7 @@ class AnswerStore:
                 )
                 connection.execute(
                     "INSERT OR REPLACE INTO answers VALUES"
-                    " (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    " (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
                         run,
                         question.id,
@@ -258,6 +271,7 @@ class AnswerStore:
                         reply.tokens,
                         reply.seconds,
                         _now(),
+                        told,
                     ),
                 )
 
@@ -278,8 +292,9 @@ class AnswerStore:
                 connection.execute(
                     "INSERT OR IGNORE INTO answers SELECT ?, a.item, a.question, a.domain,"
                     " a.category, a.asked, a.prompt, a.gold, a.output, a.finish, a.is_correct,"
-                    " a.note, a.facts, a.tokens, a.seconds, a.answered FROM other.answers a"
-                    " JOIN other.runs r ON r.id = a.run WHERE r.key = ? AND a.finish != 'failed'",
+                    " a.note, a.facts, a.tokens, a.seconds, a.answered, a.origin"
+                    " FROM other.answers a JOIN other.runs r ON r.id = a.run"
+                    " WHERE r.key = ? AND a.finish != 'failed'",
                     (run, key.digest),
                 )
         finally:
@@ -290,20 +305,12 @@ class AnswerStore:
         with self._errors():
             rows = self._connection.execute(
                 "SELECT item, domain, category, asked, gold, question, is_correct, note, facts,"
-                " output, prompts.text, finish, note, tokens, seconds"
+                " origin, output, prompts.text, finish, note, tokens, seconds"
                 " FROM answers JOIN prompts ON prompts.digest = answers.prompt"
                 " WHERE run = ? ORDER BY item, question",
                 (run,),
             ).fetchall()
-        return [
-            StoredAnswer(
-                Question(item, domain, category, asked, gold, None, 0),
-                digest,
-                Reply(*reply),
-                Verdict(bool(is_correct), note, json.loads(facts)),
-            )
-            for item, domain, category, asked, gold, digest, is_correct, note, facts, *reply in rows
-        ]
+        return [_answer(*row) for row in rows]
 
     def runs(self) -> list[StoredRun]:
         """Return all runs, the newest first."""
@@ -327,6 +334,18 @@ class AnswerStore:
             run["settings"] = json.loads(run["settings"])
             run["merge"] = None if run["merge"] is None else json.loads(run["merge"])
         return [StoredRun(**run) for run in found]
+
+
+def _answer(*row: Any) -> StoredAnswer:
+    """Return a row of `AnswerStore.answers`."""
+    item, domain, category, asked, gold, digest, is_correct, note, facts, origin, *reply = row
+    return StoredAnswer(
+        Question(item, domain, category, asked, gold, None, 0),
+        digest,
+        Reply(*reply),
+        Verdict(bool(is_correct), note, json.loads(facts)),
+        json.loads(origin) if origin else {},
+    )
 
 
 def _text(value: str) -> str:

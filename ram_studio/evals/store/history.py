@@ -160,17 +160,10 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
         for key in _common([held[suite] for held in rows.values()], suite):
             for name, held in rows.items():
                 row = held[suite][key]
-                answers[name].append((row.question, Answer.of(row.reply, row.verdict)))
+                answers[name].append((row.question, Answer.of(row.reply, row.verdict, row.origin)))
             asked.setdefault(suite, []).append(row.question)
     paths = {names[run.fingerprint]: run.path for run in runs}
-    asked_by = {
-        names[run.fingerprint]: {
-            **run.settings,
-            "begun": run.created,
-            "by ram-studio": run.package_version,
-        }
-        for run in runs
-    }
+    asked_by = {names[run.fingerprint]: {**run.settings, "begun": run.created} for run in runs}
     models = {
         n: ModelResult.of(n, paths[n], own, suites, asked=asked_by[n]) for n, own in answers.items()
     }

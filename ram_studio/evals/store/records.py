@@ -38,12 +38,16 @@ class RunKey:
 
 @dataclass(frozen=True)
 class StoredAnswer:
-    """One row: the question as a report needs it, the digest it had, the reply and the verdict."""
+    """One row: the question as a report needs it, the digest it had, the reply and the verdict.
+
+    origin: see `Answer`; empty in rows that older versions wrote.
+    """
 
     question: Question
     digest: str
     reply: Reply
     verdict: Verdict
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,8 @@ class HealthRun:
         if self._store is not None:
             reply = Reply(json.dumps(result), _QUESTION.prompt, "end")
             verdict = Verdict(not result["warnings"], "; ".join(result["warnings"]))
-            self._store.record(run, [(_QUESTION, reply, verdict)])
+            origin = {"software": dict(engine.software)}
+            self._store.record(run, [(_QUESTION, reply, verdict)], origin)
         return result
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ DEFAULT_LENGTHS = (1000, 4000)
 DEFAULT_DIFFICULTY = 2
 
 
+Budget = int | Mapping[str, int] | None
+"""Most tokens of an answer, of all suites or by suite; None or left out: the suite's own."""
 Tally = Mapping[str, tuple[int, int]]
 """How many answers are right, and how many were given, by category."""
 Summary = Callable[[Tally, Sequence[Mapping[str, Any]]], Mapping[str, float]]
@@ -29,7 +31,8 @@ class SuiteSettings:
     limit: most questions per suite, None for all. seed: for suites that are generated. lengths:
     prompt lengths in tokens, for the memory suite. count_tokens: text -> length in the model's own
     tokens. difficulty: of generated families, 1 to 5. data: the folder with the rows of suites that
-    are a data set, see `datasets.rows`; None: the Hub's cache, or the Hub.
+    are a data set, see `datasets.rows`; None: the Hub's cache, or the Hub. max_tokens: of an
+    answer, see `Suite.questions`.
     """
 
     count_tokens: Callable[[str], int]
@@ -38,6 +41,7 @@ class SuiteSettings:
     lengths: tuple[int, ...] = DEFAULT_LENGTHS
     difficulty: int = DEFAULT_DIFFICULTY
     data: str | Path | None = None
+    max_tokens: Budget = None
 
 
 def _here(data: str | Path | None) -> str:
@@ -70,6 +74,13 @@ class Suite:
     summary: Summary | None = None
     absent: Callable[[str | Path | None], str] = _here
     has_texts: bool = False
+
+    def questions(self, settings: SuiteSettings) -> tuple[Question, ...]:
+        """Return the questions, each with the tokens that its answer may take."""
+        budget = settings.max_tokens
+        most = budget.get(self.name) if isinstance(budget, Mapping) else budget
+        made = self.make(settings)
+        return tuple(q if most is None else replace(q, max_new_tokens=most) for q in made)
 
 
 @lru_cache(maxsize=16)

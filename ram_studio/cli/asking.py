@@ -1,0 +1,177 @@
+"""How models are asked, as options: one set for `evaluate`, `sweep` and `compare`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from ram_studio.evals.until import Until
+
+Suites = Annotated[
+    str,
+    typer.Option(
+        help="demo, or any others of those that `ram-studio suites` lists, with commas; "
+        "`evaluate` knows health too."
+    ),
+]
+Lengths = Annotated[
+    str, typer.Option(help="Prompt lengths of suites about long texts in tokens, such as 1k,4k.")
+]
+Mode = Annotated[
+    Literal["whole", "memagent"],
+    typer.Option(
+        help="How suites about long texts (memory, ruler-*) are read: whole, or piece by piece "
+        "with a bounded memory, as MemAgent does."
+    ),
+]
+Chat = Annotated[Literal["auto", "template", "none"], typer.Option(help="Chat template.")]
+Code = Annotated[
+    Literal["auto", "on", "off"], typer.Option(help="Run code that models write, sealed off.")
+]
+MaxTokens = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="N or SUITE=N",
+        help="Most tokens of an answer, of all suites or one; repeat [default: each suite's own].",
+    ),
+]
+ThinkTokens = Annotated[
+    int, typer.Option(help="Most tokens of thinking (<think>), apart from the answer's.")
+]
+Samples = Annotated[
+    int, typer.Option(help="Answers to each question, for pass@k; the paper's are 4.")
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Where the rows of suites that are data sets are; else the Hub."
+    ),
+]
+UntilPoints = Annotated[
+    float | None,
+    typer.Option(
+        "--until",
+        metavar="POINTS",
+        help="Ask generated suites until every 95 % interval is so narrow, or the most questions "
+        "(--limit, --items) are asked.",
+    ),
+]
+BatchSize = Annotated[int, typer.Option(help="Prompts decoded together.")]
+
+
+@dataclass
+class Asking:
+    """The options. Their annotations are the command line's."""
+
+    suite: Suites = "demo"
+    lengths: Lengths = "1k,4k"
+    mode: Mode = "whole"
+    chunk_tokens: Annotated[int, typer.Option(help="Most tokens of a piece.")] = 5000
+    memory_tokens: Annotated[int, typer.Option(help="Most tokens of the memory.")] = 1024
+    chat: Chat = "auto"
+    code: Code = "auto"
+    max_tokens: MaxTokens = None
+    think_tokens: ThinkTokens = 0
+    temperature: Annotated[float, typer.Option(help="0 is greedy; the paper's is 1.0.")] = 0.0
+    top_p: Annotated[float, typer.Option(help="Share of the likeliest tokens.")] = 1.0
+    samples: Samples = 1
+    data: Data = None
+    difficulty: Annotated[int, typer.Option(help="Of generated suites, 1 to 5.")] = 2
+    until: UntilPoints = None
+    batch_size: BatchSize = 128
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of `HowToAsk`, but for the seed.
+
+        Raises: typer.BadParameter (exit code 2) for texts that are no numbers.
+        """
+        from ram_studio.evals.answering.engine import Decoding
+        from ram_studio.evals.pieces import Pieces
+
+        is_whole = self.mode == "whole"
+        return {
+            "lengths": parse_lengths(self.lengths),
+            "chat": self.chat,
+            "code": self.code,
+            "max_tokens": parse_budget(self.max_tokens),
+            "decoding": Decoding(self.temperature, self.top_p, think_tokens=self.think_tokens),
+            "samples": self.samples,
+            "difficulty": self.difficulty,
+            "data": self.data,
+            "pieces": None if is_whole else Pieces(self.chunk_tokens, self.memory_tokens),
+        }
+
+    def until_decided(self, most: int | None) -> Until | None:
+        """Return until when to ask, None for as many questions as said; most: at most, or None."""
+        from ram_studio.evals.until import MOST, Until
+
+        return None if self.until is None else Until(self.until / 100, most or MOST)
+
+
+def asks(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `Asking` in the place of its parameter `asking`."""
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        own = {name: given.pop(name) for name in Asking.__dataclass_fields__}
+        command(**given, asking=Asking(**own))
+
+    parameters: list[inspect.Parameter] = []
+    hints = get_type_hints(Asking, include_extras=True)
+    shared = [
+        one.replace(annotation=hints[one.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for one in inspect.signature(Asking).parameters.values()
+    ]
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        if parameter.name == "asking":
+            parameters += shared
+        else:
+            parameters.append(parameter)
+    # What the parser, and the page of all commands, read.
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
+
+
+def parse_budget(texts: list[str] | None) -> int | dict[str, int] | None:
+    """Return most tokens of an answer: a number for all suites, or by suite.
+
+    Raises: typer.BadParameter (exit code 2) for anything else.
+    """
+    found: dict[str, int] = {}
+    for text in texts or ():
+        name, separator, number = text.rpartition("=")
+        if not (number.isascii() and number.isdigit() and len(number) < 9):
+            raise typer.BadParameter(f"{text!r} is no number of tokens", param_hint="--max-tokens")
+        if not separator and len(texts or ()) == 1:
+            return int(number)
+        if not name.strip():
+            raise typer.BadParameter(
+                "name the suites when there are several, as in math=1024",
+                param_hint="--max-tokens",
+            )
+        found[name.strip()] = int(number)
+    return found or None
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """Return lengths in tokens: `1k,4k` or `1000,4000`; k is a thousand.
+
+    Raises: typer.BadParameter (exit code 2) for anything else.
+    """
+    lengths = []
+    for part in text.split(","):
+        number, scale = part.strip().lower(), 1
+        if number.endswith("k"):
+            number, scale = number[:-1], 1000
+        if not (number.isascii() and number.isdigit() and len(number) < 9):
+            raise typer.BadParameter(f"{part!r} is no number of tokens", param_hint="--lengths")
+        lengths.append(int(number) * scale)
+    return tuple(lengths)

@@ -1,0 +1,115 @@
+"""How models are asked: what evaluations, sweeps and comparisons all say, in the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals.answering.engine import ChatMode, Decoding, Engine
+from ram_studio.evals.pieces import PieceReader, Pieces
+from ram_studio.evals.sandbox import CodeSwitch, check_code_allowed
+from ram_studio.evals.suites import ALL_SUITES, DEFAULT_LENGTHS, Suite, SuiteSettings, is_a
+from ram_studio.evals.suites.suite import DEFAULT_DIFFICULTY, Budget
+
+DEFAULT_SEED = 2026
+MOST_SAMPLES = 64
+GREEDY = Decoding()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HowToAsk:
+    """How every model of an evaluation or experiment is asked.
+
+    seed: for the suites that are generated (demo, memory). lengths: prompt lengths of suites about
+    long texts, in tokens of the first model. chat: "auto", "template" or "none", see `LocalEngine`.
+    code: whether code that a model wrote may run, see `sandbox.check_code_allowed`. max_tokens:
+    where answers are cut off, of all suites or by suite; the suite's own where left out. decoding:
+    how they are written; its seed counts from `seed`. samples: answers to each question, see
+    `report.samples`. difficulty: of generated families, 1 to 5. data: folder with the rows of
+    suites that are a data set; None: the Hub's cache, or the Hub. pieces: how suites about long
+    texts are read piece by piece; None: whole.
+    """
+
+    seed: int = DEFAULT_SEED
+    lengths: Sequence[int] = DEFAULT_LENGTHS
+    chat: ChatMode = "auto"
+    code: CodeSwitch = "auto"
+    max_tokens: Budget = None
+    decoding: Decoding = GREEDY
+    samples: int = 1
+    difficulty: int = DEFAULT_DIFFICULTY
+    data: str | Path | None = None
+    pieces: Pieces | None = None
+
+    def check_asking(self, names: Sequence[str]) -> None:
+        """Raise EvaluationError for what cannot be asked of suites, before any model is opened."""
+        self._check_budget(names)
+        if self.pieces is not None:
+            self.pieces.check()
+            if not any(is_a(name, "has_texts") for name in names):
+                known = [name for name in ALL_SUITES if is_a(name, "has_texts")]
+                raise EvaluationError(
+                    f"None of these suites has texts to read in pieces: {', '.join(names)}. Ask "
+                    f"{', '.join(known)}, or leave the mode out."
+                )
+        if any(is_a(name, "runs_code") for name in names):
+            check_code_allowed(self.code)
+
+    def _check_budget(self, names: Sequence[str]) -> None:
+        """Raise EvaluationError for budgets and draws that cannot be."""
+        given = self.max_tokens if isinstance(self.max_tokens, Mapping) else {"": self.max_tokens}
+        for name, most in given.items():
+            if name and name not in names:
+                raise EvaluationError(
+                    f"A budget of tokens is given for suite {name!r}, which is not asked. Choose "
+                    f"from: {', '.join(names)}."
+                )
+            if most is not None and most < 1:
+                raise EvaluationError(f"An answer may take {most} tokens. Choose 1 or more.")
+        self.decoding.check()
+        if not 1 <= self.samples <= MOST_SAMPLES:
+            raise EvaluationError(
+                f"The number of samples is {self.samples}. Choose 1 to {MOST_SAMPLES}."
+            )
+        if self.samples > 1 and not self.decoding.temperature:
+            raise EvaluationError(
+                "Several samples of the likeliest answer are all the same. Give a temperature "
+                "above 0, such as the paper's 1.0 with top-p 0.95."
+            )
+
+    def draws(self) -> tuple[Decoding, ...]:
+        """Return how each sample is written: the same but for the seed."""
+        return tuple(replace(self.decoding, seed=self.seed + i) for i in range(self.samples))
+
+    def drawing(self, count_tokens: Callable[[str], int], limit: int | None) -> SuiteSettings:
+        """Return what shapes questions; count_tokens: text -> length in the first model's own."""
+        return SuiteSettings(
+            count_tokens,
+            limit,
+            self.seed,
+            tuple(self.lengths),
+            self.difficulty,
+            self.data,
+            self.max_tokens,
+        )
+
+    def engine_for(self, suite: Suite, engine: Engine) -> Engine:
+        """Return what a suite is asked of: the engine, or one that reads with it in pieces."""
+        if self.pieces is None or not suite.has_texts:
+            return engine
+        return PieceReader(engine, self.pieces)
+
+    def asked_of(self, engine: Engine, suites: Sequence[Suite]) -> dict[str, object]:
+        """Return the settings under which an engine is asked these suites, for a report.
+
+        They are those of the first draw; "samples" is told where there are several.
+        """
+        engine.decoding = self.draws()[0]
+        found: dict[str, object] = {}
+        for suite in suites:
+            found |= self.engine_for(suite, engine).identity
+        found = found or dict(engine.identity)
+        found.pop("fingerprint")
+        return {**found, "samples": self.samples} if self.samples > 1 else found

@@ -1,0 +1,125 @@
+"""How merges of an experiment are asked: as an evaluation asks, by the same options."""
+
+import json
+
+import pytest
+from chat_model import make_chat_model
+from typer.testing import CliRunner
+
+from ram_studio.checkpoints.record.recipe import make_recipe
+from ram_studio.cli.main import commands
+from ram_studio.errors import RamStudioError
+from ram_studio.evals import AnswerStore, evaluate
+from ram_studio.evals.answering.engine import Decoding
+from ram_studio.evals.experiment.plan import ComparePlan, SweepPlan
+from ram_studio.evals.experiment.run import compare_methods, sweep
+from ram_studio.evals.experiment.space import parse_axes
+from ram_studio.evals.pieces import Pieces
+from ram_studio.evals.report.score import DomainScore
+from ram_studio.evals.report.trust import trust_lines
+from ram_studio.evals.until import Until
+
+DRAWN = {"decoding": Decoding(1.0, 0.95), "samples": 2, "max_tokens": 4, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    made = {
+        name: str(make_chat_model(folder / name, agent=name, template=None))
+        for name in ("base", "coding")
+    }
+    return make_recipe({"base": made.pop("base"), "agents": made, "method": "ram+"})
+
+
+def test_a_comparison_draws_and_asks_until_decided_like_an_evaluation(recipe, tmp_path):
+    rows = {"ram+": recipe}
+    until = Until(0.9, 200)
+    with AnswerStore(tmp_path / "s") as store:
+        table = compare_methods(rows, suite="math-made", until=until, store=store, **DRAWN)
+        alone = evaluate(
+            {"coding": recipe.agents["coding"]}, "math-made", limit=50, store=store, **DRAWN
+        )
+    # The 50 of the first look decided: no answer is right, and the intervals are narrow.
+    assert {row.domains["math-made"].n for row in table.report.models.values()} == {50}
+    assert table.report.until["looks"] == 1
+    said = table.to_dict()
+    assert any(line.startswith("Decided after 50 questions") for line in said["statements"])
+    assert said["rows"][0]["samples"]["math-made"]["samples"] == 2
+    assert said["drawn"][1][0] == "math-made: pass@2"
+    # The same questions, drawn the same way, and told of every row.
+    assert table.report.models["coding"].answers == alone.models["coding"].answers
+    asked = said["trust"]["models"]
+    assert set(asked) == {"base", "coding", "ram+"}
+    for own in asked.values():
+        assert own["asked"]["temperature"] == 1.0
+        assert (own["asked"]["seed"], own["asked"]["samples"]) == (2026, 2)
+        assert {"ram-studio", "torch", "transformers"} == set(own["software"])
+    json.dumps(said, allow_nan=False)
+
+
+def test_a_sweep_asks_until_decided_and_checks_the_winner_on_as_many(recipe):
+    settings = {"suites": "math-made", "max_tokens": 2, "device": "cpu", "minutes": None}
+    state = sweep(recipe, {"r": "0.1,0.4"}, until=Until(0.9, 400), **settings)
+    assert {row.n for row in state.measured} == {50}
+    assert state.recheck.winner.n == 50
+    assert state.until["is_decided"]
+    assert any("Decided after 50" in line for line in state.statements())
+    # What it rests on is told of every row, and of the check of the winner apart.
+    rows = {row.label for row in state.measured}
+    assert set(state.trust["models"]) == rows | {f"{state.winner}, held out"}
+    assert state.trust["held_out"]["questions"] == 50
+    assert f"50 held out (hash {state.trust['held_out']['prompts']})" in trust_lines(state.trust)[0]
+    assert state.trust["held_out"]["prompts"] != state.trust["prompts"]
+    cut_off = [own["cut off"] for own in state.trust["models"].values()]
+    assert min(cut_off) > 0
+    unsure = Until(0.001, 60)
+    looks = [unsure.look(number, [DomainScore(50, 25)]) for number in (1, 2)]
+    assert [(look.questions, look.is_decided) for look in looks] == [(50, False), (60, False)]
+
+
+def test_texts_are_read_in_pieces_by_merges_too(recipe):
+    pieces = {"pieces": Pieces(300, 8), "lengths": (700,), "max_tokens": 4}
+    rows = {"ram+": recipe}
+    asked = {"suite": "memory", "limit": 1, "sources": False, "device": "cpu"}
+    whole, read = (compare_methods(rows, **asked, **how) for how in ({"lengths": (700,)}, pieces))
+    assert read.report.models["ram+"].asked["mode"] == "memagent"
+    assert "mode" not in whole.report.models["ram+"].asked
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"samples": 2}, "Give a temperature"),
+        ({"pieces": Pieces()}, "has texts to read in pieces"),
+        ({"until": Until(0.1)}, "Only generated suites"),
+        ({"until": Until(0.1, 9), "suites": "math-made"}, "50 questions or more"),
+        ({"max_tokens": {"math": 9}}, "suite 'math', which is not asked"),
+        ({"until": Until(0.1), "suites": "math-made", "search": "optuna"}, "cannot ask until"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_before_any_work(recipe, how, said):
+    with pytest.raises(RamStudioError, match=said):
+        SweepPlan(recipe, parse_axes(["r=0:0.5:3"]), **how).candidates()
+    if "search" not in how:
+        changed = {"suite" if k == "suites" else k: v for k, v in how.items()}
+        with pytest.raises(RamStudioError, match=said):
+            ComparePlan.of({"ram+": recipe}, **changed).candidates()
+
+
+def test_both_commands_have_the_options_of_evaluate(recipe):
+    sources = ["--base", recipe.base, "--agent", f"coding={recipe.agents['coding']}"]
+    how = ["--temperature", "1", "--samples", "2", "--top-p", "0.95", "--max-tokens", "9"]
+    for words, seed in (
+        (["compare", "--row", "ram", "--no-sources", "--ask-seed", "3", "--limit", "2"], 3),
+        (["sweep", "--over", "r=0.1,0.4", "--items", "2"], 2026),
+    ):
+        command = [*words, *sources, *how, "--no-store", "--device", "cpu"]
+        done = CliRunner().invoke(commands, command)
+        assert done.exit_code == 0, done.output
+        assert "code: pass@2" in done.stdout
+        told = done.stdout.partition("This rests on: ")[2]
+        for part in (f"seed {seed}", "temperature 1.0", "samples 2", "torch", "cut off"):
+            assert part in told
+        refused = CliRunner().invoke(commands, [*command, "--until", "20"])
+        assert "Only generated suites" in str(refused.exception)
