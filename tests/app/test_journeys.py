@@ -357,6 +357,7 @@ def test_own_folders_from_a_wrong_path_to_a_stopped_merge(visit, tmp_path: Path)
     assert "Only a sketch is loaded" in page.text_content("#merge-status")
 
 
+@pytest.mark.slow
 def test_nothing_is_wider_than_a_phone(visit) -> None:
     it = visit(PHONE, color_scheme="light")
     page = it.page

@@ -122,6 +122,7 @@ async def post(visitor: Visitor, endpoint: str, *data: Any, client: str) -> http
 SWEEP = ({"r": "0:0.5:6"}, "example", {}, ["demo"], 100, 30.0, "grid", 12)
 
 
+@pytest.mark.slow
 def test_forty_sweeps_of_a_stranger_do_not_keep_a_visitor_waiting(room: Room) -> None:
     room.slow.set()
 

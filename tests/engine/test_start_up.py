@@ -2,59 +2,56 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
-import pytest
 from engine_zoo import make_zoo
 
 COMPILER = {"numba", "llvmlite", "scipy"}
 HEAVY = {"torch", "transformers", "gradio", "plotly", "pandas"}
 RUN = """
-import sys
+import contextlib, io, json, sys
 from ram_studio.cli import main
-try:
-    main()
-except SystemExit as end:
-    assert not end.code, end.code
-left_out = {left_out}
-print([name for name in left_out if name in sys.modules])
+loaded = {}
+for command in json.load(sys.stdin):
+    sys.argv = ["ram-studio", *command]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            main()
+    except SystemExit as end:
+        assert not end.code, (command, end.code)
+    loaded[command[0]] = list(sys.modules)
+print(json.dumps(loaded))
 """
 
 
-def loaded_by(*command: str) -> set[str]:
-    """Return which of the heavy libraries a command has imported by its end."""
+def loaded_by(*commands: tuple[str, ...]) -> dict[str, set[str]]:
+    """Run commands one after the other in a new process; return what each found or imported."""
     done = subprocess.run(
-        [sys.executable, "-c", RUN.format(left_out=COMPILER | HEAVY), *command],
+        [sys.executable, "-c", RUN],
+        input=json.dumps(commands),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return set(eval(done.stdout.splitlines()[-1]))
+    return {name: set(modules) for name, modules in json.loads(done.stdout).items()}
 
 
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory):
-    """Return a zoo, its sketch and a merge of it."""
-    folder = tmp_path_factory.mktemp("start")
-    zoo = make_zoo(folder / "zoo", 2)
+def test_commands_import_no_compiler_where_nothing_is_merged_and_no_torch_nor_server(tmp_path):
+    zoo = make_zoo(tmp_path / "zoo", 2)
     agents = [f"--agent={name}={path}" for name, path in zoo.agent_paths.items()]
     sources = [f"--base={zoo.base_path}", *agents]
-    assert not HEAVY & loaded_by("analyze", *sources, f"--sketch={folder / 'zoo.sketch'}")
-    assert not HEAVY & loaded_by("merge", *sources, f"--out={folder / 'merged'}")
-    return folder
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("--help",),
-        ("inspect", "--base={zoo}/zoo/base", "--agent=one={zoo}/zoo/agent0"),
-        ("preview", "{zoo}/zoo.sketch"),
-        ("verify", "{zoo}/merged"),
-    ],
-    ids=lambda command: command[0],
-)
-def test_what_merges_nothing_imports_no_compiler(zoo, command):
-    assert not loaded_by(*(part.format(zoo=zoo) for part in command)) - {"pandas", "plotly"}
+    sketch, merged = tmp_path / "zoo.sketch", tmp_path / "merged"
+    found = loaded_by(
+        ("merge", *sources, f"--out={merged}"), ("analyze", *sources, f"--sketch={sketch}")
+    )
+    for command, modules in found.items():
+        assert not HEAVY & modules, command
+        assert modules >= {"numba"}, command
+    found = loaded_by(
+        ("--help",), ("inspect", *sources), ("preview", str(sketch)), ("verify", str(merged))
+    )
+    for command, modules in found.items():
+        assert not modules & (COMPILER | HEAVY - {"pandas", "plotly"}), command

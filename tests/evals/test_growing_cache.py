@@ -1,5 +1,7 @@
 """Decoding with the cache that writes in place: the same tokens as with transformers' own."""
 
+import functools
+
 import pytest
 import torch
 from transformers import (
@@ -11,11 +13,18 @@ from transformers import (
 )
 
 from ram_studio.evals.answering import decode as generation
-from ram_studio.evals.answering.growing_cache import GrowingLayer, make_cache
+from ram_studio.evals.answering.growing_cache import LEAST_GROWTH, GrowingLayer, make_cache
 
 
-def tiny(kind=LlamaForCausalLM, config=LlamaConfig, **more):
+CONFIGS = {
+    LlamaForCausalLM: (LlamaConfig, {}),
+    MistralForCausalLM: (MistralConfig, {"sliding_window": 16}),
+}
+
+
+def tiny(kind=LlamaForCausalLM):
     torch.manual_seed(0)
+    config, more = CONFIGS[kind]
     return kind(
         config(
             vocab_size=64,
@@ -30,9 +39,10 @@ def tiny(kind=LlamaForCausalLM, config=LlamaConfig, **more):
     ).eval()
 
 
-def plainly(model, prompt, end_ids, limit):
-    """One prompt alone, the whole text computed anew for every token."""
-    ids, new = list(prompt), []
+@functools.cache
+def plainly(kind, prompt, end_ids, limit):
+    """One prompt alone, the whole text computed anew for every token; once for all settings."""
+    model, ids, new = tiny(kind), list(prompt), []
     for _ in range(limit):
         with torch.inference_mode():
             token = int(model(torch.tensor([ids])).logits[0, -1].argmax())
@@ -46,52 +56,43 @@ def plainly(model, prompt, end_ids, limit):
 def prompts(n):
     source = torch.Generator().manual_seed(1)
     lengths = torch.randint(1, 90, (n,), generator=source).tolist()
-    return [torch.randint(0, 64, (length,), generator=source).tolist() for length in lengths]
+    return [tuple(torch.randint(0, 64, (k,), generator=source).tolist()) for k in lengths]
 
 
-@pytest.mark.parametrize(
-    ("kind", "config", "more"),
-    [
-        (LlamaForCausalLM, LlamaConfig, {}),
-        (MistralForCausalLM, MistralConfig, {"sliding_window": 16}),
-    ],
-    ids=["plain", "sliding window"],
-)
+@pytest.mark.parametrize("kind", CONFIGS, ids=["plain", "sliding window"])
 @pytest.mark.parametrize(("piece", "together"), [(16_384, 16_384), (40, 16_384), (16_384, 400)])
-def test_a_batch_gives_what_each_prompt_gives_alone(
-    kind, config, more, piece, together, monkeypatch
-):
+def test_a_batch_gives_what_each_prompt_gives_alone(kind, piece, together, monkeypatch):
     monkeypatch.setattr(generation, "PREFILL_TOKENS", piece)
     monkeypatch.setattr(generation, "CPU_TOKENS", together)
-    model = tiny(kind, config, **more)
     given = prompts(9)
     # A third of the vocabulary ends an answer, so rows end at different times and are dropped.
     ends = frozenset(range(0, 64, 3))
     told: list[list[int]] = [[] for _ in given]
     rows = generation.decode(
-        model,
-        given,
+        tiny(kind),
+        [list(prompt) for prompt in given],
         pad_id=0,
         end_ids=ends,
         max_new_tokens=80,
         on_tokens=lambda tokens: [told[row].append(token) for row, token in tokens.items()],
     )
     assert told == rows
-    assert rows == [plainly(model, prompt, ends, 80) for prompt in given]
+    assert rows == [plainly(kind, prompt, ends, 80) for prompt in given]
     assert len({len(row) for row in rows}) > 2
 
 
 def test_rows_grow_past_the_room_that_was_taken():
-    model = tiny()
-    (row,) = generation.decode(model, prompts(1), pad_id=0, end_ids=frozenset(), max_new_tokens=140)
-    assert row == plainly(model, prompts(1)[0], frozenset(), 140)
+    (prompt,) = prompts(1)
+    ends, more = frozenset(), LEAST_GROWTH + 6
+    (row,) = generation.decode(tiny(), [prompt], pad_id=0, end_ids=ends, max_new_tokens=more)
+    assert row == list(plainly(LlamaForCausalLM, prompt, ends, more))
 
 
 def test_only_plain_attention_is_replaced():
     cache, is_plain = make_cache(tiny())
     assert is_plain
     assert all(type(layer) is GrowingLayer for layer in cache.layers)
-    cache, is_plain = make_cache(tiny(MistralForCausalLM, MistralConfig, sliding_window=16))
+    cache, is_plain = make_cache(tiny(MistralForCausalLM))
     assert not is_plain
     assert [type(a) for a in cache.layers] == [
         type(a)
