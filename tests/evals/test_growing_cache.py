@@ -15,7 +15,6 @@ from transformers import (
 from ram_studio.evals.answering import decode as generation
 from ram_studio.evals.answering.growing_cache import LEAST_GROWTH, GrowingLayer, make_cache
 
-
 CONFIGS = {
     LlamaForCausalLM: (LlamaConfig, {}),
     MistralForCausalLM: (MistralConfig, {"sliding_window": 16}),
