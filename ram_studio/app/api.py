@@ -14,6 +14,7 @@ from typing import Any
 import gradio as gr
 
 from ram_studio.algorithm.ladder import LADDER, snap
+from ram_studio.app.asking.plan import LENGTHS, SUITE, Asked, How, asked_of, most_items
 from ram_studio.app.check import work as check
 from ram_studio.app.check.verdicts import described
 from ram_studio.app.experiment import work as experiment
@@ -28,7 +29,7 @@ from ram_studio.app.workspace import Workspace
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError, SettingsError
 from ram_studio.evals.run import DEFAULT_SEED
-from ram_studio.evals.suites import known_suites
+from ram_studio.evals.suites import ALL_SUITES, known_suites
 
 EXAMPLES = {"example": "1", "house": "house", "independent": "independent", "dense": "dense"}
 _POLL_SECONDS = 0.1
@@ -247,6 +248,8 @@ class Endpoints:
         difficulty: int = 2,
         until: float = 0.0,
         margin: float = 5.0,
+        mode: str = "whole",
+        data: str = "",
     ) -> dict:
         """Score base, agents and this client's merges on the example's skills, or general suites.
 
@@ -264,6 +267,9 @@ class Endpoints:
             until: ask suites made to order until every interval spans at most so many points,
                 where they are the only ones; 0 asks as many as limit says.
             margin: points below its specialist that a merge may be and still survive.
+            mode: how long texts are read, "whole" or "memagent" (in pieces with a bounded memory).
+            data: folder with the rows of suites that are data sets, on an app of one's own; empty
+                for the Hub's cache.
 
         Returns:
             {"suite", "seed", "n", "models": {name: {"domains": {skill: {"n", "correct", "score",
@@ -275,9 +281,13 @@ class Endpoints:
         session = self._session(request)
         self._loaded(analysis, session)
         limit = int(_between("limit", limit, 1, _MOST_PROMPTS))
-        how = {"max_tokens": max_tokens, "think_tokens": think_tokens, "until": until}
+        how: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "think_tokens": think_tokens,
+            "until": until,
+        }
         how |= {"temperature": temperature, "top_p": top_p, "samples": samples}
-        how |= {"seed": seed, "difficulty": difficulty}
+        how |= {"seed": seed, "difficulty": difficulty, "mode": mode, "data": data}
         margin = _between("margin", margin, 0.1, 99.0) / 100
         plan = self._plan(suites, limit, lengths, how)
         every = check.candidates(session)
@@ -296,11 +306,16 @@ class Endpoints:
     def _plan(
         self, suites: list | None, limit: float, lengths: list | None, how: dict[str, Any]
     ) -> check.Plan:
-        names = [check.SUITE] if suites is None else [str(name) for name in suites]
+        names = [SUITE] if suites is None else [str(name) for name in suites]
         _check_names("suite", names, known_suites())
-        limits = {n: int(min(limit, check.most_items(n, self._settings))) for n in names}
-        lengths = lengths or [check.LENGTHS[0]]
-        return check.make_plan(names, limits, lengths, self._settings, how)
+        limits = {n: int(min(limit, most_items(n, self._settings))) for n in names}
+        return check.make_plan(names, limits, lengths or LENGTHS[:1], self._settings, how)
+
+    def _asked(self, suites: list | None, lengths: list | None, how: dict | None) -> Asked:
+        names = [SUITE] if suites is None else [str(name) for name in suites]
+        _check_names("suite", names, ALL_SUITES)
+        _check_names("setting of how", list(how or {}), How.__dataclass_fields__)
+        return asked_of(names, lengths or LENGTHS[:1], self._settings, how)
 
     async def compare(
         self,
@@ -310,6 +325,9 @@ class Endpoints:
         preset: str = "",
         settings: dict | None = None,
         limit: int = 100,
+        suites: list | None = None,
+        lengths: list | None = None,
+        how: dict | None = None,
     ) -> dict:
         """Score methods side by side, each merged in memory; no model folder is written.
 
@@ -322,6 +340,9 @@ class Endpoints:
                 "unique-region", "mechanism", "leave-one-out" or "pairwise".
             settings: epsilon, r and alpha of the RAM rows.
             limit: prompts per skill, 1 to 300.
+            suites, lengths: as for /evaluate, without health; the example's own when left out.
+            how: what else /evaluate can be told of asking, by name: temperature, top_p, samples,
+                seed, max_tokens, think_tokens, difficulty, until, mode, data.
 
         Returns:
             {"suite", "seed", "n", "reference", "rows": [{"row", "kind", "method", "settings",
@@ -335,7 +356,8 @@ class Endpoints:
         _check_names("preset", [str(preset)] if preset else [], experiment.PRESETS)
         chosen = experiment.USUAL if rows is None else [str(row) for row in rows]
         recipes = experiment.rows_for(loaded, preset, chosen, settings or {})
-        work = experiment.compare_work(recipes, limit, session, self._workspace)
+        asked = self._asked(suites, lengths, how)
+        work = experiment.compare_work(recipes, limit, session, self._workspace, asked)
         return (await _finish(work, session)).to_dict()
 
     async def sweep(
@@ -349,6 +371,8 @@ class Endpoints:
         minutes: float = 5.0,
         search: str = "grid",
         trials: int = 12,
+        lengths: list | None = None,
+        how: dict | None = None,
     ) -> dict:
         """Try many settings merged in memory; check the best one on questions it was not chosen by.
 
@@ -361,6 +385,7 @@ class Endpoints:
             items: questions per suite (the example's: per skill) to choose by, 1 to 100.
             minutes: time for all, up to 30 (3 where strangers come).
             search: "grid" for every combination, or "optuna" to propose `trials` settings.
+            lengths: as for /evaluate. how: as for /compare.
 
         Returns:
             {"winner", "settings" (how many were compared), "comparisons", "recheck": {"winner",
@@ -371,11 +396,13 @@ class Endpoints:
         loaded = self._loaded(analysis, session)
         items = int(_between("items", items, 1, experiment.MAX_ITEMS))
         trials = int(_between("trials", trials, 1, experiment.MAX_SETTINGS))
+        asked = self._asked(suites, lengths, how)
         plan = experiment.plan_over(
             loaded,
             over if over is not None else experiment.USUAL_SWEEP,
             settings or {},
-            suites=[check.SUITE] if suites is None else [str(name) for name in suites],
+            suites=asked.suites,
+            **asked.settings,
             items=items,
             minutes=min(_number("minutes", minutes), self._settings.max_sweep_minutes),
             search=search,

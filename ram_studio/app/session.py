@@ -116,8 +116,9 @@ class Session:
     """One visitor's work. Changed by one handler at a time: heavy ones check ``job``.
 
     report: what Check shows; margin: by which it judges whether skills survived. found: what
-    History compares. client, address: who called last;
-    token: theirs for the Hub, when they signed in (from their request, in memory only).
+    History compares. data: folder with the rows of data sets, "" for the Hub's cache. client,
+    address: who called last; token: theirs for the Hub, when they signed in (from their request,
+    in memory only).
     ties: what TIES keeps of the loaded models, by agent, once it was merged (see tune/ties.py).
     lanes: where its heavy jobs run. is_public: others come here, who are told no place of it.
     """
@@ -132,6 +133,7 @@ class Session:
     found: EvalReport | None = None
     chat: Chat | None = None
     sweep: SweepState | None = None
+    data: str = ""
     ties: list[dict[str, float] | None] | None = None
     job: Running | None = None
     touched: float = field(default_factory=time.monotonic)

@@ -14,7 +14,6 @@ from app_parts import built
 from typer.testing import CliRunner
 
 from ram_studio.app.check import browse, chatting, view
-from ram_studio.app.check import panel as check_panel
 from ram_studio.app.check import work as scoring
 from ram_studio.app.check.panel import CheckPanel
 from ram_studio.app.check.progress_grid import Scoring
@@ -28,11 +27,10 @@ from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Workspace
 from ram_studio.cli.main import commands as cli
 from ram_studio.engine.events import CancelToken
-from ram_studio.errors import EvaluationError, SettingsError, Stopped
+from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import Answer, EvalReport, ModelResult, Question
 from ram_studio.evals.answering import LocalEngine
 from ram_studio.evals.question import Reply
-from ram_studio.evals.suites import ALL_SUITES, offered
 from ram_studio.resources import asset_path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "evals"))
@@ -112,57 +110,6 @@ def test_visitors_share_answers_of_shipped_models_and_merges_of_them(tmp_path) -
     workspace.close()
 
 
-@pytest.mark.parametrize(
-    ("suites", "limits", "lengths", "text"),
-    [
-        ((), {}, (), "No suite is chosen"),
-        (("tool",), {"tool": 65}, (), "for tool is 65; it must be from 1 to 64"),
-        (("tool",), {"tool": None}, (), "for tool is None"),
-        (("demo",), {"demo": 301}, (), "from 1 to 300"),
-        (("memory",), {"memory": 4}, (7,), "needs a prompt length"),
-    ],
-)
-def test_a_plan_that_cannot_be_is_refused_in_words(suites, limits, lengths, text) -> None:
-    with pytest.raises(SettingsError, match=text):
-        scoring.make_plan(suites, limits, lengths, Settings())
-
-
-def test_how_to_ask_is_as_usual_where_nothing_is_said() -> None:
-    def made(**how):
-        return scoring.make_plan(["math"], {"math": 3}, (), Settings(), how).how
-
-    assert made(max_tokens=None, seed="") == scoring.How(most=1600)
-    assert made().settings["max_tokens"] is None
-    assert made(max_tokens=64, think_tokens=512).settings["decoding"].think_tokens == 512
-
-
-@pytest.mark.parametrize(
-    ("how", "text"),
-    [
-        ({"think_tokens": -1}, "tokens of thinking are -1"),
-        ({"temperature": 3}, "temperature is 3; choose 0 to 2"),
-        ({"top_p": 0}, "top-p is 0"),
-        ({"samples": 5}, "samples is 5; choose 1 to 4"),
-        ({"difficulty": 6}, "difficulty is 6"),
-        ({"most": 400}, "until decided are 400; choose 50 to 200"),
-        ({"until": 10}, "Only suites made to order"),
-    ],
-)
-def test_how_to_ask_is_refused_in_words_beyond_what_is_possible_here(how, text) -> None:
-    public = Settings.from_environment(host="0.0.0.0", environ={})
-    with pytest.raises(SettingsError, match=text):
-        scoring.make_plan(["math"], {"math": 3}, (), public, how)
-
-
-def test_a_space_offers_less_and_runs_no_code(monkeypatch) -> None:
-    space = Settings.from_environment(environ={"SPACE_ID": "a/b"})
-    assert max(scoring.offered_lengths(space)) == 4000
-    with pytest.raises(SettingsError, match="from 1 to 24"):
-        scoring.make_plan(["math"], {"math": 30}, (), space)
-    monkeypatch.setenv("SPACE_ID", "a/b")
-    assert "public Space" in scoring.code_refusal()
-
-
 def test_a_public_space_stops_when_the_time_is_over_and_keeps_the_answers(tmp_path) -> None:
     workspace = Workspace(Settings(work_dir=tmp_path, is_space=True, max_check_seconds=0.0))
     session = visitor(workspace)
@@ -217,49 +164,6 @@ def test_draws_and_asking_until_decided_are_told_beside_the_scores(
     html = view.report_html(report, ())
     for said in ("math-made: mean of 2", "math-made: pass@2", "Decided after 50 questions"):
         assert said in html
-
-
-def test_only_what_has_an_effect_is_shown_of_how_to_ask(workspace) -> None:
-    panel = built(check_panel.build, workspace)
-    how, made = panel.how, ["math-made", "tool-made"]
-
-    def shown(kind, suites):
-        seen = how.show(kind, suites).items()
-        return {n for n, box in how.boxes.items() if dict(seen).get(box, {}).get("visible") is True}
-
-    budget = {"max_tokens", "think_tokens"}
-    assert shown("demo", made) == set()
-    assert shown("general", ["math"]) == budget
-    assert shown("general", ["math", *made]) == budget | {"difficulty"}
-    assert shown("general", made) == budget | {"difficulty", "until", "most"}
-    form = {how.boxes["samples"]: 4, how.boxes["until"]: 5, how.boxes["seed"]: 7}
-    # What is hidden has no say, whatever stands in it.
-    assert how.read(form, "demo", made) == {"temperature": None, "seed": 7}
-    form[how.boxes["temperature"]] = 0.5
-    assert how.read(form, "demo", ()) == {
-        "temperature": 0.5,
-        "top_p": None,
-        "samples": 4,
-        "seed": 7,
-    }
-
-
-def test_suites_that_the_context_has_no_room_for_are_not_offered_and_why_is_said(
-    session, workspace, tmp_path
-) -> None:
-    panel = built(check_panel.build, workspace)
-    shown = panel._show_kind("general", session)
-    assert [name for _, name in shown[panel.suites]["choices"]] == ["health"]
-    greyed = str(shown[panel.misfits])
-    assert "disabled> Mathematics</label>: its shortest question takes 493 tokens" in greyed
-    assert "the context has 256" in greyed
-    folder = make_chat_model(tmp_path / "chat", context=1400)
-    session.load(replace(session.loaded, base=str(folder), example=None))
-    shown = panel._show_kind("general", session)
-    assert "tool" in (offered := [name for _, name in shown[panel.suites]["choices"]])
-    assert ("memory" in offered, shown[panel.lengths]["visible"]) == (True, "hidden")
-    assert panel._show_items(["memory"])[panel.lengths]["visible"] is True
-    assert shown[panel.misfits] == ""
 
 
 # ---------------------------------------------------------------------------- tables and items
@@ -488,23 +392,3 @@ def test_only_common_questions_are_compared_and_the_rest_is_named(session, works
     assert filled[panel.kind] == "general"
     # The example's context is too short for those.
     assert filled[panel.suites]["value"] == []
-
-
-def test_suites_are_offered_from_the_registry_once_their_questions_are_here(workspace) -> None:
-    about = "whatever it asks"
-    known = ALL_SUITES["memory"]
-    there = replace(known, name="extra", title="Extra", about=about)
-    away = replace(known, name="away", title="Away", absent=lambda data: "not on this machine")
-    with offered(there), offered(away):
-        panel = built(CheckPanel, workspace)
-        names = [name for _, name in panel.suites.choices]
-        assert "extra" in names
-        assert "away" not in names
-        assert panel.items["extra"].label == "Questions for extra"
-        # Its texts have lengths, as those of memory.
-        assert panel._show_items(["extra"])[panel.lengths]["visible"] is True
-        with pytest.raises(SettingsError, match="Suite extra needs a prompt length"):
-            scoring.make_plan(["extra"], {"extra": 2}, (), workspace.settings)
-        public = replace(workspace.settings, is_space=True)
-        with pytest.raises(SettingsError, match="Suite away is not offered here"):
-            scoring.make_plan(["away"], {"away": 2}, (1000,), public)

@@ -187,6 +187,7 @@ def test_a_stopped_comparison_keeps_what_was_answered_and_goes_on(
 
     compare = built(panel.ComparePanel, workspace)
     form = {compare.preset: "", compare.methods: ["ram", "ram+"], compare.limit: 10}
+    form[compare.asked.choice.box] = ["demo"]
     *_, last = compare.run({**form, **tuned(compare.shared)}, session)
     assert last[compare.controls.status] == ""
     assert last[compare.table]["value"] == table.method_grid(session.comparison.table).value()

@@ -11,7 +11,7 @@ import pytest
 from loopback_hub import LoopbackHub
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
-from ram_studio.app.check.work import misfits_of
+from ram_studio.app.asking.plan import misfits_of
 from ram_studio.app.load import work as load_work
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.opened import open_loaded

@@ -46,6 +46,7 @@ def values(panel: SweepPanel, **changes) -> dict:
         **changes,
     }
     data = tuned(panel.shared, (DEFAULT_INDEX, 0.2, 3.0))
+    data[panel.asked.choice.box] = held.pop("suites")
     for name, line in panel.ranges.items():
         data |= dict(zip(line, held.pop(name), strict=True))
     return data | {panel.axis: None} | {getattr(panel, name): v for name, v in held.items()}
@@ -122,7 +123,7 @@ def test_the_form_becomes_a_plan_with_tunes_values_where_nothing_is_varied(panel
         ({"r": (True, None, 0.4, 3)}, "needs two numbers"),
         ({"r": (True, 0.4, 0.1, 3)}, "the first end must be the lower"),
         ({"r": (True, 0, 1, 12), "alpha": (True, 0, 4, 12)}, "the budget is 60"),
-        ({"suites": []}, "No suite was named"),
+        ({"suites": []}, "No suite is chosen"),
         ({"suites": ["demo", "math"]}, "Evaluate it on its own"),
     ],
 )
@@ -130,7 +131,7 @@ def test_a_form_that_cannot_be_says_why_beside_it_and_when_started(
     changes, message, session, panel
 ):
     data = values(panel, **changes)
-    assert message in work.count_text(panel.read(data), session.loaded)
+    assert message in panel.count_text(data, session)
     (update,) = panel.run(data, session)
     assert message in update[panel.controls.status]
     assert session.job is None

@@ -8,14 +8,16 @@ from typing import Any
 
 import gradio as gr
 
+from ram_studio.app.asking.data import DataSets
+from ram_studio.app.asking.how import HowToAsk
+from ram_studio.app.asking.plan import SUITE, code_refusal, general_suites, most_items
+from ram_studio.app.asking.suites import USUAL, SuiteChoice, title_of
 from ram_studio.app.boxes import html, slider
 from ram_studio.app.check import view, work
 from ram_studio.app.check.browse import Browser
 from ram_studio.app.check.chat import ChatPanel
-from ram_studio.app.check.how import HowToAsk
 from ram_studio.app.check.progress_grid import Scoring, progress_html
 from ram_studio.app.check.verdicts import has_verdicts, verdict_cards, verdicts
-from ram_studio.app.check.work import HEALTH, SUITE
 from ram_studio.app.experiment import panel as experiment
 from ram_studio.app.jobs import (
     QUIET,
@@ -35,10 +37,9 @@ from ram_studio.app.templates import callout, empty_state, failure, render, step
 from ram_studio.checkpoints.read.checkpoint import DownloadProgress
 from ram_studio.errors import RamStudioError
 from ram_studio.evals import EvalReport
-from ram_studio.evals.suites import ALL_SUITES, is_a
+from ram_studio.evals.suites import ALL_SUITES, HEALTH
 
-_HEALTH = ("Health", "no right answers: perplexity, distance from the base, repetition, speed")
-_USUAL_SUITES = ("tool", "math", "instructions")
+_HEALTH = "no right answers: perplexity, distance from the base, repetition, speed"
 _USUAL_ITEMS = 12
 _DRAWN = "window.RAM_READY.then((RAM) => RAM.mountVerdicts(element, props, watch))"
 _NOTHING = "Not evaluated yet. It takes some seconds for each model."
@@ -48,11 +49,8 @@ _NOT_ITS_SKILLS = (
 )
 
 
-def _told(suite: str) -> tuple[str, str]:
-    """Return a suite's title, and what it asks."""
-    if suite == HEALTH:
-        return _HEALTH
-    return ALL_SUITES[suite].title, ALL_SUITES[suite].about
+def _about(suite: str) -> str:
+    return _HEALTH if suite == HEALTH else ALL_SUITES[suite].about
 
 
 def build(shared: Shared) -> CheckPanel:
@@ -112,41 +110,26 @@ class CheckPanel:
             self.stop = stop_button("stop-evaluate")
 
     def _lay_out_suites(self, settings: Settings) -> None:
-        refusal = work.code_refusal()
-        general = work.general_suites()
-        names = (*general, HEALTH)
-        self._offered = [n for n in names if refusal is None or not is_a(n, "runs_code")]
-        self.suites = gr.CheckboxGroup(
-            [(_told(name)[0], name) for name in self._offered],
-            value=list(_USUAL_SUITES),
-            label="Suites",
-            elem_id="suites",
-        )
+        self.choice = SuiteChoice(settings, "", USUAL, last=[HEALTH])
+        self.suites, self.misfits = self.choice.box, self.choice.greyed
+        self.lengths = self.choice.lengths
         with gr.Row(elem_classes="suite-items"):
             self.items = {
                 name: gr.Number(
                     min(_USUAL_ITEMS, settings.max_suite_items),
-                    label=f"Questions for {_told(name)[0].lower()}",
+                    label=f"Questions for {title_of(name).lower()}",
                     precision=0,
                     minimum=1,
-                    maximum=work.most_items(name, settings),
+                    maximum=most_items(name, settings),
                     min_width=150,
                     # Hidden, not left out: the form has all of them.
-                    visible=True if name in _USUAL_SUITES else "hidden",
+                    visible=True if name in USUAL else "hidden",
                     elem_id=f"items-{name}",
                 )
-                for name in general
+                for name in general_suites()
             }
-        self.lengths = gr.CheckboxGroup(
-            [(f"{n // 1000}k", n) for n in work.offered_lengths(settings)],
-            value=[work.LENGTHS[0]],
-            label="Long texts: prompt lengths in tokens",
-            visible="hidden",
-            elem_id="lengths",
-        )
-        self.misfits = html(elem_id="suites-too-long")
-        suites = [_told(name) for name in self._offered]
-        note = render("check/suites.html.j2", suites=suites, refusal=refusal)
+        asks = [(title_of(name), _about(name)) for name in self.choice.names]
+        note = render("check/suites.html.j2", suites=asks, refusal=code_refusal())
         html(note, elem_id="suite-notes")
 
     def _wire(self) -> None:
@@ -165,6 +148,10 @@ class CheckPanel:
         general = [self.suites, self.misfits, *counts]
         shown = [self.limit, self.general, *general]
         self.shared.asking = Asking([self.models, self.kind, *shown], self._fill)
+        self.data_sets = None
+        if self.shared.settings.is_private:
+            with self.general:
+                self.data_sets = DataSets(self.shared, self._show_general, shown)
         self.kind.input(self._choose_kind, self.kind, shown, queue=False, **QUIET)
         self.suites.input(self._show_items, self.suites, counts, queue=False, **QUIET)
         # Nothing is asked anew: the same answers are judged by another margin.
@@ -200,18 +187,11 @@ class CheckPanel:
         }
         if kind == SUITE:
             return shown | self.how.show(kind, ())
-        # What the context has no room for stands greyed below those offered, and said why.
-        misfits = work.misfits_of(session, self.shared.settings)
-        offered = [name for name in self._offered if name not in misfits]
-        chosen = [name for name in _USUAL_SUITES if name in offered]
-        greyed = [(_told(name)[0], why) for name, why in misfits.items() if name in self._offered]
-        said = render("check/misfits.html.j2", greyed=greyed) if greyed else ""
-        return {
-            **shown,
-            self.suites: gr.update(choices=[(_told(n)[0], n) for n in offered], value=chosen),
-            self.misfits: said,
-            **self._show_items(chosen),
-        }
+        chosen, offered = self.choice.offer(session, USUAL)
+        return {**shown, **offered, **self._show_items(chosen)}
+
+    def _show_general(self, session: Session) -> Updates:
+        return self._show_kind("general", session)
 
     def _fill(self, names: Sequence[str], suites: Sequence[str], session: Session) -> Updates:
         """Choose these models, and the suites among those offered here."""
@@ -228,9 +208,7 @@ class CheckPanel:
             box: gr.update(visible=True if name in suites else "hidden")
             for name, box in self.items.items()
         }
-        has_texts = any(is_a(name, "has_texts") for name in suites)
-        counts[self.lengths] = gr.update(visible=True if has_texts else "hidden")
-        return {**counts, **self.how.show("general", suites)}
+        return {**counts, **self.choice.show(suites), **self.how.show("general", suites)}
 
     def _show_report(self, session: Session) -> Updates:
         report, agents = session.report, work.agents_of(session)
@@ -257,21 +235,23 @@ class CheckPanel:
         session.margin = points / 100
         return self._judged(session)
 
-    def _read(self, data: Mapping[Any, Any]) -> work.Plan:
+    def _read(self, data: Mapping[Any, Any], session: Session) -> work.Plan:
         if data[self.kind] == SUITE:
             suites, limits = [SUITE], {SUITE: data[self.limit]}
         else:
             suites = data[self.suites] or []
-            limits = {name: data[box] for name, box in self.items.items()}
-        how = self.how.read(data, data[self.kind], suites)
-        return work.make_plan(suites, limits, data[self.lengths] or (), self.shared.settings, how)
+            limits = {name: data.get(box) for name, box in self.items.items()}
+        how = {**self.how.read(data, data[self.kind], suites), "data": session.data}
+        return work.make_plan(
+            suites, limits, data.get(self.lengths) or (), self.shared.settings, how
+        )
 
     def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
         """Evaluate as the form says, yielding updates as it goes."""
         last: list[Scoring] = []
 
         def prepare() -> Work[EvalReport]:
-            chosen, plan = work.choose(data[self.models] or (), session), self._read(data)
+            chosen, plan = work.choose(data[self.models] or (), session), self._read(data, session)
 
             def also(event: Scoring) -> None:
                 last[:] = [event]

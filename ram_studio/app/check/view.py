@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ram_studio.app.asking.plan import SUITE
 from ram_studio.app.check.verdicts import has_verdicts
-from ram_studio.app.check.work import BASE, HEALTH, SUITE, specialist
+from ram_studio.app.check.work import BASE, specialist
 from ram_studio.app.templates import render
 from ram_studio.evals import Comparison, EvalReport, compare_all
 from ram_studio.evals.calibration.agreement import PAIRS, rank_agreement
@@ -15,6 +16,7 @@ from ram_studio.evals.calibration.standing import standings
 from ram_studio.evals.report.breakdown import breakdown, drawn_rows, missing
 from ram_studio.evals.report.retention import MARGIN
 from ram_studio.evals.report.trust import trust, trust_lines
+from ram_studio.evals.suites import HEALTH
 
 # Differences of so many points and more get the full tint.
 _FULL_POINTS = 30.0

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ram_studio.app.asking.plan import LENGTHS, SUITE, How, asked_of, most_items
 from ram_studio.app.check.answers import open_answers
 from ram_studio.app.check.lent_gpu import LentGpuEngine
 from ram_studio.app.check.progress_grid import Cell, Scoring
 from ram_studio.app.jobs import Report, Work, costing
-from ram_studio.app.load.opened import open_loaded
 from ram_studio.app.public.lanes import Effort
 from ram_studio.app.public.machine import lends_gpus
 from ram_studio.app.session import Session
@@ -23,24 +23,12 @@ from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.read.checkpoint import DownloadProgress
 from ram_studio.engine.events import CancelToken
-from ram_studio.errors import EvaluationError, RamStudioError, SettingsError
+from ram_studio.errors import EvaluationError, SettingsError
 from ram_studio.evals import EvalReport, evaluate
-from ram_studio.evals.answering.engine import Decoding
-from ram_studio.evals.run import DEFAULT_SEED
-from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES, generated, is_a, known_suites
-from ram_studio.evals.suites.generated.family import HARDEST
-from ram_studio.evals.suites.suite import DEFAULT_DIFFICULTY
-from ram_studio.evals.until import FIRST, evaluate_until
+from ram_studio.evals.suites import HEALTH
+from ram_studio.evals.until import evaluate_until
 
 BASE = "base"
-SUITE = "demo"
-HEALTH = "health"
-MADE = tuple(suite.name for suite in generated.SUITES)
-"""Suites of which there are as many questions as asked for."""
-LENGTHS = (1000, 2000, 4000, 8000, 16000, 32000)
-_SPACE_LENGTHS = LENGTHS[:3]
-MOST_TOKENS = 32_768
-MOST_SEED = 2**31 - 1
 # Small ones are asked in large batches; with a large one the first answers should come soon.
 _SMALL_BYTES = 200_000_000
 _BATCH_OF_LARGE = 8
@@ -56,43 +44,13 @@ class Candidate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class How:
-    """How to ask; each as `EvaluationPlan` and `Decoding` have it.
-
-    max_tokens: 0 for each suite's own. until: points that every interval may span, 0 for as many
-    questions as the plan says; most: questions per skill until then.
-    """
-
-    max_tokens: int = 0
-    think_tokens: int = 0
-    temperature: float = 0.0
-    top_p: float = 1.0
-    samples: int = 1
-    seed: int = DEFAULT_SEED
-    difficulty: int = DEFAULT_DIFFICULTY
-    until: float = 0.0
-    most: int = FIRST
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """These, but for until and most, as `evaluate` takes them."""
-        return {
-            "max_tokens": self.max_tokens or None,
-            "decoding": Decoding(self.temperature, self.top_p, think_tokens=self.think_tokens),
-            "samples": self.samples,
-            "seed": self.seed,
-            "difficulty": self.difficulty,
-        }
-
-
-@dataclass(frozen=True)
 class Plan:
     """What to ask: suite names, questions of each (demo: per skill), lengths for memory, how."""
 
     suites: tuple[str, ...] = (SUITE,)
     limits: Mapping[str, int] = field(default_factory=dict)
     lengths: tuple[int, ...] = LENGTHS[:1]
-    how: How = How()
+    how: How = field(default_factory=How)
 
 
 def candidates(session: Session) -> dict[str, Candidate]:
@@ -112,49 +70,6 @@ def agents_of(session: Session) -> list[str]:
     return list(session.loaded.agents) if session.loaded else []
 
 
-def offered_lengths(settings: Settings) -> tuple[int, ...]:
-    """Return the lengths of text that suites about long texts can be asked for here."""
-    return _SPACE_LENGTHS if settings.is_public else LENGTHS
-
-
-def general_suites() -> tuple[str, ...]:
-    """Return the suites of questions that any model can be asked and that are on this machine."""
-    there = tuple(name for name, suite in ALL_SUITES.items() if not suite.absent(None))
-    return tuple(name for name in there if name != SUITE and name not in MADE) + MADE
-
-
-def code_refusal() -> str | None:
-    """Return why programs that a model wrote may not run here; None where they may."""
-    from ram_studio.evals.sandbox import check_code_allowed
-
-    try:
-        check_code_allowed("auto")
-    except RamStudioError as error:
-        return str(error)
-    return None
-
-
-def misfits_of(session: Session, settings: Settings) -> dict[str, str]:
-    """Return why general suites cannot be asked of the loaded base, by name; empty for none."""
-    from ram_studio.evals.suites.fit import misfits
-
-    if session.loaded is None or session.loaded.is_sketch_only:
-        return {}
-    try:
-        folder = open_loaded(session.loaded).base.folder  # headers and small files are enough
-    except RamStudioError:
-        return {}
-    return misfits(folder, general_suites(), offered_lengths(settings)[0])
-
-
-def most_items(suite: str, settings: Settings) -> int:
-    """Return the most questions of a suite (demo: per skill)."""
-    if suite == SUITE:
-        return 300
-    # Those written for this program have no more.
-    return settings.max_suite_items if suite in GENERAL_SUITES else settings.max_made_items
-
-
 def make_plan(
     suites: Sequence[str],
     limits: Mapping[str, Any],
@@ -168,13 +83,10 @@ def make_plan(
 
     Raises: SettingsError for no suite, an unknown one, or numbers out of range.
     """
-    chosen = tuple(name for name in known_suites() if name in suites)
-    if not chosen:
-        raise SettingsError("No suite is chosen. Tick at least one.")
-    asked = _how_of(how or {}, chosen, settings)
+    asked = asked_of(suites, lengths, settings, how)
     whole = {}
-    for name in chosen:
-        if name == HEALTH or asked.until:
+    for name in asked.suites:
+        if name == HEALTH or asked.how.until:
             continue
         most, value = most_items(name, settings), limits.get(name)
         if not isinstance(value, (int, float)) or not 1 <= value <= most:
@@ -182,44 +94,7 @@ def make_plan(
                 f"The number of questions for {name} is {value}; it must be from 1 to {most}."
             )
         whole[name] = int(value)
-    allowed = offered_lengths(settings)
-    wanted = tuple(length for length in allowed if length in lengths)
-    if (about := [name for name in chosen if is_a(name, "has_texts")]) and not wanted:
-        raise SettingsError(f"Suite {about[0]} needs a prompt length. Tick at least one.")
-    absent = [name for name in chosen if name != HEALTH and ALL_SUITES[name].absent(None)]
-    if absent and settings.is_public:
-        raise SettingsError(f"Suite {absent[0]} is not offered here: its questions are not there.")
-    return Plan(chosen, whole, wanted or allowed[:1], asked)
-
-
-def _how_of(given: Mapping[str, Any], suites: Sequence[str], settings: Settings) -> How:
-    ranges = {
-        # name: in words, least, most
-        "max_tokens": ("tokens of an answer are", 0, MOST_TOKENS),
-        "think_tokens": ("tokens of thinking are", 0, MOST_TOKENS),
-        "temperature": ("temperature is", 0.0, 2.0),
-        "top_p": ("top-p is", 0.01, 1.0),
-        "samples": ("number of samples is", 1, settings.max_samples),
-        "seed": ("seed is", 0, MOST_SEED),
-        "difficulty": ("difficulty is", 1, HARDEST),
-        "until": ("width of the intervals in points is", 0.0, 99.0),
-        "most": ("most questions until decided are", FIRST, settings.max_made_items),
-    }
-    read: dict[str, Any] = {}
-    for name, (what, least, most) in ranges.items():
-        value = given.get(name)
-        if value is None or value == "":
-            continue
-        if not isinstance(value, (int, float)) or not least <= value <= most:
-            raise SettingsError(f"The {what} {value}; choose {least:g} to {most}.")
-        read[name] = float(value) if isinstance(least, float) else int(value)
-    how = How(**{"most": settings.max_made_items, **read})
-    if how.until and set(suites) - set(MADE):
-        raise SettingsError(
-            "Only suites made to order have questions enough to ask until decided. Leave the "
-            f"others out, or set the width to 0; made to order are {', '.join(MADE)}."
-        )
-    return how
+    return Plan(asked.suites, whole, asked.lengths, asked.how)
 
 
 class _Watch:

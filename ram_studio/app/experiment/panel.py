@@ -12,6 +12,7 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
+from ram_studio.app.asking.suites import Questions
 from ram_studio.app.boxes import choice, html, slider
 from ram_studio.app.experiment import view, work
 from ram_studio.app.experiment.sweep_panel import SweepPanel
@@ -62,7 +63,9 @@ class ComparePanel:
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
-        with gr.Accordion("Compare methods side by side", open=False, elem_id="compare-methods"):
+        with gr.Accordion(
+            "Compare methods side by side", open=False, elem_id="compare-methods"
+        ) as fold:
             html(
                 '<p class="lead">Each method merges the same agents in memory and answers the same '
                 "prompts; no model folder is written. The table says where a difference is no more "
@@ -70,7 +73,8 @@ class ComparePanel:
             )
             self._lay_out_form()
             self._lay_out_result()
-        form = {self.preset, self.methods, self.limit, *shared.tuning.all}
+        self.asked.wire(fold)
+        form = {self.preset, self.methods, self.limit, *self.asked.form, *shared.tuning.all}
         connect(self.controls, shared.workspace, self.run, form, self._shown)
         self.preset.input(
             self._show_about, self.preset, [self.methods, self.about], queue=False, **QUIET
@@ -91,6 +95,7 @@ class ComparePanel:
             elem_id="compare-choice",
         )
         self.about = html(_OWN_NOTE, elem_id="compare-about", elem_classes="fine")
+        self.asked = Questions(self.shared, "compare-")
         ids = {"start": "compare", "stop": "stop-compare", "status": "compare-status"}
         self.controls = job_controls("Compare", **ids)
 
@@ -136,7 +141,8 @@ class ComparePanel:
             tuned = self.shared.tuning.read(data).values
             methods = data[self.methods] or ()
             rows = work.rows_for(session.models, preset, methods, tuned)
-            return work.compare_work(rows, int(data[self.limit]), session, self.shared.workspace)
+            asked, limit = self.asked.read(data, session.data), int(data[self.limit])
+            return work.compare_work(rows, limit, session, self.shared.workspace, asked)
 
         def tell(event: tuple[str, int, int] | None) -> Updates:
             return {self.controls.status: progress_html(event)}

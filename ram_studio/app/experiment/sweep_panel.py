@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from ram_studio.algorithm.ladder import LADDER, snap
 from ram_studio.algorithm.methods import METHODS
+from ram_studio.app.asking.suites import Questions
 from ram_studio.app.boxes import html, slider
 from ram_studio.app.experiment import work
 from ram_studio.app.experiment.sweep_figure import axes_of, axis_label, sweep_figure
@@ -28,9 +29,10 @@ from ram_studio.app.session import Session
 from ram_studio.app.shared import Shared
 from ram_studio.app.templates import callout, progress, render
 from ram_studio.app.tune.deep_link import ALPHA_MAX, R_MAX
+from ram_studio.errors import RamStudioError
 from ram_studio.evals.experiment.table import SweepState
+from ram_studio.evals.report.breakdown import drawn_rows
 from ram_studio.evals.report.trust import trust_lines
-from ram_studio.evals.suites import ALL_SUITES
 
 # A chart is drawn anew in the page each time: more often would flicker.
 _CHART_SECONDS = 1.0
@@ -52,7 +54,7 @@ class SweepPanel:
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
-        with gr.Accordion("Find a good setting", open=False, elem_id="sweep-panel"):
+        with gr.Accordion("Find a good setting", open=False, elem_id="sweep-panel") as fold:
             html(
                 '<p class="lead">Many settings are merged in memory and answer the same questions; '
                 "no model folder is written. Clearly losing ones stop early, and the winner is "
@@ -60,7 +62,7 @@ class SweepPanel:
             )
             self._lay_out_form()
             self._lay_out_result()
-        self._wire()
+        self._wire(fold)
 
     def _lay_out_form(self) -> None:
         self.methods = gr.CheckboxGroup(
@@ -91,12 +93,7 @@ class SweepPanel:
                 min_width=120,
                 elem_id="sweep-minutes",
             )
-        self.suites = gr.CheckboxGroup(
-            [(suite.title, name) for name, suite in ALL_SUITES.items()],
-            value=["demo"],
-            label="Questions",
-            elem_id="sweep-suites",
-        )
+        self.asked = Questions(self.shared, "sweep-")
 
     def _lay_out_result(self) -> None:
         self.count = html("", elem_id="sweep-count", elem_classes="fine")
@@ -117,8 +114,8 @@ class SweepPanel:
     def form(self) -> set[Any]:
         """What ``read`` reads."""
         lines = [component for line in self.ranges.values() for component in line]
-        rest = [self.search, self.trials, self.suites, self.items, self.minutes]
-        return {self.methods, *lines, *rest, *self.shared.tuning.all}
+        rest = [self.search, self.trials, self.items, self.minutes]
+        return {self.methods, *lines, *rest, *self.asked.form, *self.shared.tuning.all}
 
     @property
     def shown(self) -> list[Any]:
@@ -126,7 +123,8 @@ class SweepPanel:
         result = [self.axis, self.chart, self.found, self.table]
         return [*result, self.actions, self.pick, self.csv, self.note]
 
-    def _wire(self) -> None:
+    def _wire(self, fold: gr.Accordion) -> None:
+        self.asked.wire(fold)
         shared, light = self.shared, {"queue": False, **QUIET}
         connect(self.controls, shared.workspace, self.run, {self.axis, *self.form}, self.shown)
         gr.on(
@@ -147,8 +145,11 @@ class SweepPanel:
         )
         shared.loaded.listen(self.shown, lambda session: self.show(session.sweep))
 
-    def read(self, data: Mapping[Any, Any]) -> work.Form:
-        """Return the form's values, and Tune's, by name."""
+    def read(self, data: Mapping[Any, Any], folder: str = "") -> work.Form:
+        """Return the form's values, and Tune's, by name; folder: of data sets.
+
+        Raises: SettingsError for what cannot be asked.
+        """
         return work.Form(
             methods=data[self.methods] or (),
             ranges={
@@ -157,19 +158,25 @@ class SweepPanel:
             },
             search=data[self.search],
             trials=data[self.trials],
-            suites=data[self.suites] or (),
+            asked=self.asked.read(data, folder),
             items=data[self.items],
             minutes=data[self.minutes],
             tuned=self.shared.tuning.read(data).values,
         )
 
     def _count(self, data: dict[Any, Any], request: gr.Request) -> Updates:
-        form = self.read(data)
-        text = work.count_text(form, self.shared.session(request).loaded)
+        text = self.count_text(data, self.shared.session(request))
         return {
             self.count: Markup("<p>{}</p>").format(text),
-            self.trials: gr.update(visible=form.search == "optuna"),
+            self.trials: gr.update(visible=data[self.search] == "optuna"),
         }
+
+    def count_text(self, data: Mapping[Any, Any], session: Session) -> str:
+        """Return in a sentence how much the form asks for, or what is wrong with it."""
+        try:
+            return work.count_text(self.read(data, session.data), session.loaded)
+        except RamStudioError as error:
+            return str(error)
 
     def _draw(self, axis: str | None, request: gr.Request) -> Any:
         state = self.shared.session(request).sweep
@@ -218,7 +225,8 @@ class SweepPanel:
         def prepare() -> Work[SweepState]:
             workspace = self.shared.workspace
             most = workspace.settings.max_sweep_minutes
-            plan = work.plan_of(self.read(data), session.models, most)
+            form = self.read(data, session.data)
+            plan = work.plan_of(form, session.models, most)
             return work.sweep_work(plan, session, workspace)
 
         def tell(state: SweepState | None) -> Updates:
@@ -274,7 +282,9 @@ def _range_line(name: str) -> list[Any]:
 def found_html(state: SweepState) -> Markup:
     """Return what was found, in sentences."""
     trusted = trust_lines(state.trust) if state.trust else ()
-    return render("experiment/found.html.j2", state=state, trusted=trusted)
+    parts = {row.label: {"samples": row.samples} for row in state.ranked if row.samples}
+    drawn = {"labels": list(parts), "rows": drawn_rows(parts)} if parts else None
+    return render("experiment/found.html.j2", state=state, trusted=trusted, drawn=drawn)
 
 
 def progress_html(state: SweepState | None) -> Markup:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ram_studio.algorithm.ladder import snap
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import RULES
+from ram_studio.app.asking.plan import Asked
 from ram_studio.app.check.answers import open_answers
 from ram_studio.app.jobs import Report, Work, costing
 from ram_studio.app.merge.controls import OFFERED, tuned_by
@@ -133,25 +134,30 @@ def rows_for(
 
 
 def compare_work(
-    rows: Mapping[str, Recipe], limit: int, session: Session, workspace: Workspace
+    rows: Mapping[str, Recipe],
+    limit: int,
+    session: Session,
+    workspace: Workspace,
+    asked: Asked | None = None,
 ) -> Work[MethodTable]:
     """Return the work of a comparison, stopped or finished; answers go to the visitor's store.
 
     It tells (row, rows done, rows in all), and costs a part for each row, in answers.
 
     Args:
-        limit: prompts per skill.
+        limit: prompts per skill. asked: which suites, and how.
     """
     from ram_studio.evals.experiment.run import compare_methods
 
-    loaded = session.models
+    loaded, asked = session.models, asked or Asked()
 
     def compare(report: Report, cancel: CancelToken) -> MethodTable:
         with open_answers(session, workspace) as store:
             return compare_methods(
                 rows,
-                suite="demo",
+                suite=asked.suites,
                 limit=limit,
+                **asked.settings,
                 sketch=loaded.sketch,
                 fisher_folder=session.folder / "fisher",
                 store=store,
@@ -160,8 +166,9 @@ def compare_work(
             )
 
     owner = session.key if loaded.example is None else ""
-    asked = [*loaded.sources, *(recipe_yaml(recipe) for recipe in rows.values())]
-    parts = {f"{owner} {one} compare {limit}": 3.0 * limit for one in asked}
+    models = [*loaded.sources, *(recipe_yaml(recipe) for recipe in rows.values())]
+    answers = float(asked.answers(limit))
+    parts = {f"{owner} {one} compare {limit} {asked!r}": answers for one in models}
     return costing(compare, Effort("slow answers" if owner else "answers", parts))
 
 
@@ -190,13 +197,15 @@ class Range:
 
 
 class Form(NamedTuple):
-    """What the sweep's panel holds. ranges: by PARAMETERS; tuned: epsilon, r and alpha of Tune."""
+    """What the sweep's panel holds. ranges: by PARAMETERS; asked: which suites, and how;
+    tuned: epsilon, r and alpha of Tune.
+    """
 
     methods: Sequence[str]
     ranges: Mapping[str, Range]
     search: str
     trials: float
-    suites: Sequence[str]
+    asked: Asked
     items: float
     minutes: float | None
     tuned: Mapping[str, Any]
@@ -225,7 +234,8 @@ def plan_of(form: Form, loaded: Loaded, most_minutes: float = MAX_MINUTES) -> Sw
         loaded,
         over,
         {name: value for name, value in form.tuned.items() if name in fields},
-        suites=list(form.suites),
+        suites=list(form.asked.suites),
+        **form.asked.settings,
         items=int(form.items),
         minutes=min(float(minutes), most_minutes),
         search="optuna" if form.search == "optuna" else "grid",
@@ -270,13 +280,16 @@ def count_text(form: Form, loaded: Loaded | None) -> str:
         return ""
     try:
         plan = plan_of(form, loaded)
-        skills = 3 if "demo" in plan.suite_names else len(plan.suite_names)
         is_search = plan.search == "optuna"
         settings = plan.trials if is_search else len(plan.candidates())
     except RamStudioError as error:
         return str(error)
     to_try = " to try" if is_search else ""
-    return f"{settings} settings{to_try}, {skills * plan.items} questions each at most."
+    said = (
+        f"{settings} settings{to_try}, {form.asked.answers(plan.items) // plan.samples} questions"
+    )
+    draws = f", {plan.samples} answers to each" if plan.samples > 1 else ""
+    return f"{said} each at most{draws}."
 
 
 def tune_values(row: SweepRow) -> list[Any] | None:

@@ -16,8 +16,9 @@ from typing import Any
 
 from ram_studio.algorithm.ladder import ladder_index
 from ram_studio.algorithm.methods import METHODS
+from ram_studio.app.asking.plan import most_items, offered_lengths
 from ram_studio.app.check.answers import memory_folder, open_answers
-from ram_studio.app.check.work import BASE, most_items, offered_lengths
+from ram_studio.app.check.work import BASE
 from ram_studio.app.experiment.work import CHOICES
 from ram_studio.app.jobs import Report, Work, costing
 from ram_studio.app.load.examples import FOLDERS, skill_table

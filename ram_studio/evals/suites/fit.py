@@ -13,14 +13,16 @@ from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 _LOOKED_AT = 8
 
 
-def misfits(folder: str | Path, suites: Iterable[str], shortest: int) -> dict[str, str]:
-    """Return why suites cannot be asked of the model in a folder: none fits, or none is here.
+def misfits(
+    folder: str | Path, suites: Iterable[str], shortest: int, data: str | Path | None = None
+) -> dict[str, str]:
+    """Return why suites cannot be asked of the model in a folder: no question fits, or is here.
 
     Looks at the context in the folder's config and counts with its tokenizer.json, before any chat
     template, which only adds to it. Where one of the two cannot be read, everything may fit.
 
     Args:
-        shortest: the memory suite's least prompt length, in tokens.
+        shortest: the memory suite's least prompt length, in tokens. data: see `SuiteSettings`.
     """
     from tokenizers import Tokenizer
 
@@ -37,11 +39,11 @@ def misfits(folder: str | Path, suites: Iterable[str], shortest: int) -> dict[st
 
     found = {}
     for name in suites:
-        if why := ALL_SUITES[name].absent(None):
+        if why := ALL_SUITES[name].absent(data):
             found[name] = why
             continue
         settings = SuiteSettings(
-            count, _LOOKED_AT if ALL_SUITES[name].has_texts else None, 0, (shortest,)
+            count, _LOOKED_AT if ALL_SUITES[name].has_texts else None, 0, (shortest,), data=data
         )
         least = 0
         for question in ALL_SUITES[name].make(settings):

@@ -59,8 +59,8 @@ class Suite:
     domains that are shown beside the average and are no part of it. summary: (tally by category,
     what the judge counted in each answer) -> further figures, as the suite's publishers state them.
     absent: (folder of data, see `SuiteSettings`) -> why its questions are not on this machine, ""
-    where they are; asks no network. has_texts: its questions are about long texts of
-    `SuiteSettings.lengths` (`Question.reading`).
+    where they are; asks no network. fetch: gets them from the Hub, where that has them.
+    has_texts: its questions are about long texts of `SuiteSettings.lengths` (`Question.reading`).
     """
 
     name: str
@@ -74,6 +74,7 @@ class Suite:
     summary: Summary | None = None
     absent: Callable[[str | Path | None], str] = _here
     has_texts: bool = False
+    fetch: Callable[[], object] | None = None
 
     def questions(self, settings: SuiteSettings) -> tuple[Question, ...]:
         """Return the questions, each with the tokens that its answer may take."""

@@ -61,4 +61,13 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     return mathematics.judge(question, text)
 
 
-SUITE = Suite("gsm8k", 1, "GSM8K", make, judge, "grade-school word problems", absent=DATA.absent)
+SUITE = Suite(
+    "gsm8k",
+    1,
+    "GSM8K",
+    make,
+    judge,
+    "grade-school word problems",
+    absent=DATA.absent,
+    fetch=DATA.fetch,
+)

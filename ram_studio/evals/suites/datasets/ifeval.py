@@ -94,4 +94,5 @@ SUITE = Suite(
     "instructions that a program can check",
     summary=summary,
     absent=DATA.absent,
+    fetch=DATA.fetch,
 )

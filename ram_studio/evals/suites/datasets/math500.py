@@ -77,4 +77,5 @@ SUITE = Suite(
     judge,
     "competition problems with a boxed answer",
     absent=DATA.absent,
+    fetch=DATA.fetch,
 )

@@ -108,4 +108,5 @@ SUITE = Suite(
     "500 short Python tasks with their tests",
     runs_code=True,
     absent=DATA.absent,
+    fetch=DATA.fetch,
 )

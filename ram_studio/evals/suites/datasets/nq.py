@@ -96,4 +96,5 @@ SUITE = Suite(
     "questions about the world, without a text",
     summary=summary,
     absent=DATA.absent,
+    fetch=DATA.fetch,
 )

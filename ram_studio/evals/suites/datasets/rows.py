@@ -61,12 +61,21 @@ class DataSet:
                 self._in_folder(Path(folder))
             else:
                 self._downloaded(is_local=True)
+        except EvaluationError as error:
+            return str(error)
         except (RamStudioError, OSError):
             return (
                 "its questions are not on this machine. `ram-studio evaluate --suite "
                 f"{self.suite}` fetches them once from the Hub. {self._wanted()}"
             )
         return ""
+
+    def fetch(self) -> Path:
+        """Return the file in the Hub's cache, got from the Hub where it is not there yet.
+
+        Raises: EvaluationError saying why it cannot be had, and where the file may be put.
+        """
+        return self._from_hub()
 
     def _wanted(self) -> str:
         shown = ", ".join(column.replace("|", " or ") for column in self.columns)

@@ -217,6 +217,7 @@ SUITES = tuple(
         judge,
         "questions over many documents, made to length",
         absent=data.absent,
+        fetch=data.fetch,
         has_texts=True,
     )
     for data, title, read in (

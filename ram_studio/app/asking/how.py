@@ -7,10 +7,11 @@ from typing import Any
 
 import gradio as gr
 
+from ram_studio.app.asking.plan import MADE, MODES, MOST_SEED, MOST_TOKENS, SUITE, How
 from ram_studio.app.boxes import html, slider
-from ram_studio.app.check.work import MADE, MOST_SEED, MOST_TOKENS, SUITE, How
 from ram_studio.app.jobs import QUIET, Updates
 from ram_studio.app.settings import Settings
+from ram_studio.evals.suites import is_a
 from ram_studio.evals.suites.generated.family import HARDEST
 from ram_studio.evals.until import FIRST
 
@@ -22,18 +23,23 @@ _WORDS = (
 _DRAWN = ("top_p", "samples")
 _BUDGET = ("max_tokens", "think_tokens")
 _UNTIL = ("until", "most")
+_WAYS = (("Whole", MODES[0]), ("In pieces, with a bounded memory, as MemAgent does", MODES[1]))
 
 
 class HowToAsk:
     """The folded part of the form. boxes: a component for each field of `How`, by its name.
 
     What has no effect is hidden: top-p and samples of greedy answers, difficulty without a suite
-    made to order, asking until decided with any other suite.
+    made to order, asking until decided with any other suite, how to read without long texts.
+
+    Args:
+        prefix: of element ids, of each panel its own.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, prefix: str = "") -> None:
         self.boxes: dict[str, Any] = {}
-        with gr.Accordion("How to ask", open=False, elem_id="how-to-ask"):
+        self._prefix = prefix
+        with gr.Accordion("How to ask", open=False, elem_id=f"{prefix}how-to-ask"):
             html(_WORDS)
             with gr.Row(elem_classes="suite-items"):
                 self._slider("temperature", "Temperature (0: the likeliest)", (0, 2), 0, 0.05)
@@ -53,6 +59,13 @@ class HowToAsk:
                 label = "At most so many questions until then"
                 most = settings.max_made_items
                 self._number("most", label, most, FIRST, most)
+            self.boxes["mode"] = gr.Radio(
+                list(_WAYS),
+                value=MODES[0],
+                label="Long texts are read",
+                elem_id=self._id("mode"),
+                visible="hidden",
+            )
         self.boxes["temperature"].input(
             lambda temperature: self._show(_DRAWN, temperature > 0),
             self.boxes["temperature"],
@@ -64,7 +77,7 @@ class HowToAsk:
     def _slider(
         self, name: str, label: str, ends: tuple[float, float], value: float, step: float
     ) -> None:
-        shape = {"min_width": 200, "elem_id": _id(name), "visible": _is_shown(name)}
+        shape = {"min_width": 200, "elem_id": self._id(name), "visible": _is_shown(name)}
         self.boxes[name] = slider(label, ends, value, step, **shape)
 
     def _number(self, name: str, label: str, value: float, least: int, most: int) -> None:
@@ -75,14 +88,14 @@ class HowToAsk:
             maximum=most,
             precision=0,
             min_width=200,
-            elem_id=_id(name),
+            elem_id=self._id(name),
             visible=_is_shown(name),
         )
 
     @property
     def shown(self) -> list[Any]:
         """What ``show`` returns updates of."""
-        return [self.boxes[name] for name in (*_BUDGET, "difficulty", *_UNTIL)]
+        return [self.boxes[name] for name in (*_BUDGET, "difficulty", *_UNTIL, "mode")]
 
     def show(self, kind: str, suites: Sequence[str]) -> Updates:
         """Return updates for a kind of question and the suites that are ticked."""
@@ -92,15 +105,18 @@ class HowToAsk:
             **self._show(_BUDGET, is_general),
             **self._show(("difficulty",), is_general and bool(made)),
             **self._show(_UNTIL, is_general and bool(made) and len(made) == len(suites)),
+            **self._show(("mode",), any(is_a(name, "has_texts") for name in suites)),
         }
+
+    def _id(self, name: str) -> str:
+        own = name.replace("_", "-")
+        return f"{self._prefix}{own if name in _BUDGET else f'ask-{own}'}"
 
     def _show(self, names: Sequence[str], is_shown: bool) -> Updates:
         # Hidden, not left out: the form has all of them.
         return {self.boxes[n]: gr.update(visible=True if is_shown else "hidden") for n in names}
 
-    def read(
-        self, data: Mapping[Any, Any], kind: str, suites: Sequence[str]
-    ) -> dict[str, float | None]:
+    def read(self, data: Mapping[Any, Any], kind: str, suites: Sequence[str]) -> dict[str, Any]:
         """Return the fields that are shown, by name."""
         shown = self.show(kind, suites)
         if not data.get(self.boxes["temperature"]):
@@ -110,10 +126,6 @@ class HowToAsk:
             for name, box in self.boxes.items()
             if shown.get(box, {}).get("visible", True) is True
         }
-
-
-def _id(name: str) -> str:
-    return name.replace("_", "-") if name in _BUDGET else f"ask-{name.replace('_', '-')}"
 
 
 def _is_shown(name: str) -> bool | str:

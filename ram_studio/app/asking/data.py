@@ -1,0 +1,116 @@
+"""Data sets that are not here: a folder that has them, or the Hub, on a machine of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import gradio as gr
+
+from ram_studio.app.asking import plan
+from ram_studio.app.asking.suites import title_of
+from ram_studio.app.boxes import choice
+from ram_studio.app.jobs import (
+    QUIET,
+    Job,
+    JobControls,
+    Report,
+    Updates,
+    Work,
+    connect,
+    job_controls,
+    watch,
+)
+from ram_studio.app.session import Session
+from ram_studio.app.shared import Shared
+from ram_studio.app.templates import callout, failure, progress
+from ram_studio.engine.events import CancelToken
+from ram_studio.errors import RamStudioError, SettingsError
+from ram_studio.evals.suites import ALL_SUITES
+
+
+class DataSets:
+    """The folded piece, where nobody else can come; laid out by Check, used by all three.
+
+    Args:
+        offer: updates for a session whose data sets have changed; shown: what it updates.
+    """
+
+    def __init__(
+        self, shared: Shared, offer: Callable[[Session], Updates], shown: list[Any]
+    ) -> None:
+        self._shared, self._offer = shared, offer
+        with gr.Accordion("Published data sets", open=False, elem_id="data-sets") as fold:
+            self.folder = gr.Textbox(
+                label="A folder with their files, such as gsm8k.jsonl (empty: the Hub's cache)",
+                elem_id="data-folder",
+            )
+            self.pick = choice("Not here", [], None, elem_id="data-pick")
+            ids = {"start": "data-fetch", "stop": "stop-data-fetch", "status": "data-status"}
+            self.controls: JobControls = job_controls("Fetch it from the Hub", **ids)
+        outputs = [self.pick, self.controls.status, *shown]
+        quiet = {"queue": False, **QUIET}
+        fold.expand(self._open, None, self.pick, **quiet)
+        self.folder.blur(self._set_folder, self.folder, outputs, **quiet)
+        self.folder.submit(self._set_folder, self.folder, outputs, **quiet)
+        updated = [self.folder, self.pick, *shown]
+        connect(self.controls, shared.workspace, self.run, {self.pick}, updated)
+
+    def _open(self, request: gr.Request) -> Updates:
+        return self._missing(self._shared.session(request))
+
+    def _missing(self, session: Session) -> Updates:
+        absent = [n for n in plan.absent_here(session.data) if ALL_SUITES[n].fetch is not None]
+        choices = [(title_of(name), name) for name in absent]
+        return {self.pick: gr.update(choices=choices, value=absent[0] if absent else None)}
+
+    def _set_folder(self, folder: str | None, request: gr.Request) -> Updates:
+        return self.set_folder(folder or "", self._shared.session(request))
+
+    def set_folder(self, folder: str, session: Session) -> Updates:
+        """Take the rows of data sets from a folder from now on, from the Hub's cache if empty."""
+        try:
+            self._refuse_others()
+            plan.asked_of([plan.SUITE], (), self._shared.settings, {"data": folder.strip()})
+        except RamStudioError as error:
+            return {self.controls.status: callout(str(error), "bad")}
+        if folder.strip() == session.data:
+            return {self.controls.status: ""}
+        session.data = folder.strip()
+        return {self.controls.status: "", **self._missing(session), **self._offer(session)}
+
+    def _refuse_others(self) -> None:
+        if self._shared.settings.is_public:
+            raise SettingsError("This app is open to others and fetches no data sets.")
+
+    def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
+        """Fetch the chosen data set, yielding updates as it goes."""
+        name = str(data[self.pick] or "")
+
+        def prepare() -> Work[object]:
+            self._refuse_others()
+            fetch = ALL_SUITES[name].fetch if name in ALL_SUITES else None
+            if fetch is None:
+                raise SettingsError("No data set is chosen. Choose one that is not here.")
+
+            def work(report: Report, cancel: CancelToken) -> object:
+                return fetch()
+
+            return work
+
+        def tell(event: object) -> Updates:
+            return {self.controls.status: progress(None, f"Fetching {title_of(name)}")}
+
+        def explain(error: RamStudioError, job: Job[object]) -> str:
+            return failure(error, "Stopped.")
+
+        def finish(_: object) -> Updates:
+            said = callout(f"{title_of(name)} is here now.", "good")
+            # It lies in the Hub's cache, which a folder would hide.
+            session.data = ""
+            own = {self.folder: "", self.controls.status: said}
+            return {**own, **self._missing(session), **self._offer(session)}
+
+        yield from watch(
+            session, self.controls, prepare, tell, finish, needs_loaded=False, explain=explain
+        )
