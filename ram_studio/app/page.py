@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gradio as gr
 
-from ram_studio.app import api, shell
+from ram_studio.app import shell
+from ram_studio.app.api import endpoints
 from ram_studio.app.boxes import html
 from ram_studio.app.check import panel as check
 from ram_studio.app.history import panel as history
@@ -42,7 +43,7 @@ def build_page(workspace: Workspace) -> gr.Blocks:
                 gr.LoginButton(size="sm", elem_id="sign-in")
             shared = Shared(workspace, _stepper())
         # Before the panels' events: their handlers' names would take the endpoints'.
-        api.build(workspace)
+        endpoints.build(workspace)
         for panel in (load, tune, merge, check, history):
             panel.build(shared)
         shared.connect()

@@ -1,0 +1,170 @@
+"""The steps as named endpoints for gradio_client and MCP: plain JSON in, plain JSON out.
+
+An analysis is known by its name: "example", "house", "independent" and "dense" are always
+there; ``/analyze`` returns one that the same client can use in the other calls.
+"""
+
+from __future__ import annotations
+
+import gradio as gr
+
+from ram_studio.algorithm.ladder import LADDER, snap
+from ram_studio.app.api.arguments import (
+    finish,
+    number,
+    worded,
+)
+from ram_studio.app.api.asking import AskingEndpoints
+from ram_studio.app.jobs import Report
+from ram_studio.app.load import work as load_work
+from ram_studio.app.load.sources import MAX_AGENTS, read_sources
+from ram_studio.app.merge.recipes import recipe_from
+from ram_studio.app.merge.work import merge_work
+from ram_studio.app.workspace import Workspace
+from ram_studio.engine.events import CancelToken
+from ram_studio.errors import SettingsError
+
+
+class Endpoints(AskingEndpoints):
+    """The endpoints of one app."""
+
+    async def analyze(
+        self,
+        base: str,
+        agents: dict,
+        request: gr.Request,
+        missing: str = "error",
+        extra: str = "error",
+        rows: str = "exact",
+    ) -> dict:
+        """Count, in one pass over the files, which weights each agent changed.
+
+        Args:
+            base: folder (not on a public Space) or Hub id owner/name[@revision] of the base model.
+            agents: folder or Hub id of each agent by name, e.g. {"coding": "owner/coder"}.
+            missing: what to do when an agent lacks a tensor: "error" or "keep-base".
+            extra: what to do when an agent has a tensor more: "error" or "ignore".
+            rows: what to do when vocabulary sizes differ: "exact" (refuse) or "common".
+
+        Returns:
+            {"analysis": name for the other endpoints, "agents", "ladder": epsilons that are counted
+            exactly, "preview": as /preview at the defaults, "warnings"}.
+        """
+        if not isinstance(agents, dict) or len(agents) > MAX_AGENTS:
+            raise SettingsError(f"agents must be an object with 1 to {MAX_AGENTS} names.")
+        sources = read_sources(
+            str(base),
+            [str(n) for n in agents],
+            [str(s) for s in agents.values()],
+            self._settings,
+        )
+        options = {"missing": missing, "extra": extra, "rows": rows}
+        session = self._session(request)
+
+        def work(report: Report, cancel: CancelToken) -> load_work.Analysis:
+            return load_work.analyze(sources, options, self._settings, report, cancel)
+
+        found = await finish(work, session)
+        session.load(found.loaded("+".join(sources.agents)))
+        sketch = found.sketch
+        return {
+            "analysis": session.models.title,
+            "agents": list(sketch.agents),
+            "ladder": list(LADDER),
+            "preview": sketch.preview(),
+            "warnings": list(sketch.warnings),
+        }
+
+    async def preview(
+        self,
+        request: gr.Request,
+        analysis: str = "example",
+        epsilon: float = 1e-5,
+        rule: str = "ram+",
+        r: float = 0.1,
+        alpha: float = 2.0,
+        agents: list | None = None,
+        by: str = "model",
+    ) -> dict:
+        """Return rho, lambda and the exact overlap counts of every agent at one epsilon.
+
+        Args:
+            analysis: "example", "house", "independent", "dense" or what /analyze returned.
+            epsilon: a weight is changed when it moved by more; snapped to the nearest ladder point,
+                which the answer names.
+            rule: "ram" (lambda 1), "ram+" (1 + r min(rho, alpha)), "ram+s"
+                (1 + r rho / (1 + rho)) or "ram+m" ("ram+" with rho by size of change).
+            r: strength of the rescaling, 0 or more.
+            alpha: cap on rho in "ram+" and "ram+m", 0 or more.
+            agents: names of the agents to merge; all when left out.
+            by: "model", "layer", "module", "tower", "expert" or "tensor": adds the counts inside
+                each group.
+
+        Returns:
+            {"epsilon", "rule", "r", "alpha", "agents": {name: {"total", "active", "unique",
+            "shared", "overlap", "density", "rho" (null: unbounded), "lambda"}}, "patterns"}.
+        """
+        sketch = self._loaded(analysis, self._session(request)).sketch
+        if agents:
+            sketch = sketch.select([str(a) for a in agents])
+        point = snap(number("epsilon", epsilon))
+        return sketch.preview(point, rule, number("r", r), number("alpha", alpha), by=by)
+
+    async def merge(
+        self,
+        request: gr.Request,
+        analysis: str = "example",
+        method: str = "ram+",
+        settings: dict | None = None,
+        dtype: str = "",
+        rounding: str = "nearest",
+        seed: int = 0,
+        device: str = "auto",
+        other_base: bool = False,
+    ) -> dict:
+        """Merge the agents into one model folder, kept for this client until it expires.
+
+        Args:
+            analysis: "example", "house", "independent", "dense" or what /analyze returned.
+            method: "ram", "ram+", "ram+s", "task-arithmetic", ...
+            settings: the method's own settings, e.g. {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}.
+            dtype: "bfloat16", "float16" or "float32"; the base's when empty.
+            rounding: "nearest" or "stochastic" (seeded).
+            seed: of everything random.
+            device: "auto", "cpu" or "cuda".
+            other_base: merge agents that seem to be of another base too.
+
+        Returns:
+            {"merge": name for /evaluate, "out": folder (its name only on a public Space), "method",
+            "agents": {name: {"rho", "lambda", "effective_lambda"}}, "bytes_read", "bytes_written",
+            "seconds", "peak_rss_bytes", "recipe": YAML}.
+        """
+        session = self._session(request)
+        loaded = self._loaded(analysis, session)
+        if self._settings.is_public and "files" in (settings or {}):
+            raise SettingsError("files names a folder, which this public app does not open.")
+        recipe = recipe_from(
+            loaded,
+            method,
+            settings or {},
+            dtype=dtype,
+            rounding=rounding,
+            seed=seed,
+            other_base=other_base,
+        )
+        merged = await finish(merge_work(recipe, session, self._settings, device=device), session)
+        out = merged.folder.name if self._settings.is_public else str(merged.folder)
+        return {"merge": merged.name, **merged.result, "out": out, "recipe": merged.recipe}
+
+
+def build(workspace: Workspace) -> None:
+    """Add the endpoints to the open Blocks."""
+    endpoints = Endpoints(workspace)
+    gr.api(worded(endpoints.preview), api_name="preview", queue=False)
+    for name in ("analyze", "merge", "evaluate", "compare", "sweep"):
+        gr.api(
+            worded(getattr(endpoints, name)),
+            api_name=name,
+            concurrency_id="heavy",
+            concurrency_limit=None,
+        )
