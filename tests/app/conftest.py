@@ -96,7 +96,7 @@ async def _begin_a_sweep(url: str) -> None:
         await visitor.open()
         await visitor.call("merge", method="ram")
         (sweep,) = (e for e in visitor.config["dependencies"] if e["api_name"] == "sweep")
-        data = [{"r": "0:0.5:6"}, "example", {}, ["demo"], 100, 30.0, "grid", 12]
+        data = [{"r": "0:0.5:6"}, "example", {}, ["demo"], 100, 30.0, "grid", 12, None, None]
         await visitor.join({"data": data, "fn_index": sweep["id"], "session_hash": visitor.hash})
 
 
