@@ -119,7 +119,7 @@ async def post(visitor: Visitor, endpoint: str, *data: Any, client: str) -> http
     return await visitor.http.post("gradio_api/queue/join", json=body)
 
 
-SWEEP = ({"r": "0:0.5:6"}, "example", {}, ["demo"], 100, 30.0, "grid", 12)
+SWEEP = ({"r": "0:0.5:6"}, "example", {}, ["demo"], 100, 30.0, "grid", 12, None, None)
 
 
 @pytest.mark.slow
