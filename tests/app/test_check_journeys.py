@@ -220,6 +220,10 @@ def test_a_sweep_is_watched_and_its_winner_goes_to_tune(visit, tmp_path: Path) -
     it.open("?example=1")
     page.click("#to-check")
     page.click("#sweep-panel > button")
+    # What cannot be asked stands greyed before anything is started, as in Check; and how to ask.
+    page.wait_for_selector("#sweep-suites-too-long:has-text('Tool use: its shortest question')")
+    page.click("#sweep-how-to-ask > button")
+    page.wait_for_selector("#sweep-ask-temperature", state="visible")
     page.locator("#sweep-methods").get_by_label("RAM+s").uncheck()
     page.locator("#sweep-items input[type=number]").fill("10")
     page.locator("#sweep-items input[type=number]").press("Enter")

@@ -227,6 +227,72 @@ def test_a_text_is_made_of_documents_to_the_length(folder):
     assert questions("ruler-hotpotqa", folder, lengths=(220,), limit=2) == short
 
 
+def test_rows_that_rulers_own_generator_wrote_are_asked_as_they_stand(tmp_path):
+    ask = "Answer the question based on the given documents."
+    row = {
+        "index": 7,
+        "input": f"{ask}\n\nDocument 1:\nThe Elbe is long.\n\n{ask}\n\nQuestion: What is long?",
+        "outputs": ["The Elbe", "Elbe"],
+        "length": 60,
+        "answer_prefix": " Answer:",
+    }
+    (tmp_path / "qa_1").mkdir()
+    (tmp_path / "qa_1" / "validation.jsonl").write_text(json.dumps(row))
+    (tmp_path / "qa_2.jsonl").write_text(json.dumps({**row, "input": row["input"] + " Answer:"}))
+    for name in ("ruler-squad", "ruler-hotpotqa"):
+        (question,) = questions(name, tmp_path)
+        assert question.reading[0].strip().endswith(ask)
+        assert question.reading[1].endswith("Question: What is long?")
+        assert ALL_SUITES[name].judge(question, "the elbe", "off").is_correct
+    assert questions("ruler-squad", tmp_path)[0].prompt == row["input"] + " Answer:"
+    (tmp_path / "qa_2.jsonl").write_text(json.dumps({**row, "outputs": []}))
+    with pytest.raises(EvaluationError, match="row 1: outputs holds no answer"):
+        questions("ruler-hotpotqa", tmp_path)
+
+
+def test_the_function_of_a_task_is_told_apart_from_what_its_tests_call_beside_it(tmp_path):
+    tests = (
+        ("assert set(similar((3, 4), (5, 4))) == set((4,))", "similar"),
+        ("assert round(area(2), 2) == 12.57", "area"),
+        ("assert len(str(digits(7))) == 1", "digits"),
+    )
+    rows = [
+        # As in the sanitized version.
+        {"source_file": "x", "task_id": 20 + n, "prompt": "Write it.", "code": "def f(): pass",
+         "test_imports": ["import math"], "test_list": [test]}
+        for n, (test, _) in enumerate(tests)
+    ]  # fmt: skip
+    (tmp_path / "sanitized-mbpp.json").write_text(json.dumps(rows))
+    made = questions("mbpp", tmp_path)
+    assert [question.spec["entry"] for question in made] == [name for _, name in tests]
+    assert made[0].spec["tests"].startswith("import math\nassert set(")
+
+
+def test_every_instruction_of_ifeval_has_a_check_and_what_it_needs_is_looked_for(tmp_path):
+    # The authors' registry.
+    families = {
+        "keywords": "existence frequency forbidden_words letter_frequency",
+        "language": "response_language",
+        "length_constraints": "number_sentences number_paragraphs number_words "
+        "nth_paragraph_first_word",
+        "detectable_content": "number_placeholders postscript",
+        "detectable_format": "number_bullet_lists constrained_response json_format title "
+        "number_highlighted_sections multiple_sections",
+        "combination": "two_responses repeat_prompt",
+        "startend": "end_checker quotation",
+        "change_case": "capital_word_frequency english_capital english_lowercase",
+        "punctuation": "no_comma",
+    }
+    names = [f"{family}:{kind}" for family, kinds in families.items() for kind in kinds.split()]
+    assert len(names) == 25
+    assert set(names) == set(ifeval_checks.CHECKS)
+    row = {"key": 9, "prompt": "Say it.", "instruction_id_list": ["keywords:frequency"]}
+    lacking = {**row, "kwargs": [{"keyword": "war", "relation": "at least"}]}
+    (tmp_path / "ifeval.jsonl").write_text(json.dumps(lacking))
+    with pytest.raises(EvaluationError, match=r"key 9: keywords:frequency has missing .*frequency"):
+        questions("ifeval", tmp_path)
+
+
 @pytest.mark.parametrize(("content", "said"), [
     (None, "holds nothing. Put gsm8k.jsonl .*columns question, answer.*--data FOLDER"),
     ('{"question": "q"}', "row 1: column answer is missing; it has question"),

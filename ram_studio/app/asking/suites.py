@@ -74,7 +74,8 @@ class SuiteChoice:
             [(title_of(name), why[name]) for name in self.names if name in why]
             for why in (too_long, absent)
         ]
-        said = render("asking/greyed.html.j2", too_long=rows[0], absent=rows[1])
+        told = {"too_long": rows[0], "absent": rows[1], "is_private": self._settings.is_private}
+        said = render("asking/greyed.html.j2", **told)
         choices = [(title_of(name), name) for name in offered]
         return chosen, {
             self.box: gr.update(choices=choices, value=chosen),

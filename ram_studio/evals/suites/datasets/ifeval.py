@@ -31,13 +31,16 @@ DATA = DataSet(
 def question_of(row: dict[str, Any]) -> Question:
     """Return a row as a question.
 
-    Raises: EvaluationError for an instruction that is none of IFEval's.
+    Raises: EvaluationError for an instruction that is none of IFEval's, or lacks what it needs.
     """
     names = [str(name) for name in row["instruction_id_list"]]
     if odd := ifeval_checks.unknown(names):
         raise EvaluationError(f"ifeval, key {row['key']}: there is no check of {odd[0]!r}.")
     # A table holds every argument of every instruction, those of others empty.
     given = [{k: v for k, v in dict(own or {}).items() if v is not None} for own in row["kwargs"]]
+    for name, own in zip(names, given, strict=True):
+        if why := ifeval_checks.misfit(name, own):
+            raise EvaluationError(f"ifeval, key {row['key']}: {name} has {why}.")
     spec = [{"check": name, "settings": own} for name, own in zip(names, given, strict=True)]
     wanted = [
         " ".join(map(str, (name, *own.values()))) for name, own in zip(names, given, strict=True)

@@ -8,6 +8,7 @@ as there, always from the same seed.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -176,6 +177,15 @@ def followed(text: str, instruction: str, settings: Mapping[str, Any]) -> tuple[
         return bool(form.strip()) and check(form, **settings)
 
     return holds(text), any(map(holds, constraints.plainer_forms(text)))
+
+
+def misfit(instruction: str, settings: Mapping[str, Any]) -> str:
+    """Return what is wrong with the arguments of an instruction, "" for nothing."""
+    try:
+        inspect.signature(CHECKS[instruction]).bind("", **settings)
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 def unknown(instructions: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ no answer can know.
 from __future__ import annotations
 
 import ast
+import builtins
 import secrets
 from typing import Any
 
@@ -66,7 +67,7 @@ def _entry(tests: list[str]) -> str | None:
         return None
     called = [node.func.id for node in ast.walk(tree)
               if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]  # fmt: skip
-    return next((name for name in called if name not in ("set", "sorted", "list", "tuple")), None)
+    return next((name for name in called if not hasattr(builtins, name)), None)
 
 
 def make(settings: SuiteSettings) -> tuple[Question, ...]:

@@ -5,6 +5,9 @@ others of the data set, as many as the length holds, in an order of their own. P
 scoring are RULER's: right when one of the acceptable answers occurs in the answer, whatever the
 case.
 
+Rows that RULER's own generator wrote (input, outputs) are asked as they stand, of the lengths that
+they were made for.
+
 Questions and documents are drawn from one seed, the same whatever `--seed`: another one would ask
 the same questions among other documents.
 """
@@ -69,11 +72,12 @@ def squad(rows: Sequence[Row]) -> Library:
     """Return SQuAD's rows as a library; questions without an answer are left out."""
     places: dict[str, int] = {}
     asked = []
-    for row in rows:
+    for number, row in enumerate(rows):
         place = places.setdefault(str(row["context"]), len(places))
         answers = tuple(dict.fromkeys(str(text) for text in row["answers"]["text"]))
         if answers:
-            asked.append(Asked(str(row["id"]), str(row["question"]), answers, (place,)))
+            key = str(row.get("id") or number)
+            asked.append(Asked(key, str(row["question"]), answers, (place,)))
     return Library(tuple(places), tuple(asked))
 
 
@@ -144,6 +148,8 @@ def _make(
     def make(settings: SuiteSettings) -> tuple[Question, ...]:
         nonlocal known
         rows = data.rows(settings.data)
+        if "input" in rows[0]:
+            return balanced([_given(name, n, row) for n, row in enumerate(rows)], settings.limit)
         if known[0] is not rows:
             known = (rows, read(rows))
         library = known[1]
@@ -168,6 +174,25 @@ def _make(
         return balanced(questions, settings.limit)
 
     return make
+
+
+def _given(name: str, number: int, row: Row) -> Question:
+    """Return a row of RULER's generator; its text in pieces ends where the question begins."""
+    given, answers = str(row["input"]), [str(one) for one in row["outputs"]]
+    if not answers:
+        raise EvaluationError(f"{name}, row {number + 1}: outputs holds no answer.")
+    text, mark, asked = given.rpartition("Question:")
+    asked = asked.strip().removesuffix("Answer:").strip()
+    return Question(
+        id=f"{name}-{number:04d}",
+        domain=name,
+        category=name,
+        prompt=f"{given}{row.get('answer_prefix') or ''}",
+        gold=answers[0],
+        spec=answers,
+        max_new_tokens=MAX_NEW_TOKENS,
+        reading=(text, f"{_ASK}\n\nQuestion: {asked}") if mark else None,
+    )
 
 
 def _question(name: str, asked: Asked, length: int, text: str, prompt: str) -> Question:
@@ -196,16 +221,16 @@ HOTPOT = DataSet(
     "hotpotqa/hotpot_qa",
     "1908d6afbbead072334abe2965f91bd2709910ab",
     "distractor/validation-00000-of-00001.parquet",
-    ("question", "answer", "context"),
-    others=("hotpot_dev_distractor_v1", "hotpotqa"),
+    ("question|input", "answer|outputs", "context|input"),
+    others=("hotpot_dev_distractor_v1", "hotpotqa", "qa_2", "qa_2/validation"),
 )
 SQUAD = DataSet(
     "ruler-squad",
     "rajpurkar/squad_v2",
     "3ffb306f725f7d2ce8394bc1873b24868140c412",
     "squad_v2/validation-00000-of-00001.parquet",
-    ("id", "question", "context", "answers"),
-    others=("dev-v2.0", "squad"),
+    ("question|input", "answers|outputs", "context|input"),
+    others=("dev-v2.0", "squad", "qa_1", "qa_1/validation"),
     flatten=_flat,
 )
 SUITES = tuple(
