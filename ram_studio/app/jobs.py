@@ -77,6 +77,7 @@ class Shown(NamedTuple):
     tell: Callable[[Any], Updates]
     finish: Callable[[Any], Updates]
     explain: Callable[[RamStudioError, Job[Any]], str] | None
+    poll_seconds: float = POLL_SECONDS
 
 
 class Job(Generic[Result]):
@@ -275,15 +276,18 @@ def watch(
     *,
     needs_loaded: bool = True,
     explain: Callable[[RamStudioError, Job[Result]], str] | None = None,
+    poll_seconds: float = POLL_SECONDS,
 ) -> Iterator[Updates]:
     """Run a panel's job, yielding updates keyed by component as it goes.
 
     Args:
         prepare: reads the form and returns the work; raises RamStudioError to refuse.
-        tell: updates for a progress event, for None before the first one.
+        tell: updates for a progress event, for None before the first one. HTML that is as it was
+            is not sent again.
         finish: updates for the result, after it was put into the session. Raises RamStudioError
             when it cannot be shown.
         explain: the status (HTML) of a job without a result; by default the error's own words.
+        poll_seconds: the least time between two updates.
     """
     if needs_loaded and session.loaded is None:
         yield {controls.status: templates.callout(NEED_LOAD, "warn")}
@@ -299,18 +303,28 @@ def watch(
     except RamStudioError as error:
         yield {controls.status: templates.callout(str(error), "bad")}
         return
-    job.shown = Shown(controls, tell, finish, explain)
+    job.shown = Shown(controls, tell, finish, explain, poll_seconds)
     yield from _show(job, job.shown)
 
 
 def _show(job: Job[Any], shown: Shown) -> Iterator[Updates]:
-    controls, tell, finish, explain = shown
+    controls, tell, finish, explain, poll_seconds = shown
+    sent: Updates = {}
+
+    def changes(updates: Updates) -> Updates:
+        new = {c: v for c, v in updates.items() if not isinstance(v, str) or v != sent.get(c)}
+        sent.update(new)
+        return new
+
     # The buttons only when they change: one that is drawn anew under the pointer misses its click.
     buttons = {controls.start: gr.update(interactive=False), controls.stop: gr.update(visible=True)}
     try:
-        yield {**buttons, **tell(None)}
-        for event in job.updates():
-            yield {controls.status: place_html(event)} if isinstance(event, Place) else tell(event)
+        yield {**buttons, **changes(tell(None))}
+        for event in job.updates(poll_seconds):
+            in_line = isinstance(event, Place)
+            told = changes({controls.status: place_html(event)} if in_line else tell(event))
+            if told:
+                yield told
     finally:
         job.left()
     job.is_told = True

@@ -11,7 +11,7 @@ from random_sketches import make_sketch
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app import numbers
-from ram_studio.app.check.progress_grid import Cell, Scoring, progress_html
+from ram_studio.app.check.progress_grid import Cell, Scoring, grid_html, progress_html
 from ram_studio.app.jobs import Job
 from ram_studio.app.load import view as load_view
 from ram_studio.app.load import work as load_work
@@ -331,7 +331,7 @@ def test_progress_is_worded_from_events() -> None:
 
 def test_the_mosaic_of_questions_fills_while_they_are_answered() -> None:
     marks = {("base", "code"): "11.0x" + 30 * "1"}
-    html = progress_html(
+    html = grid_html(
         Scoring(("base",), {("base", "code"): Cell(4, 5, 0)}, ("base", "code"), None, marks)
     )
     # Two squares side by side are one line; what is open is not drawn; 30 make a row.

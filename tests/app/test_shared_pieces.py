@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,15 +135,35 @@ def test_nothing_starts_without_models_or_beside_another_job(
     assert last[controls.status] == "done 1"
 
 
+def test_what_stays_as_it_was_is_not_sent_again(session: Session, controls: JobControls) -> None:
+    seen = [threading.Event() for _ in range(4)]
+
+    def work(report: Any, cancel: Any) -> None:
+        for number, event in enumerate(seen):
+            report(number)
+            assert event.wait(60)
+
+    def tell(event: Any) -> dict:
+        if event is None:
+            return {controls.status: "", "grid": ""}
+        seen[event].set()
+        return {controls.status: f"speed {event // 3}", "grid": f"{event // 2} answers"}
+
+    _, *told, _ = watch(session, controls, lambda: work, tell, lambda _: {}, poll_seconds=0.001)
+    both = {controls.status: "speed 0", "grid": "0 answers"}
+    assert told == [both, {"grid": "1 answers"}, {controls.status: "speed 1"}]
+
+
 def test_leaving_the_page_stops_the_work(session: Session, controls: JobControls) -> None:
     def work(report: Any, cancel: Any) -> None:
-        while True:
-            report(object())
+        for number in itertools.count():
+            report(number)
             cancel.raise_if_cancelled()
 
-    watched = watch(
-        session, controls, lambda: work, lambda event: {controls.status: ""}, lambda result: {}
-    )
+    def tell(event: Any) -> dict:
+        return {controls.status: str(event)}
+
+    watched = watch(session, controls, lambda: work, tell, lambda result: {})
     next(watched)
     next(watched)
     watched.close()

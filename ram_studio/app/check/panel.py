@@ -16,7 +16,7 @@ from ram_studio.app.boxes import html, slider
 from ram_studio.app.check import view, work
 from ram_studio.app.check.browse import Browser
 from ram_studio.app.check.chat import ChatPanel
-from ram_studio.app.check.progress_grid import Scoring, progress_html
+from ram_studio.app.check.progress_grid import Scoring, grid_html, progress_html
 from ram_studio.app.check.verdicts import has_verdicts, verdict_cards, verdicts
 from ram_studio.app.experiment import panel as experiment
 from ram_studio.app.jobs import (
@@ -41,6 +41,7 @@ from ram_studio.evals.suites import ALL_SUITES, HEALTH
 
 _HEALTH = "no right answers: perplexity, distance from the base, repetition, speed"
 _USUAL_ITEMS = 12
+_REDRAWN_SECONDS = 0.3
 _DRAWN = "window.RAM_READY.then((RAM) => RAM.mountVerdicts(element, props, watch))"
 _NOTHING = "Not evaluated yet. It takes some seconds for each model."
 _NOT_ITS_SKILLS = (
@@ -74,6 +75,7 @@ class CheckPanel:
                 self._lay_out_form(shared.settings)
             status = html(elem_id="check-status")
             self.controls = JobControls(self.evaluate, self.stop, status)
+            self.grid = html(elem_id="check-grid")
             label = "A skill survives if shown to be less than so many points below its agent"
             shape = {"visible": "hidden", "elem_id": "margin"}
             self.margin = slider(label, (1, 30), 5, 0.5, **shape)
@@ -142,7 +144,7 @@ class CheckPanel:
             self.shared.workspace,
             self.run,
             form | set(self.items.values()),
-            self.shared.checked.components,
+            [self.grid, *self.shared.checked.components],
         )
         counts = [*self.items.values(), self.lengths, *self.how.shown]
         general = [self.suites, self.misfits, *counts]
@@ -159,7 +161,8 @@ class CheckPanel:
         judged = [self.verdicts, self.scores]
         self.margin.input(self._set_margin, self.margin, judged, **last, **QUIET)
         self.shared.merged.listen([self.models], self._offer)
-        self.shared.loaded.listen([self.note, self.kind, *shown, self.models, *result], self._show)
+        again = [self.note, self.grid, self.kind, *shown, self.models, *result]
+        self.shared.loaded.listen(again, self._show)
 
     def _offer(self, session: Session) -> Updates:
         """Offer every model of the session, all chosen."""
@@ -171,6 +174,7 @@ class CheckPanel:
         kind = SUITE if is_example else "general"
         return {
             self.note: "" if is_example else callout(_NOT_ITS_SKILLS, "note"),
+            self.grid: "",
             self.kind: kind,
             **self._show_kind(kind, session),
             **self._offer(session),
@@ -261,7 +265,7 @@ class CheckPanel:
         def tell(event: Scoring | DownloadProgress | None) -> Updates:
             if isinstance(event, DownloadProgress):
                 return {self.controls.status: pass_html(event, "")}
-            return {self.controls.status: progress_html(event)}
+            return {self.controls.status: progress_html(event), self.grid: grid_html(event)}
 
         def explain(error: RamStudioError, job: Job[EvalReport]) -> str:
             why = "The time for one evaluation on this public app is over."
@@ -271,9 +275,11 @@ class CheckPanel:
         def finish(report: EvalReport) -> Updates:
             session.report = report
             said = callout(_finished(last[0]), "good") if last else ""
-            return {self.controls.status: said, **self.shared.checked.updates(session)}
+            shown = {self.controls.status: said, self.grid: ""}
+            return {**shown, **self.shared.checked.updates(session)}
 
-        yield from watch(session, self.controls, prepare, tell, finish, explain=explain)
+        redrawn: dict[str, Any] = {"explain": explain, "poll_seconds": _REDRAWN_SECONDS}
+        yield from watch(session, self.controls, prepare, tell, finish, **redrawn)
 
 
 def _finished(last: Scoring) -> str:

@@ -1,4 +1,4 @@
-"""How far an evaluation is, model by suite, drawn as small bars."""
+"""How far an evaluation is: one bar, and model by suite, drawn as small bars and mosaics."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Scoring:
 
 
 def progress_html(event: Scoring | None) -> str:
-    """Return the overall bar and, below it, one small bar per model and domain."""
+    """Return the overall bar."""
     if event is None or event.now is None:
         return progress(None, "Loading the first model")
     model, domain = event.now
@@ -71,16 +71,25 @@ def progress_html(event: Scoring | None) -> str:
         parts.append(f"{event.reused} reused")
     if event.speed:
         parts.append(f"{event.speed:.0f} tokens/s")
-    bar = progress(event.done / max(1, event.total), f"{model} on {domain}", " · ".join(parts))
+    return progress(event.done / max(1, event.total), f"{model} on {domain}", " · ".join(parts))
+
+
+def grid_html(event: Scoring | None) -> str:
+    """Return one small bar and mosaic per model and domain; "" before there is one.
+
+    Apart from the bar, whose tokens a second change many times between two answers.
+    """
+    if event is None or event.now is None:
+        return ""
     mosaics = {cell: mosaic(marks) for cell, marks in event.marks.items()}
-    return render("check/progress.html.j2", bar=bar, event=event, mosaics=mosaics)
+    return render("check/progress.html.j2", event=event, mosaics=mosaics)
 
 
 def mosaic(marks: str) -> dict[str, Any]:
     """Return one path for each kind of mark, a square for each question, row by row.
 
     Squares beside one another are one line, which its dashes cut into squares: what is drawn anew
-    ten times a second stays small.
+    with every answer stays small.
     """
     paths: dict[str, str] = {}
     for top in range(0, len(marks), _COLUMNS):

@@ -33,7 +33,7 @@ BASE = "base"
 _SMALL_BYTES = 200_000_000
 _BATCH_OF_LARGE = 8
 _SPEED_SECONDS = 3.0
-_TELL_SECONDS = 0.1
+_TELL_SECONDS = 0.5
 
 
 class Candidate(NamedTuple):
