@@ -14,6 +14,7 @@ let at = 0;
 let timer = 0;
 let asked = ""; // a layer that was pressed, or "TENSOR ELEMENT"
 let layer = ""; // in the head
+let isLate = false; // settings moved while weights were on their way
 let drawnFor = null; // the point of the ladder that the cells show
 
 export const mountScope = (element, props, watch) => {
@@ -76,6 +77,7 @@ export const settingsRest = () => {
   clearTimeout(timer);
   timer = setTimeout(() => {
     const button = document.getElementById("scope-refresh");
+    isLate = isOpen() && !data;
     if (button && data && isOpen()) button.click();
   }, PAUSE);
 };
@@ -91,6 +93,7 @@ const setData = (value) => {
   if (!isSame) at = Math.min(data.focus, data.elements.length - 1);
   draw();
   if (held) cell(at).focus({ preventScroll: true });
+  if (isLate) settingsRest();
 };
 
 const cell = (i) => root.querySelector(`[data-element="${i}"]`);
@@ -138,7 +141,7 @@ const draw = () => {
     put(item, "i", { class: `cv-swatch cv-back-${css}` });
     item.append(text);
   }
-  put(legend, "span", {}, "moves with ε");
+  put(legend, "span", {}, "flips as ε moves");
   put(root, "div", { class: "scope-detail", "aria-live": "polite" });
   grid.addEventListener("keydown", move);
   const point = (event) => {

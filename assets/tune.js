@@ -25,7 +25,10 @@ export const mount = (element, props, watch) => {
   root = element;
   const dialog = element.querySelector(".cv-details");
   mountCanvas(element.querySelector(".cv-root"), {
-    openLayer: (layer) => openScope(state.profile.layers[layer]),
+    openLayer: (layer) => {
+      record();
+      openScope(state.profile.layers[layer]);
+    },
     buttons: [
       { text: "Reset", id: "reset", run: reset },
       { text: "Share", id: "share", menu: [

@@ -35,7 +35,10 @@ export const drawAxis = (svg, geometry, profile, marked) => {
     const y = rowHeight > 22 ? rowsTop + (i + 1) * rowHeight - 4 : rowsTop + (i + 0.5) * rowHeight + 4.5 * scale;
     text(left - 8, y, rowName(layer), "end");
   });
-  text(geometry.bars.left, 19 * scale, geometry.phone ? "Who" : "Who changed it", "start", "strong");
+  // Below the pill, which comes as far at the largest thresholds.
+  const heads = geometry.phone ? ["Who", "changed it"] : ["Who changed it"];
+  const headTop = Math.min(46 * scale, geometry.numbersTop - 5);
+  heads.forEach((head, i) => text(geometry.bars.left, headTop + 17 * i, head, "start", "strong"));
   if (geometry.hasKept) drawKeptAxis(geometry, text, line);
   for (const point of marked) {
     if (!geometry.isOnAxis(point)) continue;
@@ -47,7 +50,8 @@ export const drawAxis = (svg, geometry, profile, marked) => {
 const drawKeptAxis = (geometry, text, line) => {
   const { left, right, keptTop, scale } = geometry;
   // Beside the lane, where no line of epsilon crosses it.
-  const words = geometry.phone ? ["update kept", "at every ε"] : ["Kept of each", "update, at every ε"];
+  const isNarrow = geometry.bars.width < 130 * scale;
+  const words = isNarrow ? ["Kept of", "each update,", "at every ε"] : ["Kept of each", "update, at every ε"];
   words.forEach((line, i) => text(geometry.bars.left, keptTop + (10 + 17 * i) * scale, line, "start", "strong"));
   for (const share of [0, 1]) {
     const y = geometry.keptY(share);

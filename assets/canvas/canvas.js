@@ -127,8 +127,14 @@ export const present = (isOn) => {
 
 // ---------------------------------------------------------------- verdict and strip
 
+// A number stands in one line with its %.
+const unbroken = ({ tone, lead, pieces }) => {
+  const tied = (text) => text.replace(/(\d) %/g, "$1\u00a0%");
+  return { tone, lead: tied(lead), pieces: pieces.map(([text, isStrong]) => [tied(text), isStrong]) };
+};
+
 const paintVerdict = () => {
-  const { tone, lead, pieces } = verdictOf(state.profile, shown.result, shown.near);
+  const { tone, lead, pieces } = unbroken(verdictOf(state.profile, shown.result, shown.near));
   const key = `${lead}|${pieces.map(([text, strong]) => `${text}${strong}`).join("")}`;
   part.verdict.dataset.tone = tone;
   if (part.verdict.dataset.key === key) return;

@@ -39,6 +39,7 @@ export const geometryOf = (size, profile, histogram, hasKept) => {
   return {
     width, height, phone, scale, left, right, top, topHeight, axis, rowsTop, rowsBottom, rowHeight, keptTop, bottom,
     keptHeight, hasKept, low, high, x,
+    numbersTop: Math.max(0, axis - 22 - (phone ? 40 : 64 * scale)),
     bars: { left: width - barWidth, width: barWidth },
     isStrip: rowHeight < 9,
     points: profile.ladder.map((_, point) => place(point)),

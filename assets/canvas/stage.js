@@ -101,8 +101,8 @@ export const layStage = () => {
   part.canvas.height = size.height * geometry.ratio;
   part.stage.style.setProperty("--cv-line-end", `${size.height - geometry.bottom}px`);
   drawAxis(part.labels, geometry, profile, measuredPoints(profile));
-  const { bars, axis, phone, scale } = geometry;
-  part.numbers.style.cssText = `left:${bars.left}px;width:${bars.width + 4}px;top:${Math.max(0, axis - 22 - (phone ? 40 : 64 * scale))}px`;
+  const { bars, axis, phone, numbersTop } = geometry;
+  part.numbers.style.cssText = `left:${bars.left}px;width:${bars.width + 4}px;top:${numbersTop}px`;
   part.barsOf.style.cssText = `left:${bars.left - 6}px;top:${axis + 3}px`;
   part.barsOf.hidden = phone;
   pillHalf = 0;

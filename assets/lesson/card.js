@@ -22,7 +22,7 @@ export const mountCard = (column, scenes, actions) => {
   });
   const leave = put(head, "button", { type: "button", class: "ls-leave", "aria-label": "Leave the lesson", title: "Leave the lesson" }, "×");
   leave.addEventListener("click", () => act.leave());
-  const body = put(root, "div", { class: "ls-body" });
+  const body = put(root, "div", { class: "ls-body", tabindex: "0", role: "group", "aria-label": "What is told" });
   const title = put(body, "h2", { tabindex: "-1" });
   const ask = put(body, "p", { class: "ls-ask" });
   const guess = put(body, "div", { class: "ls-guess", role: "group", "aria-label": "Your prediction" });

@@ -282,21 +282,18 @@ def watch(
 
     Args:
         prepare: reads the form and returns the work; raises RamStudioError to refuse.
-        tell: updates for a progress event, for None before the first one. HTML that is as it was
-            is not sent again.
-        finish: updates for the result, after it was put into the session. Raises RamStudioError
-            when it cannot be shown.
+        tell: updates for a progress event, for None before the first one, at most every
+            poll_seconds; HTML that is as it was is not sent again.
+        finish: updates for the result, put into the session; raises RamStudioError to refuse it.
         explain: the status (HTML) of a job without a result; by default the error's own words.
-        poll_seconds: the least time between two updates.
     """
+    refusal = BUSY if session.is_busy else ""
     if needs_loaded and session.loaded is None:
-        yield {controls.status: templates.callout(NEED_LOAD, "warn")}
-        return
-    if needs_loaded and session.models.is_sketch_only:
-        yield {controls.status: templates.callout(NEED_MODELS, "warn")}
-        return
-    if session.is_busy:
-        yield {controls.status: templates.callout(BUSY, "warn")}
+        refusal = NEED_LOAD
+    elif needs_loaded and session.models.is_sketch_only:
+        refusal = NEED_MODELS
+    if refusal:
+        yield {controls.status: templates.callout(refusal, "warn")}
         return
     try:
         job = begin(session, prepare())
@@ -321,10 +318,9 @@ def _show(job: Job[Any], shown: Shown) -> Iterator[Updates]:
     try:
         yield {**buttons, **changes(tell(None))}
         for event in job.updates(poll_seconds):
-            in_line = isinstance(event, Place)
-            told = changes({controls.status: place_html(event)} if in_line else tell(event))
-            if told:
-                yield told
+            told = {controls.status: place_html(event)} if isinstance(event, Place) else tell(event)
+            if news := changes(told):
+                yield news
     finally:
         job.left()
     job.is_told = True

@@ -78,11 +78,16 @@ def times_text(multiple: float | None) -> str:
 
 
 def by_rounding_text(numbers: Mapping[str, Any]) -> str:
-    """Return what of an agent's "kept" and "all_else" rounding made; older merges do not say."""
+    """Return what of an agent's "kept" and "all_else" rounding made, "" where that is not known."""
     kept, times = numbers.get("kept"), numbers.get("all_else_rounding")
     if kept is None or times is None:
-        return "–"
-    return f"{100 * kept['rounding']:+.1f} %, {times:+.2f} ×".replace("-", "−")
+        return ""
+    return f"{_signed(100 * kept['rounding'], 1)}\u00a0% and {_signed(times, 2)}\u00a0×"
+
+
+def _signed(value: float, digits: int) -> str:
+    text = f"{value:+.{digits}f}".replace("-", "−")
+    return text[1:] if float(f"{value:.{digits}f}") == 0 else text
 
 
 def dtypes_text(dtypes: Mapping[str, int]) -> str:

@@ -53,6 +53,12 @@ def agent_color(index: int) -> str:
     return AGENTS_FIGURE[index % len(AGENTS_FIGURE)]
 
 
+def shades(color: str) -> list[tuple[float, str]]:
+    """Return a colour scale from a breath of a colour (#rrggbb) to all of it, on either page."""
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return [(0.0, f"rgba({red},{green},{blue},0.08)"), (1.0, f"rgba({red},{green},{blue},1)")]
+
+
 def agent_symbol(index: int) -> str:
     """Return the plotly marker symbol of agent ``index``."""
     return PLOTLY_SYMBOLS[index % len(PLOTLY_SYMBOLS)]
@@ -75,7 +81,9 @@ _THEME = {
     "line": "border_color_primary block_border_color input_border_color table_border_color "
     "button_secondary_border_color",
     "accent": "slider_color button_primary_background_fill button_primary_background_fill_hover "
-    "button_primary_border_color checkbox_background_color_selected "
+    "button_primary_border_color button_primary_border_color_hover input_border_color_focus "
+    "input_border_color_hover checkbox_border_color_focus checkbox_border_color_hover "
+    "loader_color checkbox_background_color_selected "
     "checkbox_border_color_selected link_text_color",
     "accent-ink": "button_primary_text_color",
 }
@@ -85,7 +93,7 @@ _THEME = {
 def build_theme() -> gr.themes.Base:
     """Return the theme; colours are CSS variables, so light and dark need no second copy."""
     theme = gr.themes.Default(
-        primary_hue="blue",
+        primary_hue="slate",
         neutral_hue="slate",
         font=_FONT,
         font_mono=_MONO,

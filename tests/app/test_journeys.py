@@ -8,12 +8,15 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
+from color_law import stray_colors
 from preview import large_profile
+from saved_figures import save_every_figure
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER, snap
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.watch import watch_html
 from ram_studio.app.merge.recipes import recipe_from
+from ram_studio.app.numbers import epsilon_text
 from ram_studio.checkpoints.record.recipe import recipe_yaml
 from ram_studio.resources import asset_path
 
@@ -164,6 +167,9 @@ def test_the_whole_way_is_walked_by_keyboard(visit) -> None:
     keys.press("ArrowDown")
     keys.press("Enter")
     page.wait_for_selector(".scope-cell[aria-selected]")
+    # Of the settings of now, however soon after a move.
+    moved = epsilon_text(LADDER[DEFAULT_INDEX + 3])
+    page.wait_for_selector(f".scope .facts:has-text('more than {moved} ')")
     keys.press("Escape")
     page.wait_for_selector(".cv-rows:focus")
     page.focus("[data-method='ram+s']")
@@ -292,8 +298,12 @@ def _write_large_model(folder: Path, elements: int, change: int) -> None:
     block = rng.integers(0x3C00, 0x3F00, each, dtype=np.uint16)
     block[::change] ^= 1
     header, at = {}, 0
-    for i in range(8):
-        header[f"model.layers.{i}.mlp.up_proj.weight"] = {
+    # A tower and experts, so that there is something to draw of them.
+    names = [f"model.layers.{i}.mlp.up_proj.weight" for i in range(4)]
+    names += [f"model.layers.{i}.mlp.experts.7.w1.weight" for i in (0, 1)]
+    names += ["model.layers.1.mlp.gate.weight", "visual.blocks.0.attn.qkv.weight"]
+    for name in names:
+        header[name] = {
             "dtype": "BF16",
             "shape": [1024, each // 1024],
             "data_offsets": [at, at + 2 * each],
@@ -330,6 +340,7 @@ def test_own_folders_from_a_wrong_path_to_a_stopped_merge(visit, tmp_path: Path)
     assert "They fit together" in page.text_content("#load-status")
     page.click("#analyze")
     page.wait_for_selector("#to-tune[aria-current=step]")
+    save_every_figure(it)
     page.click("#to-merge")
     # Hundreds of steps for each matrix: minutes, unless it is stopped.
     it.choose("#method", "WUDI")
@@ -387,6 +398,7 @@ def test_nothing_is_wider_than_a_phone(visit) -> None:
     it.check_targets(".cv-details")
     page.keyboard.press("Escape")
     it.open_layer()
+    it.check_access("microscope")
     it.check_targets("#microscope")
     page.focus(".scope-cell[aria-selected]")
     assert page.evaluate(wide) <= 0
@@ -402,9 +414,19 @@ def test_nothing_is_wider_than_a_phone(visit) -> None:
     for step in ("check", "merge", "tune"):
         page.click(f"#to-{step}")
         it.check_access(f"{step}, wide")
+        if step != "tune":
+            page.locator(f"#step-{step} button.primary:visible").first.hover()
+        it.settle()
+        assert stray_colors(page) == [], step
     page.click("#share")
     it.check_access("share")
     page.keyboard.press("Escape")
+    page.click("#present")
+    page.wait_for_selector(".cv-leave", state="visible")
+    it.check_access("presentation")
+    assert page.evaluate(_CUT) == [], "all of it is seen when it is shown large"
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#top", state="visible")
     page.click("#open-history")
     page.wait_for_selector("#open-history[data-current]")
     it.check_access("history")

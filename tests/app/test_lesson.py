@@ -225,6 +225,8 @@ def test_the_whole_lesson_by_keyboard_and_then_by_hand(visit) -> None:
     learner = Learner(it)
     page = it.page
     page.click("a[data-lesson]")
+    learner.wait(0, "predict")
+    it.check_access("a scene that asks")
 
     for scene, move in enumerate(MOVES[True]):
         learner.predict(scene, by_keyboard=True)
@@ -244,8 +246,11 @@ def test_the_whole_lesson_by_keyboard_and_then_by_hand(visit) -> None:
         if scene == IDS.index("changed"):
             least = min(agent["unique_share"] for agent in record_of("house")["agents"].values())
             assert f"{100 * least:.1f}" in said
+        if scene == IDS.index("epsilon"):
+            it.check_access("a scene with its answer")
         learner.next(by_keyboard=True)
     page.wait_for_selector(".ls[data-phase=end]")
+    it.check_access("the lesson's end")
     assert page.locator(".ls-summary li").count() == len(IDS)
     page.wait_for_url("**lesson=7**")
     # Six are counted; the seventh is a last word.

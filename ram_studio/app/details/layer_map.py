@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app.details.figure import FAMILY, finish
-from ram_studio.app.palette import FIGURE_INK
+from ram_studio.app.palette import FIGURE_INK, agent_color, shades
 
 _MOST_TICKS = 14
 _ROW = 17
@@ -52,7 +52,7 @@ def layer_map(
             customdata=values,
             x=["emb" if layer == "embedding" else layer for layer in layers],
             y=[_short(module, narrow) for module in modules],
-            colorscale="Cividis",
+            colorscale=shades(agent_color(sketch.agents.index(agent))),
             colorbar=bar,
             xgap=1,
             ygap=1,
@@ -67,8 +67,6 @@ def layer_map(
     return finish(
         figure,
         (150 if narrow else 80) + _ROW * len(modules),
-        # Where a layer has no such module: neither zero nor missing colour.
-        plot_bgcolor="rgba(127, 138, 153, 0.16)",
         margin={"l": 8, "r": 12, "t": 12, "b": 34},
         font={"color": FIGURE_INK, "size": 10 if narrow else 12, "family": FAMILY},
     )

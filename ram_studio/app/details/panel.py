@@ -57,7 +57,10 @@ FIGURES = {
 }
 """In the order of the page. One that has nothing to show of a model is hidden."""
 
-_MAP_NOTE = "Share of weights that one agent changed in each kind of module; brighter means more."
+_MAP_NOTE = (
+    "Share of weights that one agent changed in each kind of module; stronger means more, blank "
+    "that a layer has no such module."
+)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 from ram_studio.algorithm.naming import ROUTER, SHARED_EXPERT, STACK
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app.details.figure import finish
-from ram_studio.app.palette import agent_color
+from ram_studio.app.palette import agent_color, overlap_color, shades
 
 _FIRST = (ROUTER, SHARED_EXPERT, STACK)
 _ROW, _HEAD, _TITLE = 11, 44, 26
@@ -79,8 +79,7 @@ def experts(sketch: Sketch, point: int, narrow: bool = False) -> go.Figure | Non
             y=layers,
             zmin=0,
             zmax=top if is_own else 100,
-            colorscale="Cividis",
-            showscale=row in (1, len(sketch.agents) + 1),
+            colorscale=shades(agent_color(row - 1) if is_own else overlap_color(1)),
             colorbar={
                 "ticksuffix": " %",
                 "thickness": 12,

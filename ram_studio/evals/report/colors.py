@@ -80,8 +80,9 @@ PAGE: Mapping[str, tuple[str, str]] = {
     "good-soft": ("#e3f4ed", "#12332a"),
     "bad": ("#b3261e", "#ff9a90"),
     "bad-soft": ("#fdecea", "#3b1a18"),
-    "warn": ("#7a4d00", "#f2c463"),
-    "warn-soft": ("#fdf3dd", "#33280f"),
+    # No amber: that means shared.
+    "warn": ("#16202e", "#e8edf4"),
+    "warn-soft": ("#e9ecf1", "#252f3d"),
 }
 """Shared on white has less than 3:1: its number always stands beside it."""
 
