@@ -85,7 +85,7 @@ def bits(array: np.ndarray) -> list[int]:
     return array.view(f"u{array.itemsize}").tolist()
 
 
-@examples(80)
+@examples(50)
 @given(
     block=either,
     shared=st.sampled_from(("mean", "ties")),
@@ -330,7 +330,7 @@ def own_weights(block, shared, epsilon, factors):
         yield {t: factors[t] if alone else 1 / len(voters) for t in voters}
 
 
-@examples(40)
+@examples(24)
 @given(
     seed=st.integers(0, 2**32),
     kind=st.sampled_from(("sparse", "every overlap", "one ulp")),

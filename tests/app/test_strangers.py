@@ -267,6 +267,7 @@ def start_merge(page: Any) -> None:
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 def test_a_reloaded_page_finds_its_job_and_a_closed_one_ends_it(
     visit_at: Any, room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,6 +318,7 @@ def test_a_reloaded_page_finds_its_job_and_a_closed_one_ends_it(
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 def test_a_page_in_line_shows_its_place_and_the_wait(visit_at: Any, room: Room) -> None:
     lanes = room.workspace.lanes
     busy = [lanes.enter(Effort("seconds", {"": s}), f"other{s}") for s in (60.0, 1.0)]

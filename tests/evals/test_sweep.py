@@ -144,7 +144,10 @@ def _small(search: str, store, stop_after: int | None = None):
     return running.state, sum(run.answered for run in store.runs())
 
 
-@pytest.mark.parametrize(("search", "polls"), [("grid", (40, 260)), ("optuna", (130,))])
+@pytest.mark.parametrize(
+    ("search", "polls"),
+    [("grid", (40, 260)), pytest.param("optuna", (130,), marks=pytest.mark.slow)],
+)
 def test_stopping_anywhere_and_resuming_equals_an_uninterrupted_run(search, polls, tmp_path):
     with AnswerStore(tmp_path / "whole.sqlite3") as store:
         whole, total = _small(search, store)
