@@ -54,6 +54,9 @@ def cut_differently(zoo: Zoo, tmp_path: Path, **changes: object) -> list[dict[st
         {"rounding": "stochastic", "dtype": "float16"},
         {"dtype": "float32", "settings": {"shared": "ties", "scope": "tensor"}},
         {"method": "task-arithmetic", "rounding": "stochastic"},
+        {"method": "ties"},
+        {"method": "dare-ta"},
+        {"method": "dare-ties", "rounding": "stochastic"},
     ],
     ids=str,
 )

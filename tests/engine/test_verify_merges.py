@@ -47,6 +47,8 @@ def zoo(made: Zoo, tmp_path: Path) -> Zoo:
         {"rounding": "stochastic", "dtype": "float16", "seed": 3},
         {"settings": {"epsilon": 0.0123, "scope": "tensor", "shared": "ties"}},
         {"method": "task-arithmetic"},
+        {"method": "ties"},
+        {"method": "dare-ties", "rounding": "stochastic"},
     ],
     ids=str,
 )

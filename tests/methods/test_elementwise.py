@@ -22,7 +22,7 @@ SEED = 7
 draws = st.tuples(
     st.integers(0, 2**32 - 1),
     st.sampled_from([1, 2, 7, 64, 333]),
-    st.sampled_from([1, 2, 3]),
+    st.sampled_from([1, 3]),  # loops are compiled for each number
     st.booleans(),
 )
 
@@ -106,7 +106,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("method", "values"), CASES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(draw=draws)
 def test_every_element_follows_the_published_equation_in_loops_and_formulas(
     method, values, draw
