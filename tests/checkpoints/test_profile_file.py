@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors import safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save, save_file
 
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.algorithm.sketch import Sketch
@@ -64,6 +65,18 @@ def test_what_a_profile_does_not_hold_is_said(file: Path) -> None:
 def test_a_profile_saved_again_is_the_same_file(file: Path, tmp_path: Path) -> None:
     again = save_sketch(load_sketch(file), tmp_path / "again")
     assert again.read_bytes() == file.read_bytes()
+
+
+def test_a_packed_sketch_is_the_sketch_bit_for_bit(whole: Sketch, tmp_path: Path) -> None:
+    packed = save_sketch(whole, tmp_path / "packed", packed=True)
+    plain, again = save_sketch(whole, tmp_path / "plain"), tmp_path / "again"
+    assert packed.stat().st_size * 10 < plain.stat().st_size
+    assert save_sketch(load_sketch(packed), again).read_bytes() == plain.read_bytes()
+    # As earlier versions packed it: the arrays as they are, deflated.
+    old = np.frombuffer(zlib.compress(save(load_file(plain))), np.uint8)
+    header = header_of(plain) | {"format": 4}
+    save_file({"packed": old}, tmp_path / "old", {"ram_studio_sketch": json.dumps(header)})
+    assert save_sketch(load_sketch(tmp_path / "old"), again).read_bytes() == plain.read_bytes()
 
 
 def header_of(file: Path) -> dict:
