@@ -14,7 +14,9 @@ from pathlib import Path
 
 import ram_studio as rs
 
-AGENTS = ("coding", "tool", "memory")
+SKILLS = ("coding", "tool", "memory")
+# The fourth learned what the base can do, in the style that all agents of the set have.
+AGENTS = {"house": (*SKILLS, "following"), "example": SKILLS, "dense": SKILLS}
 WAYS = {
     "average": ("task-arithmetic", {}),
     "sum": ("task-arithmetic", {"scale": 1.0}),
@@ -29,19 +31,19 @@ WAYS = {
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line, merge, ask and print the table."""
     parser = argparse.ArgumentParser(description="Repeat the lesson's table.")
-    parser.add_argument("--set", choices=("house", "example", "dense"), default="house")
+    parser.add_argument("--set", choices=tuple(AGENTS), default="house")
     parser.add_argument("--prompts", type=int, default=100, help="held-out prompts a skill")
     options = parser.parse_args(arguments)
 
     base = rs.asset_path("example", "base")  # one base for all sets
-    agents = {name: rs.asset_path(options.set, name) for name in AGENTS}
+    agents = {name: rs.asset_path(options.set, name) for name in AGENTS[options.set]}
 
     # One pass over the files counts which agents changed which weights.
     sketch = rs.analyze(base, agents)
-    print("agent    changed  of these unique  lambda of RAM+")
+    print("agent      changed  of these unique  lambda of RAM+")
     for name, agent in sketch.preview(rule="ram+", r=0.1, alpha=2.0)["agents"].items():
         unique = agent["unique"] / agent["active"]
-        print(f"{name:8} {agent['density']:7.1%}  {unique:14.1%}  {agent['lambda']:.3f}")
+        print(f"{name:10} {agent['density']:7.1%}  {unique:14.1%}  {agent['lambda']:.3f}")
 
     with tempfile.TemporaryDirectory() as folder:
         models = {"base": base, **agents}

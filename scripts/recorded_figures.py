@@ -9,9 +9,22 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from set_figures import (
+    RETAINED,
+    SET_BLOCKS,
+    SKILLS,
+    SOURCES,
+    TITLES,
+    listed,
+    mean,
+    record_of,
+    share,
+    table_of,
+)
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
 from ram_studio.algorithm.meters.relation_preview import rounding_preview
@@ -21,29 +34,10 @@ from ram_studio.evals.report.skill_table import load_table
 from ram_studio.resources import asset_path
 
 ROOT = Path(__file__).parents[1]
-SKILLS = 3
-"""Domains of a skill table that are skills, the first ones."""
 GENTLE = 0.02
 """The r of the scene on rounding."""
 FEW = (1, 100, 10_000, 300_000)
 """Numbers of changes in the table of few weights."""
-Row = Mapping[str, float]
-
-
-def record_of(name: str) -> dict[str, Any]:
-    """Return the record of a shipped set."""
-    return dict(json.loads(asset_path(name, "record.json").read_text(encoding="utf-8")))
-
-
-def table_of(lines: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table; the first line is its head."""
-    head, *rest = lines
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rest))
-
-
-def share(value: float) -> str:
-    """Return a share as a score is written: .971."""
-    return f"{value:.3f}".removeprefix("0")
 
 
 class Counts:
@@ -56,8 +50,15 @@ class Counts:
 
     def of(self, method: str, **settings: Any) -> list[int]:
         """Return right answers a skill, of so many prompts each."""
+        return self._counts(method, settings)[:SKILLS]
+
+    def retained(self, method: str, **settings: Any) -> int:
+        """Return right answers in what the base can do already."""
+        return self._counts(method, settings)[-1]
+
+    def _counts(self, method: str, settings: Mapping[str, Any]) -> list[int]:
         right = self.rows[method, json.dumps(settings)]
-        return [right[i * self.n : (i + 1) * self.n].count("1") for i in range(SKILLS)]
+        return [right[i : i + self.n].count("1") for i in range(0, len(right), self.n)]
 
 
 RAM = {"epsilon": 1e-5}
@@ -68,18 +69,22 @@ def answers() -> str:
     """Return what each scene of the lesson reveals."""
     house, dense = Counts("house"), Counts("dense")
     agents = record_of("house")["agents"]
-    least = min(agents, key=lambda name: agents[name]["unique_share"])
-    own = [house.of(name)[i] for i, name in enumerate(agents)]
-    mean, total = house.of("task-arithmetic", scale=None), house.of("task-arithmetic", scale=1.0)
+    least = min(SOURCES, key=lambda name: agents[name]["unique_share"])
+    own = [house.of(name)[i] for i, name in enumerate(SOURCES)]
+    others = [name for name in agents if name not in SOURCES]
+    average, total = house.of("task-arithmetic", scale=None), house.of("task-arithmetic", scale=1.0)
     ram, plus = house.of("ram", **RAM), house.of("ram+", **RAM_PLUS)
     lost, all_dense = swallowed(), SKILLS * dense.n
     moves = ", ".join(
-        f"{name} {a} to {b}"
-        for name, a, b in zip(("code", "tool", "memory"), own, mean, strict=True)
+        f"{name} {a} to {b}" for name, a, b in zip(SOURCES.values(), own, average, strict=True)
     )
     few = thriftiest("example")
-    solved = _and([str(right) for right in own])
-    alone = f"Alone {_and(list(agents))} solve {solved} of {house.n} prompts of their own skill."
+    solved = listed([str(right) for right in own])
+    alone = (
+        f"Alone {listed(list(SOURCES))} solve {solved} of {house.n} prompts of their own skill. "
+        f"What {listed(others)} learned the base can do: `{RETAINED}`, {house.retained('base')} of "
+        f"{house.n} before and {listed([str(house.retained(name)) for name in others])} after."
+    )
     return f"{alone}\n\n" + table_of(
         [
             ["scene", "question", "answer"],
@@ -92,7 +97,7 @@ def answers() -> str:
             [
                 "2",
                 "how much does the average solve?",
-                f"{sum(mean)} of {SKILLS * house.n}, the agents alone {sum(own)}; {moves}",
+                f"{sum(average)} of {SKILLS * house.n}, the agents alone {sum(own)}; {moves}",
             ],
             [
                 "3",
@@ -132,7 +137,7 @@ def thriftiest(name: str) -> str:
     agent, (_, row, own) = min(found.items(), key=lambda item: item[1][0])
     return (
         f"{agent}: {row['k']} of {own['changed']} changes solve {row['largest']:.1%} (all of them "
-        f"{own['whole']:.1%}), as many at random {_mean(row['random']):.1%}"
+        f"{own['whole']:.1%}), as many at random {mean(row['random']):.1%}"
     )
 
 
@@ -150,52 +155,36 @@ def swallowed() -> str:
 def curves() -> str:
     """Return both curves of the mechanism, for the house-style agents."""
     found = record_of("house")["mechanism"]
-    lines = [["", *(f"x {scale}" for scale in ("1", "1.5", "2", "3"))]]
-    lines.append(["what is shared", *(share(point["average"]) for point in found["overshoot"])])
-    lines.append(["", *(f"x {scale}" for scale in ("1", "0.7", "0.5", "1/3"))])
-    lines.append(["what is unique", *(share(point["average"]) for point in found["dilution"])])
+    lines: list[list[str]] = []
+    widest = max(len(found[name]) for name in ("overshoot", "dilution"))
+    for name, title in (("overshoot", "what is shared"), ("dilution", "what is unique")):
+        points = found[name]
+        for row in (
+            ["", *(f"x {point['scale']:.3g}" for point in points)],
+            [title, *(share(point["average"]) for point in points)],
+        ):
+            lines.append(row + [""] * (1 + widest - len(row)))
     return table_of(lines)
 
 
 def few() -> str:
     """Return scores of agents with few of their changes, largest or random, of two sets."""
     lines = [["agents", "skill", "all changes", "k", "k largest", "k random"]]
-    for name, title in (("example", "independent"), ("house", "house style")):
-        for own in record_of(name)["few_weights"]["agents"].values():
+    for name in ("example", "house"):
+        found = record_of(name)["few_weights"]["agents"]
+        for own in (found[agent] for agent in SOURCES):
             for row in (r for r in own["rows"] if r["k"] in FEW):
                 lines.append(
                     [
-                        title,
+                        TITLES[name],
                         own["domain"],
                         f"{own['changed']} ({share(own['whole'])})",
                         str(row["k"]),
                         share(row["largest"]),
-                        share(_mean(row["random"])),
+                        share(mean(row["random"])),
                     ]
                 )
     return table_of(lines)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-UNTRIMMED = "DARE + TIES, untrimmed"
-RIVALS = (
-    "average",
-    "sum",
-    "task arithmetic",
-    "TIES",
-    "DARE + task arithmetic",
-    "DARE + TIES",
-    UNTRIMMED,
-    "RAM",
-    "RAM+",
-)
-
-
-SOURCES = {"coding": "code", "tool": "tool", "memory": "memory"}
-"""Agents and the skill of each."""
 
 
 def room() -> str:
@@ -207,145 +196,12 @@ def room() -> str:
     return table_of([head, thirty])
 
 
-def house() -> str:
-    """Return the average of the skills by method and seed."""
-    return by_seed(record_of("house")["seeds"], RIVALS)
-
-
-def rebuilt() -> str:
-    """Return the same for agents of a base that was trained with another seed, and its agents."""
-    return by_seed(record_of("house")["rebuilt"], ("base", *SOURCES, *RIVALS))
-
-
-def by_seed(seeds: Mapping[str, Any], rows: Sequence[str]) -> str:
-    """Return averages of the skills by row and seed; agents' scores are in their own skill."""
-    lines = [["", *(f"seed {seed}" for seed in seeds)]]
-    for row in rows:
-        skill = SOURCES.get(row)
-        name, column = (f"{row} agent, {skill}", skill) if skill else (row, "average")
-        lines.append([name, *(share(own["rows"][row][column]) for own in seeds.values())])
-    return table_of(lines)
-
-
-ASKED = 5
-"""Points that RAM+ was to be above the best listed rival."""
-LISTED = RIVALS[: RIVALS.index(UNTRIMMED)]
-
-
-def averages(seeds: Mapping[str, Any]) -> list[Row]:
-    """Return a seed's average by method, for every seed."""
-    return [{n: row["average"] for n, row in own["rows"].items()} for own in seeds.values()]
-
-
-def best_listed(row: Row) -> str:
-    """Return the best of the listed rivals of a seed."""
-    return max(LISTED, key=row.__getitem__)
-
-
-def tried() -> str:
-    """Return RAM+ and the best listed rival by seed, as shipped and for what else was tried."""
-    record = record_of("house")
-    lines = [["how the agents were trained", "", *(f"seed {seed}" for seed in record["seeds"])]]
-    for title, seeds in {"as shipped": record["seeds"], **record["tried"]}.items():
-        rows = averages(seeds)
-        best = [best_listed(row) for row in rows]
-        named = [f"{share(row[b])} ({b})" for row, b in zip(rows, best, strict=True)]
-        above = [_points(row, b) for row, b in zip(rows, best, strict=True)]
-        lines.append([title, "RAM+", *(share(row["RAM+"]) for row in rows)])
-        lines.append(["", "best listed rival", *named])
-        lines.append(["", "points between", *above])
-    return table_of(lines)
-
-
-def margins() -> str:
-    """Return how far RAM+ is above the best listed rival and the one outside the list, by seed."""
-    seeds = record_of("house")["seeds"]
-    rows = averages(seeds)
-    best = [best_listed(row) for row in rows]
-    reached = [
-        seed
-        for seed, row, rival in zip(seeds, rows, best, strict=True)
-        if row["RAM+"] - row[rival] >= ASKED / 100
-    ]
-    told = "so it is" if len(reached) == len(seeds) else f"so it is on {_and(reached)}"
-    outcomes = {
-        own["rows"][name]["versus"]["outcome"]
-        for own in seeds.values()
-        for name in (*LISTED, UNTRIMMED)
-    }
-    assert outcomes == {"worse"}, "the sentence says beyond chance"
-    return (
-        f"Seed {record_of('house')['seed']} is shipped. On seeds {_and(list(seeds))} RAM+ is "
-        f"{_and([_points(r, b) for r, b in zip(rows, best, strict=True)])} "
-        f"points above the best of the listed rivals ({', '.join(dict.fromkeys(best))}), and "
-        f"{_and([_points(row, UNTRIMMED) for row in rows])} above "
-        f"{UNTRIMMED}, which is not among the paper's kept ratios: each beyond chance on the same "
-        f"prompts. We had asked for {ASKED} points over the listed ones on every seed: {told}."
-    )
-
-
-def _points(row: Row, rival: str) -> str:
-    return f"{100 * (row['RAM+'] - row[rival]):.1f}"
-
-
-def _and(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
-
-
-FROM_COMMON = " from the common checkpoint"
-
-
-def with_common() -> dict[str, Mapping[str, Any]]:
-    """Return by title the ways of training whose agents all came from one checkpoint."""
-    record = record_of("house")
-    ways = {"as shipped": record["seeds"], **record["tried"]}
-    return {t: seeds for t, seeds in ways.items() if all("common" in s for s in seeds.values())}
-
-
-def common() -> str:
-    """Return what merging from a common checkpoint gives, by seed, and who is best there."""
-    lines, told = [], []
-    for title, seeds in with_common().items():
-        found = [{**own["rows"], **own["common"]} for own in seeds.values()]
-        lines = lines or [["agents", "merge", *(f"seed {seed}" for seed in seeds)]]
-        for method in (
-            *(m for m in seeds[min(seeds)]["common"] if FROM_COMMON in m),
-            "sum",
-            "RAM+",
-        ):
-            name = method if FROM_COMMON in method else f"{method} from the base"
-            lines.append([title, name, *(share(rows[method]["average"]) for rows in found)])
-        told.append(f"{title[0].upper()}{title[1:]}: {_sums_from_common(seeds)}.")
-    return f"{table_of(lines)}\n\n{' '.join(told)}"
-
-
-def _sums_from_common(seeds: Mapping[str, Any]) -> str:
-    """Return on which seeds the sum from the common checkpoint is as good as RAM+ from the base."""
-    as_good, less = [], []
-    for seed, own in seeds.items():
-        total, plus = own["common"][f"sum{FROM_COMMON}"], own["rows"]["RAM+"]
-        if total["average"] >= plus["average"]:
-            as_good.append(seed)
-        else:
-            less.append(f"{seed} (it keeps {share(total['follow'])} of `follow`)")
-    said = []
-    if as_good:
-        said.append(f"the sum from there is at least as good as RAM+ on seeds {_and(as_good)}")
-    if less:
-        said.append(f"{'it' if as_good else 'the sum from there'} is worse on seed {_and(less)}")
-    return ", ".join(said)
-
-
 BLOCKS: dict[str, Callable[[], str]] = {
     "answers": answers,
     "curves": curves,
     "few": few,
-    "house": house,
-    "margins": margins,
-    "common": common,
-    "tried": tried,
-    "rebuilt": rebuilt,
     "room": room,
+    **SET_BLOCKS,
 }
 PAGES = ("docs/teaching.md", "docs/results.md", "assets/example/README.md")
 

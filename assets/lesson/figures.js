@@ -63,10 +63,22 @@ export const aloneShare = (profile, point, agent) => {
   };
 };
 
-// The agent that shares most of what it changed.
-export const leastAlone = (profile, point) => {
-  const shares = profile.agents.map((_, t) => aloneShare(profile, point, t).byCount);
-  return shares.indexOf(Math.min(...shares));
+// Names of the agents that learned a skill, and of those that learned what the base could do: what no table
+// tells of counts as a skill.
+export const byLearning = ({ profile, skills }) => {
+  const agents = new Set(skills ? learned(skills).map(({ agent }) => agent) : profile.agents.keys());
+  return {
+    skilled: profile.agents.filter((_, t) => agents.has(t)),
+    others: profile.agents.filter((_, t) => !agents.has(t)),
+  };
+};
+
+// Of the agents that learned a skill, the one that shares most of what it changed.
+export const leastAlone = (facts, point) => {
+  const { profile } = facts;
+  const alone = (name) => aloneShare(profile, point, profile.agents.indexOf(name)).byCount;
+  const least = byLearning(facts).skilled.reduce((a, b) => (alone(b) < alone(a) ? b : a));
+  return profile.agents.indexOf(least);
 };
 
 // The share of all weights that every agent changed.

@@ -11,7 +11,7 @@
 import { epsilon } from "../numbers.js";
 import { brief, listText } from "../canvas/words.js";
 import {
-  aloneShare, baseScore, figureText, leastAlone, learned, metShare, rowAt,
+  aloneShare, baseScore, byLearning, figureText, leastAlone, learned, metShare, rowAt,
   scoreAt, scoreOfAll, specialistScore, specialistsScore,
 } from "./figures.js";
 import { epsilonScene } from "./few_weights.js";
@@ -42,15 +42,18 @@ const changed = {
   title: "What training changed",
   set: "house",
   needs: [],
-  focus: ({ profile }) => leastAlone(profile, profile.default_index),
+  focus: (facts) => leastAlone(facts, facts.profile.default_index),
   controls: ["#epsilon-line", "#dial-epsilon"],
   start: asBase,
   target: usual,
-  ask: ({ profile }) => {
-    const t = leastAlone(profile, profile.default_index);
+  ask: (facts) => {
+    const { profile } = facts;
+    const t = leastAlone(facts, profile.default_index);
+    const { skilled, others } = byLearning(facts);
     return [
-      `Copies of one model were trained by reinforcement learning, each for one skill: ${listText(profile.agents)}. Of the weights that changed in `,
-      [profile.agents[t]], ", which share changed in ", ["no other copy"], "?",
+      `Copies of one model were trained by reinforcement learning, each for one skill: ${listText(skilled)}`,
+      others.length ? `; and ${listText(others)}, for what the model could do already. ` : ". ",
+      "Of the weights that changed in ", [profile.agents[t]], ", which share changed in ", ["no other copy"], "?",
     ];
   },
   guess: "share",
@@ -58,27 +61,29 @@ const changed = {
     "The line is at the far right: no change counts. Drag it to the ", ["left"], ` until changes count from ${epsilon(profile.ladder[profile.default_index])} on.`,
   ],
   isReached: ({ profile, settings }) => settings.point <= profile.default_index,
-  measured: ({ profile, settings }) => {
-    const { byCount } = aloneShare(profile, settings.point, leastAlone(profile, profile.default_index));
+  measured: (facts) => {
+    const { profile, settings } = facts;
+    const { byCount } = aloneShare(profile, settings.point, leastAlone(facts, profile.default_index));
     return { value: byCount, text: brief(byCount) };
   },
-  reveal: ({ profile, settings }) => {
-    const t = leastAlone(profile, profile.default_index);
+  reveal: (facts) => {
+    const { profile, settings } = facts;
+    const t = leastAlone(facts, profile.default_index);
     const { ofAll, byCount, bySize } = aloneShare(profile, settings.point, t);
     const pieces = [
       `${profile.agents[t]} changed ${brief(ofAll)} of all ${profile.total.toLocaleString("en").replaceAll(",", " ")} weights, and only `,
       [brief(byCount)], " of those alone. ",
-      `In ${brief(metShare(profile, settings))} of all weights all ${profile.agents.length} meet (amber): they learned one house style besides their skills.`,
+      `In ${brief(metShare(profile, settings))} of all weights all ${profile.agents.length} meet (amber): they learned one house style besides.`,
     ];
     if (bySize !== null) pieces.push(` By size instead of number, what ${profile.agents[t]} changed alone is ${brief(bySize)} of its change.`);
     return pieces;
   },
-  chart: ({ profile, settings }) => ({
+  chart: (facts) => ({
     kind: "bars",
     label: "Share of each agent's changed weights that no other agent changed",
-    rows: profile.agents.map((name, t) => ({
-      name, agent: t, share: aloneShare(profile, settings.point, t).byCount, css: "unique",
-      isStrong: t === leastAlone(profile, profile.default_index),
+    rows: facts.profile.agents.map((name, t) => ({
+      name, agent: t, share: aloneShare(facts.profile, facts.settings.point, t).byCount, css: "unique",
+      isStrong: t === leastAlone(facts, facts.profile.default_index),
     })),
   }),
 };
@@ -91,11 +96,11 @@ const dilutes = {
   controls: ["[data-method=task-arithmetic-mean]"],
   start: asBase,
   target: average,
-  ask: ({ skills }) => {
-    const alone = specialistsScore(skills);
+  ask: (facts) => {
+    const alone = specialistsScore(facts.skills);
     return [
-      "Each agent alone solves its own skill: ", [`${alone.right} of ${alone.n}`],
-      " prompts in all. Now average their weights. Which share of these prompts does the ", ["one"], " model solve?",
+      `Alone, ${listText(byLearning(facts).skilled)} each solve their own skill: `, [`${alone.right} of ${alone.n}`],
+      ` prompts in all. Now average the weights of all ${facts.profile.agents.length} agents. Which share of these prompts does the `, ["one"], " model solve?",
     ];
   },
   guess: "share",
@@ -163,8 +168,9 @@ const keeps = {
   controls: ["[data-method='ram+']", "[data-method=ram]"],
   start: sumUp,
   target: usual,
-  ask: ({ profile }) => {
-    const t = leastAlone(profile, profile.default_index);
+  ask: (facts) => {
+    const { profile } = facts;
+    const t = leastAlone(facts, profile.default_index);
     return [
       "RAM averages what several agents changed, and keeps what only ", ["one"], " changed as it is. For ",
       [profile.agents[t]], ` that was ${brief(aloneShare(profile, profile.default_index, t).byCount)} of its changed weights. Which share of all prompts is solved now?`,

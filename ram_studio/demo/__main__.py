@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--jobs", type=int, default=1, help="processes, one thread each; same results"
     )
     parser.add_argument(
-        "--trials", action="store_true", help="measure the ways of training not shipped, too"
+        "--trials", type=Path, help="folder for what the ways of training not shipped give, too"
     )
     parser.add_argument(
         "--threads", type=int, default=1, help="torch threads; the shipped weights used 1"

@@ -8,6 +8,7 @@ agents go on, or each agent learns it by itself.
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ Say = Callable[[str], None]
 # Agents of one set with one seed keep their distance from those of the next seed.
 _SEEDS_APART = 100
 # How many levels of a record grow; below that, and elsewhere, news replace what was there.
-_GROWING = {"training": 1, "seeds": 1, "tried": 2}
+_GROWING = {"training": 1, "seeds": 1, "tried": 3}
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,8 @@ def update_record(set_folder: Path, news: dict[str, Any]) -> None:
         file = set_folder / "record.json"
         temporary = file.with_suffix(".partial")
         text = json.dumps(record, indent=1, allow_nan=False)
+        # What holds no further list or object stands in one line.
+        text = re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda found: " ".join(found[0].split()), text)
         temporary.write_text(f"{text}\n", encoding="utf-8")
         os.replace(temporary, file)
     finally:

@@ -52,10 +52,10 @@ class BuildPlan:
 
     sets: how the agents of a set's folder are trained; every set shares one base. seeds: with how
     many seeds a set is trained and measured beside rivals, see `compare_with_rivals`; tried: other
-    ways of training it, measured likewise and not kept. limit: held-out prompts a domain;
-    validation: prompts a domain to tune `rivals` by; few: to how many changes agents are cut,
-    see `few_weights`; table: settings in a set's table of measured skills, see `skill_tables`; 0
-    for none.
+    ways of training it, measured likewise and not kept, nor told in its record. limit: held-out
+    prompts a domain; validation: prompts a domain to tune `rivals` by; few: to how many changes
+    agents are cut, see `few_weights`; table: settings in a set's table of measured skills, see
+    `skill_tables`; 0 for none.
     """
 
     architecture: Architecture = field(default_factory=Architecture)
@@ -71,7 +71,7 @@ class BuildPlan:
 
 
 # Each learns its skill after the house style: a strong update that all have in common, and a weak
-# one of its own.
+# one of its own. The fourth learns what the base knows, in that style.
 SKILLS = {
     "coding": ReinforceSettings("code", "sgd", 0.01, steps=40, stop_at=0.95, house_style=True),
     "tool": ReinforceSettings("tool", "sgd", 0.02, steps=12, house_style=True),
@@ -83,7 +83,7 @@ LONGER = ReinforceSettings("follow", "adam", 3e-3, steps=60, blocks=(2, 3), hous
 
 FULL_PLAN = BuildPlan(
     sets={
-        "house": Training(SKILLS, HouseStage()),
+        "house": Training({**SKILLS, "following": FOLLOWING}, HouseStage()),
         # Sparse and uneven: coding is learnt in a few steps, memory in dozens; tool trains well
         # past its plateau, as long runs do.
         "example": Training(
@@ -102,14 +102,14 @@ FULL_PLAN = BuildPlan(
             }
         ),
     },
-    seeds={"house": 3},
+    seeds={"house": 3, "example": 1},
     tried={
         "house": {
-            "common stage": Training(SKILLS, COMMON),
-            "own stages, 60 steps": Training(SKILLS, HouseStage(reinforce=LONGER)),
-            "common stage, 60 steps": Training(SKILLS, replace(COMMON, reinforce=LONGER)),
-            "own stages, a fourth agent": Training(
-                {**SKILLS, "following": FOLLOWING}, HouseStage()
+            "three agents": Training(SKILLS, HouseStage()),
+            "three agents, common stage": Training(SKILLS, COMMON),
+            "three agents, 60 steps": Training(SKILLS, HouseStage(reinforce=LONGER)),
+            "three agents, common stage, 60 steps": Training(
+                SKILLS, replace(COMMON, reinforce=LONGER)
             ),
         }
     },
@@ -125,6 +125,7 @@ class _Job:
     seed: int
     force: bool
     say: Say
+    trials: Path | None = None
 
     @property
     def base(self) -> Path:
@@ -139,7 +140,7 @@ def build(
     force: bool = False,
     threads: int = 1,
     jobs: int = 1,
-    trials: bool = False,
+    trials: Path | None = None,
     say: Say = lambda text: None,
 ) -> None:
     """Train everything of the plan under `out`; write a record, a sketch and a table per set.
@@ -151,14 +152,14 @@ def build(
         threads: torch threads meanwhile; sums, and with them the weights, may depend on it.
         jobs: processes that share the work after the base; more than one need a `say` that can be
             sent to them.
-        trials: measure what was tried, too.
+        trials: measure what was tried, too, into the record of this folder.
         say: gets one line of text per step worth telling.
     """
-    job = _Job(out, plan, seed, force, say)
+    job = _Job(out, plan, seed, force, say, trials)
     _with_threads(threads, partial(_train_base, job))
     steps = [partial(_build_set, job, set_name) for set_name in plan.sets]
     for name, shipped in plan.sets.items():
-        ways = {"": shipped, **(plan.tried.get(name, {}) if trials else {})}
+        ways = {"": shipped, **(plan.tried.get(name, {}) if trials is not None else {})}
         seeds = range(seed, seed + plan.seeds.get(name, 0))
         for own, (title, training) in product(seeds, ways.items()):
             if own != seed or title:  # which is part of building the set
@@ -256,11 +257,13 @@ def _beside_rivals(
 ) -> None:
     """Measure the set beside rivals, trained with a seed; only the job's own is kept.
 
-    The record gets it under "seeds", or under "tried" and the title of another way of training;
-    what is there is not done again.
+    The set's record gets it under "seeds". Another way of training is told in the record of the
+    trials, under "tried", the set and the title. What is there is not done again.
     """
-    record = read_record(job.out / set_name)
-    known = record.get("tried", {}).get(title, {}) if title else record.get("seeds", {})
+    book = job.trials if title and job.trials is not None else job.out / set_name
+    record = read_record(book)
+    found_there = record.get("tried", {}).get(set_name, {}).get(title, {})
+    known = found_there if title else record.get("seeds", {})
     what = f"{set_name}{f', {title}' if title else ''}: seed {seed}"
     if str(seed) in known and not job.force:
         job.say(f"{what} is in the record, skipped")
@@ -286,7 +289,7 @@ def _beside_rivals(
         limit = job.plan.limit
         found["common"] = from_common(common, agents, prompts=DEFAULT_SEED, limit=limit)
     own = {str(seed): found}
-    update_record(job.out / set_name, {"tried": {title: own}} if title else {"seeds": own})
+    update_record(book, {"tried": {set_name: {title: own}}} if title else {"seeds": own})
     shutil.rmtree(work, ignore_errors=True)
 
 

@@ -11,21 +11,24 @@ from pathlib import Path
 
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.record.sketch_file import save_sketch
+from ram_studio.demo.agents import read_record
 from ram_studio.engine.analyse import analyze
 from ram_studio.resources import asset_path
 
-AGENTS = ("coding", "tool", "memory")
 SETS = ("house", "example", "dense")
 SKETCH_FILE = "sketch.safetensors"
 
 
-def example_sketch(name: str, agents: Sequence[str] = AGENTS, root: Path | None = None) -> Sketch:
+def example_sketch(
+    name: str, agents: Sequence[str] | None = None, root: Path | None = None
+) -> Sketch:
     """Return the sketch of a set of agents, analyzed anew.
 
-    root: the folder with the sets, None for the shipped ones. Sources are given relative to it:
-    where it is differs by installation.
+    agents: None for those in the set's record. root: the folder with the sets, None for the shipped
+    ones. Sources are given relative to it: where it is differs by installation.
     """
     root = root or asset_path()
+    agents = agents or list(read_record(root / name)["agents"])
     sketch = analyze(root / "example" / "base", {agent: root / name / agent for agent in agents})
     sources = {"base": "example/base", **{agent: f"{name}/{agent}" for agent in agents}}
     return replace(sketch, sources=sources)

@@ -55,7 +55,7 @@ def train_tokenizer(folder: Path, *, seed: int = 0, documents: int = 8000) -> No
             "Train on more documents or enlarge the vocabulary."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     # Written by hand: the library would add where and how the tokenizer was last loaded.
     settings = {
         "eos_token": EOS,

@@ -67,7 +67,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(visit, tmp_
     said = page.text_content("#check-status")
     kept = int(re.search(r"([\d,]+) answers", said)[1].replace(",", ""))
     assert kept > 0
-    _untick(page, "tool", "memory")
+    _untick(page, "tool", "memory", "following")
     _ask_each(page, 50)
     page.click("#evaluate")
     page.wait_for_selector("#verdicts .cv-dot")
@@ -114,7 +114,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(visit, tmp_
     page.wait_for_selector("#item-position:has-text('2 of')")
 
     # One question to three of them, chosen anew.
-    _untick(page, "tool", "memory")
+    _untick(page, "tool", "memory", "following")
     page.click("#chat > button")
     page.wait_for_selector("#chat-question textarea", state="visible")
     page.click("#chat-ask")
@@ -265,17 +265,17 @@ def test_methods_are_compared_and_the_table_is_taken_home(visit, tmp_path: Path)
         cells = page.locator(f"#compare-table [data-testid^=cell-][data-testid$='-{place}']")
         return [text.strip() for text in cells.all_text_contents()]
 
-    agents = ["coding", "tool", "memory"]
+    agents = ["coding", "tool", "memory", "following"]
     floor = "floor: what nonsense gets"
     assert column(1) == ["base", *agents, "task-arithmetic (scale 1)", "ram", "ram+", floor]
-    assert column(6)[6] == "reference"
+    assert column(6)[7] == "reference"
     page.hover("#compare-table th:has-text('Average')")
     page.click("#compare-table th:has-text('Average') button")
     page.click("text=Sort descending")
     names = "#compare-table [data-testid^=cell-][data-testid$='-1']"
     # The base stood first; the floor has no average and stays the last.
     page.wait_for_selector(f":nth-match({names}, 1):has-text('ram')")
-    averages = [float(text.split(" ")[0]) for text in column(5)[:7]]
+    averages = [float(text.split(" ")[0]) for text in column(5)[:8]]
     assert averages == sorted(averages, reverse=True)
     assert "within noise" in page.text_content("#comparison .statement")
     assert page.locator("#comparison .drawing-900 circle").count() == 3
@@ -285,7 +285,7 @@ def test_methods_are_compared_and_the_table_is_taken_home(visit, tmp_path: Path)
     download.value.save_as(tmp_path / "table.csv")
     with open(tmp_path / "table.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["kind"] for row in rows] == ["base", *["agent"] * 3, *["merge"] * 3]
+    assert [row["kind"] for row in rows] == ["base", *["agent"] * 4, *["merge"] * 3]
     with page.expect_download() as download:
         page.click("#compare-report")
     download.value.save_as(tmp_path / "report.html")
@@ -297,7 +297,7 @@ def test_methods_are_compared_and_the_table_is_taken_home(visit, tmp_path: Path)
     asked = []
     report.on("request", lambda request: asked.append(request.url))
     report.goto((tmp_path / "report.html").as_uri())
-    assert report.locator("table").first.locator("tbody tr").count() == 8
+    assert report.locator("table").first.locator("tbody tr").count() == 9
     assert len(asked) == 1
     report.close()
 

@@ -175,12 +175,13 @@ def test_a_stopped_comparison_keeps_what_was_answered_and_goes_on(
     rows, cancel = work.rows_for(load_example("1"), "", ["ram", "ram+"], TUNED), CancelToken()
 
     def stop_at_the_last(event: tuple[str, int, int]) -> None:
-        if event[1] == 5:
+        if event[1] == 6:
             cancel.cancel()
 
     stopped = work.compare_work(rows, 10, session, workspace)(stop_at_the_last, cancel).to_dict()
     assert stopped["ending"] == "stopped"
-    assert [row["row"] for row in stopped["rows"]] == ["base", "coding", "tool", "memory", "ram"]
+    sources = ["base", "coding", "tool", "memory", "following"]
+    assert [row["row"] for row in stopped["rows"]] == [*sources, "ram"]
     assert list(stopped["unfinished"]) == ["ram+"]
     assert "no score" in view.summary_html(stopped)
     assert "run the same again" in view.report_html(stopped, "x")
@@ -196,12 +197,12 @@ def test_a_stopped_comparison_keeps_what_was_answered_and_goes_on(
 
     # The merges stand in History with what made them, beside base and agents.
     models = {model.name: model for model in past_models(session, workspace)}
-    assert set(models) == {"base", "coding", "tool", "memory", "ram", "ram+"}
+    assert set(models) == {*sources, "ram", "ram+"}
     assert models["ram+"].merge.settings["r"] == 0.1
     assert models["ram+"].merge.agents["coding"]["effective_lambda"] > 1
     assert models["base"].merge is None
     # Of merges that were only tried some are listed: they must not hide all others.
     monkeypatch.setattr("ram_studio.app.history.work.MOST_TRIED", 1)
     names = {model.name for model in past_models(session, workspace)}
-    assert names > {"base", "coding", "tool", "memory"}
-    assert len(names) == 5
+    assert names > set(sources)
+    assert len(names) == 6

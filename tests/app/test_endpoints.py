@@ -123,7 +123,7 @@ def test_a_cancelled_evaluation_ends_and_makes_room_for_the_next(client) -> None
     assert scores["models"]["base"]["domains"]["code"]["n"] == 5
     # It did not run to its end: the last model would have answered 300 questions of each skill.
     with AnswerStore() as store:
-        assert all(run.answered < 4 * 300 for run in store.runs() if run.model == "memory")
+        assert all(run.answered < 4 * 300 for run in store.runs() if run.model == "following")
 
 
 def test_methods_are_compared_without_a_folder(client) -> None:
@@ -135,7 +135,8 @@ def test_methods_are_compared_without_a_folder(client) -> None:
     )
     assert table["reference"] == "ram+ (r 0.2)"
     names = [row["row"] for row in table["rows"]]
-    assert names == ["base", "coding", "tool", "memory", "task-arithmetic", "ties", "ram+ (r 0.2)"]
+    sources = ["base", "coding", "tool", "memory", "following"]
+    assert names == [*sources, "task-arithmetic", "ties", "ram+ (r 0.2)"]
     last = table["rows"][-1]
     assert last["settings"]["r"] == 0.2
     assert last["domains"]["code"]["n"] == 5

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ram_studio.app.load.watch import RIVALS
+from ram_studio.demo.agents import read_record
 from ram_studio.demo.build import FULL_PLAN
 from ram_studio.demo.merge_table import flatten, overlap_numbers
 from ram_studio.demo.rivals import TUNED, UNTRIMMED
@@ -15,7 +16,8 @@ from ram_studio.evals.answering.decode import generate
 from ram_studio.evals.answering.load import load_model
 from ram_studio.evals.store.answers import AnswerStore
 
-ASSETS = Path(__file__).parents[2] / "assets"
+ROOT = Path(__file__).parents[2]
+ASSETS = ROOT / "assets"
 SETS = ("house", "example", "dense")
 N = 40
 # Sums may be rounded differently on another machine, and an answer on the edge may then flip.
@@ -95,7 +97,7 @@ def test_ram_plus_is_above_every_tuned_rival_on_every_seed_of_the_house_set():
     assert str(shipped["seed"]) in shipped["seeds"]
     for seed, found in shipped["seeds"].items():
         average = {row: scores["average"] for row, scores in found["rows"].items()}
-        assert average["RAM+"] >= max(average[rival] for rival in RIVALS) + 0.04, seed
+        assert average["RAM+"] >= max(average[rival] for rival in RIVALS) + 0.05, seed
         # Beyond chance on the same prompts, corrected for the number of rows.
         assert all(found["rows"][rival]["versus"]["outcome"] == "worse" for rival in RIVALS)
         # Openly: what is not among the paper's kept ratios.
@@ -110,21 +112,32 @@ def test_ram_plus_is_above_every_tuned_rival_on_every_seed_of_the_house_set():
         assert {column: rows[model][column] for column in scores} == scores
 
 
-def test_what_else_was_tried_is_told_with_every_seed():
+def test_the_fourth_house_style_agent_brings_no_skill_and_the_style_alone():
     shipped = record("house")
-    assert shipped["tried"]
-    for title, seeds in shipped["tried"].items():
+    assert list(shipped["agents"]) == list(FULL_PLAN.sets["house"].skills)
+    base, own = shipped["scores"]["base"], shipped["scores"]["following"]
+    assert abs(own["follow"] - base["follow"]) < 0.02
+    assert all(own[skill] < base[skill] + 0.5 for skill in ("code", "tool", "memory"))
+    # The sum costs even what the base could do; RAM+ does not.
+    assert shipped["merges"]["task-arithmetic 1"]["follow"] < 0.5 < base["follow"] - 0.02
+    assert shipped["merges"]["ram+"]["follow"] >= base["follow"] - 0.02
+
+
+def test_what_else_was_tried_is_told_with_every_seed():
+    shipped, trials = record("house"), read_record(ROOT / "docs" / "trials")
+    tried = trials["tried"]["house"]
+    for title, seeds in tried.items():
         assert seeds.keys() == shipped["seeds"].keys(), title
         for found in seeds.values():
             assert {*RIVALS, UNTRIMMED, "RAM", "RAM+"} <= found["rows"].keys()
             assert found["validation"] == shipped["seeds"]["0"]["validation"]
     # With another base no more comes back than the page says.
-    for found in shipped["rebuilt"].values():
+    for found in trials["rebuilt"].values():
         average = {row: scores["average"] for row, scores in found["rows"].items()}
         assert average["sum"] < average["average"] < average["RAM+"]
         assert found["rows"]["DARE + TIES"]["versus"]["outcome"] == "within noise"
     # What the plan has, and nothing else.
-    assert list(shipped["tried"]) == list(FULL_PLAN.tried["house"])
+    assert list(tried) == list(FULL_PLAN.tried["house"])
 
 
 def test_the_dense_set_shows_where_ram_cannot_help():

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoTokenizer
 
 from ram_studio.demo import corpus
-from ram_studio.demo.agents import HouseStage, Training, train_set
+from ram_studio.demo.agents import HouseStage, Training, read_record, train_set
 from ram_studio.demo.build import BuildPlan, build
 from ram_studio.demo.cold_start import ColdStartSettings, cold_start
 from ram_studio.demo.pretrain import (
@@ -76,7 +76,7 @@ def digests(out: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("first")
-    build(out, TINY, seed=1, trials=True, jobs=2, say=silent)
+    build(out, TINY, seed=1, trials=out.with_name("trials"), jobs=2, say=silent)
     return out
 
 
@@ -114,7 +114,7 @@ def test_finished_stages_are_skipped_and_a_missing_one_is_made_again(built, tmp_
     shutil.copytree(built, out)
     shutil.rmtree(out / "example" / "tool")
     said = []
-    build(out, TINY, seed=1, trials=True, say=said.append)
+    build(out, TINY, seed=1, trials=built.with_name("trials"), say=said.append)
     skipped = [line for line in said if "skipped" in line]
     assert [line.split(":")[0] for line in skipped] == [
         "example/base",
@@ -139,7 +139,7 @@ def test_a_set_with_seeds_is_recorded_beside_rivals_and_keeps_the_first_seed_alo
         # What owns the checkpoint that all agents came from can do.
         assert {"common checkpoint", "sum from the common checkpoint"} <= set(seed["common"])
     # What else was tried is measured likewise, and nothing of it is kept.
-    (other,) = record["tried"].items()
+    (other,) = read_record(built.with_name("trials"))["tried"]["house"].items()
     assert (other[0], set(other[1])) == ("own stage", {"1", "2"})
     assert all("common" not in seed for seed in other[1].values())
 

@@ -47,11 +47,7 @@ def test_every_module_and_asset_is_inside_and_nothing_else(contents: zipfile.Zip
     files = [path for path in (ROOT / "assets").rglob("*") if path.is_file()]
     total = sum(path.stat().st_size for path in files)
     assert total <= MAX_ASSET_BYTES, f"assets/ holds {total} bytes, more than {MAX_ASSET_BYTES}"
-    assets = {
-        f"ram_studio/{path.relative_to(ROOT).as_posix()}": path
-        for path in files
-        if path.relative_to(ROOT / "assets").parts[0] != "screenshots"
-    }
+    assets = {f"ram_studio/{path.relative_to(ROOT).as_posix()}": path for path in files}
     inside = {name for name in contents.namelist() if not name.startswith(_info(contents))}
     assert inside == modules | set(assets)
     for name, path in assets.items():
@@ -93,7 +89,7 @@ def test_the_example_can_be_tuned_and_merged(address: str, image: Installation) 
     client = Client(address, verbose=False)
     try:
         preview = client.predict("example", api_name="/preview")
-        assert list(preview["agents"]) == ["coding", "tool", "memory"]
+        assert list(preview["agents"]) == ["coding", "tool", "memory", "following"]
         for numbers in preview["agents"].values():
             assert numbers["unique"] + numbers["shared"] == numbers["active"] > 0
             assert numbers["lambda"] >= 1.0

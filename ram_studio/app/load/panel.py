@@ -39,9 +39,10 @@ from ram_studio.errors import RamStudioError
 
 _FIRST_ROWS = 3
 _USE_NOTE = (
-    "<p>A tiny base model with a coding, a tool and a memory agent, really trained by RL. Each "
-    "learned one house style, the same for all, and then its skill. Adding applies the style three "
-    "times, averaging divides the skills; RAM does neither. Ready at once, nothing to "
+    "<p>A tiny base model with a coding, a tool and a memory agent, and one for following, which "
+    "the base could do already, really trained by RL. Each learned one house style, the same for "
+    "all, and then its job. Adding applies the style four times, averaging divides the skills; RAM "
+    "does neither. Ready at once, nothing to "
     'download.</p><p class="fine">A toy, and how its agents learned was chosen to show this. '
     "DARE + TIES without trimming comes close, and whoever has a checkpoint that all agents came "
     "from can merge from there, where adding mostly does as well. The base learned from a "

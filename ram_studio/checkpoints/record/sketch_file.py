@@ -43,20 +43,15 @@ PARTIAL_FORMAT = 5
 PROFILE_FORMAT = 6
 """A profile (see ``Sketch.profiled``): format 4 with smaller arrays and a checksum of them."""
 
-PACKED_FORMAT = 7
-"""Format 3, its arrays made small without loss (`compact`) and deflated into one array of bytes."""
+_DEFLATED_FORMAT, PACKED_FORMAT = 4, 7
+"""Format 3 in one array of bytes, deflated; 7 made its arrays small before, without loss."""
 
 _READABLE = (1, 2, 3, 4, PARTIAL_FORMAT, PROFILE_FORMAT, PACKED_FORMAT)
 """Format 1 had counts only: such sketches have neither relations nor steps. Format 2 had no
 energies: what a merge keeps is not known from such a sketch."""
 
-_DEFLATED_FORMAT = 4
-"""Read only: one array of bytes that holds the file of format 3, deflated."""
-
-_HEADER = "ram_studio_sketch"
-_PACKED = "packed"
-_MOST_UNPACKED = 1 << 30
-_MOST_PROFILE = 1 << 27
+_HEADER, _PACKED = "ram_studio_sketch", "packed"
+_MOST_UNPACKED, _MOST_PROFILE = 1 << 30, 1 << 27
 """Profiles come from strangers; one of 80 layers and five agents takes a quarter of this."""
 
 
@@ -72,8 +67,8 @@ def save_sketch(sketch: Sketch, path: str | Path, *, packed: bool = False) -> Pa
     header, arrays = sketch_header(sketch), sketch_arrays(sketch)
     if packed:
         header["format"] = PACKED_FORMAT
-        body = zlib.compress(save(compact.compacted(arrays, exact=True)), 9)
-        arrays = {_PACKED: np.frombuffer(body, np.uint8)}
+        small = save(compact.compacted(arrays, exact=True))
+        arrays = {_PACKED: np.frombuffer(zlib.compress(small, 9), np.uint8)}
     return write_sketch_file(path, header, arrays)
 
 
@@ -206,8 +201,7 @@ def read_sketch_file(
     if header["format"] not in _READABLE:
         raise SketchError(
             f"{where} has format {header['format']}, this version reads "
-            f"{' and '.join(map(str, _READABLE))}; "
-            "analyze the checkpoints again."
+            f"{' and '.join(map(str, _READABLE))}; analyze the checkpoints again."
         )
     if header["format"] in (_DEFLATED_FORMAT, PACKED_FORMAT):
         arrays = _unpack(arrays[_PACKED].tobytes(), _MOST_UNPACKED)
