@@ -75,3 +75,5 @@ def history(
         )
     columns = ("run", "begun (UTC)", "model", "suite", "right", "merged by", "fingerprint")
     print_table(columns, rows)
+    if rows:
+        print("What runs rest on, and their scores side by side: ram-studio history RUN...")

@@ -1,5 +1,6 @@
 """What nonsense scores, and that nothing is concluded from scores that are no better."""
 
+import random
 import sqlite3
 from itertools import cycle
 
@@ -39,6 +40,38 @@ def floors(asked):
         for q in own:
             facts.setdefault(q.domain, []).append({FACT: nonsense.right(name, q)})
     return {domain: floor_of(own) for domain, own in facts.items()}
+
+
+@pytest.mark.parametrize("name", [n for n, s in ALL_SUITES.items() if not s.absent(None)])
+def test_what_says_nothing_is_nowhere_better_than_the_floor(name):
+    limit = 3 if ALL_SUITES[name].runs_code else 24
+    settings = SuiteSettings(lambda text: len(text) // 4, limit, 1, (1000,))
+    asked = ALL_SUITES[name].make(settings)
+    found, drawn = floors({name: asked}), random.Random(9)
+    words = [
+        "and",
+        "so",
+        "we",
+        "saw",
+        "that",
+        "it",
+        "is",
+        "one",
+        "of",
+        "them",
+        "which",
+        "goes",
+        "on",
+    ]
+    answerers = [*(lambda text=text: text for text in ("no", "1", "None", "I do not know.", "{}"))]
+    answerers.append(lambda: " ".join(drawn.choices(words, k=12)))
+    for say in answerers[: 2 if ALL_SUITES[name].runs_code else None]:
+        marks: dict = {}
+        for question in asked:
+            right = ALL_SUITES[name].judge(question, say(), "auto").is_correct
+            marks.setdefault(question.domain, []).append(right)
+        for domain, own in marks.items():
+            assert sum(own) / len(own) <= found[domain], (domain, say())
 
 
 def test_every_suite_has_a_floor_which_is_the_same_each_time():

@@ -89,5 +89,5 @@ def _said(verdict: Retention) -> str:
     if verdict.outcome == "cannot tell":
         said += f"; the questions cannot tell, {verdict.why}"
         if verdict.items_needed:
-            said += f" (needs about {verdict.items_needed:,})"
+            said += f" (needs about {verdict.items_needed:,} items)"
     return f"{said}."

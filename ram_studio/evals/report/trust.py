@@ -8,6 +8,7 @@ from typing import Any
 
 from ram_studio.evals.question import Question
 from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult, outcomes
+from ram_studio.evals.store.records import joined
 
 _GRAM = 4
 _COUNTED = ("too long", "cut off", "empty", "refused", "failed")
@@ -29,7 +30,7 @@ def trust(report: EvalReport) -> dict[str, Any]:
         "floors": dict(report.floors),
         "seed": _seed(every) if report.seed is None else report.seed,
         **questions_told(item for items in report.items.values() for item in items),
-        "software": _software(every),
+        "software": joined(answer.origin for answer in every),
         "models": {name: _of(row) for name, row in report.models.items()},
     }
 
@@ -84,7 +85,7 @@ def _of(row: ModelResult) -> dict[str, Any]:
         **{key: tally[key] for key in _COUNTED},
         "repetition": _repetition(answer.text for answer in answers if answer.is_scored),
         "template": known[chat] if isinstance(chat, bool) else "not known",
-        "software": _software(answers),
+        "software": joined(answer.origin for answer in answers),
         "unrecorded": sum("software" not in answer.origin for answer in answers),
         "asked": dict(row.asked),
     }
@@ -98,15 +99,6 @@ def _repetition(texts: Iterable[str]) -> float:
         total += len(runs)
         repeated += len(runs) - len(set(runs))
     return repeated / total if total else 0.0
-
-
-def _software(answers: Iterable[Answer]) -> dict[str, str]:
-    """Return the versions that gave these answers, by name."""
-    found: dict[str, dict[str, None]] = {}
-    for answer in answers:
-        for name, number in answer.origin.get("software", {}).items():
-            found.setdefault(name, {})[number] = None
-    return {name: ", ".join(numbers) for name, numbers in found.items()}
 
 
 def _seed(answers: Iterable[Answer]) -> int | list[int] | None:

@@ -23,7 +23,7 @@ from typing import Any
 from ram_studio._version import __version__
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question, Reply, Verdict
-from ram_studio.evals.store.records import RunKey, StoredAnswer, StoredRun
+from ram_studio.evals.store.records import RunKey, StoredAnswer, StoredRun, joined
 from ram_studio.resources import user_folder
 
 __all__ = ["AnswerStore", "RunKey", "StoredAnswer", "StoredRun", "default_store_path"]
@@ -328,9 +328,13 @@ class AnswerStore:
                 " WHERE finish NOT IN ('failed', 'refused', 'too long')"
                 " GROUP BY run, domain"
             ).fetchall()
+            origins = self._connection.execute(
+                "SELECT DISTINCT run, origin FROM answers WHERE origin IS NOT NULL"
+            ).fetchall()
         found = [dict(zip(_RUN, row, strict=False)) for row in rows]
         for run in found:
             run["domains"] = {d: (n, right) for i, d, n, right in tallies if i == run["id"]}
+            run["software"] = joined(json.loads(o) for i, o in origins if i == run["id"])
             run["settings"] = json.loads(run["settings"])
             run["merge"] = None if run["merge"] is None else json.loads(run["merge"])
         return [StoredRun(**run) for run in found]

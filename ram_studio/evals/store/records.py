@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +55,8 @@ class StoredRun:
     """A run with its tally.
 
     answered: how many answers (what was not asked has none), correct: the right ones of them;
-    domains: the same two by domain. package_version: of what began it.
+    domains: the same two by domain. package_version: of what began it; software: versions of what
+    gave its answers, see `joined`, empty where older versions asked.
     merge: how a model that was merged in memory was made, see `AnswerStore.open_run`.
     """
 
@@ -73,3 +74,13 @@ class StoredRun:
     package_version: str = ""
     merge: Mapping[str, Any] | None = None
     domains: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    software: Mapping[str, str] = field(default_factory=dict)
+
+
+def joined(origins: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the versions of these origins of answers by name, several parted by commas."""
+    found: dict[str, dict[str, None]] = {}
+    for origin in origins:
+        for name, number in origin.get("software", {}).items():
+            found.setdefault(name, {})[number] = None
+    return {name: ", ".join(numbers) for name, numbers in found.items()}
