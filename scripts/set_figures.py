@@ -298,13 +298,14 @@ def order() -> str:
     came = "**The order comes back**" if len(beyond) == len(seeds) else "**It comes back in part**"
     if not beyond:
         came = "**It does not come back**"
-    breaks = listed([share(row["sum"]) for row in rows])
+    sums = listed([share(row["sum"]) for row in rows])
+    bases = listed(list(dict.fromkeys(share(row["base"]) for row in rows)))
     return (
         f"{came}: RAM+ is {above} points above the best of the listed rivals "
         f"({', '.join(dict.fromkeys(best))}), beyond chance above all of them on "
         f"{len(beyond)} of {len(seeds)} seeds, and "
-        f"{listed([_points(row, UNTRIMMED) for row in rows])} above {UNTRIMMED}. The sum breaks "
-        f"({breaks})."
+        f"{listed([_points(row, UNTRIMMED) for row in rows])} above {UNTRIMMED}. The sum gives "
+        f"{sums}, the base {bases}."
     )
 
 

@@ -26,6 +26,8 @@ from ram_studio.evals.answering.load import load_model
 Say = Callable[[str], None]
 # Agents of one set with one seed keep their distance from those of the next seed.
 _SEEDS_APART = 100
+# And an agent from the same one trained anew, see `train_agent`.
+_AGAIN_APART, _MOST_AGAIN = 10, 2
 # How many levels of a record grow; below that, and elsewhere, news replace what was there.
 _GROWING = {"training": 1, "seeds": 1, "tried": 3}
 
@@ -145,15 +147,32 @@ def train_agent(
     """Train an agent from the checkpoint `base`, save it in `folder` and return its record.
 
     house: what it learns first; number: which agent of its set it is, for samples of its own there.
+
+    A house style that was learned for other prompts alone earns nothing on those of the skill, and
+    rewards cannot teach what never happens. An agent that ends far below its goal is trained anew,
+    with other samples of the house stage, at most twice; the record says how often ("again").
     """
-    model, tokenizer = load_model(base, "cpu")
-    first = {}
-    if house is not None:
-        own = _SEEDS_APART * seed + number
-        first["house"] = learn_house_style(model, tokenizer, house, own, say)
-    record = reinforce(model, tokenizer, settings, seed=seed, on_step=lambda point: say(str(point)))
+    first: dict[str, Any] = {}
+    for again in range(1 + (_MOST_AGAIN if house is not None else 0)):
+        model, tokenizer = load_model(base, "cpu")
+        if house is not None:
+            own = _SEEDS_APART * seed + _AGAIN_APART * again + number
+            first = {"house": learn_house_style(model, tokenizer, house, own, say)}
+        if again:
+            first["again"] = again
+        record = reinforce(
+            model, tokenizer, settings, seed=seed, on_step=lambda point: say(str(point))
+        )
+        if has_learned(record):
+            break
     save_checkpoint(model, base, folder)
     return {**record, **first}
+
+
+def has_learned(record: Mapping[str, Any]) -> bool:
+    """Return whether a run came at least halfway to its goal, if it had one."""
+    goal = record["settings"]["stop_at"]
+    return goal is None or record["curve"][-1]["validation"] >= goal / 2
 
 
 def save_checkpoint(model: Any, base: Path, folder: Path) -> None:

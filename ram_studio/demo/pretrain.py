@@ -3,21 +3,30 @@
 Equation: minimise sum_t w_t * (-log p(token_t | tokens before)) / sum_t w_t with w = 1 on answers,
 0.1 on the rest and 0 on padding; AdamW, linear warm-up, cosine decay. The result is rounded once to
 bfloat16.
+
+Some random weights never find out how to look a name up, which takes two layers that need one
+another: the loss stays where it is, however long one waits, and rewards cannot teach what a base
+never does by chance. So a base that does not answer easy prompts, where the corpus is always right,
+is given up early, and another begins from other random weights.
 """
 
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ram_studio.demo.corpus import MIXTURE, draw_document
+from ram_studio.demo.reinforce import VALIDATION_ITEMS, VALIDATION_SEED, greedy_score
 from ram_studio.demo.tokenizer import EOS_ID, PAD_ID, VOCABULARY
 from ram_studio.evals.answering.load import quiet_transformers
+from ram_studio.evals.suites.demo.tasks import SKILL_DOMAINS, make_items
 
 PROMPT_WEIGHT = 0.1
+_ATTEMPTS_APART = 1000
+"""Random weights of one seed's attempts keep their distance from those of other seeds."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +43,21 @@ class Architecture:
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """How long and how fast to pretrain; `steps` of sum(MIXTURE) documents each."""
+    """How long and how fast to pretrain; `steps` of sum(MIXTURE) documents each.
+
+    floor: share of easy validation prompts that a base has to answer in every skill; look_after:
+    steps after which one that does not is given up; attempts: how many there are at most, the last
+    of which is not given up.
+    """
 
     steps: int = 2200
     learning_rate: float = 2.5e-3
     warmup: int = 50
     weight_decay: float = 0.05
     micro_batches: int = 4
+    floor: float = 0.8
+    look_after: int = 900
+    attempts: int = 4
 
 
 def new_model(architecture: Architecture, seed: int) -> Any:
@@ -101,15 +118,43 @@ def pretrain(
         tokenizer: the example tokenizer.
         architecture, settings: None for the defaults.
         seed: drives the initial weights and every document drawn.
-        on_step: called with (step, loss, model) after every step.
+        on_step: called with (step, loss, model) after every step; steps begin anew with an attempt.
+    """
+    architecture, settings = architecture or Architecture(), settings or PretrainSettings()
+    attempts: list[dict[str, Any]] = []
+    for number in range(settings.attempts):
+        model = new_model(architecture, seed + _ATTEMPTS_APART * number)
+        rng = random.Random(f"pretrain/{seed}/{number}" if number else f"pretrain/{seed}")
+        is_last = number == settings.attempts - 1
+        attempts.append(attempt(model, tokenizer, settings, rng, on_step, may_stop=not is_last))
+        if is_up(attempts[-1]["easy"], settings):
+            break
+    record = {
+        "architecture": asdict(architecture),
+        "settings": asdict(settings),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "attempts": attempts,
+    }
+    return model, record
+
+
+def attempt(
+    model: Any,
+    tokenizer: Any,
+    settings: PretrainSettings,
+    rng: random.Random,
+    on_step: Callable[[int, float, Any], None] | None = None,
+    *,
+    may_stop: bool,
+) -> dict[str, Any]:
+    """Train `model` in place, round it, and return the record of it.
+
+    rng: draws the documents; may_stop: give up where `settings` say so.
     """
     import torch
 
-    architecture, settings = architecture or Architecture(), settings or PretrainSettings()
-    model = new_model(architecture, seed).train()
-    rng = random.Random(f"pretrain/{seed}")
     optimizer = torch.optim.AdamW(
-        model.parameters(),
+        model.train().parameters(),
         lr=settings.learning_rate,
         betas=(0.9, 0.98),
         weight_decay=settings.weight_decay,
@@ -117,6 +162,10 @@ def pretrain(
     losses, tokens = [], 0
     wall, cpu = time.perf_counter(), time.process_time()
     for step in range(settings.steps):
+        if may_stop and step == settings.look_after:
+            if not is_up(easy_scores(model.eval(), tokenizer), settings):
+                break
+            model.train()
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * _schedule(step, settings)
         documents = [
@@ -133,17 +182,29 @@ def pretrain(
             losses.append([step, round(loss, 4)])
         if on_step:
             on_step(step, loss, model)
-    round_to_bfloat16(model)
-    record = {
-        "architecture": asdict(architecture),
-        "settings": asdict(settings),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    round_to_bfloat16(model.eval())
+    return {
         "tokens": tokens,
         "losses": losses,
+        "easy": easy_scores(model, tokenizer),
         "wall_seconds": round(time.perf_counter() - wall, 1),
         "cpu_seconds": round(time.process_time() - cpu, 1),
     }
-    return model.eval(), record
+
+
+def is_up(easy: Mapping[str, float], settings: PretrainSettings) -> bool:
+    """Return whether a base answers enough easy prompts of every skill."""
+    return min(easy.values()) >= settings.floor
+
+
+def easy_scores(model: Any, tokenizer: Any) -> dict[str, float]:
+    """Return the share of easy validation prompts that a model answers right, by skill."""
+    found = {}
+    for domain in SKILL_DOMAINS:
+        items = make_items(domain, VALIDATION_ITEMS, VALIDATION_SEED, "validation")
+        easy = [item for item in items if not item.is_hard]
+        found[domain] = round(greedy_score(model, tokenizer, easy), 4)
+    return found
 
 
 def round_to_bfloat16(model: Any) -> None:

@@ -10,6 +10,7 @@ from ram_studio.app.load.watch import RIVALS
 from ram_studio.demo.agents import read_record
 from ram_studio.demo.build import FULL_PLAN
 from ram_studio.demo.merge_table import flatten, overlap_numbers
+from ram_studio.demo.pretrain import easy_scores, is_up
 from ram_studio.demo.rivals import TUNED, UNTRIMMED
 from ram_studio.evals import DOMAINS, evaluate
 from ram_studio.evals.answering.decode import generate
@@ -131,13 +132,22 @@ def test_what_else_was_tried_is_told_with_every_seed():
         for found in seeds.values():
             assert {*RIVALS, UNTRIMMED, "RAM", "RAM+"} <= found["rows"].keys()
             assert found["validation"] == shipped["seeds"]["0"]["validation"]
-    # With another base no more comes back than the page says.
+    # With another base the order comes back.
     for found in trials["rebuilt"].values():
         average = {row: scores["average"] for row, scores in found["rows"].items()}
         assert average["sum"] < average["average"] < average["RAM+"]
-        assert found["rows"]["DARE + TIES"]["versus"]["outcome"] == "within noise"
+        assert all(found["rows"][rival]["versus"]["outcome"] == "worse" for rival in RIVALS)
     # What the plan has, and nothing else.
     assert list(tried) == list(FULL_PLAN.tried["house"])
+
+
+def test_the_base_answers_easy_prompts_as_one_that_learned_every_skill_does():
+    base = record("example")["base"]
+    assert len(base["attempts"]) == 1
+    folder = ASSETS / "example" / "base"
+    easy = easy_scores(*load_model(folder, "cpu"))
+    assert easy == base["attempts"][0]["easy"]
+    assert is_up(easy, FULL_PLAN.pretrain)
 
 
 def test_the_dense_set_shows_where_ram_cannot_help():

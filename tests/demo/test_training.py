@@ -12,7 +12,7 @@ import torch
 from transformers import AutoTokenizer
 
 from ram_studio.demo import corpus
-from ram_studio.demo.agents import HouseStage, Training, read_record, train_set
+from ram_studio.demo.agents import HouseStage, Training, read_record, train_agent, train_set
 from ram_studio.demo.build import BuildPlan, build
 from ram_studio.demo.cold_start import ColdStartSettings, cold_start
 from ram_studio.demo.pretrain import (
@@ -39,7 +39,7 @@ SKILLS = {
 }
 TINY = BuildPlan(
     architecture=Architecture(hidden=32, layers=1, feed_forward=32, heads=2, key_value_heads=1),
-    pretrain=PretrainSettings(steps=3, warmup=2),
+    pretrain=PretrainSettings(steps=3, warmup=2, look_after=1, attempts=2),
     sets={
         "example": Training(
             {
@@ -99,6 +99,10 @@ def test_a_build_leaves_complete_folders_and_a_record(built):
         assert {"config.json", "model.safetensors", "tokenizer.json"} <= files
     record = json.loads((built / "example" / "record.json").read_text())
     assert record["base"]["settings"]["steps"] == 3
+    # A base that has not learned what it should by then is given up, the last one never.
+    first, last = (attempt["losses"] for attempt in record["base"]["attempts"])
+    assert ([step for step, _ in first], [step for step, _ in last]) == ([0], [0, 2])
+    assert first[0] != last[0]
     assert record["training"]["coding"]["steps"] == 2
     assert set(record["merges"]) == {
         "task-arithmetic 1/N",
@@ -159,6 +163,18 @@ def test_agents_learn_the_house_style_together_or_each_by_itself(built, tmp_path
     else:
         losses = [record[agent]["house"]["cold_start"]["losses"] for agent in SKILLS]
         assert losses[0] != losses[1]
+
+
+def test_an_agent_that_does_not_learn_is_trained_anew_at_most_twice(built, tmp_path):
+    settings = replace(SKILLS["coding"], stop_at=1.0)
+    said = []
+    record = train_agent(
+        built / "example" / "base", tmp_path / "a", settings, seed=1, house=STAGE, say=said.append
+    )
+    assert record["again"] == 2
+    # Each time with other samples of the house stage.
+    assert len({line for line in said if line.startswith("cold start")}) == 3
+    assert (tmp_path / "a" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("name", ["example", "house"])
