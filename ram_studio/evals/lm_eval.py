@@ -81,15 +81,7 @@ def evaluate_with_harness(
         Stopped: `should_stop` returned True; finished tasks are kept.
     """
     plan = HarnessPlan(tasks, **settings)
-    if find_spec("lm_eval") is None:
-        raise EvaluationError(
-            "lm-eval is not installed, and the engine 'lm-eval' needs it. Install it with: "
-            'pip install "ram-studio[lm-eval]".'
-        )
-    if not models:
-        raise EvaluationError("No model to evaluate was given. Name at least one model folder.")
-    if plan.limit is not None and plan.limit < 1:
-        raise EvaluationError(f"The limit is {plan.limit} items per task. Choose 1 or more.")
+    _check(plan, models)
     names = _names(tasks)
     with contextlib.redirect_stdout(sys.stderr):
         manager = _manager(names, plan.include_path)
@@ -127,6 +119,19 @@ def evaluate_with_harness(
         results[model] = replace(result, skills=_first_filters(asked))
     report = EvalReport.of(names, 0, {"": items}, results)
     return replace(report, suite=f"lm-eval:{report.suite}")
+
+
+def _check(plan: HarnessPlan, models: Mapping[str, str | Path]) -> None:
+    """Raise EvaluationError for what cannot be, before any model is opened."""
+    if find_spec("lm_eval") is None:
+        raise EvaluationError(
+            "lm-eval is not installed, and the engine 'lm-eval' needs it. Install it with: "
+            'pip install "ram-studio[lm-eval]".'
+        )
+    if not models:
+        raise EvaluationError("No model to evaluate was given. Name at least one model folder.")
+    if plan.limit is not None and plan.limit < 1:
+        raise EvaluationError(f"The limit is {plan.limit} items per task. Choose 1 or more.")
 
 
 def _names(tasks: str | Sequence[str]) -> tuple[str, ...]:
