@@ -20,7 +20,7 @@ from ram_studio.algorithm.overlap import OverlapCounts
 SIZES = (0, 1, 2, 7, 63, 64, 65, 129)
 DTYPES = ("BF16", "F32")
 # Every number of agents is compiled anew: the ends, and two between.
-FEW = (1, 2, 3, 6)
+FEW = (1, 3, 6)
 
 
 def chain_of(block: ElementBlock, edge_bits: int = EDGE_BITS) -> np.ndarray:
