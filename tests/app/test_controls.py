@@ -105,12 +105,15 @@ def test_what_the_sliders_cannot_show_is_said(loaded: Loaded, tmp_path: Path) ->
     assert LADDER[taken.point] == pytest.approx(3.21e-6, rel=0.3)
 
 
+FOUR = "{coding: a, tool: b, memory: c, following: d}"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "holds no recipe"),
-        ("base: b\nagents: {x: y}\n", "merges x; loaded here: coding, tool, memory"),
-        ("base: b\nagents: {coding: a, tool: b, memory: c}\nmethod: fisher\n", "command line"),
+        ("base: b\nagents: {x: y}\n", "merges x; loaded here: coding, tool, memory, following"),
+        (f"base: b\nagents: {FOUR}\nmethod: fisher\n", "command line"),
         ("base: b\nagents: {coding: a}\nsettings: {temperature: 1}\n", "temperature"),
         ("a: [1", "not valid YAML"),
         ("base: b\nagents: {coding: &x a, tool: *x}\n", "aliases"),
