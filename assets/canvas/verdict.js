@@ -89,9 +89,16 @@ const leftText = (low, where) => {
   return { lead: `Little is left of ${names} ${where}:`, rest: ` ${down}${keptText(least.kept.sum)} of the update${whose}.` };
 };
 
+// What agents have in common a sum applies once for each of them.
+const ofSum = (profile) => {
+  const [alike, n] = [likeness(profile), profile.agents.length];
+  if (alike === null || alike < ALIKE || n < 2) return { tone: "good", lead: "The sum keeps every update whole, and leaves conflicts alone." };
+  return { tone: "warn", lead: `The agents moved alike (mean cosine ${alike.toFixed(2)}): the sum applies what they have in common ${n} times.` };
+};
+
 const ofMethod = (profile, result) => ({
   "task-arithmetic-mean": { tone: profile.agents.length > 1 ? "warn" : "good", lead: `Averaging divides every change by ${profile.agents.length}, unique or not.` },
-  "task-arithmetic-sum": { tone: "good", lead: "The sum keeps every update whole, and leaves conflicts alone." },
+  "task-arithmetic-sum": ofSum(profile),
   "ties": { tone: "good", lead: "TIES keeps the largest changes; where signs differ, the majority." },
 }[result.settings.method]);
 

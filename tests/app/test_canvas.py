@@ -196,6 +196,13 @@ def _one_step(profile: dict) -> dict:
         ),
         (large(0.2), {"method": "task-arithmetic-mean"}, {}, "warn", "divides every change by 2"),
         (large(0.2), {"method": "task-arithmetic-sum"}, {}, "good", "keeps every update whole"),
+        (
+            SHARED,
+            {"method": "task-arithmetic-sum"},
+            {},
+            "warn",
+            "the sum applies what they have in common 2 times",
+        ),
         # Most weights are unique, but hardly any of the change is.
         (
             beside(large(0.06, n=400), np.array([[5.0] * 40, [5.0, -5.0] * 20])),
