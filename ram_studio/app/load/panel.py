@@ -117,7 +117,7 @@ def build(shared: Shared) -> Panel:
         html(hero_html(), elem_id="hero")
         with gr.Row(elem_id="examples"):
             with gr.Column(elem_classes=["box", "example"], scale=3):
-                html("<h3>Three small agents</h3>")
+                html("<h3>Four small agents</h3>")
                 use = gr.Button(
                     "Use the example",
                     variant="primary",
