@@ -52,6 +52,8 @@ def build(settings: Settings | None = None) -> gr.Blocks:
 def _warm(settings: Settings) -> None:
     """Compile and import while nobody, or only the first visitor, waits for it."""
     from ram_studio.algorithm.kernels.cpu import warm
+    from ram_studio.algorithm.ladder import DEFAULT_INDEX
+    from ram_studio.app.details.panel import shown
     from ram_studio.app.load.examples import TITLES, example_profile, load_example
     from ram_studio.app.public.machine import step_back
 
@@ -62,6 +64,9 @@ def _warm(settings: Settings) -> None:
         with contextlib.suppress(RamStudioError):  # told to whoever opens it
             example_profile(example)
     warm()
+    # Plotly's first figure loads half of it.
+    with contextlib.suppress(RamStudioError):
+        shown(load_example("1"), DEFAULT_INDEX, False)
     if settings.is_public:
         # Else the first check of the day stops everybody's page for seconds.
         from ram_studio.evals.answering.load import load_model
