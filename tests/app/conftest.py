@@ -202,7 +202,8 @@ class Visit:
         self.url, self.is_silent = url, True
         self.page = context.new_page()  # type: ignore[attr-defined]
         self.page.set_viewport_size({"width": size[0], "height": size[1]})
-        self.page.emulate_media(**media)
+        # What moves is painted sixty times a second by a processor that tests wait for.
+        self.page.emulate_media(**{"reduced_motion": "reduce", **media})
         self.page.set_default_timeout(WAIT_MS)
         self.complaints: list[str] = []
         self.requests: list[str] = []

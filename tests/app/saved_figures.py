@@ -13,8 +13,8 @@ from ram_studio.app.details.panel import FIGURES as DRAWN
 FIGURES = {
     "Kept by rounding, by layer": "[data-part=rounding-chart] path",
     "Shared weights, by layer": "[data-part=relations-chart] rect.bar",
-    **{figure.title: f"#chart-{name} .js-plotly-plot" for name, figure in DRAWN.items()},
-    "Layer by module": "#chart-map .js-plotly-plot",
+    **{figure.title: f"#chart-{name} .js-plotly-plot svg" for name, figure in DRAWN.items()},
+    "Layer by module": "#chart-map .js-plotly-plot svg",
 }
 """Every figure of the details, and what is there once it is drawn."""
 
@@ -26,6 +26,7 @@ def save_every_figure(it) -> None:
     for title, drawn in FIGURES.items():
         # There, if not tall: where nothing conflicts, a bar has no height.
         page.wait_for_selector(f".cv-details {drawn}", state="attached")
+        it.settle()
         for kind in ("SVG", "PNG"):
             with page.expect_download() as download:
                 page.click(f".cv-details [aria-label='Save {title} as {kind}']")

@@ -141,8 +141,9 @@ def _tab_to(page, selector: str) -> None:
     pytest.fail(f"{selector} is not reached with Tab")
 
 
+@pytest.mark.slow
 def test_the_whole_way_is_walked_by_keyboard(visit) -> None:
-    it = visit()
+    it = visit(reduced_motion="no-preference")
     page, keys = it.page, it.page.keyboard
     it.open()
     _tab_to(page, "#use-example")

@@ -238,6 +238,7 @@ MOVES: dict[bool, list[Callable[[Learner], None]]] = {
 """How each scene's answer is reached, by keyboard or not."""
 
 
+@pytest.mark.slow
 def test_the_whole_lesson_by_keyboard_and_then_by_hand(visit) -> None:
     it = visit()
     it.open()

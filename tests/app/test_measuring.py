@@ -88,6 +88,7 @@ def test_own_models_are_not_asked_a_shipped_set_s_questions(session, workspace) 
     assert measured_rows(session, workspace) is None
 
 
+@pytest.mark.slow
 def test_checks_and_sweeps_of_own_models_make_the_table_that_is_measured_further(
     session, workspace
 ) -> None:

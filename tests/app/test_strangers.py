@@ -159,6 +159,7 @@ def test_a_job_whose_listener_goes_ends(room: Room) -> None:
     room.wait_for((0, 0), 6)
 
 
+@pytest.mark.slow
 def test_who_waits_has_a_place_in_line_and_may_leave_it(room: Room) -> None:
     room.slow.set()
 
@@ -338,6 +339,7 @@ def test_a_page_in_line_shows_its_place_and_the_wait(visit_at: Any, room: Room) 
     it.settle()
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_the_page_works_under_its_policy_and_a_duplicate_of_its_tab_on_its_own(
     visit_at: Any, room: Room

@@ -23,6 +23,7 @@ from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.resources import asset_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_twenty_random_entries_come_out_again(name):
     # A few of each entry's prompts, for speed; `--again 20` asks all of them.
@@ -54,6 +55,7 @@ def test_settings_of_equal_counts_and_lambdas_are_measured_once():
     assert found[0] == ("ram+", {"epsilon": LADDER[DEFAULT_INDEX], "r": 0.1, "alpha": 2.0})
 
 
+@pytest.mark.slow
 def test_a_table_goes_on_where_it_was_stopped_with_the_same_bytes(tmp_path, monkeypatch):
     store = AnswerStore(tmp_path / "answers.sqlite3")
     path = tmp_path / "skills.json.gz"

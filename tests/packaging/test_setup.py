@@ -198,6 +198,7 @@ def test_a_missing_browser_comes_from_debian_after_an_update(clone: Path) -> Non
     assert " chromium" in install
 
 
+@pytest.mark.slow
 def test_no_browser_at_all_is_an_error_that_says_what_to_do(clone: Path) -> None:
     fake_command(clone / "apt-get", "exit 100")
     done = provide_browser(clone, PATH=str(clone))
