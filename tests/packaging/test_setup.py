@@ -127,7 +127,9 @@ def test_the_app_listens_where_it_is_told(
 
 
 @pytest.mark.parametrize("failing", ["lint", "test"])
-def test_the_check_on_a_fresh_clone_is_lint_and_the_readmes_test_command(clone: Path, failing: str) -> None:
+def test_the_check_on_a_fresh_clone_is_lint_and_the_readmes_test_command(
+    clone: Path, failing: str
+) -> None:
     place = clone / ".ci"
     place.mkdir()
     shutil.copy(ROOT / ".ci" / "run", place)
