@@ -6,10 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import settings
+from hypothesis import strategies as st
 
 _BITS = {"BF16": np.uint16, "F16": np.uint16, "F32": np.uint32}
 _LARGEST_BITS = {"BF16": 0x7E7F, "F16": 0x7BFF, "F32": 0x7E7FFFFF}
 """Largest magnitude drawn: differences of two such numbers stay finite in float32."""
+
+NARROW = ((1, "BF16"), (3, "BF16"), (7, "BF16"))
+WIDE = ((3, "F16"), (3, "F32"))
+"""Agents and their dtype. Loops are compiled for each number of agents and storage, a second each:
+what one agent alone, patterns of few and of many, and both storages need is shown with these."""
 
 KINDS = ("sparse", "every overlap", "one ulp", "wild", "identical", "none", "all", "dense twins")
 
@@ -123,3 +129,16 @@ def make_block(seed: int, agents: int, size: int, dtype: str, kind: str) -> Elem
             new = np.where(copied, stored[0], new)
         stored.append(new)
     return ElementBlock(_as_stored(dtype, base), tuple(_as_stored(dtype, bits) for bits in stored))
+
+
+def some_blocks(
+    cases: tuple[tuple[int, str], ...], sizes: tuple[int, ...], kinds: tuple[str, ...] = KINDS
+) -> st.SearchStrategy[ElementBlock]:
+    """Blocks of these numbers of agents and dtypes."""
+    return st.builds(
+        lambda seed, case, size, kind: make_block(seed, case[0], size, case[1], kind),
+        st.integers(0, 2**32),
+        st.sampled_from(cases),
+        st.sampled_from(sizes),
+        st.sampled_from(kinds),
+    )

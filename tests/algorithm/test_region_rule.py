@@ -10,17 +10,20 @@ import pytest
 import reference
 import torch
 from element_blocks import (
-    KINDS,
+    NARROW,
+    WIDE,
     ElementBlock,
     examples,
     float32_of,
     make_block,
+    some_blocks,
     stored_as,
     values_of,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ram_studio.algorithm import rounding
 from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.kernels import torch as twin
 from ram_studio.algorithm.kernels.rules import Rule, means
@@ -28,35 +31,19 @@ from ram_studio.algorithm.ladder import LADDER, float32_threshold
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS
 
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
-FACTORS = (1.0, 1.2, 1.05, 1.0, 1.13, 1.2, 1.01, 1.07)
+FACTORS = (1.0, 1.2, 1.05, 1.0, 1.13, 1.2, 1.01)
 EPSILONS = (0.0, 1e-5, LADDER[30], 0.0123)
 
-# Loops are compiled for each number of agents and dtype: half a second for each more.
-NUMBERS = (1, 3, 8)
-blocks = st.builds(
-    make_block,
-    seed=st.integers(0, 2**32),
-    agents=st.sampled_from(NUMBERS),
-    size=st.sampled_from((0, 1, 2, 31, 64, 65)),
-    dtype=st.just("BF16"),
-    kind=st.sampled_from(KINDS),
-)
-wide_blocks = st.builds(
-    make_block,
-    seed=st.integers(0, 2**32),
-    agents=st.just(3),
-    size=st.sampled_from((0, 1, 65)),
-    dtype=st.sampled_from(("F16", "F32")),
-    kind=st.sampled_from(KINDS),
-)
-either = st.one_of(blocks, wide_blocks)
-
-
-either_arithmetic = st.sampled_from(("float32", "float64"))
+either = st.sampled_from(("mean", "ties"))
+blocks = some_blocks(NARROW + WIDE, (0, 1, 2, 31, 64, 65))
 
 
 def region(shared: str, epsilon: float, factors: tuple[float, ...]) -> Rule:
     return Rule(float(float32_threshold(epsilon)), factors, means(len(factors)), shared == "ties")
+
+
+def arithmetic_of(block: ElementBlock) -> str:
+    return "float32" if block.base.dtype == np.uint16 else "float64"
 
 
 def merge(
@@ -64,11 +51,11 @@ def merge(
     shared: str,
     epsilon: float,
     factors: tuple[float, ...],
-    out_dtype: type | str = np.float64,
-    arithmetic: str = "float64",
+    out_dtype: type | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the merged elements and overlap patterns of the loop."""
-    out = np.empty(len(block.base), dtype=out_dtype)
+    """Return the merged elements, by default not rounded, and overlap patterns of the loop."""
+    arithmetic = arithmetic_of(block)
+    out = np.empty(len(block.base), dtype=out_dtype or arithmetic)
     active = np.empty(len(block.base), dtype=np.uint8)
     rule = region(shared, epsilon, factors)
     assert cpu.merge(rule, block.base, block.agents, out, active, arithmetic=arithmetic)
@@ -88,19 +75,12 @@ def bits(array: np.ndarray) -> list[int]:
 
 
 @examples(50)
-@given(
-    block=either,
-    shared=st.sampled_from(("mean", "ties")),
-    epsilon=st.sampled_from(EPSILONS),
-    arithmetic=either_arithmetic,
-)
-def test_each_element_is_merged_as_published_within_the_arithmetics_digits(
-    block, shared, epsilon, arithmetic
-):
+@given(block=blocks, shared=either, epsilon=st.sampled_from(EPSILONS))
+def test_each_element_is_merged_as_published_within_the_arithmetics_digits(block, shared, epsilon):
     factors = FACTORS[: len(block.agents)]
-    out, active = merge(block, shared, epsilon, factors, arithmetic, arithmetic)
+    out, active = merge(block, shared, epsilon, factors)
     assert active.tolist() == reference.patterns(block.base_values, block.agent_values, epsilon)
-    unit = UNIT[arithmetic]
+    unit = UNIT[arithmetic_of(block)]
     for x, ys, got in zip(
         block.base_values, zip(*block.agent_values, strict=True), out.tolist(), strict=True
     ):
@@ -109,45 +89,33 @@ def test_each_element_is_merged_as_published_within_the_arithmetics_digits(
         changes = [Fraction(y) - Fraction(x) for y in ys if abs(reference.tau(x, y)) > epsilon]
         if shared == "ties" and abs(sum(changes)) <= scale * 40 * unit:
             continue  # a sum that is 0 but for rounding may elect either sign
-        # A difference, up to 8 additions, a product and a sum, each one unit of at most 2 * 8
+        # A difference, up to 7 additions, a product and a sum, each one unit of at most 2 * 7
         # times the largest number; and denormals.
         allowed = Fraction(scale) * Fraction(160 * unit) + Fraction(2) ** -148
         assert abs(Fraction(got) - exact) <= allowed
 
 
 @examples(60)
-@given(
-    block=either,
-    shared=st.sampled_from(("mean", "ties")),
-    epsilon=st.sampled_from(EPSILONS),
-    arithmetic=either_arithmetic,
-)
-def test_torch_twin_merges_to_the_same_bits(block, shared, epsilon, arithmetic):
+@given(block=blocks, shared=either, epsilon=st.sampled_from(EPSILONS))
+def test_torch_twin_merges_to_the_same_bits(block, shared, epsilon):
     factors = FACTORS[: len(block.agents)]
-    out, active = merge(block, shared, epsilon, factors, arithmetic, arithmetic)
+    out, active = merge(block, shared, epsilon, factors)
     rule = region(shared, epsilon, factors)
-    values, pattern, _ = twin.merge(rule, *tensors(block), arithmetic=arithmetic)
+    values, pattern, _ = twin.merge(rule, *tensors(block), arithmetic=arithmetic_of(block))
     assert bits(values.numpy()) == bits(out)
     assert pattern.tolist() == active.tolist()
     assert twin.find_patterns(*tensors(block), rule.epsilon).tolist() == active.tolist()
 
 
 @examples(30)
-@given(block=either, shared=st.sampled_from(("mean", "ties")), epsilon=st.sampled_from(EPSILONS))
-def test_unchanged_elements_are_bit_equal_to_the_base(block, shared, epsilon):
-    out, active = merge(block, shared, epsilon, FACTORS[: len(block.agents)])
-    unchanged = active == 0
-    base = float32_of(block.base).astype(np.float64)
-    assert bits(out[unchanged]) == bits(base[unchanged])
-
-
-@examples(30)
-@given(block=either, shared=st.sampled_from(("mean", "ties")))
-def test_unique_elements_are_bit_equal_to_their_agent_without_rescaling(block, shared):
-    out, active = merge(block, shared, 0.0, (1.0,) * len(block.agents))
-    for t, agent in enumerate(block.agents):
-        mine = active == 1 << t
-        assert bits(out[mine]) == bits(float32_of(agent).astype(np.float64)[mine])
+@given(block=blocks, shared=either, epsilon=st.sampled_from(EPSILONS))
+def test_unchanged_and_unscaled_unique_elements_are_bit_equal_to_base_and_agent(
+    block, shared, epsilon
+):
+    out, active = merge(block, shared, epsilon, (1.0,) * len(block.agents))
+    for mask, stored in ((0, block.base), *((1 << t, y) for t, y in enumerate(block.agents))):
+        mine = active == mask
+        assert bits(out[mine]) == bits(float32_of(stored).astype(out.dtype)[mine])
 
 
 @pytest.mark.parametrize("shared", ["mean", "ties"])
@@ -186,78 +154,60 @@ def test_sign_election_averages_only_those_who_agree_with_the_sum():
 @examples(20)
 @given(
     seed=st.integers(0, 2**32),
-    shared=st.sampled_from(("mean", "ties")),
-    order=st.permutations(range(8)),
+    shared=either,
+    order=st.permutations(range(7)),
 )
 def test_the_order_of_agents_changes_nothing_beyond_rounding(seed, shared, order):
-    block = make_block(seed, 8, 64, "BF16", "every overlap")
+    block = make_block(seed, 7, 64, "BF16", "every overlap")
     out, active = merge(block, shared, 1e-5, FACTORS)
     permuted = ElementBlock(block.base, tuple(block.agents[t] for t in order))
     again, active_again = merge(permuted, shared, 1e-5, tuple(FACTORS[t] for t in order))
-    scale = np.max([np.abs(float32_of(a)) for a in (block.base, *block.agents)], axis=0)
+    scale = np.max([np.abs(values_of(a)) for a in (block.base, *block.agents)], axis=0)
     # A sum that is 0 but for rounding may elect either sign: such elements are left out.
     taus = np.array(block.agent_values) - np.array(block.base_values)
-    is_tie = np.abs(np.where(np.abs(taus) > 1e-5, taus, 0).sum(0)) < 1e-12 * scale
+    is_tie = np.abs(np.where(np.abs(taus) > 1e-5, taus, 0).sum(0)) < 40 * UNIT["float32"] * scale
     compared = np.ones(64, bool) if shared == "mean" else ~is_tie
-    assert (np.abs(out - again) <= 2.0**-48 * scale)[compared].all()
-    bits_of = {t: order.index(t) for t in range(8)}
+    assert (np.abs(out - again) <= 32 * UNIT["float32"] * scale)[compared].all()
+    bits_of = {t: order.index(t) for t in range(7)}
     assert active_again.tolist() == [
-        sum(1 << bits_of[t] for t in range(8) if mask >> t & 1) for mask in active.tolist()
+        sum(1 << bits_of[t] for t in range(7) if mask >> t & 1) for mask in active.tolist()
     ]
 
 
-@pytest.mark.parametrize("agents", [3, 8])
+@pytest.mark.parametrize("dtype", ["BF16", "F32"])
 @pytest.mark.parametrize("shared", ["mean", "ties"])
-def test_equal_agents_give_that_agent(agents, shared):
-    one = make_block(agents, 1, 65, "BF16", "all")
-    block = ElementBlock(one.base, one.agents * agents)
-    out, active = merge(block, shared, 0.0, (1.3,) * agents)
+def test_equal_agents_give_that_agent(dtype, shared):
+    one = make_block(3, 1, 65, dtype, "all")
+    block = ElementBlock(one.base, one.agents * 3)
+    out, active = merge(block, shared, 0.0, (1.3,) * 3)
     far = np.abs(out - values_of(one.agents[0]))
     scale = np.maximum(np.abs(values_of(one.agents[0])), np.abs(values_of(one.base)))
-    assert (far <= 2.0**-50 * scale).all()
-    assert set(active.tolist()) <= {0, (1 << agents) - 1}
+    assert (far <= 8 * UNIT[arithmetic_of(block)] * scale).all()
+    assert set(active.tolist()) <= {0, 7}
 
 
-@pytest.mark.parametrize("dtype", ["BF16", "F32"])
-def test_a_lone_agent_comes_back_wherever_it_changed(dtype):
-    block = make_block(5, 1, 129, dtype, "wild")
-    out, _ = merge(block, "mean", 0.0, (1.0,))
-    expected = np.where(
-        float32_of(block.agents[0]) == float32_of(block.base),
-        float32_of(block.base),
-        float32_of(block.agents[0]),
-    ).astype(np.float64)
-    assert bits(out) == bits(expected)
-
-
-@examples(30)
-@given(block=blocks, shared=st.sampled_from(("mean", "ties")))
-def test_bfloat16_written_by_the_kernel_is_the_nearest(block, shared):
-    factors = FACTORS[: len(block.agents)]
-    exact, _ = merge(block, shared, 1e-5, factors)
-    out, _ = merge(block, shared, 1e-5, factors, np.uint16)
+@examples(40)
+@given(
+    block=some_blocks(((3, "BF16"), *WIDE), (0, 1, 65)),
+    shared=either,
+    dtype=st.sampled_from(("BF16", "F32")),
+)
+def test_what_the_loop_writes_is_the_nearest(block, shared, dtype):
+    exact, _ = merge(block, shared, 1e-5, FACTORS[:3])
+    dtype = "BF16" if exact.dtype == np.float32 else dtype  # float32 is then not rounded
+    out, _ = merge(block, shared, 1e-5, FACTORS[:3], rounding.STORAGE[dtype].type)
     for value, stored in zip(exact.tolist(), values_of(out), strict=True):
-        if math.isinf(stored):
-            assert abs(value) > float(reference.largest("BF16"))
-            continue
         # The cast goes through float32, as torch's does.
-        through = Fraction(reference.float32(value))
-        assert Fraction(stored) == reference.nearest(through, "BF16")
+        through = reference.float32(value)
+        if math.isinf(stored):
+            assert math.isinf(through) or abs(value) > float(reference.largest(dtype))
+            continue
+        assert Fraction(stored) == reference.nearest(Fraction(through), dtype)
         assert math.copysign(1, stored) == math.copysign(1, value)
 
 
-@examples(15)
-@given(block=wide_blocks, shared=st.sampled_from(("mean", "ties")))
-def test_float32_written_by_the_kernel_is_the_nearest(block, shared):
-    factors = FACTORS[: len(block.agents)]
-    exact, _ = merge(block, shared, 1e-5, factors)
-    out, _ = merge(block, shared, 1e-5, factors, np.float32)
-    expected = [reference.float32(value) for value in exact.tolist()]
-    assert bits(out) == bits(np.array(expected, dtype=np.float32))
-
-
 @examples(30)
-@given(block=blocks, extra=st.sampled_from((0, 191, 5000)))
+@given(block=some_blocks(NARROW, (0, 1, 65)), extra=st.sampled_from((0, 191, 5000)))
 def test_changed_and_unique_elements_are_counted_per_agent(block, extra):
     n = len(block.agents)
     longer = ElementBlock(
@@ -278,11 +228,20 @@ def test_changed_and_unique_elements_are_counted_per_agent(block, extra):
     assert twin.count_patterns(torch.tensor(masks, dtype=torch.int64), n).tolist() == expected
 
 
-@pytest.mark.parametrize("agents", [9, 17, 32])
-def test_many_agents_have_wider_patterns(agents):
+@pytest.mark.parametrize("agents", range(1, 9))
+def test_patterns_are_counted_whatever_their_number(agents):
+    pattern = np.random.default_rng(agents).integers(0, 1 << agents, 5001).astype(np.uint8)
+    expected = np.bincount(pattern, minlength=1 << agents).tolist()
+    if agents > MAX_PATTERN_AGENTS:
+        expected = reference.shared_counts(expected, agents)
+    assert cpu.count_patterns(pattern, agents).tolist() == expected
+
+
+@pytest.mark.parametrize(("agents", "width"), [(9, 2), (32, 4)])
+def test_many_agents_have_wider_patterns(agents, width):
     block = make_block(agents, agents, 70, "BF16", "every overlap")
     pattern = np.empty(70, cpu.pattern_dtype(agents))
-    assert pattern.itemsize == {9: 2, 17: 4, 32: 4}[agents]
+    assert [cpu.pattern_dtype(n).itemsize for n in (8, 16, 17, agents)] == [1, 2, 4, width]
     assert cpu.find_patterns(block.base, block.agents, pattern, np.float32(0))
     assert pattern.tolist() == reference.patterns(block.base_values, block.agent_values, 0.0)
     shared = np.zeros((agents, agents), np.int64)
@@ -334,18 +293,16 @@ def own_weights(block, shared, epsilon, factors):
 
 @examples(24)
 @given(
-    seed=st.integers(0, 2**32),
-    kind=st.sampled_from(("sparse", "every overlap", "one ulp")),
-    shared=st.sampled_from(("mean", "ties")),
-    arithmetic=either_arithmetic,
-    size=st.sampled_from((129, 1500)),
+    block=some_blocks(
+        ((3, "BF16"), (3, "F32")), (129, 1500), ("sparse", "every overlap", "one ulp")
+    ),
+    shared=either,
 )
-def test_what_was_stored_of_every_agent_is_that_of_a_plain_loop(
-    seed, kind, shared, arithmetic, size
-):
-    block, factors = make_block(seed, 3, size, "BF16", kind), (1.2, 1.1, 1.0)
+def test_what_was_stored_of_every_agent_is_that_of_a_plain_loop(block, shared):
+    arithmetic, size, factors = arithmetic_of(block), len(block.base), (1.2, 1.1, 1.0)
     rule = region(shared, 1e-5, factors)
-    out, pattern, voters = np.empty((3, size), np.uint16)
+    out = np.empty_like(block.base)
+    pattern, voters = np.empty((2, size), np.uint8)
     run = {"arithmetic": arithmetic, "voters": voters}
     assert cpu.merge(rule, block.base, block.agents, out, pattern, **run)
     masks, cuts = (pattern, voters), [0, 17, size]
