@@ -1,9 +1,12 @@
 """Code: the shipped references and mutants, and judging what models write."""
 
+import io
+from contextlib import redirect_stdout
+
 import pytest
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.sandbox import protection, sealed_function
+from ram_studio.evals.sandbox import protection
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
 from ram_studio.evals.suites.code import find_code, judge
 
@@ -19,9 +22,39 @@ def fenced(code: str) -> str:
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.id)
-def test_the_shipped_solution_passes(question):
+def test_the_shipped_solution_is_right_and_faulty_versions_run_and_are_uncovered(
+    question, monkeypatch
+):
+    spec = question.spec
+    for given, expected in spec.get("cases", ()):
+        monkeypatch.setattr("sys.stdin", io.StringIO(given))
+        with redirect_stdout(io.StringIO()) as written:
+            exec(question.gold, {})
+        assert written.getvalue().split() == expected.split()
+    if question.category == "program":
+        return
+    for version in (spec["reference"], *spec.get("mutants", ())):
+        known = {}
+        exec(version, known)
+        assert callable(known[spec["entry"]])
+        try:
+            exec(spec["tests"], known)
+        except Exception:
+            assert version != spec["reference"]
+        else:
+            assert version == spec["reference"]
+
+
+@pytest.mark.parametrize("question", [FUNCTION, PROGRAM, TESTS], ids=lambda question: question.id)
+def test_a_shipped_solution_passes(question):
     verdict = judge(question, fenced(question.gold))
     assert verdict.is_correct, verdict.note
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.id)
+def test_each_shipped_solution_passes(question):
+    test_a_shipped_solution_passes(question)
 
 
 @pytest.mark.parametrize(
@@ -83,13 +116,6 @@ def test_unit_tests_must_accept_the_right_version_and_reject_every_faulty_one():
     own = fenced("def clamp(v, a, b): return v\nassert clamp(1, 0, 2) == 1")
     assert judge(TESTS, own).note == "defines the function itself"
     assert not judge(TESTS, fenced("assert clamp(5, 0, 10) == 5\nexit(0)")).is_correct
-
-
-def test_every_faulty_version_differs_from_the_right_one_by_a_test_and_runs():
-    for question in QUESTIONS:
-        for mutant in question.spec.get("mutants", ()):
-            with sealed_function(mutant, f"callable({question.spec['entry']}) and len") as length:
-                assert length([1, 2]) == 2, question.id
 
 
 def test_code_is_found_in_blocks_or_prose():

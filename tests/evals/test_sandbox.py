@@ -9,7 +9,6 @@ import resource
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,14 +20,24 @@ sealed = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def victim():
-    """A process of ours that waits; it must wait still when the test is over."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        yield process
-        assert process.poll() is None
-        process.communicate(b"\n")
-    assert process.returncode == 0
+TRYING = """import ctypes, fcntl, os, resource, signal, socket, time
+def refused(): raise PermissionError
+for attempt in ATTEMPTS:
+    try: exec(attempt)
+    except ERROR: continue
+    print("not refused:", attempt)
+print("all tried")
+"""
+
+
+def not_refused(attempts, error=OSError):
+    """Return what one program, which makes each attempt in turn, says of those not refused.
+
+    An attempt that goes wrong in another way ends the program, and that it tried all is not said.
+    """
+    source = TRYING.replace("ATTEMPTS", repr(list(attempts))).replace("ERROR", error.__name__)
+    result = run_program(source, seconds=20)
+    return result.output.removesuffix("all tried\n") if "all tried" in result.output else result
 
 
 def test_an_ordinary_program_reads_its_input_and_prints():
@@ -78,19 +87,19 @@ def test_the_environment_and_the_folder_are_empty(monkeypatch):
     assert result.output == "[]\n"
 
 
-def test_sleeping_and_spinning_end_at_the_limit():
-    for source in ("import time; time.sleep(200)", "while True: pass"):
-        start = time.monotonic()
-        assert run_program(source, seconds=0.5).outcome == "timeout"
-        assert time.monotonic() - start < 100
+IGNORING = """import signal, time
+for s in range(1, 30):
+    try: signal.signal(s, signal.SIG_IGN)
+    except (OSError, ValueError): pass
+time.sleep(200)
+"""
 
 
-def test_ignoring_signals_does_not_help():
-    source = (
-        "import signal, time\nfor s in range(1, 30):\n    try: signal.signal(s, signal.SIG_IGN)"
-    )
-    source += "\n    except (OSError, ValueError): pass\ntime.sleep(60)"
-    assert run_program(source, seconds=0.5).outcome == "timeout"
+@pytest.mark.parametrize("source", ["import time; time.sleep(200)", "while True: pass", IGNORING])
+def test_sleeping_spinning_and_ignoring_signals_end_at_the_limit(source):
+    result = run_program(source, seconds=0.3)
+    assert result.outcome == "timeout"
+    assert result.seconds < 100
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -102,35 +111,40 @@ def test_endless_output_is_cut(stream):
 
 
 def test_a_memory_bomb_dies_alone():
-    result = run_program("x = []\nwhile True: x.append(bytearray(2**24))", seconds=20)
+    source = "x = []\nwhile True: x.append(bytearray(2**24))"
+    result = run_program(source, seconds=20, memory_bytes=2**28)
     assert result.outcome in ("failed", "killed")
     assert "MemoryError" in result.errors or result.outcome == "killed"
+
+
+def test_the_usual_limits_hold_and_cannot_be_raised():
+    limits = {"AS": 2**29, "CPU": 6, "FSIZE": 2**16, "NOFILE": 32, "CORE": 0}
+    source = "import resource as r\nfor n in NAMES: print(r.getrlimit(getattr(r, 'RLIMIT_' + n)))"
+    source = source.replace("NAMES", repr(list(limits)))
+    assert run_program(source).output.splitlines() == [f"({n}, {n})" for n in limits.values()]
 
 
 @sealed
 def test_a_memory_bomb_cannot_hide_in_shared_memory():
     source = "import mmap\nx = []\nwhile True: x.append(mmap.mmap(-1, 2**26))"
     assert run_program(source).outcome == "failed"
-    assert run_program("import os; os.memfd_create('x')").last_line.startswith("PermissionError")
 
 
 @sealed
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import os\nwhile True: os.fork()",
-        "import os; os.posix_spawn('/bin/true', ['true'], {})",
-        "import os; os.execv('/bin/true', ['true'])",
-        "import subprocess; subprocess.run(['/bin/true'])",
-        "import os; assert os.system('true') == 0",
-        "import multiprocessing as m; m.get_context('fork').Process(target=print).start()",
-        # A daemon: fork, new session, fork again.
-        "import os, time\nif os.fork() == 0: os.setsid() or os.fork()\ntime.sleep(60)",
-        "import ctypes; assert ctypes.CDLL(None).fork() >= 0",
-    ],
-)
-def test_no_program_gets_a_second_process(source):
-    assert run_program(source, seconds=20).outcome == "failed"
+def test_no_program_gets_a_second_process():
+    assert not not_refused(
+        [
+            "while True: os.fork()",
+            "os.posix_spawn('/bin/true', ['true'], {})",
+            "os.execv('/bin/true', ['true'])",
+            "import subprocess; subprocess.run(['/bin/true'])",
+            "os.system('true') and refused()",
+            "import multiprocessing as m; m.get_context('fork').Process(target=print).start()",
+            # A daemon: fork, new session, fork again.
+            "if os.fork() == 0: os.setsid() or os.fork()\ntime.sleep(60)",
+            "ctypes.CDLL(None).fork() < 0 and refused()",
+        ]
+    )
 
 
 @sealed
@@ -138,128 +152,97 @@ def test_thread_bombs_end_with_the_process():
     source = (
         "import threading as t, time\nwhile True: t.Thread(target=time.sleep, args=(60,)).start()"
     )
-    assert run_program(source, seconds=2).outcome in ("failed", "timeout", "killed")
+    assert run_program(source, seconds=0.8).outcome in ("failed", "timeout", "killed")
 
 
 @sealed
-@pytest.mark.parametrize("place", ["home", "relative", "symlink", "proc", "native"])
-def test_files_outside_cannot_be_read(place, tmp_path):
+def test_files_outside_cannot_be_read(tmp_path):
     secret = tmp_path / "secret.txt"
     secret.write_text("the secret")
-    native = f"import ctypes; c = ctypes.CDLL(None); f = c.open({str(secret).encode()!r}, 0); "
-    source = {
-        "home": f"print(open({str(secret)!r}).read())",
-        "relative": f"print(open('../' * 40 + {str(secret)!r}).read())",
-        "symlink": f"import os; os.symlink({str(secret)!r}, 'link'); print(open('link').read())",
-        "proc": f"print(open('/proc/self/root' + {str(secret)!r}).read())",
-        "native": native + "b = ctypes.create_string_buffer(99); c.read(f, b, 99); print(b.value)",
-    }[place]
-    result = run_program(source)
-    assert "the secret" not in result.output + result.errors
-
-
-@sealed
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import os; print(os.listdir(os.path.expanduser('~')))",
-        "import os; print(os.listdir('/'))",
-        "print(open('/etc/passwd').read())",
-        "import os; print(os.listdir('/proc'))",
-        "import os; print(open(f'/proc/{os.getppid()}/environ', 'rb').read())",
-    ],
-)
-def test_home_system_and_other_processes_cannot_be_looked_at(source):
-    result = run_program(source)
-    assert result.outcome == "failed"
-    assert result.output == ""
-    assert "Error" in result.last_line
+    given = repr(str(secret))
+    assert not not_refused(
+        [
+            f"print(open({given}).read())",
+            f"print(open('../' * 40 + {given}).read())",
+            f"os.symlink({given}, 'link'); print(open('link').read())",
+            f"print(open('/proc/self/root' + {given}).read())",
+            f"ctypes.CDLL(None).open({given}.encode(), 0) < 0 and refused()",
+            "print(os.listdir(os.path.expanduser('~')))",
+            "print(os.listdir('/'))",
+            "print(open('/etc/passwd').read())",
+            "print(os.listdir('/proc'))",
+            "print(open(f'/proc/{os.getppid()}/environ', 'rb').read())",
+        ]
+    )
 
 
 @sealed
 def test_nothing_can_be_written_anywhere(tmp_path):
     target = tmp_path / "made"
-    for source in (
-        f"open({str(target)!r}, 'w')",
-        f"import os; os.mkdir({str(target)!r})",
-        f"import os; os.symlink('/', {str(target)!r})",
-        "open('here.txt', 'w').write('x' * 10**9)",
-        "open('/dev/shm/x', 'w')",
-        "import tempfile; tempfile.TemporaryFile()",
-    ):
-        assert run_program(source).outcome == "failed"
+    assert not not_refused(
+        [
+            f"open({str(target)!r}, 'w')",
+            f"os.mkdir({str(target)!r})",
+            f"os.symlink('/', {str(target)!r})",
+            "open('here.txt', 'w').write('x' * 10**9)",
+            "open('/dev/shm/x', 'w')",
+            "import tempfile; tempfile.TemporaryFile()",
+        ]
+    )
     assert not target.exists()
 
 
 @sealed
-def test_a_file_of_ours_cannot_be_changed(tmp_path):
-    kept = tmp_path / "kept"
-    kept.write_text("as it was")
-    for call in ("remove", "truncate", "rename"):
-        more = {"truncate": ", 0", "rename": ", 'x'"}.get(call, "")
-        assert run_program(f"import os; os.{call}({str(kept)!r}{more})").outcome == "failed"
-    assert kept.read_text() == "as it was"
-
-
-@sealed
-@pytest.mark.parametrize(
-    "call",
-    [
+def test_no_socket_leads_out():
+    attempts = [
         "socket.create_connection(('127.0.0.1', PORT), 2)",
         "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', PORT))",
         "socket.socket(socket.AF_UNIX).connect('/tmp/x')",
-        "socket.socketpair()[0].connect(('127.0.0.1', PORT))",
+        "socket.socketpair()[0].connect('/tmp/x')",
         "__import__('urllib.request').request.urlopen('http://127.0.0.1:PORT', timeout=2)",
-    ],
-)
-def test_no_socket_leads_out(call):
+    ]
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.05)
-        call = call.replace("PORT", str(server.getsockname()[1]))
-        result = run_program(f"import socket; {call}")
-        assert result.outcome == "failed"
+        port = str(server.getsockname()[1])
+        assert not not_refused(attempt.replace("PORT", port) for attempt in attempts)
         with pytest.raises(TimeoutError):
             server.accept()
 
 
-REFUSED = """import ctypes, fcntl, os, resource, signal, time
-def refused(): raise PermissionError
-"""
-REACHING = {
-    "a signal": "os.kill(PID, 9)",
-    "a signal to a thread": "ctypes.CDLL(None).tgkill(PID, PID, 9) and refused()",
-    "a signal through a descriptor": "signal.pidfd_send_signal(os.pidfd_open(PID), 9)",
-    "a signal when a descriptor is ready": "fcntl.fcntl(1, fcntl.F_SETOWN, PID)",
-    "limits of processor time": "resource.prlimit(PID, resource.RLIMIT_CPU, (1, 1))",
-    "limits of files": "resource.prlimit(PID, resource.RLIMIT_NOFILE, (3, 3))",
-    "reading limits": "resource.prlimit(PID, resource.RLIMIT_NOFILE)",
-    "priority": "os.setpriority(os.PRIO_PROCESS, PID, 19)",
-    "priority for input and output": "ctypes.CDLL(None).syscall(251, 1, PID, 24576) and refused()",
-    "place": "os.sched_setaffinity(PID, [0])",
-    "scheduler": "os.sched_setscheduler(PID, os.SCHED_IDLE, os.sched_param(0))",
-    "memory": "open(f'/proc/{PID}/mem', 'r+b')",
-    "memory by call": "ctypes.CDLL(None).process_vm_readv(PID, 0, 0, 0, 0, 0) and refused()",
-    "tracing": "ctypes.CDLL(None).ptrace(16, PID, 0, 0) and refused()",
-    "its descriptors": "ctypes.CDLL(None).syscall(438, 3, 0, 0) and refused()",
-    "its clock": "time.clock_gettime((~PID << 3) | 2)",
-    "its group": "os.setpgid(PID, PID)",
-}
+REACHING = (
+    "os.kill(PID, 9)",
+    "ctypes.CDLL(None).tgkill(PID, PID, 9) and refused()",
+    "signal.pidfd_send_signal(os.pidfd_open(PID), 9)",
+    "fcntl.fcntl(1, fcntl.F_SETOWN, PID)",
+    "resource.prlimit(PID, resource.RLIMIT_CPU, (1, 1))",
+    "resource.prlimit(PID, resource.RLIMIT_NOFILE, (3, 3))",
+    "resource.prlimit(PID, resource.RLIMIT_NOFILE)",
+    "os.setpriority(os.PRIO_PROCESS, PID, 19)",
+    "ctypes.CDLL(None).syscall(251, 1, PID, 24576) and refused()",
+    "os.sched_setaffinity(PID, [0])",
+    "os.sched_setscheduler(PID, os.SCHED_IDLE, os.sched_param(0))",
+    "open(f'/proc/{PID}/mem', 'r+b')",
+    "ctypes.CDLL(None).process_vm_readv(PID, 0, 0, 0, 0, 0) and refused()",
+    "ctypes.CDLL(None).ptrace(16, PID, 0, 0) and refused()",
+    "ctypes.CDLL(None).syscall(438, 3, 0, 0) and refused()",
+    "time.clock_gettime((~PID << 3) | 2)",
+    "os.setpgid(PID, PID)",
+)
 
 
 @sealed
-@pytest.mark.parametrize("call", REACHING.values(), ids=REACHING)
-def test_no_call_reaches_another_process(call, victim):
+def test_no_call_reaches_another_process():
     def state():
         limits = [resource.prlimit(victim.pid, kind) for kind in range(10)]
         return limits, os.sched_getaffinity(victim.pid), os.getpriority(0, victim.pid)
 
-    before = state()
-    source = (
-        "import ctypes, fcntl, os, resource, signal, time\ndef refused(): raise PermissionError\n"
-    )
-    result = run_program(source + call.replace("PID", str(victim.pid)))
-    assert (result.outcome, result.last_line[:15]) == ("failed", "PermissionError")
-    assert state() == before
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as victim:
+        before = state()
+        calls = (call.replace("PID", str(victim.pid)) for call in REACHING)
+        assert not not_refused(calls, PermissionError)
+        assert (state(), victim.poll()) == (before, None)
+        victim.communicate(b"\n")
+    assert victim.returncode == 0
 
 
 METADATA = (
@@ -281,23 +264,21 @@ METADATA = (
 
 
 @sealed
-@pytest.mark.parametrize("call", METADATA)
-def test_no_call_changes_a_file_or_what_is_said_of_it(call, tmp_path):
+def test_no_call_changes_a_file_or_what_is_said_of_it(tmp_path):
     tmp_path.chmod(0o777)
     kept = tmp_path / "kept"
     kept.write_text("as it was")
     kept.chmod(0o666)
     before = kept.stat()
-    assert run_program(f"import os; os.{call.replace('PATH', repr(str(kept)))}").outcome == "failed"
+    assert not not_refused(f"os.{call.replace('PATH', repr(str(kept)))}" for call in METADATA)
     after = kept.stat()
     assert (before[:7], before.st_mtime_ns) == (after[:7], after.st_mtime_ns)
     assert (kept.read_text(), list(tmp_path.iterdir())) == ("as it was", [kept])
 
 
 @sealed
-@pytest.mark.parametrize(
-    "source",
-    [
+def test_no_call_gets_new_rights_or_means():
+    calls = [
         "os.setuid(0)",
         "os.setresuid(0, 0, 0)",
         "os.setgroups([0])",
@@ -312,11 +293,9 @@ def test_no_call_changes_a_file_or_what_is_said_of_it(call, tmp_path):
         "ctypes.CDLL(None).prlimit(0, 7, bytes([3, *[0] * 7] * 2), 0) and refused()",
         "fcntl.fcntl(1, fcntl.F_SETFL, os.O_DIRECT)",
         "fcntl.flock(1, fcntl.LOCK_EX)",
-        "__import__('signal').raise_signal(9)",
-    ],
-)
-def test_no_call_gets_new_rights_or_means(source):
-    assert run_program(REFUSED + source).last_line.startswith("PermissionError")
+        "signal.raise_signal(9)",
+    ]
+    assert not not_refused(calls, PermissionError)
 
 
 @sealed

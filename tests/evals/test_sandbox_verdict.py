@@ -34,24 +34,26 @@ def little_time(monkeypatch):
         monkeypatch.setattr(code_suite, name, partial(getattr(code_suite, name), limits=limits))
 
 
-@pytest.mark.parametrize(
-    "attack",
-    [
-        "import resource, os; resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))",
-        "import resource, os; resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (3, 3))",
-        "import os; os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
-        "import os; os.kill(os.getppid(), 9)",
-        "import os; os.kill(0, 9)",
-        "import fcntl, os; fcntl.fcntl(1, fcntl.F_SETFL, os.O_DIRECT)",
-    ],
+ATTACKS = (
+    "import resource, os; resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))",
+    "import resource, os; resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (3, 3))",
+    "import os; os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
+    "import os; os.kill(os.getppid(), 9)",
+    "import os; os.kill(0, 9)",
+    "import fcntl, os; fcntl.fcntl(1, fcntl.F_SETFL, os.O_DIRECT)",
 )
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
 def test_an_attack_with_a_right_function_is_refused(attack):
     assert verdict(f"{attack}\n{FUNCTION.gold}").note == (
         "PermissionError: [Errno 1] Operation not permitted"
     )
-    # What it swallows did not happen either.
-    swallowed = f"try:\n    {attack}\nexcept BaseException: pass\n{FUNCTION.gold}"
-    assert verdict(swallowed).is_correct
+
+
+def test_attacks_whose_refusal_is_swallowed_did_not_happen_either():
+    tried = [f"try:\n    {attack}\nexcept BaseException: pass\n" for attack in ATTACKS]
+    assert verdict("".join(tried) + FUNCTION.gold).is_correct
 
 
 STEALS_THE_WORD = """
@@ -136,11 +138,9 @@ raise SystemExit(0)""",
 
 @pytest.mark.parametrize("code", CHEATS.values(), ids=CHEATS)
 def test_no_cheat_makes_a_wrong_function_right(code):
-    start = time.monotonic()
     found = verdict(code)
     assert not found.is_correct
     assert found.note.isprintable()
-    assert time.monotonic() - start < 100
 
 
 @pytest.mark.parametrize(
@@ -166,26 +166,14 @@ def test_a_note_cannot_steer_a_terminal():
     assert verdict("def count_vowels(t): raise ValueError('\\x1b[2J')").note == "ValueError:  [2J"
 
 
-VALUES = (
-    None,
-    True,
-    3,
-    2.5,
-    "x",
-    [1, [2]],
-    (1, "a"),
-    {"a": [1]},
-    {1, 2},
-    frozenset({3}),
-    float("inf"),
-)
+VALUES = [None, True, 3, 2.5, "x", [1, [2]], (1, "a"), {"a": [1]}, {1, 2}, frozenset({3}),
+          float("inf")]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_values_cross_as_they_are(value):
+def test_values_cross_as_they_are():
     with sealed_function("def same(x): return x", "same") as same:
-        found = same(value)
-    assert (found, type(found)) == (value, type(value))
+        found = [same(value) for value in VALUES]
+    assert [(value, type(value)) for value in found] == [(value, type(value)) for value in VALUES]
 
 
 def test_subclasses_iterators_and_changed_arguments_cross_as_built_in_values():
@@ -206,36 +194,24 @@ def change(values, names, kind="x"):
     assert (found["colour"], type(found["colour"])) == (3, int)
     assert (found["point"], type(found["point"])) == ((1, 2), tuple)
     assert (found["counts"], type(found["counts"])) == ({"a": 2, "b": 1}, dict)
-    assert (len(found["range"]), list(found["range"]), found["range"] == [0, 1, 2]) == (
-        3,
-        [0, 1, 2],
-        False,
-    )
+    assert len(found["range"]) == 3
+    assert list(found["range"]) == [0, 1, 2] != found["range"]
     assert list(found["later"]) == [0, 1, 4]
     assert (bool(found["other"]), bool(found["k"]), found["k"] == b"") == (True, False, False)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        None,
-        7,
-        [],
-        ["plain"],
-        ["plain", []],
-        ["what", 1],
-        ["list", 5],
-        ["dict", [1]],
-        ["set", [["list", []]]],
-    ],
-)
+NO_VALUES = (None, 7, [], ["plain"], ["plain", []], ["what", 1], ["list", 5], ["dict", [1]],
+             ["set", [["list", []]]])  # fmt: skip
+
+
+@pytest.mark.parametrize("data", NO_VALUES)
 def test_what_is_no_value_is_refused(data):
     with pytest.raises((ValueError, TypeError)):
         decode(data)
 
 
 def test_a_function_and_tests_have_a_time_of_their_own():
-    limits = Limits(seconds=0.5)
+    limits = Limits(seconds=0.3)
     with (
         sealed_function("def f(): import time; time.sleep(9)", "f", limits=limits) as f,
         pytest.raises(AnswerFault, match="timeout"),

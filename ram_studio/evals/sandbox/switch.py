@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +44,8 @@ def protection() -> Protection:
     nothing = Protection(False, False, False, False, False)
     if platform.system() != "Linux":
         return nothing
+    # Compiled and kept here: sealed processes write nothing, and each would compile it anew.
+    import_module("ram_studio.evals.sandbox.inside.start")
     try:
         done = subprocess.run(
             command(mode="probe"), env={}, capture_output=True, timeout=60, check=False

@@ -10,15 +10,19 @@
   tells that its end was reached.
 """
 
+from __future__ import annotations
+
 import builtins
 import json
 import os
 import sys
 from types import ModuleType
-from typing import Any
 
-from .plain import MOST_BYTES, copy_changes, decode, encode
+from .plain import MOST_BYTES, TYPE_CHECKING, copy_changes, decode, encode
 from .seal import seal
+
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def main(order: dict[str, Any]) -> None:
@@ -54,7 +58,7 @@ def _run(name: str, source: str, given: dict[str, Any] | None = None) -> ModuleT
     return module
 
 
-def _serve(module: ModuleType, entry: str, line: "_Line") -> None:
+def _serve(module: ModuleType, entry: str, line: _Line) -> None:
     while (request := line.read()) is not None:
         arguments, named = decode(request["call"])
         try:
@@ -65,7 +69,7 @@ def _serve(module: ModuleType, entry: str, line: "_Line") -> None:
             line.write({"error": f"{type(error).__name__}: {error}"[:500]})
 
 
-def _remote(line: "_Line") -> Any:
+def _remote(line: _Line) -> Any:
     def function(*arguments: Any, **named: Any) -> Any:
         line.write({"call": encode((arguments, named))})
         reply = line.read() or {"error": "RuntimeError: no reply"}

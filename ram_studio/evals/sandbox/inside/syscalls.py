@@ -18,7 +18,7 @@ import ctypes
 import os
 import struct
 import sys
-from typing import NamedTuple
+from collections import namedtuple
 
 EPERM, ENOSYS = 1, 38
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
@@ -27,13 +27,8 @@ PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 
-class Only(NamedTuple):
-    """Condition: (argument & mask) is one of values; compares the lower or the upper 32 bits."""
-
-    argument: int
-    values: tuple[int, ...]
-    mask: int = 0xFFFFFFFF
-    upper: bool = False
+# Condition: (argument & mask) is one of values; compares the lower or the upper 32 bits.
+Only = namedtuple("Only", "argument values mask upper", defaults=(0xFFFFFFFF, False))
 
 
 def _zero(argument: int) -> tuple[Only, Only]:
