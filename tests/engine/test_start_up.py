@@ -50,8 +50,19 @@ def test_commands_import_no_compiler_where_nothing_is_merged_and_no_torch_nor_se
     for command, modules in found.items():
         assert not HEAVY & modules, command
         assert modules >= {"numba"}, command
+        assert not modules & {"scipy.linalg", "numpy.f2py"}, command  # for BLAS, which is not used
     found = loaded_by(
         ("--help",), ("inspect", *sources), ("preview", str(sketch)), ("verify", str(merged))
     )
     for command, modules in found.items():
         assert not modules & (COMPILER | HEAVY - {"pandas", "plotly"}), command
+
+
+def test_functions_that_call_blas_are_compiled_beside_the_loops():
+    import numba
+    import numpy as np
+
+    from ram_studio.algorithm.kernels import loops  # noqa: F401
+
+    values = np.arange(9.0).reshape(3, 3)
+    assert np.array_equal(numba.njit(lambda x: np.dot(x, x))(values), values @ values)

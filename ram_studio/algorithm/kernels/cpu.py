@@ -224,7 +224,8 @@ def measure(
     work = np.empty((4, 1024), dtype=arithmetic)
     sums = np.zeros((len(cuts) - 1, len(agents), SUMS))
     where = np.array(cuts, dtype=np.int64)
-    loop_named("measure")(base, agents, stored, masks, where, weights, work, sums)
+    bits = tuple(masks[0].dtype.type(1 << t) for t in range(len(agents)))
+    loop_named("measure")(base, agents, stored, (*masks, bits), where, weights, work, sums)
     if arithmetic == "float32" and not np.isfinite(sums).all():
         return measure(rule, base, agents, stored, masks, cuts)
     return sums

@@ -22,6 +22,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic, overload
+from numba.np import linalg
 
 TILE = 1024
 """Elements worked on in one go where several loops follow each other, so that they stay in L1."""
@@ -51,6 +52,28 @@ def loop(function=None, **options):
                 error,
             )
         return njit(**options)(function)
+
+
+def _import_without_blas():
+    """Import numba's array functions without scipy's BLAS, a quarter second that no loop has use for.
+
+    numba looks for it as it starts, only to choose how ``np.cov`` multiplies; functions that call
+    BLAS look for it once more when they are compiled.
+    """
+
+    def absent():
+        raise ImportError
+
+    found = linalg.ensure_blas
+    linalg.ensure_blas = absent
+    try:
+        from numba.np import arraymath  # noqa: F401
+    finally:
+        linalg.ensure_blas = found
+
+
+if hasattr(linalg, "ensure_blas"):
+    _import_without_blas()
 
 
 @intrinsic
@@ -314,16 +337,16 @@ def _find_error(base, agents, part, masks, weights, work):
 
     work: its rows are base, change, weight and error.
     """
-    pattern, voters = masks
+    pattern, voters, bits = masks
     factors, shares = weights
     wide, change, weight, error = work[0], work[1], work[2], work[3]
     zero, one = like(0, wide[0]), like(1, wide[0])
     for i in range(part.stop - part.start):
         at = np.uint64(part.start + i)  # unsigned: not tested for counting from the end
-        x, mask, votes = wide[i], np.uint32(pattern[at]), np.uint32(voters[at])
+        x, mask, votes = wide[i], np.uint32(pattern[at]), voters[at]
         total, count, own = zero, zero, zero
         for t in range(len(agents)):
-            is_voter = (votes & np.uint32(1 << t)) != 0
+            is_voter = (votes & bits[t]) != 0
             total += like(load(agents[t][at]), zero) - x if is_voter else zero
             count += one if is_voter else zero
             own = factors[t] if is_voter else own
@@ -336,17 +359,16 @@ def _find_error(base, agents, part, masks, weights, work):
 
 
 @loop
-def _measure_agent(agent, t, pattern, voters, work, sums):
+def _measure_agent(agent, bit, pattern, voters, work, sums):
     """Add one agent's sums over a tile, see ``cpu.measure``."""
     wide, change, weight, error = work[0], work[1], work[2], work[3]
     zero = like(0, wide[0])
     alone, alone2, missed, along, along2, off = zero, zero, zero, zero, zero, zero
     norm, rest, unrounded = zero, zero, zero
-    bit = np.uint32(1 << t)
     for i in range(agent.shape[0]):
-        mask = np.uint32(pattern[i])
+        mask = pattern[i]
         tau = like(load(agent[i]), zero) - wide[i]
-        own = weight[i] * tau if (np.uint32(voters[i]) & bit) != 0 else zero
+        own = weight[i] * tau if (voters[i] & bit) != 0 else zero
         unique = tau if mask == bit else zero
         shared = tau if ((mask & bit) != 0) & (mask != bit) else zero
         alone = plus_product(alone, change[i], unique)
@@ -362,12 +384,17 @@ def _measure_agent(agent, t, pattern, voters, work, sums):
         unrounded = plus_product(unrounded, asked, asked)
     found = (alone, alone2, missed, along, along2, off, norm, rest, unrounded)
     for k in range(len(found)):
-        sums[t, k] += np.float64(found[k])
+        sums[k] += np.float64(found[k])
 
 
 @loop
 def measure(base, agents, stored, masks, cuts, weights, work, sums):
-    """masks: patterns and voters; weights: factors and shares; work: (4, TILE), of their type."""
+    """Add up a block, see ``cpu.measure``.
+
+    masks: patterns, voters and the agents' bits; weights: factors and shares; work: (4, TILE), of
+    their type. Bits come as arguments, of the patterns' type: a bit that LLVM can foresee is tested
+    in 64 bits, a fourth of the elements at a time.
+    """
     for group in range(sums.shape[0]):
         for start in range(cuts[group], cuts[group + 1], TILE):
             part = slice(start, min(start + TILE, cuts[group + 1]))
@@ -375,10 +402,10 @@ def measure(base, agents, stored, masks, cuts, weights, work, sums):
             for i in range(x.shape[0]):
                 work[0, i] = like(load(x[i]), work[0, 0])
                 work[1, i] = like(load(z[i]), work[0, 0]) - work[0, i]
-            pattern, voters = masks[0][part], masks[1][part]
+            pattern, voters, bits = masks[0][part], masks[1][part], masks[2]
             _find_error(base, agents, part, masks, weights, work)
             for t in range(len(agents)):
-                _measure_agent(agents[t][part], t, pattern, voters, work, sums[group])
+                _measure_agent(agents[t][part], bits[t], pattern, voters, work, sums[group, t])
 
 
 # Histograms of |tau|
