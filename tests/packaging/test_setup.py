@@ -26,16 +26,11 @@ def clone(tmp_path: Path) -> Path:
 
 
 def make(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run make without what a make around this test run would pass on."""
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "HOST", "PORT"}
-    }
+    """Run make without what a make around this test run passes on: flags, and its variables."""
     return subprocess.run(
         ["make", *arguments],
         cwd=folder,
-        env={**inherited, **variables},
+        env={"PATH": os.environ["PATH"], **variables},
         capture_output=True,
         text=True,
         check=False,
@@ -149,8 +144,13 @@ def test_the_check_on_a_fresh_clone_is_lint_and_the_readmes_test_command(
     assert done.returncode == 2, "a failing run must fail the check"
 
 
-def test_make_test_leaves_out_slow_tests_alone_and_make_test_all_nothing(clone: Path) -> None:
+def test_make_test_leaves_out_slow_tests_alone_and_make_test_all_nothing(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stamp(clone, "venv", "app", "test", "browser")
+    # As under `make test PYTEST_ARGS=-q JOBS=1`, which must not show here.
+    for name, value in {"PYTEST_ARGS": "-q", "JOBS": "1", "MAKEFLAGS": " -- JOBS=1"}.items():
+        monkeypatch.setenv(name, value)
     daily, whole = (make(clone, "--dry-run", t).stdout.strip() for t in ("test", "test-all"))
     assert daily == whole + ' -m "not slow"'
     assert " -m pytest -n 3 " in whole
