@@ -115,7 +115,7 @@ def parse(source: str, name: str, is_package: bool = False) -> Module:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements right below a node: neither import nor function stands in expressions."""
+    """Yield the statements right below a node; no import or function stands in an expression."""
     for field in ("body", "handlers", "orelse", "finalbody", "cases"):
         yield from getattr(node, field, ())
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from ram_studio.checkpoints.hub.open import open_checkpoint
@@ -21,6 +22,13 @@ QWEN_CONFIG = {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
+
+_LEAF = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
+_INNER = _LEAF | st.lists(_LEAF, max_size=2)
+JSON = (
+    _LEAF | st.lists(_INNER, max_size=3) | st.dictionaries(st.text(max_size=6), _INNER, max_size=3)
+)
+"""Any JSON value, two levels deep: drawn in half the time that `st.recursive` takes."""
 
 
 def small_tensors(seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> dict[str, torch.Tensor]:

@@ -214,16 +214,16 @@ class Curve:
         kept = [c for c in self.cells if c.delta <= coarsest and c.share >= smallest]
         moved = [c for c in self.cells if c.delta > coarsest or c.share < smallest]
         spread = self.spread + sum(c.share / (2 * c.delta) for c in moved) * (1 + _TIE)
-
-        def short(value: float, digits: int) -> float:
-            return float(f"{value:.{digits}g}")
-
         return {
-            "cells": [[_as_whole(c.delta), short(c.share, 5), short(c.noise, 3)] for c in kept],
-            "loose": short(self.loose + sum(c.share for c in moved), 5),
-            "spread": short(spread + _DIGITS, 5),
-            "noise": short(self.noise + sum(c.noise for c in moved), 3),
+            "cells": [[_as_whole(c.delta), _short(c.share, 5), _short(c.noise, 3)] for c in kept],
+            "loose": _short(self.loose + sum(c.share for c in moved), 5),
+            "spread": _short(spread + _DIGITS, 5),
+            "noise": _short(self.noise + sum(c.noise for c in moved), 3),
         }
+
+
+def _short(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")
 
 
 def _as_whole(value: float) -> int | float:

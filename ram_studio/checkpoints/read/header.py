@@ -184,9 +184,12 @@ def parse_header(
     entries = _parse_json(raw, at)
     metadata = _checked_metadata(entries.pop("__metadata__", {}), at)
     data_start = LENGTH_BYTES + len(raw)
-    tensors = [
-        _checked_tensor(name, entry, path, data_start, at) for name, entry in entries.items()
-    ]
+    tensors = []
+    for name, entry in entries.items():
+        try:
+            tensors.append(_checked_tensor(name, entry, path, data_start))
+        except ValueError as error:
+            raise CheckpointError(f"{at}: tensor {quoted(name)} {error}") from error
     tensors.sort(key=lambda tensor: (tensor.offset, tensor.nbytes))
     end = data_start
     for tensor in tensors:
@@ -256,37 +259,37 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MAX_DIMENSION
 
 
-def _checked_tensor(name: str, entry: Any, path: Path, data_start: int, at: str) -> TensorInfo:
-    """Return one tensor after checking everything that its entry alone can tell."""
-    at = f"{at}: tensor {quoted(name)}"
+def _checked_tensor(name: str, entry: Any, path: Path, data_start: int) -> TensorInfo:
+    """Return one tensor after checking everything that its entry alone can tell.
+
+    Raises: ValueError, which says what is wrong with it.
+    """
     if not name.isprintable():  # line breaks, control characters, half of a surrogate pair
-        raise CheckpointError(
-            f"{at} has characters in its name that cannot be printed; the file is damaged."
-        )
+        raise ValueError("has characters in its name that cannot be printed; the file is damaged.")
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise CheckpointError(
-            f"{at} is not described by exactly dtype, shape and data_offsets; the file is damaged."
+        raise ValueError(
+            "is not described by exactly dtype, shape and data_offsets; the file is damaged."
         )
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise CheckpointError(
-            f"{at} has the unknown dtype {printable(dtype, 40)}; convert it to bfloat16, float16 "
-            "or float32 first."
+        raise ValueError(
+            f"has the unknown dtype {printable(dtype, 40)}; convert it to bfloat16, float16 or "
+            "float32 first."
         )
     if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(map(_is_count, shape)):
-        raise CheckpointError(
-            f"{at} has the shape {printable(shape, 60)}; expected at most {MAX_RANK} whole numbers "
-            "that are not negative."
+        raise ValueError(
+            f"has the shape {printable(shape, 60)}; expected at most {MAX_RANK} whole numbers that "
+            "are not negative."
         )
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):
-        raise CheckpointError(
-            f"{at} has the data_offsets {printable(offsets, 60)}; expected [begin, end]."
+        raise ValueError(
+            f"has the data_offsets {printable(offsets, 60)}; expected [begin, end]."
         )
     begin, end = offsets
     bits = element_count(tuple(shape)) * DTYPE_BITS[dtype]
     if end < begin or bits != 8 * (end - begin):
-        raise CheckpointError(
-            f"{at} of dtype {dtype} and shape {shown_shape(shape)} takes {printable(bits // 8, 40)}"
-            f" bytes, its data_offsets {begin}..{end} give {end - begin}; the file is damaged."
+        raise ValueError(
+            f"of dtype {dtype} and shape {shown_shape(shape)} takes {printable(bits // 8, 40)} "
+            f"bytes, its data_offsets {begin}..{end} give {end - begin}; the file is damaged."
         )
     return TensorInfo(name, dtype, tuple(shape), path, data_start + begin, end - begin)
