@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
+import cli_reference
 import pytest
 from typer.testing import CliRunner
 
@@ -39,6 +37,14 @@ def _cli_lines() -> list[str]:
     return lines
 
 
+FEW = {
+    "evaluate": ["--limit", "1"],
+    "compare": ["--limit", "1"],
+    "sweep": ["--items", "1", "--held-out", "1"],
+}
+"""Questions enough to run a line."""
+
+
 def test_every_command_line_runs_in_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     places = {
@@ -54,10 +60,7 @@ def test_every_command_line_runs_in_order(tmp_path, monkeypatch):
             for word in shlex.split(line)
         ]
         assert words[0] == "ram-studio"
-        if words[1] in ("evaluate", "compare"):
-            words += ["--limit", "5"]
-        if words[1] == "sweep":
-            words += ["--items", "3"]
+        words += FEW.get(words[1], [])
         done = CliRunner().invoke(commands, words[1:])
         assert done.exit_code == 0, (line, done.output)
         assert done.stdout.strip(), line
@@ -112,21 +115,7 @@ def test_the_readme_is_short_and_configures_a_space():
 
 
 def test_the_command_line_reference_is_what_the_commands_say():
-    done = _python("scripts/cli_reference.py", "--print")
-    assert done == _text("docs/cli.md"), "run `make docs`"
-
-
-def _python(*words: str) -> str:
-    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    return done.stdout
+    assert cli_reference.reference() == _text("docs/cli.md"), "run `make docs`"
 
 
 def test_the_package_exports_exactly_what_it_lists():
@@ -147,9 +136,9 @@ def test_every_key_of_json_output_is_described(tmp_path, monkeypatch):
         ["preview", "sketch.safetensors"],
         ["merge", *sources, "--out", "merged"],
         ["verify", "merged", "--sources"],
-        ["evaluate", base, "--limit", "1", *store],
-        ["compare", *sources, "--row", "ram+", "--limit", "1", *store],
-        ["sweep", base, "-a", f"coding={coder}", "--over", "r=0,1", "--items", "1", *store],
+        ["evaluate", base, *FEW["evaluate"], *store],
+        ["compare", *sources, "--row", "ram+", *FEW["compare"], *store],
+        ["sweep", base, "-a", f"coding={coder}", "--over", "r=0,1", *FEW["sweep"], *store],
         ["history", *store],
     ):
         done = CliRunner().invoke(commands, [*command, "--json"])

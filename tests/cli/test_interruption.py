@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
-
-import pytest
 
 WRITING = (
     "from ram_studio.engine.events import Meter",
@@ -14,10 +11,11 @@ WRITING = (
 )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_merge_exits_with_130_and_leaves_nothing(
-    stopping, example, tmp_path: Path, number: int
-) -> None:
-    code, _, err = stopping(number, WRITING, "merge", *example, "--out", tmp_path / "merged")
+def test_a_stopped_merge_exits_with_130_and_leaves_nothing(cli, stopping, example, tmp_path):
+    """Of the two signals one is sent, here; the other is in test_sweep_command.py."""
+    cli("--version")
+    assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM)
+    merge = ("merge", *example, "--out", tmp_path / "merged")
+    code, _, err = stopping(signal.SIGTERM, WRITING, *merge)
     assert (code, err) == (130, "ram-studio: Stopped as asked; nothing was left behind.\n")
     assert list(tmp_path.iterdir()) == []

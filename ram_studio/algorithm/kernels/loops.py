@@ -55,7 +55,7 @@ def loop(function=None, **options):
 
 
 def _import_without_blas():
-    """Import numba's array functions without scipy's BLAS, a quarter second that no loop has use for.
+    """Import numba's array functions without scipy's BLAS: a quarter of a second for nothing here.
 
     numba looks for it as it starts, only to choose how ``np.cov`` multiplies; functions that call
     BLAS look for it once more when they are compiled.

@@ -282,9 +282,7 @@ def _checked_tensor(name: str, entry: Any, path: Path, data_start: int) -> Tenso
             "are not negative."
         )
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):
-        raise ValueError(
-            f"has the data_offsets {printable(offsets, 60)}; expected [begin, end]."
-        )
+        raise ValueError(f"has the data_offsets {printable(offsets, 60)}; expected [begin, end].")
     begin, end = offsets
     bits = element_count(tuple(shape)) * DTYPE_BITS[dtype]
     if end < begin or bits != 8 * (end - begin):
