@@ -51,7 +51,7 @@ def store(
     Edge cases: a finite value beyond the dtype's range gives infinity (callers refuse it).
     """
     if rounding == "stochastic":
-        mask = np.ones(len(values), dtype=np.bool_) if changed is None else changed
+        mask = np.ones(len(values), dtype=np.uint8) if changed is None else changed
         # float16's numbers are drawn as float64; the cast is then exact.
         drawn = np.empty(len(values), dtype=np.float64 if dtype == "F16" else STORAGE[dtype])
         cpu.round_stochastically(values, mask, key, start, drawn)

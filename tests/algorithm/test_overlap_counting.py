@@ -160,7 +160,7 @@ def test_magnitudes_are_histograms_of_the_sizes_of_changes(block):
         assert chain_of(block).sum(0).tolist() == expected
 
 
-@examples(40)
+@examples(20)
 @given(block=blocks)
 def test_torch_twin_fills_the_same_chain_histogram(block):
     base, agents = stacked(block)

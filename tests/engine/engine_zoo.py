@@ -228,7 +228,7 @@ def make_odd_zoo(folder: Path, odd: str, **options: object) -> Zoo:
 
     options: of ``make_zoo``.
     """
-    made = make_zoo(folder / "made", 2, **options)
+    made = make_zoo(folder / "made", 3, **options)
     own = dict(made.agents["agent0"])
     if odd == "a tensor missing, another extra":
         del own[LOST]

@@ -53,12 +53,12 @@ def assert_counts_like_reference(sketch: Sketch, zoo: Zoo, every: int = 6) -> No
 
 @pytest.mark.parametrize(
     ("agents", "dtype", "shards"),
-    [(1, "BF16", 1), (2, "F16", 3), (3, "BF16", 4), (3, "F32", 1), (7, "BF16", 1)],
+    [(1, "BF16", 1), (3, "F16", 3), (3, "BF16", 4), (3, "F32", 1), (7, "BF16", 1)],
 )
 def test_every_pattern_of_every_tensor_is_counted_at_every_epsilon(tmp_path, agents, dtype, shards):
     zoo = make_zoo(tmp_path, agents, dtype=dtype, shards=shards, seed=agents)
     sketch = analyze_zoo(zoo)
-    assert_counts_like_reference(sketch, zoo, every=1 if agents == 3 else 6)
+    assert_counts_like_reference(sketch, zoo, every=1 if (agents, dtype) == (3, "BF16") else 6)
     assert sketch.dtypes == dict.fromkeys(["base", *zoo.agents], dtype)
     assert sketch.rounded is None
     assert (sketch.counts.patterns is None) == (agents == 7)
@@ -96,14 +96,13 @@ def test_threads_and_blocks_do_not_change_a_sketch(tmp_path, agents):
     for threads, groups in ((1, 1), (2, 1), (4, 2), (2, 64)):
         sketch = analyze_report(report, threads=threads, block_elements=groups * GROUP_ELEMENTS)
         assert_same_sketch(sketch, expected)
-    # One epsilon by brute force, so that all of them are not equally wrong.
-    overlap = zoo.overlap(1e-5)
-    assert expected.model.shared[0, DEFAULT_INDEX].tolist() == overlap
+    if agents == 3:  # one epsilon by brute force, so that all of them are not equally wrong
+        assert expected.model.shared[0, DEFAULT_INDEX].tolist() == zoo.overlap(1e-5)
 
 
-@pytest.mark.parametrize("agents", [3, 7])
-def test_order_of_shards_does_not_change_what_is_kept(tmp_path, agents):
-    one, many = (make_zoo(tmp_path / str(k), agents, dtype="F32", shards=k) for k in (1, 4))
+@pytest.mark.parametrize(("agents", "dtype"), [(3, "F32"), (7, "BF16")])
+def test_order_of_shards_does_not_change_what_is_kept(tmp_path, agents, dtype):
+    one, many = (make_zoo(tmp_path / str(k), agents, dtype=dtype, shards=k) for k in (1, 4))
     found, other = analyze_zoo(one), analyze_zoo(many)
     assert [t.name for t in found.tensors] != [t.name for t in other.tensors]
     assert_same(found.energies, other.energies, "energies")
@@ -134,9 +133,10 @@ def test_an_agent_beyond_the_range_of_the_bases_dtype_is_counted_as_changed_ther
     agent = {"w": torch.tensor([0.0, 1e-9, 1.0, 70000.0])}
     write_folder(tmp_path / "base", base)
     write_folder(tmp_path / "a", agent)
-    sketch = analyze(tmp_path / "base", {"a": tmp_path / "a"})
-    assert sketch.counts.patterns[0, 0].tolist() == [1, 3]
-    assert sketch.rounded.patterns[0, 0].tolist() == [2, 2]
+    still = tmp_path / "base"
+    sketch = analyze(still, {"a": tmp_path / "a", "b": still, "c": still})
+    assert sketch.counts.patterns[0, 0, :2].tolist() == [1, 3]
+    assert sketch.rounded.patterns[0, 0, :2].tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("stored", ["both", "embedding", "head"])

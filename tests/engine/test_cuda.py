@@ -162,7 +162,7 @@ def test_many_blocks_store_the_same_bytes(big, tmp_path, device, threads):
 @on_devices
 @pytest.mark.parametrize("odd", ODD)
 def test_agents_that_lack_something_are_merged_alike(tmp_path, device, odd):
-    seen = make_odd_zoo(tmp_path, odd, agent_dtypes=("BF16", "F32"), seed=6)
+    seen = make_odd_zoo(tmp_path, odd, agent_dtypes=("BF16", "F32", "BF16"), seed=6)
     recipe = seen.recipe(**ODD[odd])
     results = [merge(recipe, tmp_path / place, device=place) for place in ("cpu", device)]
     assert_same_results(*results)

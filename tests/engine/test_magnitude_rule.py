@@ -98,7 +98,7 @@ def test_verification_recomputes_it(zoo, tmp_path):
 
 def test_seven_agents_are_weighed_too(tmp_path):
     zoo = make_zoo(tmp_path / "zoo", 7, seed=6)
-    result = merged(zoo, tmp_path / "out")
+    result = merge(zoo.recipe(method="ram+m"), tmp_path / "out")
     for t, agent in enumerate(result.agents.values()):
         expected = magnitude_ratio(zoo, t, 1e-5, list(zoo.counted))
         assert agent.rho_m == pytest.approx(expected, rel=1e-6)

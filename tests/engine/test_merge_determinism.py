@@ -78,6 +78,8 @@ def test_blocks_do_not_matter_where_an_agents_rows_end_between_them(tmp_path):
         mine = torch.rand(rows, 100, generator=rng) < 0.3
         agents[name] = {EMBEDDING: base[EMBEDDING][:rows] + noise * mine}
         write_folder(tmp_path / name, agents[name])
+    agents["still"] = base  # loops for three are compiled already
+    write_folder(tmp_path / "still", base)
     zoo = Zoo(tmp_path, base, agents, (EMBEDDING,))
     first, *others = cut_differently(zoo, tmp_path, rows="common", dtype="bfloat16")
     for other in others:
@@ -99,7 +101,7 @@ def test_a_sketch_saves_a_pass_and_changes_nothing(big, tmp_path):
 
 
 def test_another_seed_draws_other_numbers_and_the_same_seed_the_same(tmp_path):
-    zoo = make_zoo(tmp_path / "zoo", 2, seed=22)
+    zoo = make_zoo(tmp_path / "zoo", 3, seed=22)
     folders = [
         merge(zoo.recipe(rounding="stochastic", seed=seed), tmp_path / f"out{i}").out
         for i, seed in enumerate((1, 1, 2, 2**64 - 1))

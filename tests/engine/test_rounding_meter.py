@@ -23,8 +23,8 @@ from ram_studio.errors import SettingsError
 
 NAME = "model.layers.0.mlp.up_proj.weight"
 FALSE_ALARM = 1e-9
-FACTORS = (1.0, 1.05, 1.2, 1.25, 1.4, 1.5, 1.75, 2.0, 3.0)
-EXACT = (1.0, 1.05, 1.2, 1.4)
+FACTORS = (1.0, 1.05, 1.2, 1.25, 1.5, 2.0, 3.0)
+EXACT = (1.0, 1.05, 1.2)
 """Factors at which neither one place nor two halves of one land half-way."""
 
 
@@ -36,7 +36,7 @@ class Discard:
 
 
 def ulp_zoo(folder, dtype: str, reach: int, size: int = 3000, seed: int = 5) -> Zoo:
-    """Two agents of the base's dtype that moved by 1 to ``reach`` last places, up to edges.
+    """Three agents of the base's dtype that moved by 1 to ``reach`` last places, up to edges.
 
     Every binade's first and last numbers are among the base's, so that updates cross them; the
     agents share some elements.
@@ -49,7 +49,7 @@ def ulp_zoo(folder, dtype: str, reach: int, size: int = 3000, seed: int = 5) -> 
         DTYPES[dtype]
     )
     moved = {}
-    for name in ("a", "b"):
+    for name in ("a", "b", "c"):
         changed = torch.rand(size, generator=rng) < 0.4
         sign = torch.randint(0, 2, (size,), generator=rng) * 2 - 1
         steps = torch.randint(1, reach + 1, (size,), generator=rng) * sign
@@ -71,8 +71,10 @@ def measured(zoo: Zoo, factor: float, epsilon: float, dtype: str, **changes: obj
     return [found.effective_scaling_factor for found in job.run(plan, Discard()).values()]
 
 
-@pytest.mark.parametrize("reach", [1, 3, 200])
-@pytest.mark.parametrize("stored", ["BF16", "F16", "F32"])
+@pytest.mark.parametrize(
+    ("stored", "reach"),
+    [("BF16", 1), ("BF16", 3), ("BF16", 200), ("F16", 1), ("F16", 200), ("F32", 1), ("F32", 200)],
+)
 def test_what_is_stored_lies_within_the_stated_bound(tmp_path, stored, reach):
     zoo = ulp_zoo(tmp_path, stored, reach)
     sketch = analyze(zoo.base_path, zoo.agent_paths)
@@ -96,7 +98,8 @@ def test_what_is_stored_lies_within_the_stated_bound(tmp_path, stored, reach):
 
 
 @pytest.mark.parametrize(
-    ("base", "agents"), [("F32", ("BF16", "F32")), ("BF16", ("F32", "F16")), ("F16", ("BF16",))]
+    ("base", "agents"),
+    [("F32", ("BF16", "F32", "F16")), ("BF16", ("F32", "F16", "BF16")), ("F16", ("BF16",) * 3)],
 )
 def test_mixed_formats_lie_within_the_stated_bound(tmp_path, base, agents):
     zoo = make_zoo(tmp_path, len(agents), dtype=base, agent_dtypes=agents, seed=4)
@@ -104,8 +107,11 @@ def test_mixed_formats_lie_within_the_stated_bound(tmp_path, base, agents):
     for dtype in rounding_meter.DTYPES:
         for factor in (1.0, 1.2, 1.5):
             for t, value in enumerate(measured(zoo, factor, 0.0, dtype)):
-                expected = estimate(sketch.steps.curve(t, 0, dtype), factor)
-                assert expected.low - 1e-6 <= value <= expected.high + 1e-6
+                curve = sketch.steps.curve(t, 0, dtype)
+                assert (curve is None) == (value is None)
+                if curve is not None:
+                    expected = estimate(curve, factor)
+                    assert expected.low - 1e-6 <= value <= expected.high + 1e-6
 
 
 @pytest.fixture(scope="module")
