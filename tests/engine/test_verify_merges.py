@@ -30,7 +30,7 @@ SHAPES = {EMBEDDING: (40, 30), "model.layers.0.w": (5 * GROUP_ELEMENTS,), "model
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
-    return make_zoo(tmp_path_factory.mktemp("made"), 3, shapes=SHAPES, seed=1)
+    return make_zoo(tmp_path_factory.mktemp("made"), 2, shapes=SHAPES, seed=1)
 
 
 @pytest.fixture
