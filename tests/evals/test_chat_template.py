@@ -18,12 +18,13 @@ from ram_studio.evals.question import Question
 SAID = [{"role": "user", "content": "Grüße, <b>you</b>\n"}]
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+HELLO = Question("chat", "chat", "chat", "hello", "", None, 4)
 HUGE = "{{ 'x' * 10000000000 }}"
 
 
 @pytest.fixture(scope="module")
 def renderer() -> Iterator[TemplateRenderer]:
-    made = TemplateRenderer(seconds=1.5)
+    made = TemplateRenderer(seconds=0.5)
     made.render(TEMPLATE, SAID)
     yield made
     made.close()
@@ -47,7 +48,6 @@ def test_prompts_are_those_of_transformers(renderer: TemplateRenderer, template:
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        (ENDLESS, "longer than 1.5 s"),
         (HUGE, "memory|MemoryError"),
         ("{{ 'x' * 9000000 }}", "9000000 characters"),
         ("{{ raise_exception('no system role') }}", "no system role"),
@@ -76,36 +76,31 @@ def test_a_model_whose_template_hangs_does_not_hang_the_engine(
 ) -> None:
     monkeypatch.setattr("ram_studio.evals.answering.local.RENDERER", renderer)
     engine = LocalEngine(make_chat_model(tmp_path / "m", template=ENDLESS))
-    question = Question("chat", "chat", "chat", "hello", "", None, 4)
-    with pytest.raises(EvaluationError, match=r"chat template .* longer than"):
-        list(engine.answer([question]))
+    with pytest.raises(EvaluationError, match=r"chat template .* longer than 0.5 s"):
+        list(engine.answer([HELLO]))
+    assert "Grüße" in renderer.render(TEMPLATE, SAID)
 
 
 def test_a_machine_that_is_too_busy_makes_no_template_a_broken_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renderer: TemplateRenderer
 ) -> None:
-    slow = TemplateRenderer(patience=0.01)  # no Python starts in that time
-    monkeypatch.setattr("ram_studio.evals.answering.local.RENDERER", slow)
+    monkeypatch.setattr("ram_studio.evals.answering.local.RENDERER", renderer)
     engine = LocalEngine(make_chat_model(tmp_path / "m", template=TEMPLATE))
-    question = Question("chat", "chat", "chat", "hello", "", None, 4)
-    with pytest.raises(EvaluationError, match=r"did not start within .* too busy") as found:
-        engine.prompt_of(question)
-    assert "Repair" not in str(found.value)
-    slow.patience = 300.0
-    assert "hello" in engine.prompt_of(question)
-    assert slow._worker is not None
+    assert "hello" in engine.prompt_of(HELLO)
+    assert renderer._worker is not None
     # A process that gets no time at all computes nothing, however long it is waited for.
-    os.kill(slow._worker.pid, signal.SIGSTOP)
-    slow.patience = 0.3
-    with pytest.raises(EvaluationError, match=r"rendered no prompt within .* too busy"):
-        engine.prompt_of(question)
-    slow.patience = 300.0
-    assert "hello" in engine.prompt_of(question)
-    slow.close()
+    os.kill(renderer._worker.pid, signal.SIGSTOP)
+    for patience, reason in ((0.3, "rendered no prompt"), (0.01, "did not start")):
+        with monkeypatch.context() as short:
+            # No Python starts in the second one.
+            short.setattr(renderer, "patience", patience)
+            with pytest.raises(EvaluationError, match=f"{reason} within .* too busy") as found:
+                engine.prompt_of(HELLO)
+            assert "Repair" not in str(found.value)
+    assert "hello" in engine.prompt_of(HELLO)
 
 
 def test_stop_acts_between_prompts(tmp_path: Path) -> None:
     engine = LocalEngine(make_chat_model(tmp_path / "m", template=None))
-    question = Question("chat", "chat", "chat", "hello", "", None, 4)
     with pytest.raises(Stopped):
-        list(engine.answer([question], should_stop=lambda: True))
+        list(engine.answer([HELLO], should_stop=lambda: True))

@@ -68,7 +68,7 @@ def test_a_server_that_knows_the_answers_scores_full_marks(tmp_path):
 
     with serve(answer) as server, AnswerStore(tmp_path / "s") as store:
         one = {"one": EndpointEngine(server.url)}
-        report = evaluate(one, SUITES, limit=10, lengths=(1000,), store=store)
+        report = evaluate(one, SUITES, limit=4, lengths=(1000,), store=store)
         domains = report.models["one"].domains
         for name in ("tool", "math", "memory", "code"):
             assert domains[name].score == 1.0, [
@@ -79,7 +79,7 @@ def test_a_server_that_knows_the_answers_scores_full_marks(tmp_path):
         assert domains["instructions"].score == 0
         assert report.models["one"].answers["instructions"][0].note.startswith("empty answer")
         count = len(server.requests)
-        again = evaluate(one, SUITES, limit=10, lengths=(1000,), store=store)
+        again = evaluate(one, SUITES, limit=4, lengths=(1000,), store=store)
         assert len(server.requests) == count
         assert again.models["one"].answers == report.models["one"].answers
 

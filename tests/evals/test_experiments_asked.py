@@ -22,6 +22,12 @@ from ram_studio.evals.until import Until
 DRAWN = {"decoding": Decoding(1.0, 0.95), "samples": 2, "max_tokens": 4, "device": "cpu"}
 
 
+@pytest.fixture
+def few(monkeypatch):
+    """Let the first look of asking until decided be after 12 questions, not 50."""
+    monkeypatch.setattr("ram_studio.evals.until.FIRST", 12)
+
+
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
@@ -32,19 +38,19 @@ def recipe(tmp_path_factory):
     return make_recipe({"base": made.pop("base"), "agents": made, "method": "ram+"})
 
 
-def test_a_comparison_draws_and_asks_until_decided_like_an_evaluation(recipe, tmp_path):
+def test_a_comparison_draws_and_asks_until_decided_like_an_evaluation(recipe, few, tmp_path):
     rows = {"ram+": recipe}
     until = Until(0.9, 200)
     with AnswerStore(tmp_path / "s") as store:
         table = compare_methods(rows, suite="math-made", until=until, store=store, **DRAWN)
         alone = evaluate(
-            {"coding": recipe.agents["coding"]}, "math-made", limit=50, store=store, **DRAWN
+            {"coding": recipe.agents["coding"]}, "math-made", limit=12, store=store, **DRAWN
         )
-    # The 50 of the first look decided: no answer is right, and the intervals are narrow.
-    assert {row.domains["math-made"].n for row in table.report.models.values()} == {50}
+    # The 12 of the first look decided: no answer is right, and the intervals are narrow.
+    assert {row.domains["math-made"].n for row in table.report.models.values()} == {12}
     assert table.report.until["looks"] == 1
     said = table.to_dict()
-    assert any(line.startswith("Decided after 50 questions") for line in said["statements"])
+    assert any(line.startswith("Decided after 12 questions") for line in said["statements"])
     assert said["rows"][0]["samples"]["math-made"]["samples"] == 2
     assert said["drawn"][1][0] == "math-made: pass@2"
     # The same questions, drawn the same way, and told of every row.
@@ -58,21 +64,24 @@ def test_a_comparison_draws_and_asks_until_decided_like_an_evaluation(recipe, tm
     json.dumps(said, allow_nan=False)
 
 
-def test_a_sweep_asks_until_decided_and_checks_the_winner_on_as_many(recipe):
+def test_a_sweep_asks_until_decided_and_checks_the_winner_on_as_many(recipe, few):
     settings = {"suites": "math-made", "max_tokens": 2, "device": "cpu", "minutes": None}
     state = sweep(recipe, {"r": "0.1,0.4"}, until=Until(0.9, 400), **settings)
-    assert {row.n for row in state.measured} == {50}
-    assert state.recheck.winner.n == 50
+    assert {row.n for row in state.measured} == {12}
+    assert state.recheck.winner.n == 12
     assert state.until["is_decided"]
-    assert any("Decided after 50" in line for line in state.statements())
+    assert any("Decided after 12" in line for line in state.statements())
     # What it rests on is told of every row, and of the check of the winner apart.
     rows = {row.label for row in state.measured}
     assert set(state.trust["models"]) == rows | {f"{state.winner}, held out"}
-    assert state.trust["held_out"]["questions"] == 50
-    assert f"50 held out (hash {state.trust['held_out']['prompts']})" in trust_lines(state.trust)[0]
+    assert state.trust["held_out"]["questions"] == 12
+    assert f"12 held out (hash {state.trust['held_out']['prompts']})" in trust_lines(state.trust)[0]
     assert state.trust["held_out"]["prompts"] != state.trust["prompts"]
     cut_off = [own["cut off"] for own in state.trust["models"].values()]
     assert min(cut_off) > 0
+
+
+def test_looks_are_after_50_questions_and_twice_as_many_each_time_up_to_the_most():
     unsure = Until(0.001, 60)
     looks = [unsure.look(number, [DomainScore(50, 25)]) for number in (1, 2)]
     assert [(look.questions, look.is_decided) for look in looks] == [(50, False), (60, False)]

@@ -20,12 +20,13 @@ from ram_studio.evals.store.history import score_of, stored_report
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 
 SUITES = ("demo", "tool", "math", "instructions")
+WORDS = "and so we saw that it is one of them which goes on"
 
 
 @pytest.mark.parametrize("said", ["the the the the the the the the", "[]", "yes"])
 def test_always_saying_the_same_never_beats_the_stated_floor(said):
     with serve(lambda body: said) as server:
-        found = evaluate({"one": EndpointEngine(server.url)}, "tool,math,instructions", limit=15)
+        found = evaluate({"one": EndpointEngine(server.url)}, "tool,math,instructions", limit=8)
     row = found.models["one"]
     for domain, score in row.domains.items():
         assert score.score <= found.floors[domain]
@@ -48,23 +49,8 @@ def test_what_says_nothing_is_nowhere_better_than_the_floor(name):
     settings = SuiteSettings(lambda text: len(text) // 4, limit, 1, (1000,))
     asked = ALL_SUITES[name].make(settings)
     found, drawn = floors({name: asked}), random.Random(9)
-    words = [
-        "and",
-        "so",
-        "we",
-        "saw",
-        "that",
-        "it",
-        "is",
-        "one",
-        "of",
-        "them",
-        "which",
-        "goes",
-        "on",
-    ]
     answerers = [*(lambda text=text: text for text in ("no", "1", "None", "I do not know.", "{}"))]
-    answerers.append(lambda: " ".join(drawn.choices(words, k=12)))
+    answerers.append(lambda: " ".join(drawn.choices(WORDS.split(), k=12)))
     for say in answerers[: 2 if ALL_SUITES[name].runs_code else None]:
         marks: dict = {}
         for question in asked:
@@ -72,6 +58,8 @@ def test_what_says_nothing_is_nowhere_better_than_the_floor(name):
             marks.setdefault(question.domain, []).append(right)
         for domain, own in marks.items():
             assert sum(own) / len(own) <= found[domain], (domain, say())
+    # Code is judged by its tests, and nonsense passes next to none.
+    assert not ALL_SUITES[name].runs_code or max(found.values()) <= 1 / 3
 
 
 def test_every_suite_has_a_floor_which_is_the_same_each_time():
@@ -85,11 +73,6 @@ def test_every_suite_has_a_floor_which_is_the_same_each_time():
     questions = asked["math"]
     usual = max(sum(q.gold == other.gold for q in questions) for other in questions)
     assert found["math"] >= usual / len(questions)
-
-
-def test_code_is_judged_by_its_tests_and_nonsense_passes_none():
-    asked = {"code": ALL_SUITES["code"].make(SuiteSettings(len, limit=3))}
-    assert floors(asked)["code"] <= 1 / 3
 
 
 def test_a_request_that_no_function_fits_is_not_passed_by_talking_without_end():

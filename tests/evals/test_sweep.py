@@ -124,8 +124,8 @@ def _small(search: str, store, stop_after: int | None = None):
     """Run a small sweep, stopped at the given poll; return (sweep, answers asked anew)."""
     plan = SweepPlan(
         recipe(),
-        parse_axes(["r=0:0.5:3", "rule=ram+,ram+s"] if search == "grid" else ["r=0:0.5"]),
-        items=4,
+        parse_axes(["r=0:0.5:2", "rule=ram+,ram+s"] if search == "grid" else ["r=0:0.5"]),
+        items=3,
         search=search,
         trials=3,
         seed=9,
@@ -146,7 +146,7 @@ def _small(search: str, store, stop_after: int | None = None):
 
 @pytest.mark.parametrize(
     ("search", "polls"),
-    [("grid", (40, 260)), pytest.param("optuna", (130,), marks=pytest.mark.slow)],
+    [("grid", (30, 150)), pytest.param("optuna", (130,), marks=pytest.mark.slow)],
 )
 def test_stopping_anywhere_and_resuming_equals_an_uninterrupted_run(search, polls, tmp_path):
     with AnswerStore(tmp_path / "whole.sqlite3") as store:
