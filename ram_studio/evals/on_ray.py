@@ -7,7 +7,6 @@ ever: it asks an engine that hands out what the tasks sent.
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from ram_studio.evals.question import Question, Reply
 from ram_studio.evals.report.floor import Nonsense
 from ram_studio.evals.report.tables import EvalReport
 from ram_studio.evals.run import EvaluationPlan, evaluate
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store.answers import AnswerStore, store_or_temporary
 from ram_studio.evals.suites import HEALTH
 
 Rows = list[tuple[Question, Reply]]
@@ -94,9 +93,7 @@ def evaluate_on_ray(
         )
     with contextlib.ExitStack() as undo:
         ray = undo.enter_context(connected(address))
-        if store is None:
-            folder = undo.enter_context(tempfile.TemporaryDirectory())
-            store = undo.enter_context(AnswerStore(Path(folder) / "answers.sqlite3"))
+        store = undo.enter_context(store_or_temporary(store))
         device = plan.device
         if device == "auto":
             device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.decode import OnTokens
@@ -128,8 +129,7 @@ def evaluate(
     """
     plan = EvaluationPlan(suite, **settings)
     plan.check(models)
-    told = _Told(on_progress, on_tokens, on_marks, should_stop)
-    asking = _Asking(plan, told, store, fresh)
+    asking = _Asking(plan, store, fresh, on_progress, on_tokens, on_marks, should_stop)
     results: dict[str, ModelResult] = {}
     try:
         # The base first: health compares with it.
@@ -141,35 +141,34 @@ def evaluate(
     return EvalReport.of(plan.names, plan.seed, asking.questions, ordered)
 
 
-class _Told(NamedTuple):
-    """Who is told how far it is, and says whether to stop."""
+@dataclass
+class _Asking:
+    """An evaluation under way: one model after another. questions: by suite, once they are made."""
 
+    plan: EvaluationPlan
+    store: AnswerStore | None
+    fresh: bool
     on_progress: Progress | None
     on_tokens: OnTokens | None
     on_marks: OnMarks | None
     should_stop: ShouldStop | None
+    questions: dict[str, tuple[Question, ...]] = field(default_factory=dict)
+    nonsense: Nonsense | None = None
 
-
-class _Asking:
-    """An evaluation under way: one model after another. questions: by suite, once they are made."""
-
-    def __init__(
-        self, plan: EvaluationPlan, told: _Told, store: AnswerStore | None, fresh: bool
-    ) -> None:
-        self._plan, self._told, self._store, self._fresh = plan, told, store, fresh
-        self.questions: dict[str, tuple[Question, ...]] = {}
-        self._nonsense: Nonsense | None = None
-        self._health = HealthRun(store, fresh) if HEALTH in plan.names else None
+    @cached_property
+    def health(self) -> HealthRun | None:
+        """What measures health, None where it is not asked for."""
+        return HealthRun(self.store, self.fresh) if HEALTH in self.plan.names else None
 
     def ask(self, name: str, source: Source) -> ModelResult:
         """Return a model's row."""
         start = time.perf_counter()
         engine = source
         if isinstance(engine, (str, Path)):
-            engine = _opened(engine, self._plan, self._told.on_tokens)
+            engine = self._opened(engine)
         try:
             answered = self._answered(name, engine)
-            asked = self._plan.asked_of(engine, self._plan.suites)
+            asked = self.plan.asked_of(engine, self.plan.suites)
             health = self._measured(name, engine)
         finally:
             if engine is not source:
@@ -179,17 +178,28 @@ class _Asking:
             name,
             str(engine.path),
             answered,
-            self._plan.names,
+            self.plan.names,
             seconds=seconds,
             health=health,
             asked=asked,
         )
 
+    def _opened(self, folder: str | Path) -> Engine:
+        plan = self.plan
+        how: dict[str, Any] = {
+            "device": plan.device,
+            "chat": plan.chat,
+            "batch_size": plan.batch_size,
+        }
+        if plan.engine == "vllm":
+            return VllmEngine(folder, **how)
+        return LocalEngine(folder, on_tokens=self.on_tokens, **how)
+
     def _answered(self, name: str, engine: Engine) -> list[tuple[Question, Answer]]:
-        plan = self._plan
-        if self._nonsense is None:
+        plan = self.plan
+        if self.nonsense is None:
             self.questions = plan.questions(engine.count_tokens)
-            self._nonsense = Nonsense(self.questions, plan.code)
+            self.nonsense = Nonsense(self.questions, plan.code)
         runs = [
             SuiteRun(
                 name,
@@ -197,41 +207,29 @@ class _Asking:
                 plan.engine_for(suite, engine),
                 suite,
                 plan.code,
-                self._store,
-                self._fresh,
-                nonsense=self._nonsense,
-                on_marks=self._told.on_marks,
+                self.store,
+                self.fresh,
+                nonsense=self.nonsense,
+                on_marks=self.on_marks,
                 seed=plan.seed,
             )
             for suite in plan.suites
         ]
-        told = self._told
         return ask_suites(
-            runs, self.questions, plan.draws(), told.on_progress, told.should_stop, is_checked=True
+            runs, self.questions, plan.draws(), self.on_progress, self.should_stop, is_checked=True
         )
 
     def _measured(self, name: str, engine: Engine) -> Mapping[str, Any] | None:
         """Return a model's health, None where it is not asked for."""
-        if self._health is None:
+        if self.health is None:
             return None
-        tell = self._told.on_progress or (lambda *_: None)
+        tell = self.on_progress or (lambda *_: None)
         tell(name, HEALTH, 0, 1)
-        found = self._health.measure(name, engine, is_base=name == self._plan.base)
+        found = self.health.measure(name, engine, is_base=name == self.plan.base)
         tell(name, HEALTH, 1, 1)
         return found
 
     def close(self) -> None:
         """Let go of what health holds."""
-        if self._health is not None:
-            self._health.close()
-
-
-def _opened(folder: str | Path, plan: EvaluationPlan, on_tokens: OnTokens | None) -> Engine:
-    options: dict[str, Any] = {
-        "device": plan.device,
-        "chat": plan.chat,
-        "batch_size": plan.batch_size,
-    }
-    if plan.engine == "vllm":
-        return VllmEngine(folder, **options)
-    return LocalEngine(folder, on_tokens=on_tokens, **options)
+        if self.health is not None:
+            self.health.close()

@@ -9,18 +9,15 @@ chance that the interval at which asking ended misses the truth stays at most 5 
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.report.tables import EvalReport
 from ram_studio.evals.run import Source, evaluate
-from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.evals.store.answers import AnswerStore, store_or_temporary
 from ram_studio.evals.suites import generated, suite_names
 
 FIRST = 50
@@ -121,7 +118,7 @@ def evaluate_until(
     until = Until(width, most)
     until.check(suite_names(suite))
     fresh = settings.pop("fresh", False)
-    with _kept(store) as answers:
+    with store_or_temporary(store) as answers:
         for number, size in enumerate(until.sizes, start=1):
             report = evaluate(
                 models, suite, limit=size, store=answers, fresh=fresh and number == 1, **settings
@@ -132,16 +129,3 @@ def evaluate_until(
             if decided.is_decided:
                 break
     return replace(report, until=decided.to_dict()), decided
-
-
-@contextlib.contextmanager
-def _kept(store: AnswerStore | None) -> Any:
-    """Yield the store, or one for as long as the block runs: what was asked is not asked again."""
-    if store is not None:
-        yield store
-        return
-    with (
-        tempfile.TemporaryDirectory(prefix="ram-studio-") as folder,
-        AnswerStore(Path(folder) / "answers.sqlite3") as answers,
-    ):
-        yield answers

@@ -143,14 +143,14 @@ def test_several_draws_make_a_mean_and_pass_at_k_and_the_first_is_the_answer():
     assert report.models["m"].domains["math"].correct == 0
     found = breakdown(report)["m"]["samples"]["math"]
     assert (found["samples"], found["questions"]) == (2, 3)
-    assert found["pass_at"] == {1: right / 6, 2: right / 3}
+    assert found["pass_at"] == {"1": right / 6, "2": right / 3}
 
 
 def test_pass_at_k_is_the_unbiased_estimate():
     answers = [Answer("", True, facts={FACT: [i < right for i in range(4)]}) for right in (0, 1, 4)]
     found = sample_scores(answers)
     assert found["mean"] == pytest.approx(5 / 12)
-    assert found["pass_at"] == pytest.approx({1: 5 / 12, 2: (0 + 0.5 + 1) / 3, 4: 2 / 3})
+    assert found["pass_at"] == pytest.approx({"1": 5 / 12, "2": (0 + 0.5 + 1) / 3, "4": 2 / 3})
     assert sample_scores([Answer("", True)]) is None
 
 

@@ -13,7 +13,7 @@ from ram_studio.app.check import verdicts, view
 from ram_studio.evals import AnswerStore, EndpointEngine, evaluate
 from ram_studio.evals.asking import SuiteRun
 from ram_studio.evals.question import Reply
-from ram_studio.evals.report.floor import FACT, Nonsense, floor_of
+from ram_studio.evals.report.floor import FACT, Nonsense, best_nonsense
 from ram_studio.evals.report.retention import verdicts_of
 from ram_studio.evals.report.trust import trust, trust_lines
 from ram_studio.evals.store.history import score_of, stored_report
@@ -40,7 +40,7 @@ def floors(asked):
     for name, own in asked.items():
         for q in own:
             facts.setdefault(q.domain, []).append({FACT: nonsense.right(name, q)})
-    return {domain: floor_of(own) for domain, own in facts.items()}
+    return {domain: best_nonsense(own)[1] for domain, own in facts.items()}
 
 
 @pytest.mark.parametrize("name", [n for n, s in ALL_SUITES.items() if not s.absent(None)])

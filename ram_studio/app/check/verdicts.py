@@ -9,7 +9,6 @@ from ram_studio.app.check.work import BASE, specialist
 from ram_studio.evals import EvalReport
 from ram_studio.evals.report.breakdown import breakdown
 from ram_studio.evals.report.retention import MARGIN, Retention, verdicts_of
-from ram_studio.evals.report.samples import samples_told
 from ram_studio.evals.report.trust import trust
 
 
@@ -46,7 +45,7 @@ def described(report: EvalReport, agents: Sequence[str], margin: float) -> dict[
     for name, numbers in found["models"].items():
         if "samples" in parts[name]:
             # Gradio breaks off at numbers as keys.
-            numbers["samples"] = samples_told(parts[name]["samples"])
+            numbers["samples"] = parts[name]["samples"]
     judged = [verdict.to_dict() for verdict in verdicts(report, agents, margin)]
     return {**found, "verdicts": judged, "trust": trust(report)}
 

@@ -7,6 +7,7 @@ With fewer than five models measured on both not even perfect agreement would be
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from ram_studio.evals.calibration.record import calibrated
@@ -25,7 +26,7 @@ def rank_agreement(
         ours, published: domains; a record counts when it has answers in both.
     """
     scores = [
-        {one.model: sum(one.marks.values()) / len(one.marks) for one in calibrated(records, domain)}
+        {model: fmean(marks.values()) for model, marks in calibrated(records, domain).items()}
         for domain in (ours, published)
     ]
     models = [name for name in scores[0] if name in scores[1]]

@@ -11,16 +11,14 @@ answerer of nonsense that sets the floor has it right), outcomes (see `tables.ou
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question
-from ram_studio.evals.report.floor import FACT
+from ram_studio.evals.report.floor import FACT, best_nonsense
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.report.tables import Answer, EvalReport, outcomes
 from ram_studio.evals.report.trust import trust
@@ -37,15 +35,6 @@ SLOTS = (
 )
 """Models that are to be measured, from small to large; those without a record are not."""
 DIGITS = 12
-
-
-@dataclass(frozen=True)
-class Calibrated:
-    """What a model answered in one domain: its marks by the questions' digests (12 digits)."""
-
-    model: str
-    domain: str
-    marks: Mapping[str, bool]
 
 
 def make_record(
@@ -88,11 +77,10 @@ def _suite(name: str, report: EvalReport) -> dict[str, Any]:
 def _domain(questions: Sequence[Question], answers: Sequence[Answer]) -> dict[str, Any]:
     asked = [(q, a) for q, a in zip(questions, answers, strict=True) if a.is_scored]
     score = DomainScore.of(answer for _, answer in asked)
-    by_luck = Counter(name for _, answer in asked for name in answer.facts.get(FACT, ()))
-    luckiest = max(by_luck, key=lambda name: by_luck[name], default="")
+    luckiest, floor = best_nonsense(answer.facts for _, answer in asked) or ("", None)
     return {
         **{k: v for k, v in score.to_dict().items() if k != "stderr"},
-        "floor": by_luck[luckiest] / len(asked) if asked else None,
+        "floor": floor,
         "questions": [question.digest[:DIGITS] for question, _ in asked],
         "right": "".join(str(int(answer.is_correct)) for _, answer in asked),
         "nonsense": "".join(str(int(luckiest in a.facts.get(FACT, ()))) for _, a in asked),
@@ -142,26 +130,26 @@ def not_measured(records: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in SLOTS if name not in known]
 
 
-def calibrated(records: Sequence[Mapping[str, Any]], domain: str) -> list[Calibrated]:
-    """Return what each model of the records answered in a domain.
+def calibrated(records: Sequence[Mapping[str, Any]], domain: str) -> dict[str, dict[str, bool]]:
+    """Return by model its marks in a domain, by the questions' digests (12 digits).
 
     Answers to another version of a suite are left out: they were judged otherwise.
     """
-    found = []
+    found = {}
     for record in records:
         marks: dict[str, bool] = {}
         for name, suite in record["suites"].items():
             own = suite["domains"].get(domain)
-            if own is None or name not in ALL_SUITES or suite["version"] != _version(name):
+            if (
+                own is None
+                or name not in ALL_SUITES
+                or suite["version"] != ALL_SUITES[name].version
+            ):
                 continue
             marks |= {
                 digest: right == "1"
                 for digest, right in zip(own["questions"], own["right"], strict=True)
             }
         if marks:
-            found.append(Calibrated(record["model"], domain, marks))
+            found[record["model"]] = marks
     return found
-
-
-def _version(suite: str) -> int:
-    return ALL_SUITES[suite].version

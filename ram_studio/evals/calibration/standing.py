@@ -8,16 +8,15 @@ between two others, beside one, or on no side of any.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ram_studio.evals.calibration.record import DIGITS, calibrated, shipped_records
-from ram_studio.evals.report.floor import FACT
+from ram_studio.evals.report.floor import FACT, best_nonsense
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.report.statistics import holm
-from ram_studio.evals.report.tables import SIGNIFICANCE, EvalReport, PairedCounts
+from ram_studio.evals.report.tables import SIGNIFICANCE, Answer, EvalReport, PairedCounts
 
 FLOOR = "nonsense"
 LEAST = 5
@@ -119,17 +118,13 @@ def standings(
     known = shipped_records() if records is None else records
     found: list[tuple[str, str, list[Beside]]] = []
     for domain, items in report.items.items():
-        own = {one.model: one.marks for one in calibrated(known, domain)}
+        own = calibrated(known, domain)
         if not own:
             continue
         digests = [item.digest[:DIGITS] for item in items]
         others = {**own, **_of_report(report, domain, digests, base)}
         for name, row in report.models.items():
-            marks = {
-                digest: answer.is_correct
-                for digest, answer in zip(digests, row.answers[domain], strict=True)
-                if answer.is_scored
-            }
+            marks = _marks(digests, row.answers[domain])
             beside = [
                 _beside(other, theirs, marks) for other, theirs in others.items() if other != name
             ]
@@ -142,7 +137,7 @@ def standings(
         Standing(
             name,
             domain,
-            tuple(Beside(**{**vars(one), "p_adjusted": next(adjusted)}) for one in beside),
+            tuple(replace(one, p_adjusted=next(adjusted)) for one in beside),
         )
         for name, domain, beside in found
     )
@@ -152,23 +147,18 @@ def _of_report(
     report: EvalReport, domain: str, digests: Sequence[str], base: str | None
 ) -> dict[str, dict[str, bool]]:
     """Return the marks of the report's own base, and of the best answerer of nonsense."""
-    rows = [row.answers[domain] for row in report.models.values()]
-    facts = [
-        next((row[i].facts[FACT] for row in rows if FACT in row[i].facts), None)
-        for i in range(len(digests))
-    ]
-    right = Counter(name for fact in facts for name in fact or ())
-    luckiest = max(right, key=lambda name: right[name], default="")
-    found = {}
-    if None not in facts:
-        found[FLOOR] = {d: luckiest in (f or ()) for d, f in zip(digests, facts, strict=True)}
+    facts, found = report.facts(domain), {}
+    if best := best_nonsense(facts):
+        found[FLOOR] = {d: best[0] in fact[FACT] for d, fact in zip(digests, facts, strict=True)}
     if base is not None and base in report.models:
-        found[base] = {
-            digest: answer.is_correct
-            for digest, answer in zip(digests, report.models[base].answers[domain], strict=True)
-            if answer.is_scored
-        }
+        found[base] = _marks(digests, report.models[base].answers[domain])
     return found
+
+
+def _marks(digests: Sequence[str], answers: Sequence[Answer]) -> dict[str, bool]:
+    """Return which of the questions with these digests were answered right."""
+    pairs = zip(digests, answers, strict=True)
+    return {digest: answer.is_correct for digest, answer in pairs if answer.is_scored}
 
 
 def _beside(name: str, theirs: Mapping[str, bool], mine: Mapping[str, bool]) -> Beside:

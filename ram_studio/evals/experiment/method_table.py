@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ram_studio.evals.report.breakdown import breakdown, drawn_rows
-from ram_studio.evals.report.samples import samples_told
 from ram_studio.evals.report.statistics import Comparison, Pair, compare_pairs
 from ram_studio.evals.report.tables import EvalReport
 from ram_studio.evals.report.trust import trust
@@ -82,7 +81,7 @@ class MethodTable:
         versus, parts = self.versus(), breakdown(self.report)
         rows = []
         for label, result in self.report.models.items():
-            drawn = samples_told(parts[label].get("samples", {}))
+            drawn = parts[label].get("samples")
             score, merged = result.to_dict(), self.merges.get(label, {})
             recipe = merged.get("recipe", {})
             rows.append(

@@ -21,7 +21,6 @@ def sweep(
     recipe: Recipe,
     over: Mapping[str, Any] | Iterable[str],
     *,
-    plan: Mapping[str, Any] | None = None,
     on_update: Callable[[SweepState], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     **options: Any,

@@ -22,7 +22,6 @@ from ram_studio.evals.experiment.search import OptunaSearch
 from ram_studio.evals.experiment.space import Candidate
 from ram_studio.evals.experiment.table import Ending, Recheck, SweepState
 from ram_studio.evals.question import Question
-from ram_studio.evals.report.floor import floor_of
 from ram_studio.evals.report.samples import sample_scores
 from ram_studio.evals.report.score import Average, DomainScore
 from ram_studio.evals.report.tables import EvalReport, ModelResult
@@ -229,8 +228,7 @@ class Runner:
             entry.status, entry.note = "failed", str(error)
             return
         entry.answers.update(found)
-        answered = [(self._asked[question], answer) for question, answer in entry.answers.items()]
-        result = ModelResult.of(entry.label, None, answered, self.plan.suite_names)
+        result = self._result(entry)
         entry.domains = {d: score for d, score in result.domains.items() if d in result.skills}
         drawn = {d: sample_scores(own) for d, own in result.answers.items()}
         entry.samples = {d: found for d, found in drawn.items() if found}
@@ -308,31 +306,29 @@ class Runner:
         )
         return self.state
 
-    def _floors(self, entry: Entry) -> dict[str, float]:
+    def _result(self, entry: Entry, asked: Mapping[str, Any] | None = None) -> ModelResult:
+        """Return a row with all answers to the questions that merges are compared on."""
+        own = [(self._asked[question], answer) for question, answer in entry.answers.items()]
+        return ModelResult.of(entry.label, None, own, self.plan.suite_names, asked=asked)
+
+    def _floors(self, entry: Entry) -> Mapping[str, float]:
         """Return the floor of each domain on the questions that an entry answered."""
-        facts: dict[str, list[Mapping[str, Any]]] = {}
-        for question, answer in entry.answers.items():
-            facts.setdefault(self._asked[question].domain, []).append(answer.facts)
-        found = {domain: floor_of(own) for domain, own in facts.items()}
-        return {domain: floor for domain, floor in found.items() if floor is not None}
+        own = {"": [self._asked[question] for question in entry.answers]}
+        names = self.plan.suite_names
+        return EvalReport.of(names, self.plan.seed, own, {"": self._result(entry)}).floors
 
     def _trust(self) -> Mapping[str, Any]:
         """Return what the table's rows rest on, those on held-out questions with them."""
         answered = [entry for entry in self.entries if entry.answers]
         if not answered:
             return {}
-        names, rows = self.plan.suite_names, dict[str, ModelResult]()
-        items: dict[str, dict[str, Question]] = {}
-        for entry in answered:
-            own = [(self._asked[q], answer) for q, answer in entry.answers.items()]
-            rows[entry.label] = ModelResult.of(entry.label, None, own, names, asked=self.asked)
-            for question, _ in own:
-                items.setdefault(question.domain, {})[question.id] = question
-        fixed = {domain: tuple(known.values()) for domain, known in items.items()}
-        report = EvalReport(
-            ",".join(names), self.plan.seed, 0, fixed, rows | self._held, self.state.floors
+        rows = {entry.label: self._result(entry, self.asked) for entry in answered}
+        asked = dict.fromkeys(question for entry in answered for question in entry.answers)
+        items = {"": tuple(self._asked[question] for question in asked)}
+        state = self.state
+        found = trust(
+            EvalReport(state.suites, state.seed, 0, items, rows | self._held, state.floors)
         )
-        found = trust(report)
         if self._held:
             found["held_out"] = questions_told(q for own in self._held_out.values() for q in own)
         return found

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ram_studio.evals.experiment.race import ERROR, Loss
-from ram_studio.evals.report.samples import samples_told
 from ram_studio.evals.report.score import Average, DomainScore
 from ram_studio.evals.report.tables import EvalReport, PairedCounts, compare
 
@@ -88,7 +87,7 @@ class SweepRow:
             "lambda": dict(self.factors),
             "merge_seconds": self.merge_seconds,
             "seconds": self.seconds,
-            **({"samples": samples_told(self.samples)} if self.samples else {}),
+            **({"samples": dict(self.samples)} if self.samples else {}),
         }
 
 

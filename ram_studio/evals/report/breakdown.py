@@ -19,12 +19,6 @@ def categories(report: EvalReport, model: str, domain: str) -> dict[str, DomainS
     return {name: DomainScore.of(own) for name, own in found.items()}
 
 
-def unanswered(report: EvalReport, model: str) -> int:
-    """Return how many replies failed: they count nowhere, and asking again may help."""
-    answers = report.models[model].answers.values()
-    return sum(answer.finish == "failed" for domain in answers for answer in domain)
-
-
 def missing(report: EvalReport) -> list[str]:
     """Return sentences on what keeps scores from resting on all questions, model by model."""
     said = []
@@ -59,7 +53,8 @@ def breakdown(report: EvalReport) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, row in report.models.items():
         result[name] = {
-            "unanswered": unanswered(report, name),
+            # They count nowhere, and asking again may help.
+            "unanswered": sum(outcomes(own)["failed"] for own in row.answers.values()),
             "categories": {
                 domain: {
                     category: score.to_dict()
@@ -105,7 +100,7 @@ def drawn_rows(parts: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
         rows += [
             (f"{domain}: pass@{k}", ["-" if f is None else f"{f['pass_at'][k]:.3f}" for f in own])
             for k in first["pass_at"]
-            if k > 1
+            if k != "1"
         ]
     return rows
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
+from posixpath import normpath
 from typing import Any
 
 from ram_studio._version import __version__
@@ -53,22 +54,12 @@ def modules() -> Mapping[str, str]:
         folder = PurePosixPath(name).parent
 
         def bare(match: re.Match[str], folder: PurePosixPath = folder) -> str:
-            path = _joined(folder, match[2])
+            path = normpath(f"{folder}/{match[2]}")
             wanted.append(path)
             return f'{match[1]}"ram/{path}"'
 
         found[name] = _IMPORT.sub(bare, asset_path(name).read_text(encoding="utf-8"))
     return found
-
-
-def _joined(folder: PurePosixPath, path: str) -> str:
-    parts: list[str] = [part for part in folder.parts if part != "."]
-    for part in path.split("/"):
-        if part == "..":
-            parts.pop()
-        elif part != ".":
-            parts.append(part)
-    return "/".join(parts)
 
 
 def canvas_page(data: Mapping[str, Any] | None) -> str:

@@ -37,12 +37,18 @@ def export_report(
         OutputError: the file cannot be written.
     """
     target = Path(path)
-    writers = {".json": as_json, ".csv": as_csv, ".html": as_html}
-    if target.suffix.lower() not in writers:
+    ending = target.suffix.lower()
+    if ending not in FORMATS:
         raise EvaluationError(
             f"Cannot tell the format of {target.name!r}. End the name in {', '.join(FORMATS)}."
         )
-    content = writers[target.suffix.lower()](report, comparisons, verdicts)
+    if ending == ".csv":
+        content = as_csv(report)
+    elif ending == ".html":
+        content = as_html(report, comparisons, verdicts)
+    else:
+        found = as_dict(report, comparisons, verdicts)
+        content = json.dumps(found, ensure_ascii=False, indent=1) + "\n"
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
         # newline="": CSV brings its own line ends.
@@ -73,20 +79,7 @@ def as_dict(
     }
 
 
-def as_json(
-    report: EvalReport,
-    comparisons: Sequence[Comparison] = (),
-    verdicts: Sequence[Retention] = (),
-) -> str:
-    """Return `as_dict` as JSON text."""
-    return json.dumps(as_dict(report, comparisons, verdicts), ensure_ascii=False, indent=1) + "\n"
-
-
-def as_csv(
-    report: EvalReport,
-    comparisons: Sequence[Comparison] = (),
-    verdicts: Sequence[Retention] = (),
-) -> str:
+def as_csv(report: EvalReport) -> str:
     """Return one line per answer; comparisons and verdicts have no place in it."""
     from pandas import DataFrame
 

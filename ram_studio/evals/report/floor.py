@@ -77,8 +77,8 @@ def _golds(questions: Sequence[Question]) -> dict[str, list[str]]:
     return found
 
 
-def floor_of(facts: Iterable[Mapping[str, Any]]) -> float | None:
-    """Return the best share of right answers that an answerer of nonsense gets.
+def best_nonsense(facts: Iterable[Mapping[str, Any]]) -> tuple[str, float] | None:
+    """Return the answerer of nonsense that gets most right, and its share: the floor.
 
     Args:
         facts: of one answer to each question; None where one does not tell, or there is none.
@@ -90,7 +90,8 @@ def floor_of(facts: Iterable[Mapping[str, Any]]) -> float | None:
             return None
         right.update(fact[FACT])
         total += 1
-    return max(right.values(), default=0) / total if total else None
+    name, count = max(right.items(), key=lambda item: item[1], default=("", 0))
+    return (name, count / total) if total else None
 
 
 def _gibberish(seed: str) -> str:

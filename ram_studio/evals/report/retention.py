@@ -115,18 +115,9 @@ def retention(
         EvaluationError: a name or domain that is not in the report, a margin not between 0 and 1.
     """
     check_margin(margin)
-    for name in (*merges, *specialists.values(), base):
-        if name not in report.models:
-            raise EvaluationError(
-                f"The report has no model {name!r}. Choose from: {', '.join(report.models)}."
-            )
+    report.check_names((*merges, *specialists.values(), base), specialists)
     found = []
     for domain, specialist in specialists.items():
-        if domain not in report.items:
-            raise EvaluationError(
-                f"A specialist is named for {domain!r}, which was not evaluated. "
-                f"Choose from: {', '.join(report.items)}."
-            )
         for merge in merges:
             answers = [report.models[name].answers[domain] for name in (base, specialist, merge)]
             rows = [
@@ -154,8 +145,7 @@ def verdicts_of(
 
     Args: as for `retention`.
     """
-    apart = {base, *specialists.values()}
-    merges = [name for name in report.models if name not in apart]
+    merges = report.merges(base, specialists)
     if base is None or not specialists or not merges:
         return ()
     return retention(report, merges, specialists, base, margin=margin)

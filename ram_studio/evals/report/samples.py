@@ -12,7 +12,7 @@ which with k = n is the best of n.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +41,8 @@ def with_samples(
 
 
 def sample_scores(answers: Iterable[Answer]) -> dict[str, Any] | None:
-    """Return {"samples", "questions", "mean", "ci95", "pass_at": {k: share}}; None without draws.
+    """Return {"samples", "questions", "mean", "ci95", "pass_at": {"1": share, ...}}; None
+    without draws.
 
     Only questions with all their draws answered count. ci95 is the normal interval of the mean over
     questions, cut at 0 and 1.
@@ -60,15 +61,7 @@ def sample_scores(answers: Iterable[Answer]) -> dict[str, Any] | None:
         "questions": len(shares),
         "mean": mean,
         "ci95": [max(0.0, mean - half), min(1.0, mean + half)],
-        "pass_at": {k: math.fsum(_pass(n, c, k) for c in right) / len(right) for k in _ks(n)},
-    }
-
-
-def samples_told(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return `sample_scores` by domain for JSON, where k is a text."""
-    return {
-        domain: {**found, "pass_at": {str(k): share for k, share in found["pass_at"].items()}}
-        for domain, found in scores.items()
+        "pass_at": {str(k): math.fsum(_pass(n, c, k) for c in right) / len(right) for k in _ks(n)},
     }
 
 

@@ -14,7 +14,6 @@ from itertools import combinations
 from statistics import NormalDist
 from typing import Any, Literal
 
-from ram_studio.errors import EvaluationError
 from ram_studio.evals.report.tables import SIGNIFICANCE, EvalReport, PairedCounts, compare
 
 POWER = 0.8
@@ -112,14 +111,8 @@ def compare_all(
         EvaluationError: a name that is not in the report, or a domain that is not.
     """
     specialists = dict(specialists or {})
-    for domain in specialists:
-        if domain not in report.items:
-            raise EvaluationError(
-                f"A specialist is named for {domain!r}, which was not evaluated. "
-                f"Choose from: {', '.join(report.items)}."
-            )
-    apart = {base, *specialists.values()}
-    merges = [name for name in report.models if name not in apart]
+    report.check_names((), specialists)
+    merges = report.merges(base, specialists)
     pairs: list[Pair] = []
     for domain in report.items:
         expert = specialists.get(domain)

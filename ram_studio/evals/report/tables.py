@@ -5,12 +5,12 @@ Pure bookkeeping: no model, no file, no torch.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import UNSCORED, Finish, Question, Reply, Verdict
-from ram_studio.evals.report.floor import FACT, floor_of
+from ram_studio.evals.report.floor import FACT, best_nonsense
 from ram_studio.evals.report.score import Average, DomainScore, number
 from ram_studio.evals.suites import apart
 from ram_studio.evals.suites.demo.tasks import RETENTION_DOMAIN, SKILL_DOMAINS
@@ -192,12 +192,34 @@ class EvalReport:
             items.setdefault(question.domain, []).append(question)
         n = max((len(questions) for questions in items.values()), default=0)
         fixed = {domain: tuple(questions) for domain, questions in items.items()}
-        floors = {
-            domain: floor
-            for domain, questions in fixed.items()
-            if (floor := _floor(models, domain, len(questions))) is not None
-        }
-        return EvalReport(",".join(suites), seed, n, fixed, models, floors)
+        report = EvalReport(",".join(suites), seed, n, fixed, models)
+        best = {domain: best_nonsense(report.facts(domain)) for domain in fixed}
+        return replace(report, floors={d: found[1] for d, found in best.items() if found})
+
+    def facts(self, domain: str) -> list[Mapping[str, Any]]:
+        """Return of each question the facts of the first answer that tells of nonsense, or none."""
+        rows = [model.answers[domain] for model in self.models.values()]
+        each = zip(*rows, strict=True)
+        return [next((a.facts for a in own if FACT in a.facts), {}) for own in each]
+
+    def check_names(self, models: Iterable[str], domains: Iterable[str] = ()) -> None:
+        """Raise EvaluationError for a model or a specialist's domain that is not in the report."""
+        for name in models:
+            if name not in self.models:
+                raise EvaluationError(
+                    f"The report has no model {name!r}. "
+                    f"Choose from: {', '.join(self.models) or 'none'}."
+                )
+        for domain in domains:
+            if domain not in self.items:
+                raise EvaluationError(
+                    f"A specialist is named for {domain!r}, which was not evaluated. "
+                    f"Choose from: {', '.join(self.items)}."
+                )
+
+    def merges(self, base: str | None, specialists: Mapping[str, str]) -> list[str]:
+        """Return the models that are neither base nor specialist."""
+        return [name for name in self.models if name not in {base, *specialists.values()}]
 
     @property
     def skills(self) -> tuple[str, ...]:
@@ -241,14 +263,6 @@ class EvalReport:
             for domain, score in result.domains.items()
         ]
         return DataFrame(rows, columns=columns)
-
-
-def _floor(models: Mapping[str, ModelResult], domain: str, count: int) -> float | None:
-    """Return a domain's floor, of each question by the first model whose answer tells it."""
-    rows = [model.answers[domain] for model in models.values()]
-    return floor_of(
-        next((row[i].facts for row in rows if FACT in row[i].facts), {}) for i in range(count)
-    )
 
 
 @dataclass(frozen=True)
@@ -300,12 +314,7 @@ def compare(report: EvalReport, a: str, b: str) -> dict[str, PairedCounts]:
     Raises:
         EvaluationError: a name is not in the report.
     """
-    for name in (a, b):
-        if name not in report.models:
-            raise EvaluationError(
-                f"The report has no model {name!r}. "
-                f"Choose from: {', '.join(report.models) or 'none'}."
-            )
+    report.check_names((a, b))
     first, second = report.models[a].answers, report.models[b].answers
     counts = {
         domain: PairedCounts.of(

@@ -13,6 +13,7 @@ question was made with; older files are brought up when they are opened, and do 
 import hashlib
 import json
 import sqlite3
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -22,7 +23,7 @@ from typing import Any
 
 from ram_studio._version import __version__
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import Question, Reply, Verdict
+from ram_studio.evals.question import UNSCORED, Question, Reply, Verdict
 from ram_studio.evals.store.records import RunKey, StoredAnswer, StoredRun, joined
 from ram_studio.resources import user_folder
 
@@ -31,6 +32,7 @@ __all__ = ["AnswerStore", "RunKey", "StoredAnswer", "StoredRun", "default_store_
 APPLICATION_ID = 0x52414D53
 SCHEMA_VERSION = 3
 BUSY_SECONDS = 30
+_ANSWERED = f"finish NOT IN {UNSCORED}"
 _RUN = tuple(field.name for field in fields(StoredRun))
 
 _SCHEMA = """
@@ -74,6 +76,19 @@ CREATE TABLE answers (
 def default_store_path() -> Path:
     """Return where answers are kept: under RAM_STUDIO_HOME, else in the user's data folder."""
     return user_folder() / "answers.sqlite3"
+
+
+@contextmanager
+def store_or_temporary(store: "AnswerStore | None") -> Iterator["AnswerStore"]:
+    """Yield the store, or one for as long as the block runs: what was asked is not asked again."""
+    if store is not None:
+        yield store
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="ram-studio-") as folder,
+        AnswerStore(Path(folder) / "answers.sqlite3") as answers,
+    ):
+        yield answers
 
 
 class AnswerStore:
@@ -217,8 +232,8 @@ class AnswerStore:
         """Return whether a model answered any question of the run with this key."""
         with self._errors():
             row = self._connection.execute(
-                "SELECT 1 FROM runs JOIN answers ON run = id WHERE key = ?"
-                " AND finish NOT IN ('failed', 'refused', 'too long') LIMIT 1",
+                "SELECT 1 FROM runs JOIN answers ON run = id"
+                f" WHERE key = ? AND {_ANSWERED} LIMIT 1",
                 (key.digest,),
             ).fetchone()
         return row is not None
@@ -319,14 +334,12 @@ class AnswerStore:
                 "SELECT id, model, path, fingerprint, suite, suite_version, settings, created,"
                 " count(item), coalesce(sum(is_correct), 0), coalesce(sum(seconds), 0.0),"
                 " package_version, merge"
-                " FROM runs LEFT JOIN answers ON run = id"
-                " AND finish NOT IN ('failed', 'refused', 'too long')"
+                f" FROM runs LEFT JOIN answers ON run = id AND {_ANSWERED}"
                 " GROUP BY id ORDER BY id DESC"
             ).fetchall()
             tallies = self._connection.execute(
                 "SELECT run, domain, count(*), sum(is_correct) FROM answers"
-                " WHERE finish NOT IN ('failed', 'refused', 'too long')"
-                " GROUP BY run, domain"
+                f" WHERE {_ANSWERED} GROUP BY run, domain"
             ).fetchall()
             origins = self._connection.execute(
                 "SELECT DISTINCT run, origin FROM answers WHERE origin IS NOT NULL"
