@@ -129,7 +129,7 @@ def test_ratios_are_medians_within_rounds_and_tables_are_markdown():
 def test_kernels_are_timed_on_slices_that_cover_everything():
     import loops as loop_benchmark
 
-    models = loop_benchmark.arrays(1 << 20, 2)
+    models = loop_benchmark.arrays(1 << 20, 3)
     for make in loop_benchmark.kernels_on(models).values():
         assert loop_benchmark.processor_seconds(make, len(models[0]), 2) > 0
 

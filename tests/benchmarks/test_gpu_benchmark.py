@@ -27,11 +27,11 @@ def test_without_a_gpu_it_says_so():
 
 
 def test_its_parts_run_on_the_cpu_in_place_of_a_gpu(tmp_path):
-    rows = gpu.resident_rows("cpu", 2, 5000, 1)
+    rows = gpu.resident_rows("cpu", 3, 5000, 1)
     assert [row[0].split(":")[0] for row in rows] == ["memory", *["resident"] * 3]
     assert all(float(row[2]) > 0 for row in rows[1:])
-    models = zoo.make_zoo(tmp_path / "zoo", "tiny", 2)
-    streamed = gpu.streamed_rows(models, 2, "torch", 1, tmp_path / "out")
+    models = zoo.make_zoo(tmp_path / "zoo", "tiny", 3)
+    streamed = gpu.streamed_rows(models, 3, "torch", 1, tmp_path / "out")
     assert [row[4] != "-" for row in streamed] == [False, True, True, True]
     assert not (tmp_path / "out").exists()
 

@@ -29,7 +29,7 @@ def verdict(code, question=FUNCTION):
 
 @pytest.fixture(autouse=True)
 def little_time(monkeypatch):
-    limits = Limits(seconds=1.5)
+    limits = Limits(seconds=1.5, memory_bytes=2**28)
     for name in ("sealed_function", "run_tests"):
         monkeypatch.setattr(code_suite, name, partial(getattr(code_suite, name), limits=limits))
 
