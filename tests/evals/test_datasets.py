@@ -1,6 +1,7 @@
 """Benchmarks that are data sets: from tiny files in the form of the published ones."""
 
 import json
+from contextlib import ExitStack
 
 import huggingface_hub
 import pytest
@@ -13,7 +14,7 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals import EndpointEngine, evaluate
 from ram_studio.evals.report.breakdown import breakdown
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings, datasets
-from ram_studio.evals.suites.datasets import ifeval_checks, math500
+from ram_studio.evals.suites.datasets import ifeval, ifeval_checks, math500
 
 HOTPOT = [
     {
@@ -148,22 +149,22 @@ def questions(name, folder, **settings):
 def test_the_canonical_answers_score_1_and_nonsense_is_not_above_the_floor(name, folder):
     known = {q.prompt: SAID.get(name, lambda q: q.gold)(q) for q in questions(name, folder)}
     assert len(known) == {"mbpp": 2, "gsm8k": 5, "ruler-hotpotqa": 6, "ruler-squad": 6}.get(name, 2)
-    scores = {}
-    for kind, say in (
-        ("right", lambda body: known[body["messages"][0]["content"]]),
-        ("empty", lambda body: ""),
-        ("gibberish", lambda body: "of the and which river all. 7"),
-    ):
-        with serve(say) as server:
-            models = {"m": EndpointEngine(server.url)}
-            report = evaluate(models, name, data=folder, lengths=(400,))
-        (score,) = report.models["m"].domains.values()
+    said = {
+        "right": lambda body: known[body["messages"][0]["content"]],
+        "empty": lambda body: "",
+        "gibberish": lambda body: "of the and which river all. 7",
+    }
+    with ExitStack() as running:
+        servers = {kind: running.enter_context(serve(say)) for kind, say in said.items()}
+        models = {kind: EndpointEngine(server.url) for kind, server in servers.items()}
+        report = evaluate(models, name, data=folder, lengths=(400,))
+    for model in report.models.values():
+        (score,) = model.domains.values()
         assert score.n == len(known)  # none that failed is left out
-        scores[kind] = report.models["m"].average
-        floor = report.floors[name]
+    scores = {kind: model.average for kind, model in report.models.items()}
     assert scores["right"] == 1.0
-    assert scores["empty"] == 0.0 <= floor
-    assert scores["gibberish"] <= floor < 1.0
+    assert scores["empty"] == 0.0 <= report.floors[name]
+    assert scores["gibberish"] <= report.floors[name] < 1.0
 
 
 @pytest.mark.parametrize(("name", "text", "is_right"), [
@@ -346,7 +347,7 @@ def test_languages_need_langdetect_and_it_is_said_so(folder, monkeypatch):
     row = {**ROWS["ifeval"][0], "instruction_id_list": ["language:response_language"],
            "kwargs": [{"language": "de"}]}  # fmt: skip
     (folder / "ifeval.jsonl").write_text(json.dumps(row))
-    monkeypatch.setattr(ifeval_checks, "find_spec", lambda name: None)
+    monkeypatch.setattr(ifeval, "find_spec", lambda name: None)
     with pytest.raises(EvaluationError, match=r"response_language.*ram-studio\[ifeval\]"):
         questions("ifeval", folder)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ram_studio.evals.sandbox import run_program, switch
+from ram_studio.evals.sandbox import Limits, run_program, switch
 
 sealed = pytest.mark.skipif(
     not switch.protection().is_sealed, reason="this kernel has no Landlock or no seccomp"
@@ -36,7 +36,7 @@ def not_refused(attempts, error=OSError):
     An attempt that goes wrong in another way ends the program, and that it tried all is not said.
     """
     source = TRYING.replace("ATTEMPTS", repr(list(attempts))).replace("ERROR", error.__name__)
-    result = run_program(source, seconds=20)
+    result = run_program(source, limits=Limits(seconds=20))
     return result.output.removesuffix("all tried\n") if "all tried" in result.output else result
 
 
@@ -97,7 +97,7 @@ time.sleep(200)
 
 @pytest.mark.parametrize("source", ["import time; time.sleep(200)", "while True: pass", IGNORING])
 def test_sleeping_spinning_and_ignoring_signals_end_at_the_limit(source):
-    result = run_program(source, seconds=0.3)
+    result = run_program(source, limits=Limits(seconds=0.3))
     assert result.outcome == "timeout"
     assert result.seconds < 100
 
@@ -105,14 +105,14 @@ def test_sleeping_spinning_and_ignoring_signals_end_at_the_limit(source):
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_endless_output_is_cut(stream):
     source = f"import sys\nwhile True: sys.{stream}.write('x' * 1000)"
-    result = run_program(source, output_bytes=10_000)
+    result = run_program(source, limits=Limits(output_bytes=10_000))
     assert result.outcome == "too much output"
     assert len(result.output) + len(result.errors) <= 20_000
 
 
 def test_a_memory_bomb_dies_alone():
     source = "x = []\nwhile True: x.append(bytearray(2**24))"
-    result = run_program(source, seconds=20, memory_bytes=2**28)
+    result = run_program(source, limits=Limits(20, memory_bytes=2**28))
     assert result.outcome in ("failed", "killed")
     assert "MemoryError" in result.errors or result.outcome == "killed"
 
@@ -152,7 +152,11 @@ def test_thread_bombs_end_with_the_process():
     source = (
         "import threading as t, time\nwhile True: t.Thread(target=time.sleep, args=(60,)).start()"
     )
-    assert run_program(source, seconds=0.8).outcome in ("failed", "timeout", "killed")
+    assert run_program(source, limits=Limits(seconds=0.8)).outcome in (
+        "failed",
+        "timeout",
+        "killed",
+    )
 
 
 @sealed
@@ -329,6 +333,6 @@ def test_root_becomes_another_user():
 
 def test_nothing_is_left_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    run_program("import time; time.sleep(9)", seconds=0.2)
+    run_program("import time; time.sleep(9)", limits=Limits(seconds=0.2))
     run_program("print(1)")
     assert list(tmp_path.iterdir()) == []

@@ -23,11 +23,11 @@ No bubblewrap or nsjail: they would have to be installed, need user namespaces t
 some distributions refuse, and would hide with namespaces what is refused here without them.
 """
 
-from ram_studio.evals.sandbox.calls import run_tests, sealed_function
-from ram_studio.evals.sandbox.process import AnswerFault, Limits, ProgramResult
-from ram_studio.evals.sandbox.run import run_program
+from ram_studio.evals.sandbox.calls import run_program, run_tests, sealed_function
+from ram_studio.evals.sandbox.process import AnswerFault, ProgramResult
 from ram_studio.evals.sandbox.switch import (
     CodeSwitch,
+    Limits,
     Protection,
     check_code_allowed,
     protection,

@@ -1,10 +1,11 @@
-"""Functions and tests across the wall: the answer's on one side, the judgement on the other.
+"""Programs, functions and tests across the wall: the answer on one side, the judge on the other.
 
 A function of the answer is called with values and gives back values (`sealed_function`). What is
 expected of it never enters its process, so there is nothing there to read or to overwrite, and
 values come back as Python's own types, so nothing of the answer's takes part in the comparison.
 Tests that an answer wrote run in its process, the function they test in another (`run_tests`): they
-can call it, not look at it, and do not know which version answers.
+can call it, not look at it, and do not know which version answers. What a whole program wrote is
+judged by the caller (`run_program`).
 """
 
 from collections.abc import Callable, Iterator
@@ -13,13 +14,29 @@ from typing import Any
 
 from ram_studio.evals.sandbox.inside.plain import copy_changes, decode, encode
 from ram_studio.evals.sandbox.process import (
-    DEFAULT_LIMITS,
     AnswerFault,
-    Limits,
+    ProgramResult,
     SealedProcess,
     printable,
 )
-from ram_studio.evals.sandbox.switch import CodeSwitch
+from ram_studio.evals.sandbox.switch import DEFAULT_LIMITS, CodeSwitch, Limits
+
+
+def run_program(
+    source: str, stdin: str = "", *, code: CodeSwitch = "auto", limits: Limits = DEFAULT_LIMITS
+) -> ProgramResult:
+    """Run Python source text and return how it ended; never raises for anything the program does.
+
+    Args:
+        source: the program; only the standard library can be imported.
+        stdin: what it reads from standard input.
+        code: see `check_code_allowed`; with "auto" an unsealed process runs nothing.
+
+    Raises:
+        EvaluationError: code may not run here, or the machine cannot start a process.
+    """
+    with SealedProcess(source, "program", stdin=stdin, code=code, limits=limits) as process:
+        return process.finish()
 
 
 @contextmanager

@@ -21,25 +21,14 @@ from typing import Any, Literal, Self
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.sandbox.inside.plain import MOST_BYTES
 from ram_studio.evals.sandbox.switch import (
-    MEMORY_BYTES,
+    DEFAULT_LIMITS,
     CodeSwitch,
+    Limits,
     check_code_allowed,
     command,
 )
 
 Outcome = Literal["done", "failed", "timeout", "too much output", "killed"]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """seconds: wall clock, and one more of CPU time. output_bytes: of each of the two streams."""
-
-    seconds: float = 5.0
-    memory_bytes: int = MEMORY_BYTES
-    output_bytes: int = 64 * 1024
-
-
-DEFAULT_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
@@ -110,7 +99,6 @@ class SealedProcess:
     def _start(
         self, stack: ExitStack, source: str, mode: str, entry: str, stdin: str, code: CodeSwitch
     ) -> None:
-        limits = self._limits
         self._place = Path(stack.enter_context(TemporaryDirectory(prefix="ram-studio-sandbox-")))
         work = self._place / "work"
         work.mkdir()
@@ -121,15 +109,13 @@ class SealedProcess:
         self._from, replies = _pipe(stack)
         os.set_blocking(self._to.fileno(), False)
         order = command(
+            self._limits,
             mode=mode,
             program=str(program),
             entry=entry,
             requests=theirs.fileno(),
             replies=replies.fileno(),
             must_seal=code == "auto",
-            cpu_seconds=int(limits.seconds) + 1,
-            memory_bytes=limits.memory_bytes,
-            file_bytes=limits.output_bytes,
         )
         self._begin = time.monotonic()
         # Output goes to files: the limit on file size then ends an endless one.

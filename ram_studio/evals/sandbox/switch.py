@@ -18,8 +18,19 @@ CodeSwitch = Literal["auto", "on", "off"]
 FOLDER = Path(__file__).parent
 START = "import json, sys; sys.path.insert(0, sys.argv[1]); from inside.start import main; "
 START += "sys.path.pop(0); main(json.loads(sys.argv[2]))"
-MEMORY_BYTES = 512 * 1024**2
 OPEN_FILES = 32
+
+
+@dataclass(frozen=True)
+class Limits:
+    """seconds: wall clock, and one more of CPU time. output_bytes: of each of the two streams."""
+
+    seconds: float = 5.0
+    memory_bytes: int = 512 * 1024**2
+    output_bytes: int = 64 * 1024
+
+
+DEFAULT_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
@@ -55,16 +66,10 @@ def protection() -> Protection:
         return nothing
 
 
-def command(
-    *,
-    cpu_seconds: int = 5,
-    memory_bytes: int = MEMORY_BYTES,
-    file_bytes: int = 64 * 1024,
-    **order: Any,
-) -> list[str]:
+def command(limits: Limits = DEFAULT_LIMITS, **order: Any) -> list[str]:
     """Return the command line of a sealed interpreter; see `inside.start` for the order."""
-    order |= {"cpu_seconds": cpu_seconds, "memory_bytes": memory_bytes}
-    order |= {"file_bytes": file_bytes, "open_files": OPEN_FILES}
+    order |= {"cpu_seconds": int(limits.seconds) + 1, "memory_bytes": limits.memory_bytes}
+    order |= {"file_bytes": limits.output_bytes, "open_files": OPEN_FILES}
     # The interpreter below a virtual environment: its site-packages stay out of reach.
     python = getattr(sys, "_base_executable", None) or sys.executable
     flags = ["-I", "-S", "-B", "-X", "utf8"]

@@ -68,7 +68,7 @@ def find_code(text: str, entry: str | None = None) -> str:
         if language.lower() in ("", "python", "py", "python3")
     ]
     blocks = [body for body in blocks if _is_python(body)] or blocks
-    defining = [i for i, body in enumerate(blocks) if entry and _defines(body, entry)]
+    defining = [i for i, body in enumerate(blocks) if entry and defines(body, entry)]
     if defining:
         first = defining[0] + 1
         blocks = blocks[:first] + [body for body in blocks[first:] if _DEFINITION.search(body)]
@@ -87,7 +87,8 @@ def _is_python(source: str) -> bool:
     return True
 
 
-def _defines(source: str, entry: str) -> bool:
+def defines(source: str, entry: str) -> bool:
+    """Return whether a function of this name is defined at the top of a source."""
     return bool(re.search(rf"^(?:async )?def {re.escape(entry)}\b", source, re.MULTILINE))
 
 

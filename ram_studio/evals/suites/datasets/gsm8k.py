@@ -13,7 +13,7 @@ from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites import mathematics
 from ram_studio.evals.suites.datasets.rows import DataSet
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced
+from ram_studio.evals.suites.suite import Suite, asked_of
 
 MAX_NEW_TOKENS = 512
 DATA = DataSet(
@@ -27,8 +27,7 @@ _PROMPT = '{question}\n\nThink step by step. End with a line of the form "#### <
 _MARKED = re.compile(r"####\s*(.*)")
 
 
-def question_of(number: int, row: dict[str, Any]) -> Question:
-    """Return a row as a question; EvaluationError where its answer has no number after ####."""
+def _asked(number: int, row: dict[str, Any]) -> dict[str, Any]:
     found = _MARKED.search(str(row["answer"]))
     answer = mathematics.find_number(found[1]) if found else None
     if answer is None:
@@ -36,21 +35,8 @@ def question_of(number: int, row: dict[str, Any]) -> Question:
             f'gsm8k, row {number + 1}: the answer has no "#### <number>": '
             f"{str(row['answer'])[-60:]!r}."
         )
-    return Question(
-        id=f"gsm8k-{number:04d}",
-        domain="gsm8k",
-        category="gsm8k",
-        prompt=_PROMPT.format(question=str(row["question"]).strip()),
-        gold=str(answer),
-        spec=str(answer),
-        max_new_tokens=MAX_NEW_TOKENS,
-    )
-
-
-def make(settings: SuiteSettings) -> tuple[Question, ...]:
-    """Return the problems; they are the same whatever the seed."""
-    rows = DATA.rows(settings.data)
-    return balanced([question_of(i, row) for i, row in enumerate(rows)], settings.limit)
+    prompt = _PROMPT.format(question=str(row["question"]).strip())
+    return {"prompt": prompt, "gold": str(answer), "spec": str(answer)}
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
@@ -65,7 +51,7 @@ SUITE = Suite(
     "gsm8k",
     1,
     "GSM8K",
-    make,
+    asked_of("gsm8k", MAX_NEW_TOKENS, DATA.wanted, _asked),
     judge,
     "grade-school word problems",
     absent=DATA.absent,

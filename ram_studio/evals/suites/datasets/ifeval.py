@@ -7,6 +7,8 @@ it stand the three other usual numbers (per instruction, loosely).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 from ram_studio.errors import EvaluationError
@@ -15,7 +17,7 @@ from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.datasets import ifeval_checks
 from ram_studio.evals.suites.datasets.rows import DataSet
 from ram_studio.evals.suites.instructions import accuracies
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, Tally, balanced
+from ram_studio.evals.suites.suite import Suite, SuiteSettings, Tally, asked_of, balanced
 
 MAX_NEW_TOKENS = 1280
 DATA = DataSet(
@@ -28,42 +30,36 @@ DATA = DataSet(
 )
 
 
-def question_of(row: dict[str, Any]) -> Question:
-    """Return a row as a question.
-
-    Raises: EvaluationError for an instruction that is none of IFEval's, or lacks what it needs.
-    """
+def _asked(_: int, row: dict[str, Any]) -> dict[str, Any]:
     names = [str(name) for name in row["instruction_id_list"]]
-    if odd := ifeval_checks.unknown(names):
-        raise EvaluationError(f"ifeval, key {row['key']}: there is no check of {odd[0]!r}.")
     # A table holds every argument of every instruction, those of others empty.
     given = [{k: v for k, v in dict(own or {}).items() if v is not None} for own in row["kwargs"]]
-    for name, own in zip(names, given, strict=True):
+    parts = list(zip(names, given, strict=True))
+    for name, own in parts:
         if why := ifeval_checks.misfit(name, own):
-            raise EvaluationError(f"ifeval, key {row['key']}: {name} has {why}.")
-    spec = [{"check": name, "settings": own} for name, own in zip(names, given, strict=True)]
-    wanted = [
-        " ".join(map(str, (name, *own.values()))) for name, own in zip(names, given, strict=True)
-    ]
-    return Question(
-        id=f"ifeval-{row['key']}",
-        domain="ifeval",
-        category=names[0].partition(":")[0],
-        prompt=str(row["prompt"]),
-        gold=f"any answer with: {'; '.join(wanted)}",
-        spec=spec,
-        max_new_tokens=MAX_NEW_TOKENS,
-    )
+            raise EvaluationError(f"ifeval, key {row['key']}: {why}.")
+    wanted = [" ".join(map(str, (name, *own.values()))) for name, own in parts]
+    return {
+        "id": f"ifeval-{row['key']}",
+        "category": names[0].partition(":")[0],
+        "prompt": str(row["prompt"]),
+        "gold": f"any answer with: {'; '.join(wanted)}",
+        "spec": [{"check": name, "settings": own} for name, own in parts],
+    }
+
+
+_every = asked_of("ifeval", MAX_NEW_TOKENS, DATA.wanted, _asked)
 
 
 def make(settings: SuiteSettings) -> tuple[Question, ...]:
     """Return the prompts; they are the same whatever the seed.
 
-    Raises: EvaluationError where an instruction needs langdetect, which is not installed.
+    Raises: EvaluationError for an instruction that is none of IFEval's or lacks what it needs, and
+        where one needs langdetect, which is not installed.
     """
-    questions = [question_of(row) for row in DATA.rows(settings.data)]
+    questions = _every(replace(settings, limit=None))
     needed = {part["check"] for q in questions for part in q.spec} & ifeval_checks.NEED_LANGUAGE
-    if needed and not ifeval_checks.can_tell_languages():
+    if needed and find_spec("langdetect") is None:
         raise EvaluationError(
             f"Suite ifeval asks which language answers are in ({', '.join(sorted(needed))}), which "
             "langdetect tells, as for its authors: pip install 'ram-studio[ifeval]' (or "

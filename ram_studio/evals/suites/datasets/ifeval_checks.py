@@ -11,8 +11,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ram_studio.evals.suites import constraints
@@ -28,11 +27,6 @@ _BULLETS = (re.compile(r"^\s*\*[^*].*$", re.MULTILINE), re.compile(r"^\s*-.*$", 
 _PLACEHOLDER = re.compile(r"\[.*?\]")
 _ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 _POSTSCRIPTS = {"P.P.S": r"\s*p\.\s?p\.\s?s.*$", "P.S.": r"\s*p\.\s?s\..*$"}
-
-
-def can_tell_languages() -> bool:
-    """Return whether langdetect is installed."""
-    return find_spec("langdetect") is not None
 
 
 def _is_in(text: str, language: str) -> bool:
@@ -180,14 +174,11 @@ def followed(text: str, instruction: str, settings: Mapping[str, Any]) -> tuple[
 
 
 def misfit(instruction: str, settings: Mapping[str, Any]) -> str:
-    """Return what is wrong with the arguments of an instruction, "" for nothing."""
+    """Return what is wrong with an instruction or its arguments, "" for nothing."""
+    if instruction not in CHECKS:
+        return f"there is no check of {instruction!r}"
     try:
         inspect.signature(CHECKS[instruction]).bind("", **settings)
     except TypeError as error:
-        return str(error)
+        return f"{instruction} has {error}"
     return ""
-
-
-def unknown(instructions: Sequence[str]) -> list[str]:
-    """Return the instructions that there is no check of."""
-    return [name for name in instructions if name not in CHECKS]

@@ -8,12 +8,13 @@ one.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.datasets.math_answers import same
 from ram_studio.evals.suites.datasets.rows import DataSet
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced
+from ram_studio.evals.suites.suite import Suite, asked_of
 
 MAX_NEW_TOKENS = 1024
 DATA = DataSet(
@@ -29,21 +30,14 @@ _BOXED = re.compile(r"\\f?boxed\s*\{")
 _SAID = re.compile(r"\banswer(?: is|:)\s*:?\s*(.+)", re.IGNORECASE)
 
 
-def make(settings: SuiteSettings) -> tuple[Question, ...]:
-    """Return the problems by subject; they are the same whatever the seed."""
-    questions = [
-        Question(
-            id=str(row.get("unique_id") or f"math500-{number:03d}"),
-            domain="math500",
-            category=str(row["subject"]),
-            prompt=_PROMPT.format(problem=str(row["problem"]).strip()),
-            gold=str(row["answer"]),
-            spec=str(row["answer"]),
-            max_new_tokens=MAX_NEW_TOKENS,
-        )
-        for number, row in enumerate(DATA.rows(settings.data))
-    ]
-    return balanced(questions, settings.limit)
+def _asked(number: int, row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": str(row.get("unique_id") or f"math500-{number:03d}"),
+        "category": str(row["subject"]),
+        "prompt": _PROMPT.format(problem=str(row["problem"]).strip()),
+        "gold": str(row["answer"]),
+        "spec": str(row["answer"]),
+    }
 
 
 def find_answer(text: str) -> str | None:
@@ -73,7 +67,7 @@ SUITE = Suite(
     "math500",
     1,
     "MATH-500",
-    make,
+    asked_of("math500", MAX_NEW_TOKENS, DATA.wanted, _asked),
     judge,
     "competition problems with a boxed answer",
     absent=DATA.absent,

@@ -17,8 +17,8 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch, run_program
 from ram_studio.evals.suites.code import find_code
-from ram_studio.evals.suites.datasets.rows import DataSet
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced
+from ram_studio.evals.suites.datasets.rows import DataSet, Row
+from ram_studio.evals.suites.suite import Suite, SuiteSettings, asked_of
 
 MAX_NEW_TOKENS = 512
 TEST_SPLIT = range(11, 511)
@@ -42,21 +42,18 @@ print({mark!r})
 """
 
 
-def question_of(row: dict[str, Any]) -> Question:
-    """Return a row, of the full or the sanitized version, as a question."""
+def _asked(_: int, row: dict[str, Any]) -> dict[str, Any]:
+    """Of the full or the sanitized version."""
     tests = [str(test) for test in row["test_list"]]
     before = [str(row.get("test_setup_code") or ""), *map(str, row.get("test_imports") or ())]
-    return Question(
-        id=f"mbpp-{int(row['task_id']):04d}",
-        domain="mbpp",
-        category="function",
-        prompt=_PROMPT.format(
-            text=str(row.get("text") or row.get("prompt")).strip(), tests="\n".join(tests)
-        ),
-        gold=str(row["code"]),
-        spec={"entry": _entry(tests), "tests": "\n".join([*filter(None, before), *tests])},
-        max_new_tokens=MAX_NEW_TOKENS,
-    )
+    text = str(row.get("text") or row.get("prompt")).strip()
+    return {
+        "id": f"mbpp-{int(row['task_id']):04d}",
+        "category": "function",
+        "prompt": _PROMPT.format(text=text, tests="\n".join(tests)),
+        "gold": str(row["code"]),
+        "spec": {"entry": _entry(tests), "tests": "\n".join([*filter(None, before), *tests])},
+    }
 
 
 def _entry(tests: list[str]) -> str | None:
@@ -70,18 +67,15 @@ def _entry(tests: list[str]) -> str | None:
     return next((name for name in called if not hasattr(builtins, name)), None)
 
 
-def make(settings: SuiteSettings) -> tuple[Question, ...]:
-    """Return the test split's tasks; they are the same whatever the seed.
-
-    Raises: EvaluationError where the rows have none of them.
-    """
+def _tasks(settings: SuiteSettings) -> list[Row]:
+    """Return the test split's rows; EvaluationError where there are none of them."""
     rows = [row for row in DATA.rows(settings.data) if int(row["task_id"]) in TEST_SPLIT]
     if not rows:
         raise EvaluationError(
             f"The rows of mbpp have no task of the test split ({TEST_SPLIT.start} to "
             f"{TEST_SPLIT.stop - 1}). Give the file with all tasks, or the test split's."
         )
-    return balanced([question_of(row) for row in rows], settings.limit)
+    return rows
 
 
 def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
@@ -104,7 +98,7 @@ SUITE = Suite(
     "mbpp",
     1,
     "MBPP",
-    make,
+    asked_of("mbpp", MAX_NEW_TOKENS, _tasks, _asked),
     judge,
     "500 short Python tasks with their tests",
     runs_code=True,

@@ -17,7 +17,7 @@ from typing import Any
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.datasets.rows import DataSet
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, Tally, balanced
+from ram_studio.evals.suites.suite import Suite, Tally, asked_of
 
 MAX_NEW_TOKENS = 64
 DATA = DataSet(
@@ -34,25 +34,11 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _LEAD = re.compile(r"^(?:(?:final |short )?answer\s*:|a\s*:|.*?\banswer is:?)\s*", re.IGNORECASE)
 
 
-def make(settings: SuiteSettings) -> tuple[Question, ...]:
-    """Return the questions; they are the same whatever the seed."""
-    questions = []
-    for number, row in enumerate(DATA.rows(settings.data)):
-        given = row["answer"]
-        answers = [given] if isinstance(given, str) else [str(one) for one in given]
-        asked = str(row["question"]).strip().rstrip("?")
-        questions.append(
-            Question(
-                id=f"nq-{number:04d}",
-                domain="nq",
-                category="nq",
-                prompt=_PROMPT.format(question=asked),
-                gold=answers[0],
-                spec=answers,
-                max_new_tokens=MAX_NEW_TOKENS,
-            )
-        )
-    return balanced(questions, settings.limit)
+def _asked(_: int, row: dict[str, Any]) -> dict[str, Any]:
+    given = row["answer"]
+    answers = [given] if isinstance(given, str) else [str(one) for one in given]
+    prompt = _PROMPT.format(question=str(row["question"]).strip().rstrip("?"))
+    return {"prompt": prompt, "gold": answers[0], "spec": answers}
 
 
 def normal(text: str) -> str:
@@ -91,7 +77,7 @@ SUITE = Suite(
     "nq",
     1,
     "Natural Questions",
-    make,
+    asked_of("nq", MAX_NEW_TOKENS, DATA.wanted, _asked),
     judge,
     "questions about the world, without a text",
     summary=summary,

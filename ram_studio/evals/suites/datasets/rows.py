@@ -7,7 +7,6 @@ questions.
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError, HubError, RamStudioError
+from ram_studio.evals.suites.suite import SuiteSettings, json_lines
 
 Row = dict[str, Any]
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
@@ -53,6 +53,10 @@ class DataSet:
         path = self._in_folder(Path(folder)) if folder is not None else self._from_hub()
         state = path.stat()
         return _read(path, (state.st_mtime_ns, state.st_size), self)
+
+    def wanted(self, settings: SuiteSettings) -> tuple[Row, ...]:
+        """Return the rows that settings ask for; see `rows`."""
+        return self.rows(settings.data)
 
     def absent(self, folder: str | Path | None) -> str:
         """Return why the rows are not on this machine, "" where they are; asks no network."""
@@ -163,26 +167,15 @@ def _read(path: Path, state: tuple[int, int], wanted: DataSet) -> tuple[Row, ...
 def _parsed(path: Path, wanted: DataSet) -> list[Row]:
     if path.suffix == ".parquet":
         return _parquet(path)
-    data = path.read_bytes()
-    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
     if path.suffix != ".json":
-        rows: Any = [
-            _line(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()
-        ]
+        rows: Any = json_lines(path)
     else:
-        rows = json.loads(text)
+        rows = json.loads(path.read_bytes())
         if wanted.flatten is not None and isinstance(rows, dict):
             rows = wanted.flatten(rows)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError("expected a list of objects")
     return rows
-
-
-def _line(number: int, line: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"line {number} is no JSON: {error}") from error
 
 
 def _parquet(path: Path) -> list[Row]:
