@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -113,31 +110,6 @@ class Asking:
         from ram_studio.evals.until import MOST, Until
 
         return None if self.until is None else Until(self.until / 100, most or MOST)
-
-
-def asks(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `Asking` in the place of its parameter `asking`."""
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        own = {name: given.pop(name) for name in Asking.__dataclass_fields__}
-        command(**given, asking=Asking(**own))
-
-    parameters: list[inspect.Parameter] = []
-    hints = get_type_hints(Asking, include_extras=True)
-    shared = [
-        one.replace(annotation=hints[one.name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for one in inspect.signature(Asking).parameters.values()
-    ]
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        if parameter.name == "asking":
-            parameters += shared
-        else:
-            parameters.append(parameter)
-    # What the parser, and the page of all commands, read.
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    return run
 
 
 def parse_budget(texts: list[str] | None) -> int | dict[str, int] | None:

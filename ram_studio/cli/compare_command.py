@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.asking import Asking, asks
+from ram_studio.cli.asking import Asking
 from ram_studio.cli.evaluate_command import Fresh, NoStore, Store, open_store, stopped
 from ram_studio.cli.progress import status_line
 from ram_studio.cli.tables import number_text, print_table, score_text, write_csv
@@ -27,7 +27,7 @@ Limit = Annotated[
 ]
 
 
-@asks
+@options.grouped
 def compare(
     *,
     base: options.Base = None,

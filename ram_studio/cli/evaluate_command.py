@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.asking import Asking, asks
+from ram_studio.cli.asking import Asking
 from ram_studio.cli.progress import status_line
 from ram_studio.cli.report import show
 from ram_studio.errors import EvaluationError, Stopped
@@ -64,7 +64,7 @@ IncludePath = Annotated[
 ]
 
 
-@asks
+@options.grouped
 def evaluate(
     models: Models,
     *,

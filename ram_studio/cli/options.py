@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -39,6 +43,33 @@ Dtype = Annotated[
 Missing = Annotated[str, typer.Option(help="Tensor missing in an agent: error or keep-base.")]
 Extra = Annotated[str, typer.Option(help="Extra tensor in an agent: error or ignore.")]
 Rows = Annotated[str, typer.Option(help="Padded vocabularies: exact or common rows.")]
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a dataclass in the place of each parameter that is one."""
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        group = parameter.annotation
+        if not dataclasses.is_dataclass(group):
+            parameters.append(parameter)
+            continue
+        groups[parameter.name] = group
+        hints = get_type_hints(group, include_extras=True)
+        for one in inspect.signature(groups[parameter.name]).parameters.values():
+            parameters.append(one.replace(annotation=hints[one.name], kind=one.KEYWORD_ONLY))
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            own = {field.name: given.pop(field.name) for field in dataclasses.fields(group)}
+            given[name] = group(**own)
+        command(**given)
+
+    # What the parser, and the page of all commands, read.
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
 
 
 def parse_pairs(pairs: list[str] | None, what: str) -> dict[str, str]:
@@ -116,11 +147,12 @@ def require_part(plan: Path | None, part: int | None) -> tuple[Path, int]:
 
 
 def refuse_beside_plan(**given: object) -> None:
-    """Refuse options that a plan has settled already; those at None were not given.
+    """Refuse options that a plan has settled already; those at None or False were not given.
 
     Raises: typer.BadParameter (exit code 2).
     """
-    named = [name.replace("_", "-") for name, value in given.items() if value is not None]
+    told = [name for name, value in given.items() if value is not None and value is not False]
+    named = [name.strip("_").replace("_", "-") for name in told]
     if named:
         raise typer.BadParameter(
             f"the plan says it already: leave out --{', --'.join(named)}", param_hint="--plan"

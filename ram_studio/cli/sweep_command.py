@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.asking import Asking, asks
+from ram_studio.cli.asking import Asking
 from ram_studio.cli.evaluate_command import Fresh, NoStore, Store, open_store, stopped
 from ram_studio.cli.tables import number_text, print_table, score_text, write_csv
 from ram_studio.errors import Stopped
@@ -65,7 +65,7 @@ EarlyStop = Annotated[
 ]
 
 
-@asks
+@options.grouped
 def sweep(
     model: Positional = None,
     *,

@@ -11,6 +11,7 @@ from ram_studio.checkpoints.record.merge_log import past_merges
 from ram_studio.resources import asset_path
 
 AGENTS = ("coding", "tool", "memory")
+PART = ("merge", "--plan", "p", "--part", "1", "--out", "o")
 
 
 def files_of(folder):
@@ -70,7 +71,9 @@ def test_parts_of_a_plan_make_the_merge_of_one_machine(cli, example, recipe, tmp
         (("analyze", "--plan", "p"), "no part was given"),
         (("merge", "--part", "1", "--out", "o"), "no plan was given"),
         (("analyze", "--plan", "p", "--part", "1", "--base", "b"), "leave out --base"),
-        (("merge", "--plan", "p", "--part", "1", "--out", "o", "--alpha", "1"), "--alpha"),
+        ((*PART, "--alpha", "1"), "leave out --alpha"),
+        ((*PART, "--set", "r=1", "--like", "a"), "leave out --set, --like"),
+        ((*PART, "--yes-other-base", "--stream"), "leave out --stream, --yes-other-base"),
         (("analyze", "--plan", "p", "--part", "1"), "no sketch was given"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
@@ -22,64 +23,85 @@ if TYPE_CHECKING:
     from ram_studio.engine.passes.driver import RunKeywords
 
 
-def merge(
-    recipe: Annotated[
-        Path | None, typer.Argument(help="A recipe (YAML), or a passport (ram_studio.json).")
-    ] = None,
-    out: Annotated[
-        str | None, typer.Option(help="Folder to create, or an fsspec URL (s3://...).")
-    ] = None,
-    base: options.Base = None,
-    agent: options.Agents = None,
-    method: Annotated[str | None, typer.Option(help="Merge method [default: ram+].")] = None,
+@dataclass
+class Asked:
+    """What the recipe says, or is to say instead of what a file says; None: nothing was asked."""
+
+    base: options.Base = None
+    agent: options.Agents = None
+    method: Annotated[str | None, typer.Option(help="Merge method [default: ram+].")] = None
     preset: Annotated[
         str | None, typer.Option(help="RAM+ as in: paper, authors-script or mergekit.")
-    ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Threshold of change.")] = None,
-    r: Annotated[float | None, typer.Option("--r", help="Strength of the rescaling.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Cap on rho.")] = None,
-    settings: Annotated[
+    ] = None
+    epsilon: Annotated[float | None, typer.Option(help="Threshold of change.")] = None
+    r: Annotated[float | None, typer.Option("--r", help="Strength of the rescaling.")] = None
+    alpha: Annotated[float | None, typer.Option(help="Cap on rho.")] = None
+    set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; repeat."),
-    ] = None,
-    dtype: options.Dtype = None,
-    rounding: Annotated[str | None, typer.Option(help="nearest or stochastic.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
-    device: options.Device = "auto",
-    threads: options.Threads = None,
-    sketch: Annotated[
-        Path | None, typer.Option(help="Sketch of the same files: saves the counting pass.")
-    ] = None,
-    max_shard_size: options.MaxShardSize = "5GB",
-    missing: Annotated[str | None, typer.Option(help="error or keep-base.")] = None,
-    extra: Annotated[str | None, typer.Option(help="error or ignore.")] = None,
-    rows: Annotated[str | None, typer.Option(help="exact or common.")] = None,
+    ] = None
+    dtype: options.Dtype = None
+    rounding: Annotated[str | None, typer.Option(help="nearest or stochastic.")] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None
+
+
+@dataclass
+class Fit:
+    """What the recipe says of agents that do not fit, and of whose tokenizer to take."""
+
+    missing: Annotated[str | None, typer.Option(help="error or keep-base.")] = None
+    extra: Annotated[str | None, typer.Option(help="error or ignore.")] = None
+    rows: Annotated[str | None, typer.Option(help="exact or common.")] = None
     yes_other_base: Annotated[
         bool,
         typer.Option("--yes-other-base", help="Merge agents that seem to be of another base."),
-    ] = False,
+    ] = False
     like: Annotated[
         str | None,
         typer.Option(metavar="AGENT", help="Whose tokenizer and chat template to keep [base]."),
-    ] = None,
+    ] = None
+
+
+RecipeFile = Annotated[
+    Path | None, typer.Argument(help="A recipe (YAML), or a passport (ram_studio.json).")
+]
+Out = Annotated[str | None, typer.Option(help="Folder to create, or an fsspec URL (s3://...).")]
+SketchFile = Annotated[
+    Path | None, typer.Option(help="Sketch of the same files: saves the counting pass.")
+]
+Stream = Annotated[
+    bool,
+    typer.Option(
+        "--stream",
+        help="Read Hub ids where they are and store the result alone; twice over the network "
+        "without --sketch.",
+    ),
+]
+Push = Annotated[
+    str | None,
+    typer.Option(
+        metavar="OWNER/NAME", help="Upload the merge to the Hub, shard by shard; private."
+    ),
+]
+
+
+@options.grouped
+def merge(
+    recipe: RecipeFile = None,
+    *,
+    out: Out = None,
+    asked: Asked,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    sketch: SketchFile = None,
+    max_shard_size: options.MaxShardSize = "5GB",
+    fit: Fit,
     hash_sources: options.Hash = True,
     plan: options.Plan = None,
     part: options.Part = None,
-    stream: Annotated[
-        bool,
-        typer.Option(
-            "--stream",
-            help="Read Hub ids where they are and store the result alone; twice over the network "
-            "without --sketch.",
-        ),
-    ] = False,
+    stream: Stream = False,
     ray: options.Ray = None,
-    push: Annotated[
-        str | None,
-        typer.Option(
-            metavar="OWNER/NAME", help="Upload the merge to the Hub, shard by shard; private."
-        ),
-    ] = None,
+    push: Push = None,
     yes_public: YesPublic = False,
     as_json: options.Json = False,
 ) -> None:
@@ -92,29 +114,15 @@ def merge(
 
     if out is None:
         raise typer.BadParameter("no output was given; name a folder to create", param_hint="--out")
-    given = {
-        "method": method,
-        "dtype": dtype,
-        "rounding": rounding,
-        "seed": seed,
-        "missing": missing,
-        "extra": extra,
-        "rows": rows,
-        "tokenizer": like,
-        "other_base": "accept" if yes_other_base else None,
-    }
-    shared = {"epsilon": epsilon, "r": r, "alpha": alpha}
     passes: RunKeywords = {"device": device, "threads": threads}
     if plan is not None or part is not None:
-        named = given | {"recipe": recipe, "base": base, "agent": agent, "set": settings}
-        named |= {"preset": preset, "ray": ray, "stream": stream or None, "push": push}
-        options.refuse_beside_plan(**named, **shared)
+        named = {"recipe": recipe, "ray": ray, "stream": stream, "push": push}
+        options.refuse_beside_plan(**named, **vars(asked), **vars(fit))
         return parts.merge(*options.require_part(plan, part), out, sketch, {**passes}, as_json)
     ahead = None if push is None else _push_ahead(push, out, yes_public)
     if ray is not None and stream:
         raise typer.BadParameter("parts read models that are downloaded", param_hint="--stream")
-    own = _preset(preset) | options.parse_pairs(settings, "set KEY=VALUE")
-    chosen = _recipe(recipe, base, agent, given, shared, own)
+    chosen = _recipe(recipe, asked, fit)
     shards: _Shards = {
         "max_shard_bytes": options.parse_size(max_shard_size),
         "sketch": None if sketch is None else load_sketch(sketch),
@@ -154,35 +162,34 @@ def _push_ahead(name: str, out: str, public: bool) -> PushAhead:
     return PushAhead(name, public=public)
 
 
-def _recipe(
-    path: Path | None,
-    base: str | None,
-    agent: list[str] | None,
-    given: dict[str, Any],
-    shared: dict[str, float | None],
-    extra_settings: dict[str, Any],
-) -> Recipe:
+def _recipe(path: Path | None, asked: Asked, fit: Fit) -> Recipe:
     from ram_studio.algorithm.methods import get_method
     from ram_studio.checkpoints.record.passport import read_recipe
     from ram_studio.checkpoints.record.recipe import make_recipe
 
+    own = _preset(asked.preset) | options.parse_pairs(asked.set_, "set KEY=VALUE")
     loaded = None if path is None else read_recipe(path)
     values: dict[str, Any] = {} if loaded is None else loaded.model_dump()
-    if base is not None or loaded is None:
-        values["base"] = options.require_base(base)
-    if agent or loaded is None:
-        values["agents"] = options.parse_agents(agent)
+    if asked.base is not None or loaded is None:
+        values["base"] = options.require_base(asked.base)
+    if asked.agent or loaded is None:
+        values["agents"] = options.parse_agents(asked.agent)
+    given = {name: getattr(asked, name) for name in ("method", "dtype", "rounding", "seed")}
+    given |= {name: getattr(fit, name) for name in ("missing", "extra", "rows")}
+    given |= {"tokenizer": fit.like, "other_base": "accept" if fit.yes_other_base else None}
     values |= {key: value for key, value in given.items() if value is not None}
     name = values.setdefault("method", "ram+")
     if loaded is None or name != loaded.method:
         values["settings"] = {}  # another method's mean nothing to this one
-    asked = {key: value for key, value in shared.items() if value is not None}
     fields = get_method(name).settings.model_fields
-    for key in [key for key in asked if key not in fields]:
-        print(f"note: {name} has no {key}; it is left out.", file=sys.stderr)
-        del asked[key]
     # What was asked for by its own option wins over a preset.
-    values["settings"] = {**values["settings"], **extra_settings, **asked}
+    for key in ("epsilon", "r", "alpha"):
+        value = getattr(asked, key)
+        if value is not None and key in fields:
+            own[key] = value
+        elif value is not None:
+            print(f"note: {name} has no {key}; it is left out.", file=sys.stderr)
+    values["settings"] = {**values["settings"], **own}
     return make_recipe(values, where="merge")
 
 
