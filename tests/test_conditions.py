@@ -28,20 +28,20 @@ def test_swallows_the_refusal():
 """
 
 
-def test_array_annotations_of_the_algorithm_are_checked() -> None:
+def test_array_annotations_of_the_algorithm_are_checked():
     points = np.zeros(1, dtype=np.int64)
     wrong_rank = np.zeros((2, 3), dtype=np.int64)
     with pytest.raises(Exception, match="chain"):
         patterns_from_chain(wrong_rank, points, 0)
 
 
-def test_user_paths_lie_in_a_temporary_folder() -> None:
+def test_user_paths_lie_in_a_temporary_folder():
     temporary = Path(tempfile.gettempdir()).resolve()
     for name in ("HF_HOME", "RAM_STUDIO_HOME", "XDG_CACHE_HOME", "GRADIO_TEMP_DIR"):
         assert Path(os.environ[name]).resolve().is_relative_to(temporary), name
 
 
-def test_other_hosts_are_out_of_reach_and_the_attempt_is_told(tmp_path: Path) -> None:
+def test_other_hosts_are_out_of_reach_and_the_attempt_is_told(tmp_path):
     here = Path(__file__).parent
     shutil.copy(here / "conftest.py", tmp_path)
     (tmp_path / "test_swallowed.py").write_text(SWALLOWED, encoding="utf-8")
@@ -57,7 +57,7 @@ def test_other_hosts_are_out_of_reach_and_the_attempt_is_told(tmp_path: Path) ->
     assert done.returncode == 1
 
 
-def test_this_host_is_within_reach() -> None:
+def test_this_host_is_within_reach():
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname(), timeout=5) as client,

@@ -191,7 +191,7 @@ def package_modules() -> dict[Path, Module]:
         ("ram_studio.utils", ""),
     ],
 )
-def test_a_wrong_arrow_is_found(module: str, source: str) -> None:
+def test_a_wrong_arrow_is_found(module, source):
     assert arrow_faults(parse(source, module))
 
 
@@ -205,11 +205,11 @@ def test_a_wrong_arrow_is_found(module: str, source: str) -> None:
         ("ram_studio.algorithm.methods.ram", "from .base import Method\nfrom ..ladder import snap"),
     ],
 )
-def test_a_right_arrow_passes(module: str, source: str) -> None:
+def test_a_right_arrow_passes(module, source):
     assert not arrow_faults(parse(source, module))
 
 
-def test_imports_point_down_the_layers() -> None:
+def test_imports_point_down_the_layers():
     faults = [fault for module in package_modules().values() for fault in arrow_faults(module)]
     assert not faults, "\n".join(faults)
 
@@ -229,13 +229,13 @@ def circle_in(modules: dict[str, Module]) -> list[str]:
     return []
 
 
-def test_no_imports_go_in_a_circle() -> None:
+def test_no_imports_go_in_a_circle():
     # The package's front only points, for type checkers, at what it fetches when it is asked.
     modules = {m.name: m for m in package_modules().values() if m.name != "ram_studio"}
     assert not circle_in(modules), " -> ".join(circle_in(modules))
 
 
-def test_a_circle_is_found_wherever_its_imports_stand() -> None:
+def test_a_circle_is_found_wherever_its_imports_stand():
     sources = {
         "p": "",
         "p.a": "from p import b",
@@ -262,7 +262,7 @@ def size_faults(module: Module) -> list[str]:
     return faults
 
 
-def test_files_and_signatures_stay_short() -> None:
+def test_files_and_signatures_stay_short():
     faults = [fault for module in package_modules().values() for fault in size_faults(module)]
     assert not faults, "\n".join(faults)
 
@@ -283,11 +283,11 @@ WIDE = "def f({}): pass".format(", ".join(f"a{i}" for i in range(MAX_PARAMETERS 
         ("\n" * (MAX_LINES + 1), next(iter(LONGER)), 0),
     ],
 )
-def test_a_long_file_and_a_wide_signature_are_found(source: str, module: str, count: int) -> None:
+def test_a_long_file_and_a_wide_signature_are_found(source, module, count):
     assert len(size_faults(parse(source, module))) == count
 
 
-def test_rooms_stay_small() -> None:
+def test_rooms_stay_small():
     rooms = Counter(path.parent for path in package_modules() if path.name != "__init__.py")
     crowded = {str(r.relative_to(ROOT)): n for r, n in rooms.items() if n > MAX_ROOM}
     assert not crowded, f"part these rooms (over {MAX_ROOM} files): {crowded}"
@@ -312,7 +312,7 @@ LIGHT = (
 )
 
 
-def test_the_core_imports_no_heavy_package() -> None:
+def test_the_core_imports_no_heavy_package():
     """Then one is imported, so that it shows that the check can fail."""
     told = f"print(*(m for m in {HEAVY!r} if m in sys.modules))"
     code = [*(f"import {module}" for module in LIGHT), "import sys", told, "import plotly", told]
@@ -327,7 +327,7 @@ def test_the_core_imports_no_heavy_package() -> None:
     assert done.stdout.splitlines() == ["", "plotly"]
 
 
-def test_what_is_imported_is_what_is_declared() -> None:
+def test_what_is_imported_is_what_is_declared():
     modules = [*package_modules().values(), parse((ROOT / "app.py").read_text("utf-8"), "app")]
     imported = {found.module.split(".")[0] for module in modules for found in module.imports}
     imported -= {*sys.stdlib_module_names, "ram_studio"}

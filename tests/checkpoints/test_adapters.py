@@ -90,7 +90,7 @@ def read_all(base: Path, adapter: Path) -> dict[str, torch.Tensor]:
     ],
     ids=str,
 )
-def test_an_adapter_is_what_peft_merges(base: Path, tmp_path: Path, options: dict) -> None:
+def test_an_adapter_is_what_peft_merges(base, tmp_path, options):
     expected = train(tmp_path / "adapter", **options)
     found = read_all(base, tmp_path / "adapter")
     stored = load_file(base / "model.safetensors")
@@ -99,7 +99,7 @@ def test_an_adapter_is_what_peft_merges(base: Path, tmp_path: Path, options: dic
         torch.testing.assert_close(found[name], expected[name], rtol=1e-5, atol=1e-6)
 
 
-def test_an_adapter_goes_through_a_merge_like_a_checkpoint(base: Path, tmp_path: Path) -> None:
+def test_an_adapter_goes_through_a_merge_like_a_checkpoint(base, tmp_path):
     from ram_studio.checkpoints.record.recipe import make_recipe
     from ram_studio.engine.merge import merge
     from ram_studio.engine.verify import verify
@@ -113,7 +113,7 @@ def test_an_adapter_goes_through_a_merge_like_a_checkpoint(base: Path, tmp_path:
     assert verify(tmp_path / "out", with_sources=True, full=True).source_files == 2
 
 
-def test_its_rank_is_told_and_that_rounding_makes_its_sparsity(tmp_path: Path) -> None:
+def test_its_rank_is_told_and_that_rounding_makes_its_sparsity(tmp_path):
     model().bfloat16().save_pretrained(tmp_path / "base")
     train(tmp_path / "adapter")
     report = load(tmp_path / "base", {"a": tmp_path / "adapter"})
@@ -134,9 +134,7 @@ def test_its_rank_is_told_and_that_rounding_makes_its_sparsity(tmp_path: Path) -
         ({"lora_alpha": "much"}, "lora_alpha"),
     ],
 )
-def test_an_adapter_of_another_kind_is_refused(
-    base: Path, tmp_path: Path, change: dict, said: str
-) -> None:
+def test_an_adapter_of_another_kind_is_refused(base, tmp_path, change, said):
     train(tmp_path / "adapter")
     path = tmp_path / "adapter" / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -145,9 +143,7 @@ def test_an_adapter_of_another_kind_is_refused(
     assert "merge_and_unload" in str(caught.value)
 
 
-def test_an_adapter_of_another_base_and_one_as_the_base_are_refused(
-    base: Path, tmp_path: Path
-) -> None:
+def test_an_adapter_of_another_base_and_one_as_the_base_are_refused(base, tmp_path):
     train(tmp_path / "adapter")
     stored = load_file(base / "model.safetensors")
     narrow = {n: t[:, :8].contiguous() if t.ndim == 2 else t for n, t in stored.items()}

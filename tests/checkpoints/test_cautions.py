@@ -17,14 +17,14 @@ def warnings_of(base: Checkpoint, *agents: Checkpoint) -> list[str]:
     return list(check_compatibility(base, agents).warnings)
 
 
-def test_two_agents_with_the_same_files_are_named(tmp_path: Path) -> None:
+def test_two_agents_with_the_same_files_are_named(tmp_path):
     base = make(tmp_path, "base", small_tensors(0))
     agents = [make(tmp_path, name, small_tensors(1)) for name in ("a", "b")]
     [warning] = warnings_of(base, *agents)
     assert '"a" and "b" hold the same files' in warning
 
 
-def test_an_agent_with_the_files_of_the_base_is_named(tmp_path: Path) -> None:
+def test_an_agent_with_the_files_of_the_base_is_named(tmp_path):
     base = make(tmp_path, "base", small_tensors(0))
     [warning] = warnings_of(base, make(tmp_path, "coder", small_tensors(0)))
     assert 'Agent "coder"' in warning
@@ -32,7 +32,7 @@ def test_an_agent_with_the_files_of_the_base_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["coder/lora_adapter", "lora_adapter"])
-def test_an_adapter_that_was_never_applied_is_found_beside_it(tmp_path: Path, place: str) -> None:
+def test_an_adapter_that_was_never_applied_is_found_beside_it(tmp_path, place):
     (tmp_path / place).mkdir(parents=True)
     write_json(tmp_path / place / "adapter_config.json", {})
     base = make(tmp_path, "base", small_tensors(0))
@@ -73,9 +73,7 @@ def parameters(**values: Any) -> dict[str, Any]:
         (QWEN_CONFIG, QWEN_CONFIG | {"head_dim": 2, "use_cache": False}, []),
     ],
 )
-def test_configs_that_compute_something_else_are_reported(
-    tmp_path: Path, ours: dict[str, Any] | None, theirs: dict[str, Any], words: list[str]
-) -> None:
+def test_configs_that_compute_something_else_are_reported(tmp_path, ours, theirs, words):
     base = make(tmp_path, "base", small_tensors(0), config=ours)
     warnings = warnings_of(base, make(tmp_path, "a", small_tensors(1), config=theirs))
     assert len(warnings) == bool(words)
@@ -100,7 +98,7 @@ def pair(tmp_path: Path) -> tuple[Checkpoint, Checkpoint]:
     return base, agent
 
 
-def test_equal_tokenizers_are_not_mentioned(pair: tuple[Checkpoint, Checkpoint]) -> None:
+def test_equal_tokenizers_are_not_mentioned(pair):
     base, agent = pair
     assert warnings_of(base, agent) == []
     # Equal in meaning, written differently.
@@ -135,12 +133,7 @@ def test_equal_tokenizers_are_not_mentioned(pair: tuple[Checkpoint, Checkpoint])
         (TOKENIZER, SETTINGS | {"eos_token": {"content": "b"}}, ["end token b instead of <|end|>"]),
     ],
 )
-def test_tokenizer_differences_are_said_in_words(
-    pair: tuple[Checkpoint, Checkpoint],
-    tokenizer: dict[str, Any],
-    settings: dict[str, Any],
-    words: list[str],
-) -> None:
+def test_tokenizer_differences_are_said_in_words(pair, tokenizer, settings, words):
     base, agent = pair
     write_json(agent.folder / "tokenizer.json", tokenizer)
     write_json(agent.folder / "tokenizer_config.json", settings)
@@ -158,9 +151,7 @@ def test_tokenizer_differences_are_said_in_words(
         ({"eos_token": "<|end|>"}, SETTINGS, "it has a chat template, the base has none"),
     ],
 )
-def test_another_chat_template_is_a_warning_of_its_own(
-    pair: tuple[Checkpoint, Checkpoint], ours: dict[str, Any], theirs: dict[str, Any], words: str
-) -> None:
+def test_another_chat_template_is_a_warning_of_its_own(pair, ours, theirs, words):
     base, agent = pair
     write_json(base.folder / "tokenizer_config.json", ours)
     write_json(agent.folder / "tokenizer_config.json", theirs)
@@ -183,8 +174,8 @@ def test_another_chat_template_is_a_warning_of_its_own(
     ],
 )
 def test_what_a_merge_could_not_be_asked_for_is_told_from_the_start(
-    tmp_path: Path, files: list[str], of_agent: list[str], said: list[str]
-) -> None:
+    tmp_path, files, of_agent, said
+):
     base, agent = (
         make(tmp_path, name, small_tensors(i)) for i, name in enumerate(("base", "coder"))
     )
@@ -197,9 +188,7 @@ def test_what_a_merge_could_not_be_asked_for_is_told_from_the_start(
     assert all(words in notes[0] for words in said)
 
 
-def test_a_chat_template_in_a_file_of_its_own_is_compared(
-    pair: tuple[Checkpoint, Checkpoint],
-) -> None:
+def test_a_chat_template_in_a_file_of_its_own_is_compared(pair):
     base, agent = pair
     (agent.folder / "chat_template.jinja").write_text("{{ messages }}")
     assert warnings_of(base, agent) == []
@@ -207,7 +196,7 @@ def test_a_chat_template_in_a_file_of_its_own_is_compared(
     assert "another chat template" in warnings_of(base, agent)[0]
 
 
-def test_vocabularies_of_older_layouts_are_compared(pair: tuple[Checkpoint, Checkpoint]) -> None:
+def test_vocabularies_of_older_layouts_are_compared(pair):
     base, agent = pair
     (agent.folder / "tokenizer.json").unlink()
     write_json(agent.folder / "vocab.json", {"a": 0, "b": 1, "c": 2})
@@ -218,9 +207,7 @@ def test_vocabularies_of_older_layouts_are_compared(pair: tuple[Checkpoint, Chec
     assert "1 token of the base's vocabulary missing" in warnings_of(base, agent)[0]
 
 
-def test_a_tokenizer_that_cannot_be_read_is_a_warning(
-    pair: tuple[Checkpoint, Checkpoint],
-) -> None:
+def test_a_tokenizer_that_cannot_be_read_is_a_warning(pair):
     base, agent = pair
     (agent.folder / "tokenizer.json").write_text("{")
     assert "cannot be compared" in warnings_of(base, agent)[0]

@@ -34,9 +34,7 @@ def refuse(folder: Path | str, *expected: str, name: str = "coder") -> str:
 
 @pytest.mark.parametrize("index", [True, False])
 @pytest.mark.parametrize("shards", [1, 2, 3])
-def test_one_or_many_shards_open_with_or_without_an_index(
-    tmp_path: Path, shards: int, index: bool
-) -> None:
+def test_one_or_many_shards_open_with_or_without_an_index(tmp_path, shards, index):
     tensors = small_tensors()
     write_checkpoint(tmp_path, tensors, shards=shards, index=index)
     opened = open_checkpoint(str(tmp_path), name="coder")
@@ -49,13 +47,13 @@ def test_one_or_many_shards_open_with_or_without_an_index(
     assert (opened.revision, opened.is_local) == (None, True)
 
 
-def test_the_single_file_wins_over_an_index_as_in_transformers(tmp_path: Path) -> None:
+def test_the_single_file_wins_over_an_index_as_in_transformers(tmp_path):
     write_checkpoint(tmp_path, small_tensors(), shards=2)
     write_checkpoint(tmp_path, {"only": torch.ones(2)})
     assert list(open_checkpoint(tmp_path, name="base").tensors) == ["only"]
 
 
-def test_the_index_leaves_out_shards_of_another_layout(tmp_path: Path) -> None:
+def test_the_index_leaves_out_shards_of_another_layout(tmp_path):
     tensors = small_tensors()
     write_checkpoint(tmp_path, tensors, shards=2)
     save_file({"tok_embeddings.weight": torch.ones(2)}, tmp_path / "consolidated.safetensors")
@@ -63,7 +61,7 @@ def test_the_index_leaves_out_shards_of_another_layout(tmp_path: Path) -> None:
     assert opened.tensors.keys() == tensors.keys()
 
 
-def test_a_tensor_in_a_shard_but_not_in_the_index_belongs_to_the_model(tmp_path: Path) -> None:
+def test_a_tensor_in_a_shard_but_not_in_the_index_belongs_to_the_model(tmp_path):
     write_checkpoint(tmp_path, small_tensors(), shards=2)
     index = tmp_path / INDEX
     index.write_text(index.read_text().replace('"model.norm.weight"', '"lm_head.weight2"'))
@@ -75,7 +73,7 @@ def test_a_tensor_in_a_shard_but_not_in_the_index_belongs_to_the_model(tmp_path:
     assert "model.norm.weight" in open_checkpoint(tmp_path, name="base").tensors
 
 
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+def test_a_missing_shard_is_named(tmp_path):
     write_checkpoint(tmp_path, small_tensors(), shards=3)
     (tmp_path / "model-00002-of-00003.safetensors").unlink()
     refuse(tmp_path, INDEX, "1 shard", "model-00002-of-00003.safetensors")
@@ -83,7 +81,7 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     refuse(tmp_path, "2 of 3 shards", "number 2 is missing", str(tmp_path))
 
 
-def test_a_truncated_shard_is_named(tmp_path: Path) -> None:
+def test_a_truncated_shard_is_named(tmp_path):
     write_checkpoint(tmp_path, small_tensors(), shards=2)
     shard = tmp_path / "model-00002-of-00002.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1])
@@ -110,7 +108,7 @@ def test_a_truncated_shard_is_named(tmp_path: Path) -> None:
         ["model.safetensors"],
     ],
 )
-def test_an_index_cannot_point_outside_its_folder(tmp_path: Path, target: object) -> None:
+def test_an_index_cannot_point_outside_its_folder(tmp_path, target):
     outside = tmp_path / "secret"
     write_checkpoint(outside, small_tensors())
     folder = write_checkpoint(tmp_path / "model", small_tensors(), shards=2)
@@ -133,7 +131,7 @@ def test_an_index_cannot_point_outside_its_folder(tmp_path: Path, target: object
         ("[" * 100_000, "nested too deeply"),
     ],
 )
-def test_a_damaged_index_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_a_damaged_index_is_refused(tmp_path, text, words):
     write_checkpoint(tmp_path, small_tensors(), shards=2)
     (tmp_path / INDEX).write_text(text)
     refuse(tmp_path, INDEX, words)
@@ -150,7 +148,7 @@ class _Bomb:
 
 
 @pytest.mark.parametrize("file_name", ["pytorch_model.bin", "model.pt", "model.pth"])
-def test_a_pickle_is_refused_with_advice_and_never_opened(tmp_path: Path, file_name: str) -> None:
+def test_a_pickle_is_refused_with_advice_and_never_opened(tmp_path, file_name):
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / file_name).write_bytes(pickle.dumps(_Bomb(tmp_path / "exploded")))
@@ -162,7 +160,7 @@ def test_a_pickle_is_refused_with_advice_and_never_opened(tmp_path: Path, file_n
     assert not (tmp_path / "exploded").exists()
 
 
-def test_a_file_and_nothing_at_all_are_refused(tmp_path: Path) -> None:
+def test_a_file_and_nothing_at_all_are_refused(tmp_path):
     write_checkpoint(tmp_path / "m", small_tensors())
     refuse(tmp_path / "m" / "model.safetensors", "is not a folder", "give the folder it lies in")
     refuse(tmp_path / "nowhere", "neither a folder here nor a Hub id")
@@ -172,9 +170,7 @@ def test_a_file_and_nothing_at_all_are_refused(tmp_path: Path) -> None:
     refuse("~nobody-of-that-name/x", "neither a folder here")
 
 
-def test_a_folder_that_may_not_be_entered_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_may_not_be_entered_is_named(tmp_path, monkeypatch):
     def forbidden(path: Path, **kwargs: object) -> bool:
         raise PermissionError(13, "Permission denied")
 
@@ -196,9 +192,7 @@ def test_a_folder_that_may_not_be_entered_is_named(
         ({}, ["no safetensors file"]),
     ],
 )
-def test_files_that_are_no_model_are_refused(
-    tmp_path: Path, files: dict[str, list[str]], words: list[str]
-) -> None:
+def test_files_that_are_no_model_are_refused(tmp_path, files, words):
     for stem, names in files.items():
         save_file({name: torch.ones(2) for name in names}, tmp_path / f"{stem}.safetensors")
     refuse(tmp_path, *words)
@@ -216,15 +210,13 @@ def test_files_that_are_no_model_are_refused(
         (["pytorch_model.bin"], ["pickle", "save_pretrained"]),
     ],
 )
-def test_what_trainers_leave_is_refused_with_what_converts_it(
-    tmp_path: Path, files: list[str], words: list[str]
-) -> None:
+def test_what_trainers_leave_is_refused_with_what_converts_it(tmp_path, files, words):
     for name in files:
         (tmp_path / name).write_bytes(b"never opened")
     refuse(tmp_path, *(word.format(tmp_path) for word in words))
 
 
-def test_a_config_that_is_not_a_json_object_is_refused(tmp_path: Path) -> None:
+def test_a_config_that_is_not_a_json_object_is_refused(tmp_path):
     write_checkpoint(tmp_path, small_tensors(), config=None)
     assert open_checkpoint(tmp_path, name="base").config == {}
     for text, words in (("[" * 100_000, "nested too deeply"), ("[]", "expected a JSON object")):
@@ -250,11 +242,11 @@ def test_a_config_that_is_not_a_json_object_is_refused(tmp_path: Path) -> None:
         ("", None),
     ],
 )
-def test_hub_ids_are_told_from_paths(source: str, expected: object) -> None:
+def test_hub_ids_are_told_from_paths(source, expected):
     assert split_hub_id(source) == expected
 
 
-def test_a_folder_here_wins_over_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_here_wins_over_a_hub_id(tmp_path, monkeypatch):
     write_checkpoint(tmp_path / "owner" / "name@main", small_tensors())
     monkeypatch.chdir(tmp_path)
     assert open_checkpoint("owner/name@main", name="base").is_local
@@ -264,7 +256,7 @@ def fingerprint(folder: Path, tensors: dict[str, torch.Tensor], shards: int = 1)
     return open_checkpoint(write_checkpoint(folder, tensors, shards=shards), name="x").fingerprint
 
 
-def test_a_fingerprint_is_that_of_the_files_anywhere_and_of_every_byte(tmp_path: Path) -> None:
+def test_a_fingerprint_is_that_of_the_files_anywhere_and_of_every_byte(tmp_path):
     tensors = small_tensors()
     prints = [
         fingerprint(tmp_path / "a", tensors),
@@ -283,9 +275,7 @@ def test_a_fingerprint_is_that_of_the_files_anywhere_and_of_every_byte(tmp_path:
     assert len(set(prints)) == 5
 
 
-def test_of_a_large_checkpoint_pages_spread_evenly_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_large_checkpoint_pages_spread_evenly_are_read(tmp_path, monkeypatch):
     # 8 pages over 2 shards of 64 KiB: each page covers one sixteenth of what lies around it.
     monkeypatch.setattr(checkpoint_module, "WHOLE_FINGERPRINT_BYTES", 1000)
     monkeypatch.setattr(checkpoint_module, "FINGERPRINT_PAGES", 8)

@@ -124,8 +124,8 @@ BLOCKS = scales_of(3, 3), lambda place: (place[0] // 2, place[1] // 3)
     ids=["blocks", "e5m2", "tensor", "column", "rows", "stack", "blocks of 128"],
 )
 def test_fp8_is_its_code_times_its_scale_in_bfloat16(
-    tmp_path: Path, shape: tuple, kind: str, suffix: str, scale: torch.Tensor, where, settings
-) -> None:
+    tmp_path, shape, kind, suffix, scale, where, settings
+):
     dtype, value_of = {
         "e4m3": (torch.float8_e4m3fn, e4m3),
         "e5m2": (torch.float8_e5m2, e5m2),
@@ -146,7 +146,7 @@ def test_fp8_is_its_code_times_its_scale_in_bfloat16(
     assert read_bits(report, weight) == expected
 
 
-def test_mxfp4_is_what_transformers_holds_of_gpt_oss(tmp_path: Path) -> None:
+def test_mxfp4_is_what_transformers_holds_of_gpt_oss(tmp_path):
     experts, columns, groups = 2, 5, 3
     name = "model.layers.0.mlp.experts.gate_up_proj"
     packed = codes_of(experts, columns, groups, 16, limit=128)
@@ -164,7 +164,7 @@ def test_mxfp4_is_what_transformers_holds_of_gpt_oss(tmp_path: Path) -> None:
     assert read_bits(report, name) == expected
 
 
-def test_codes_are_never_compared(tmp_path: Path) -> None:
+def test_codes_are_never_compared(tmp_path):
     """Other codes and other scales, the same numbers: nothing was changed."""
     weight = "model.layers.0.mlp.up_proj.weight"
     numbers = torch.tensor([[1.0, 2, 3, 4, -0.5, 6]])
@@ -187,7 +187,7 @@ def test_codes_are_never_compared(tmp_path: Path) -> None:
     assert "changes smaller than the steps of these codes are not in the files" in said
 
 
-def test_a_merge_of_fp8_agents_is_a_bfloat16_checkpoint(tmp_path: Path) -> None:
+def test_a_merge_of_fp8_agents_is_a_bfloat16_checkpoint(tmp_path):
     weight = "model.layers.0.mlp.up_proj.weight"
     config = QWEN_CONFIG | {"quantization_config": FP8}
 
@@ -211,7 +211,7 @@ def test_a_merge_of_fp8_agents_is_a_bfloat16_checkpoint(tmp_path: Path) -> None:
     assert verify(tmp_path / "out", with_sources=True, full=True).source_files == 2
 
 
-def test_a_code_that_is_no_number_is_found_where_it_is(tmp_path: Path) -> None:
+def test_a_code_that_is_no_number_is_found_where_it_is(tmp_path):
     codes = codes_of(5, 7)
     codes[3, 4] = 127
     tensors = {"w": codes.view(torch.float8_e4m3fn), "w_scale": torch.ones(())}
@@ -240,7 +240,7 @@ WEIGHT = torch.zeros(4, 4, dtype=torch.float8_e4m3fn)
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_other_codes_are_refused_by_name(tmp_path: Path, tensors: dict, said: str) -> None:
+def test_other_codes_are_refused_by_name(tmp_path, tensors, said):
     with pytest.raises(CompatibilityError) as caught:
         opened(tmp_path / "m", tensors, None)
     assert said in str(caught.value)

@@ -26,9 +26,7 @@ def refuse(base: Checkpoint, *agents: Checkpoint, **policies: str) -> Compatibil
     return caught.value
 
 
-def test_agents_that_fit_are_matched_tensor_by_tensor_in_file_order(
-    tmp_path: Path, base: Checkpoint
-) -> None:
+def test_agents_that_fit_are_matched_tensor_by_tensor_in_file_order(tmp_path, base):
     a = make(tmp_path, "a", small_tensors(1), shards=3)
     b = make(tmp_path, "b", small_tensors(2))
     report = check_compatibility(base, [b, a])
@@ -51,11 +49,11 @@ def test_agents_that_fit_are_matched_tensor_by_tensor_in_file_order(
     assert summary["is_local"] is True
 
 
-def test_no_agent_is_an_error(base: Checkpoint) -> None:
+def test_no_agent_is_an_error(base):
     assert "at least one agent" in str(refuse(base))
 
 
-def test_names_are_given_once_and_base_is_taken(tmp_path: Path, base: Checkpoint) -> None:
+def test_names_are_given_once_and_base_is_taken(tmp_path, base):
     folder = write_checkpoint(tmp_path / "x", small_tensors(1))
     agent = open_checkpoint(folder, name="x")
     assert '"x" is given to two agents' in str(refuse(base, agent, agent))
@@ -63,15 +61,13 @@ def test_names_are_given_once_and_base_is_taken(tmp_path: Path, base: Checkpoint
 
 
 @pytest.mark.parametrize("policy", ["missing", "extra", "rows"])
-def test_a_policy_that_does_not_exist_is_refused(
-    tmp_path: Path, base: Checkpoint, policy: str
-) -> None:
+def test_a_policy_that_does_not_exist_is_refused(tmp_path, base, policy):
     agent = make(tmp_path, "a", small_tensors(1))
     with pytest.raises(SettingsError, match=policy):
         check_compatibility(base, [agent], **{policy: "maybe"})
 
 
-def test_shape_mismatches_are_all_listed_with_both_shapes(tmp_path: Path, base: Checkpoint) -> None:
+def test_shape_mismatches_are_all_listed_with_both_shapes(tmp_path, base):
     others = {
         name: torch.ones(*(n + 1 for n in tensor.shape), dtype=torch.bfloat16)
         for name, tensor in list(small_tensors().items())[:3]
@@ -105,9 +101,7 @@ UP = "model.layers.{}.mlp.up_proj.weight"
         ({f"transformer.{n}": t for n, t in small_tensors().items()}, "no tensor has a name"),
     ],
 )
-def test_an_agent_of_another_base_is_told_in_a_word(
-    tmp_path: Path, base: Checkpoint, theirs: dict[str, torch.Tensor], said: str
-) -> None:
+def test_an_agent_of_another_base_is_told_in_a_word(tmp_path, base, theirs, said):
     error = refuse(base, make(tmp_path, "coder", theirs))
     assert str(error).startswith(f'Agent "coder": it has another base ({said}')
     assert str(error).endswith("Choose the base this agent was trained from.")
@@ -163,9 +157,7 @@ F64, F8 = (small_tensors()[NORM].to(d) for d in (torch.float64, torch.float8_e4m
         ({}, {NORM: F8}, {}, [f"tensor `{NORM}` (model.safetensors) has dtype F8_E4M3"]),
     ],
 )
-def test_what_does_not_fit_is_refused_with_what_helps(
-    tmp_path: Path, of_base: dict, of_agent: dict, policy: dict, words: list[str]
-) -> None:
+def test_what_does_not_fit_is_refused_with_what_helps(tmp_path, of_base, of_agent, policy, words):
     base = make(tmp_path, "base", changed(0, of_base))
     message = str(refuse(base, make(tmp_path, "coder", changed(1, of_agent)), **policy))
     whose = "Base: " if NORM in of_base else 'Agent "coder": '
@@ -197,9 +189,7 @@ FIT = small_tensors()
         ({}, {n: t.float() for n, t in FIT.items()}, {}, ["6 of 6 tensors are stored in F32"]),
     ],
 )
-def test_what_fits_is_merged_as_asked_and_told(
-    tmp_path: Path, of_base: dict, of_agent: dict, policy: dict, warnings: list[str]
-) -> None:
+def test_what_fits_is_merged_as_asked_and_told(tmp_path, of_base, of_agent, policy, warnings):
     base = make(tmp_path, "base", changed(0, of_base))
     other = make(tmp_path, "other", changed(2, of_base))
     coder = make(tmp_path, "coder", changed(1, of_agent))
@@ -235,15 +225,13 @@ def test_what_fits_is_merged_as_asked_and_told(
         ("int8", "is quantized (quantization_config, by"),
     ],
 )
-def test_a_quantized_checkpoint_is_refused_by_name(
-    tmp_path: Path, base: Checkpoint, settings: object, said: str
-) -> None:
+def test_a_quantized_checkpoint_is_refused_by_name(tmp_path, base, settings, said):
     config = QWEN_CONFIG | {"quantization_config": settings}
     agent = make(tmp_path, "a", small_tensors(1), config=config)
     assert said in str(refuse(base, agent))
 
 
-def test_problems_of_all_agents_come_in_one_message(tmp_path: Path, base: Checkpoint) -> None:
+def test_problems_of_all_agents_come_in_one_message(tmp_path, base):
     error = refuse(
         base,
         make(tmp_path, "a", changed(1, {NORM: None})),

@@ -39,7 +39,7 @@ def read(checkpoint: Checkpoint, name: str, cuts: list[int]) -> torch.Tensor:
 
 
 @RANKS
-def test_every_tensor_is_put_together_wherever_a_block_begins(ranks: str) -> None:
+def test_every_tensor_is_put_together_wherever_a_block_begins(ranks):
     opened = open_folder(GOLDEN / ranks, name="a")
     assert {name: info.shape for name, info in opened.tensors.items()} == {
         name: tuple(tensor.shape) for name, tensor in WHOLE.items()
@@ -50,7 +50,7 @@ def test_every_tensor_is_put_together_wherever_a_block_begins(ranks: str) -> Non
 
 
 @RANKS
-def test_it_is_base_and_agent_like_any_other(tmp_path: Path, ranks: str) -> None:
+def test_it_is_base_and_agent_like_any_other(tmp_path, ranks):
     base = write_checkpoint(
         tmp_path / "base", {n: t + (t > 1) for n, t in WHOLE.items()}, config=QWEN_CONFIG
     )
@@ -70,7 +70,7 @@ def test_it_is_base_and_agent_like_any_other(tmp_path: Path, ranks: str) -> None
     assert "(DCP) in parts" in str(why_no_model(open_checkpoint(parts, name="a")))
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_told(tmp_path):
     folder = tmp_path / "parts"
     shutil.copytree(GOLDEN / "ranks-4", folder)
     (folder / "shard-00002-model-00001-of-00001.safetensors").unlink()
@@ -91,16 +91,14 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_headers_that_say_nothing_sound_are_refused(
-    tmp_path: Path, info: dict[str, str], said: str
-) -> None:
+def test_headers_that_say_nothing_sound_are_refused(tmp_path, info, said):
     file = tmp_path / "shard-00001-model-00001-of-00001.safetensors"
     save_file({"w": torch.ones(2, 2).bfloat16()}, file, {"format": "pt", **info})
     with pytest.raises(CheckpointError, match=said):
         open_folder(tmp_path, name="a")
 
 
-def test_boxes_of_two_dtypes_or_ones_that_overlap_are_refused(tmp_path: Path) -> None:
+def test_boxes_of_two_dtypes_or_ones_that_overlap_are_refused(tmp_path):
     def box(rank: int, tensor: torch.Tensor, *offsets: int) -> None:
         info = json.dumps({"w": {"saved_offsets": list(offsets)}})
         file = tmp_path / f"shard-{rank:05d}-model-00001-of-00001.safetensors"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -115,8 +114,8 @@ def rows(sketch: Sketch) -> object:
     ],
 )
 def test_an_agent_in_another_layout_is_read_as_its_base_has_it(
-    tmp_path: Path, ours: str, theirs: str, hidden: int, inner: int
-) -> None:
+    tmp_path, ours, theirs, hidden, inner
+):
     base, agent = model(0, hidden, inner), model(0, hidden, inner)
     changed = "model.layers.1.mlp.experts.2"
     agent[f"{changed}.up_proj.weight"][-1, -1] += 1
@@ -148,7 +147,7 @@ def test_an_agent_in_another_layout_is_read_as_its_base_has_it(
     assert all(torch.equal(merged[name], tensor) for name, tensor in expected.items())
 
 
-def test_stacks_are_counted_expert_by_expert_and_kept_so(tmp_path: Path) -> None:
+def test_stacks_are_counted_expert_by_expert_and_kept_so(tmp_path):
     """The same agents in every layout have the same counts of every expert and router."""
     base, agents = model(0, 5, 3), [model(0, 5, 3) for _ in range(2)]
     for t, agent in enumerate(agents):
@@ -176,7 +175,7 @@ def test_stacks_are_counted_expert_by_expert_and_kept_so(tmp_path: Path) -> None
         assert_frame_equal(frame, frames[0])
 
 
-def test_parts_of_a_model_add_up_to_the_same_experts(tmp_path: Path) -> None:
+def test_parts_of_a_model_add_up_to_the_same_experts(tmp_path):
     """The matrices of an expert lie in two parts, which are added in any order."""
     base, agent = model(0, 5, 3), model(1, 5, 3)
     folders = [
@@ -197,7 +196,7 @@ def test_parts_of_a_model_add_up_to_the_same_experts(tmp_path: Path) -> None:
         assert_frame_equal(added.to_frame(by="expert"), whole.to_frame(by="expert"))
 
 
-def test_what_cannot_be_matched_is_told_as_before(tmp_path: Path) -> None:
+def test_what_cannot_be_matched_is_told_as_before(tmp_path):
     tensors = model(0, 5, 3)
     base = write_checkpoint(tmp_path / "base", stacked(tensors), config=CONFIG)
     del tensors["model.layers.0.mlp.experts.1.up_proj.weight"]
@@ -209,7 +208,7 @@ def test_what_cannot_be_matched_is_told_as_before(tmp_path: Path) -> None:
         analyze(dense, {"a": dense}).to_frame(by="expert")
 
 
-def test_a_merge_from_another_layout_verifies(tmp_path: Path) -> None:
+def test_a_merge_from_another_layout_verifies(tmp_path):
     tensors = model(0, 5, 3)
     base = write_checkpoint(tmp_path / "base", tensors, config=CONFIG)
     tensors["model.layers.0.mlp.experts.1.up_proj.weight"] += 1

@@ -40,7 +40,7 @@ def refuse(path: Path, *expected: str) -> str:
     return message
 
 
-def test_tensors_lie_where_the_header_says(tmp_path: Path) -> None:
+def test_tensors_lie_where_the_header_says(tmp_path):
     tensors = small_tensors() | {
         "steps": torch.arange(3),
         "scalar": torch.tensor(7.0),
@@ -66,7 +66,7 @@ def test_tensors_lie_where_the_header_says(tmp_path: Path) -> None:
     assert found["empty"].nbytes == 0
 
 
-def test_every_dtype_the_library_writes_is_read(tmp_path: Path) -> None:
+def test_every_dtype_the_library_writes_is_read(tmp_path):
     dtypes = {
         "BOOL": torch.bool,
         "U8": torch.uint8,
@@ -88,13 +88,13 @@ def test_every_dtype_the_library_writes_is_read(tmp_path: Path) -> None:
     }
 
 
-def test_a_file_without_tensors_is_legal(tmp_path: Path) -> None:
+def test_a_file_without_tensors_is_legal(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_bytes(raw_safetensors(b"{}  "))
     assert (read_header(path).tensors, read_header(path).metadata) == ({}, {})
 
 
-def test_a_header_as_large_as_that_of_a_7b_model_parses_in_milliseconds(tmp_path: Path) -> None:
+def test_a_header_as_large_as_that_of_a_7b_model_parses_in_milliseconds(tmp_path):
     entries, end = {}, 0
     for layer in range(400):
         entries[f"model.layers.{layer}.self_attn.q_proj.weight"] = {
@@ -154,20 +154,20 @@ def test_a_header_as_large_as_that_of_a_7b_model_parses_in_milliseconds(tmp_path
         (raw_safetensors(b'{"\\ud800":' + json.dumps(ONE).encode() + b"}", bytes(8)), "printed"),
     ],
 )
-def test_a_hostile_or_damaged_header_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+def test_a_hostile_or_damaged_header_is_refused(tmp_path, content, words):
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
     refuse(path, words)
 
 
-def test_a_truncated_shard_is_refused_with_the_bytes_missing(tmp_path: Path) -> None:
+def test_a_truncated_shard_is_refused_with_the_bytes_missing(tmp_path):
     path = tmp_path / "model.safetensors"
     whole = save(small_tensors())
     path.write_bytes(whole[:-100])
     refuse(path, "is cut short", f"has {len(whole) - 100} bytes", "100 bytes missing")
 
 
-def test_a_missing_file_a_folder_and_a_pipe_are_refused_without_hanging(tmp_path: Path) -> None:
+def test_a_missing_file_a_folder_and_a_pipe_are_refused_without_hanging(tmp_path):
     refuse(tmp_path / "missing.safetensors", "cannot be read")
     (tmp_path / "folder.safetensors").mkdir()
     refuse(tmp_path / "folder.safetensors", "not a regular file")
@@ -177,9 +177,7 @@ def test_a_missing_file_a_folder_and_a_pipe_are_refused_without_hanging(tmp_path
 
 @settings(max_examples=100, deadline=1000)
 @given(content=st.binary(max_size=200))
-def test_arbitrary_bytes_raise_checkpoint_error_and_nothing_else(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes
-) -> None:
+def test_arbitrary_bytes_raise_checkpoint_error_and_nothing_else(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "fuzz.safetensors"
     path.write_bytes(content)
     _read_or_refuse(path)
@@ -200,8 +198,8 @@ _ENTRY = st.fixed_dictionaries(
     data=st.binary(max_size=40),
 )
 def test_arbitrary_json_headers_raise_checkpoint_error_or_describe_the_file(
-    tmp_path_factory: pytest.TempPathFactory, header: dict[str, object], data: bytes
-) -> None:
+    tmp_path_factory, header, data
+):
     path = tmp_path_factory.getbasetemp() / "fuzz.safetensors"
     path.write_bytes(raw_safetensors(header, data))
     _read_or_refuse(path)
@@ -212,9 +210,7 @@ REAL = save(small_tensors())
 
 @settings(max_examples=100, deadline=1000)
 @given(position=st.integers(0, 10_000), value=st.integers(0, 255))
-def test_one_wrong_byte_in_a_real_header_never_crashes(
-    tmp_path_factory: pytest.TempPathFactory, position: int, value: int
-) -> None:
+def test_one_wrong_byte_in_a_real_header_never_crashes(tmp_path_factory, position, value):
     content = bytearray(REAL)
     header_bytes = 8 + int.from_bytes(content[:8], "little")
     content[position % header_bytes] = value

@@ -51,9 +51,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits memory through /proc")
 @pytest.mark.parametrize("case", hostile_corpus.HOSTILE)
-def test_it_is_refused_in_one_line_and_little_memory(
-    outcome: dict[str, list[str]], case: str
-) -> None:
+def test_it_is_refused_in_one_line_and_little_memory(outcome, case):
     kind, message = outcome[case]
     assert kind == "CheckpointError", message
     assert message.startswith('Agent "coder": ')
@@ -62,7 +60,7 @@ def test_it_is_refused_in_one_line_and_little_memory(
     assert case in message  # the folder's name
 
 
-def test_a_link_to_weights_kept_elsewhere_is_followed(tmp_path: Path) -> None:
+def test_a_link_to_weights_kept_elsewhere_is_followed(tmp_path):
     kept = write_checkpoint(tmp_path / "kept", small_tensors(), shards=2)
     folder = tmp_path / "model"
     folder.mkdir()
@@ -76,7 +74,7 @@ def test_a_link_to_weights_kept_elsewhere_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "LICENSE", "generation_config.json"])
-def test_no_file_of_the_reader_is_carried_into_a_merge(tmp_path: Path, name: str) -> None:
+def test_no_file_of_the_reader_is_carried_into_a_merge(tmp_path, name):
     folder = write_checkpoint(tmp_path / "model", small_tensors())
     key = tmp_path / "id_rsa"
     key.write_text("private")
@@ -143,9 +141,7 @@ def _assert_consistent(opened: Checkpoint, folder: Path) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
-def test_any_folder_opens_as_a_consistent_checkpoint_or_is_refused(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_any_folder_opens_as_a_consistent_checkpoint_or_is_refused(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("fuzz")
     shards = data.draw(st.lists(_SHARD_NAMES, max_size=3, unique=True))
     for shard in shards:
@@ -193,13 +189,8 @@ _TOKENIZER = st.dictionaries(
     card=st.text(max_size=60) | st.just("---\nlicense: [x, {\n---\n"),
 )
 def test_any_config_tokenizer_and_card_fit_or_are_refused_by_name(
-    tmp_path_factory: pytest.TempPathFactory,
-    ours: dict[str, Any],
-    theirs: dict[str, Any],
-    tokenizer: dict[str, Any],
-    tokenizer_settings: dict[str, Any],
-    card: str,
-) -> None:
+    tmp_path_factory, ours, theirs, tokenizer, tokenizer_settings, card
+):
     folder = tmp_path_factory.mktemp("fuzz")
     content = save({"model.embed_tokens.weight": torch.ones(2, 2), "lm_head.weight": torch.eye(2)})
     for name, config in (("base", ours), ("a", theirs)):

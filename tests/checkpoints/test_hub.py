@@ -12,7 +12,6 @@ import huggingface_hub
 import pytest
 import torch
 from checkpoint_zoo import QWEN_CONFIG, raw_safetensors, small_tensors, write_checkpoint, write_json
-from loopback_hub import LoopbackHub
 
 from ram_studio.checkpoints.fit.compatibility import check_compatibility
 from ram_studio.checkpoints.hub import inspect as hub_module
@@ -55,7 +54,7 @@ def places(opened: Checkpoint) -> dict[str, tuple]:
     return {n: (t.dtype, t.shape, t.offset, t.nbytes) for n, t in opened.tensors.items()}
 
 
-def test_a_download_opens_like_the_folder_it_came_from(hub: LoopbackHub, source: Path) -> None:
+def test_a_download_opens_like_the_folder_it_came_from(hub, source):
     commit = hub.add(MODEL, source)
     here = open_checkpoint(source, name="base")
     there = open_checkpoint(MODEL, name="base")
@@ -72,9 +71,7 @@ def test_a_download_opens_like_the_folder_it_came_from(hub: LoopbackHub, source:
     assert {file for file, _ in hub.downloads()} == {index, *shards, *texts}
 
 
-def test_a_second_open_downloads_nothing_and_works_offline(
-    hub: LoopbackHub, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_open_downloads_nothing_and_works_offline(hub, source, monkeypatch):
     hub.add(MODEL, source)
     first = open_checkpoint(MODEL, name="base")
     before = len(hub.downloads())
@@ -90,9 +87,7 @@ def test_a_second_open_downloads_nothing_and_works_offline(
         assert inspect_source(MODEL, name="base").is_local
 
 
-def test_a_revision_is_a_branch_a_tag_or_a_commit(
-    hub: LoopbackHub, source: Path, tmp_path: Path
-) -> None:
+def test_a_revision_is_a_branch_a_tag_or_a_commit(hub, source, tmp_path):
     old = hub.add(MODEL, source)
     newer = write_checkpoint(tmp_path / "newer", small_tensors(5))
     new = hub.add(MODEL, newer, branch="v2")
@@ -121,16 +116,12 @@ def test_a_revision_is_a_branch_a_tag_or_a_commit(
         ),
     ],
 )
-def test_what_the_hub_refuses_comes_with_advice(
-    hub: LoopbackHub, source: Path, asked: str, how: dict[str, bool], words: list[str]
-) -> None:
+def test_what_the_hub_refuses_comes_with_advice(hub, source, asked, how, words):
     hub.add(MODEL, source, **how)
     refuse(asked, *(text.format(hub=hub.address) for text in words))
 
 
-def test_a_token_is_sent_and_neither_shown_nor_stored(
-    hub: LoopbackHub, source: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_token_is_sent_and_neither_shown_nor_stored(hub, source, caplog):
     token = "hf_" + "x" * 34
     hub.add("owner/secret", source, is_private=True)
     hub.tokens.add("somebody")
@@ -144,9 +135,7 @@ def test_a_token_is_sent_and_neither_shown_nor_stored(
     assert not any(token.encode() in p.read_bytes() for p in home.rglob("*") if p.is_file())
 
 
-def test_a_repository_with_only_pickles_is_refused_and_they_are_not_fetched(
-    hub: LoopbackHub, tmp_path: Path
-) -> None:
+def test_a_repository_with_only_pickles_is_refused_and_they_are_not_fetched(hub, tmp_path):
     folder = tmp_path / "pickles"
     folder.mkdir()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps("never"))
@@ -159,16 +148,14 @@ def test_a_repository_with_only_pickles_is_refused_and_they_are_not_fetched(
     refuse("owner/data", "has no safetensors file")
 
 
-def test_an_index_that_names_a_missing_shard_is_refused_before_the_download(
-    hub: LoopbackHub, source: Path
-) -> None:
+def test_an_index_that_names_a_missing_shard_is_refused_before_the_download(hub, source):
     (source / "model-00002-of-00002.safetensors").unlink()
     hub.add(MODEL, source)
     refuse(MODEL, "model-00002-of-00002.safetensors")
     assert hub.downloads(".safetensors") == []
 
 
-def test_a_connection_that_drops_once_is_tried_again(hub: LoopbackHub, source: Path) -> None:
+def test_a_connection_that_drops_once_is_tried_again(hub, source):
     hub.add(MODEL, source)
     shard = "model-00002-of-00002.safetensors"
     hub.drops[shard] = [100]
@@ -178,8 +165,8 @@ def test_a_connection_that_drops_once_is_tried_again(hub: LoopbackHub, source: P
 
 
 def test_a_connection_that_keeps_dropping_is_explained_and_a_second_run_completes(
-    hub: LoopbackHub, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    hub, source, monkeypatch
+):
     hub.add(MODEL, source)
     shard = "model-00002-of-00002.safetensors"
     hub.drops[shard] = [100] + [0] * 6
@@ -197,9 +184,7 @@ def test_a_connection_that_keeps_dropping_is_explained_and_a_second_run_complete
     assert "config.json" not in again
 
 
-def test_a_hub_that_is_down_or_unreachable_says_so(
-    hub: LoopbackHub, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_that_is_down_or_unreachable_says_so(hub, source, monkeypatch):
     hub.add(MODEL, source)
     hub.status = 418
     refuse(MODEL, "status 418")
@@ -210,18 +195,14 @@ def test_a_hub_that_is_down_or_unreachable_says_so(
     refuse(MODEL, "could not be downloaded from http://127.0.0.1:9", "check the connection")
 
 
-def test_offline_mode_is_explained(
-    hub: LoopbackHub, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offline_mode_is_explained(hub, source, monkeypatch):
     hub.add(MODEL, source)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     refuse(MODEL, "offline mode is on", "HF_HUB_OFFLINE")
     assert hub.requests == []
 
 
-def test_a_disk_too_small_for_the_download_is_refused_before_it(
-    hub: LoopbackHub, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_too_small_for_the_download_is_refused_before_it(hub, source, monkeypatch):
     hub.add(MODEL, source)
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(hub_module.shutil, "disk_usage", lambda path: usage(2000, 1100, 900))
@@ -229,9 +210,7 @@ def test_a_disk_too_small_for_the_download_is_refused_before_it(
     assert hub.downloads(".safetensors") == []
 
 
-def test_progress_counts_the_bytes_to_fetch_and_ends_at_all_of_them(
-    hub: LoopbackHub, source: Path
-) -> None:
+def test_progress_counts_the_bytes_to_fetch_and_ends_at_all_of_them(hub, source):
     hub.add(MODEL, source)
     seen: list[DownloadProgress] = []
     opened = open_checkpoint(MODEL, name="coder", on_progress=seen.append)
@@ -257,9 +236,7 @@ class _Stop:
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])
-def test_a_download_can_be_stopped_and_taken_up_again(
-    hub: LoopbackHub, source: Path, after: int
-) -> None:
+def test_a_download_can_be_stopped_and_taken_up_again(hub, source, after):
     hub.add(MODEL, source)
     with pytest.raises(Stopped):
         inspect_source(MODEL, name="base", cancel=_Stop(0))
@@ -269,7 +246,7 @@ def test_a_download_can_be_stopped_and_taken_up_again(
     assert open_checkpoint(MODEL, name="base").is_local
 
 
-def test_local_folders_can_be_switched_off(hub: LoopbackHub, source: Path) -> None:
+def test_local_folders_can_be_switched_off(hub, source):
     for function in (open_checkpoint, inspect_source):
         with pytest.raises(CheckpointError, match="not a Hub id"):
             function(str(source), name="base", local_ok=False)
@@ -277,9 +254,7 @@ def test_local_folders_can_be_switched_off(hub: LoopbackHub, source: Path) -> No
 
 
 class TestInspection:
-    def test_headers_tell_the_same_as_the_download_without_any_weights(
-        self, hub: LoopbackHub, source: Path
-    ) -> None:
+    def test_headers_tell_the_same_as_the_download_without_any_weights(self, hub, source):
         commit = hub.add(MODEL, source)
         remote = inspect_source(MODEL, name="base")
         local = open_checkpoint(source, name="base")
@@ -295,7 +270,7 @@ class TestInspection:
         ]
         assert inspect_source(MODEL, name="base").fingerprint == downloaded.fingerprint
 
-    def test_weights_are_read_by_ranges_only(self, hub: LoopbackHub, tmp_path: Path) -> None:
+    def test_weights_are_read_by_ranges_only(self, hub, tmp_path):
         big = small_tensors() | {"big": torch.zeros(1_000_000)}
         many = {f"{'long' * 60}.{i}": torch.zeros(1) for i in range(500)}
         hub.add("owner/big", write_checkpoint(tmp_path / "big", big))
@@ -310,9 +285,7 @@ class TestInspection:
         assert len(ranges) == 2
         assert ranges[1].startswith("bytes=100000-")
 
-    def test_a_server_without_ranges_is_read_no_further_than_needed(
-        self, hub: LoopbackHub, tmp_path: Path
-    ) -> None:
+    def test_a_server_without_ranges_is_read_no_further_than_needed(self, hub, tmp_path):
         hub.ignores_ranges = True
         hub.add(MODEL, write_checkpoint(tmp_path / "m", small_tensors()))
         assert inspect_source(MODEL, name="base").tensors.keys() == small_tensors().keys()
@@ -321,9 +294,7 @@ class TestInspection:
         with pytest.raises(HubError, match="does not send parts"):
             inspect_source("owner/many", name="base")
 
-    def test_a_damaged_header_is_refused_before_the_download(
-        self, hub: LoopbackHub, tmp_path: Path
-    ) -> None:
+    def test_a_damaged_header_is_refused_before_the_download(self, hub, tmp_path):
         folder = write_checkpoint(tmp_path / "m", small_tensors())
         shard = folder / "model.safetensors"
         for content in (shard.read_bytes()[:-1], b"", b"version https://git-lfs", b"\0" * 9):
@@ -332,9 +303,7 @@ class TestInspection:
             with pytest.raises(CheckpointError, match=r'Agent "coder".*model\.safetensors'):
                 inspect_source(MODEL, name="coder")
 
-    def test_compatibility_is_answered_before_the_download(
-        self, hub: LoopbackHub, tmp_path: Path
-    ) -> None:
+    def test_compatibility_is_answered_before_the_download(self, hub, tmp_path):
         tied = QWEN_CONFIG | {"tie_word_embeddings": True}
         base, same, other = small_tensors(0), small_tensors(1), small_tensors(2)
         for tensors in (base, same):
@@ -354,9 +323,7 @@ class TestInspection:
             check_compatibility(base, [inspect_source("owner/other", name="other")])
         assert all(wanted for _, wanted in hub.downloads(".safetensors"))
 
-    def test_equal_repositories_are_recognised_by_the_hubs_hashes(
-        self, hub: LoopbackHub, source: Path, tmp_path: Path
-    ) -> None:
+    def test_equal_repositories_are_recognised_by_the_hubs_hashes(self, hub, source, tmp_path):
         hub.add("owner/base", write_checkpoint(tmp_path / "b", small_tensors(9)))
         hub.add("owner/one", source)
         hub.add("owner/two", source)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 from checkpoint_zoo import make, small_tensors
@@ -45,9 +44,7 @@ from ram_studio.checkpoints.record.licences import (
         (None, Licence()),
     ],
 )
-def test_the_front_matter_of_a_card_is_read(
-    tmp_path: Path, card: str | bytes | None, expected: Licence
-) -> None:
+def test_the_front_matter_of_a_card_is_read(tmp_path, card, expected):
     checkpoint = make(tmp_path, "a", small_tensors())
     if card is not None:
         data = card if isinstance(card, bytes) else card.encode()
@@ -88,7 +85,7 @@ def test_the_front_matter_of_a_card_is_read(
         (Licence(), "unknown"),
     ],
 )
-def test_every_licence_has_a_rank(licence: Licence, rank: str) -> None:
+def test_every_licence_has_a_rank(licence, rank):
     assert rank_of(licence) == rank
 
 
@@ -105,7 +102,7 @@ ONE_OF_EACH = [
 ]
 
 
-def test_the_order_is_total_and_what_is_not_stated_is_the_most_restrictive() -> None:
+def test_the_order_is_total_and_what_is_not_stated_is_the_most_restrictive():
     assert [licence.rank for licence in ONE_OF_EACH] == [rank for rank, _, _ in RANKS]
     for i, j in itertools.permutations(range(len(ONE_OF_EACH)), 2):
         pair = {"base": ONE_OF_EACH[i], "a": ONE_OF_EACH[j]}
@@ -113,6 +110,6 @@ def test_the_order_is_total_and_what_is_not_stated_is_the_most_restrictive() -> 
     assert most_restrictive({}) == Licence()
 
 
-def test_of_equally_restrictive_licences_the_first_is_named() -> None:
+def test_of_equally_restrictive_licences_the_first_is_named():
     licences = {"base": Licence("apache-2.0"), "a": Licence("mit"), "b": Licence("cc0-1.0")}
     assert most_restrictive(licences) == Licence("apache-2.0")

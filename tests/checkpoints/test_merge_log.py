@@ -30,7 +30,7 @@ def remember(tmp_path: Path, store: Path, name: str = "m") -> list[PastMerge]:
     return past_merges(store)
 
 
-def test_what_was_merged_comes_back_newest_first(tmp_path: Path) -> None:
+def test_what_was_merged_comes_back_newest_first(tmp_path):
     store = tmp_path / "deep" / "home"
     assert past_merges(store) == []
     remember(tmp_path, store, "first")
@@ -43,7 +43,7 @@ def test_what_was_merged_comes_back_newest_first(tmp_path: Path) -> None:
     assert (second.fingerprint, second.id != first.id) == (first.fingerprint, True)
 
 
-def test_the_fingerprint_covers_what_shapes_an_answer(tmp_path: Path) -> None:
+def test_the_fingerprint_covers_what_shapes_an_answer(tmp_path):
     store, out = tmp_path / "home", tmp_path / "m"
     (old,) = remember(tmp_path, store)
     (out / "notes.txt").write_text("no part of it")
@@ -53,7 +53,7 @@ def test_the_fingerprint_covers_what_shapes_an_answer(tmp_path: Path) -> None:
     assert old.fingerprint == same.fingerprint != other.fingerprint
 
 
-def test_a_damaged_line_is_left_out(tmp_path: Path, caplog) -> None:
+def test_a_damaged_line_is_left_out(tmp_path, caplog):
     remember(tmp_path, tmp_path)
     path = tmp_path / MERGE_LOG_FILE
     path.write_bytes(path.read_bytes() + b'{"id": \xff\n[1]\n')
@@ -61,9 +61,7 @@ def test_a_damaged_line_is_left_out(tmp_path: Path, caplog) -> None:
     assert "does not read" in caplog.text
 
 
-def test_a_list_that_cannot_be_written_is_no_failure_but_unreadable_is_said(
-    tmp_path: Path, caplog
-) -> None:
+def test_a_list_that_cannot_be_written_is_no_failure_but_unreadable_is_said(tmp_path, caplog):
     (tmp_path / MERGE_LOG_FILE).mkdir()
     with pytest.raises(OutputError, match="cannot be read"):
         remember(tmp_path, tmp_path)

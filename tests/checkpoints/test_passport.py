@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,7 +80,7 @@ def front_matter(card: str) -> dict[str, Any]:
     return yaml.safe_load(card.split("---\n")[1])
 
 
-def test_a_passport_comes_back_from_its_file_with_the_same_bytes(tmp_path: Path) -> None:
+def test_a_passport_comes_back_from_its_file_with_the_same_bytes(tmp_path):
     written = passport()
     (tmp_path / "ram_studio.json").write_bytes(written.to_json())
     read = read_passport(tmp_path)
@@ -100,9 +99,7 @@ def test_a_passport_comes_back_from_its_file_with_the_same_bytes(tmp_path: Path)
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"\xff", b'{"format": 2}', b'{"format": 1, "more": 1}']
 )
-def test_a_damaged_or_missing_passport_is_an_error_of_one_line(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_a_damaged_or_missing_passport_is_an_error_of_one_line(tmp_path, content):
     with pytest.raises(VerificationError, match="is missing"):
         read_passport(tmp_path)
     (tmp_path / "ram_studio.json").write_bytes(content)
@@ -111,7 +108,7 @@ def test_a_damaged_or_missing_passport_is_an_error_of_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_records_are_made_from_checkpoints(tmp_path: Path) -> None:
+def test_records_are_made_from_checkpoints(tmp_path):
     checkpoint = make(tmp_path, "coder", small_tensors())
     record = agent_record(checkpoint, rho=math.inf, scaling_factor=1.2, total=3)
     assert record.fingerprint == source_record(checkpoint).fingerprint == checkpoint.fingerprint
@@ -120,7 +117,7 @@ def test_records_are_made_from_checkpoints(tmp_path: Path) -> None:
         agent_record(checkpoint, rhoo=1)
 
 
-def test_the_card_is_what_the_hub_expects() -> None:
+def test_the_card_is_what_the_hub_expects():
     card = model_card(passport(license=LicenceRecord(id="apache-2.0")))
     assert front_matter(card) == {
         "base_model": [HUB_BASE, "Gen-Verse/ReasonFlux-Coder-7B"],
@@ -135,7 +132,7 @@ def test_the_card_is_what_the_hub_expects() -> None:
     assert ModelCard(card).data.base_model[0] == HUB_BASE
 
 
-def test_the_card_shows_the_formula_the_numbers_and_how_to_reproduce() -> None:
+def test_the_card_shows_the_formula_the_numbers_and_how_to_reproduce():
     card = model_card(passport())
     assert front_matter(card)["license"] == "unknown"
     assert r"\mathrm{clip}(\rho_t, 0, \alpha)" in card
@@ -179,7 +176,7 @@ def test_the_card_shows_the_formula_the_numbers_and_how_to_reproduce() -> None:
         ({"effective_scaling_factor": 1.04, "effective_interval": (1.039, 1.041)}, "1.0400", None),
     ],
 )
-def test_the_card_tells_what_rounding_did_to_lambda(numbers, cell, said) -> None:
+def test_the_card_tells_what_rounding_did_to_lambda(numbers, cell, said):
     made = passport()
     coding = made.agents["coding"].model_copy(update=numbers)
     card = model_card(passport(agents={**made.agents, "coding": coding}))
@@ -188,7 +185,7 @@ def test_the_card_tells_what_rounding_did_to_lambda(numbers, cell, said) -> None
     assert [words for words in every if words in card] == [w for w in every if w in (said or "")]
 
 
-def test_a_merge_of_local_folders_names_no_base_model() -> None:
+def test_a_merge_of_local_folders_names_no_base_model():
     source = SourceRecord(source="models/base", fingerprint="f" * 64, nbytes=1)
     agent = AgentRecord(source="models/a", fingerprint="f" * 64, nbytes=1)
     recipe = make_recipe({"base": "models/base", "agents": {"a": "models/a"}, "method": "ties"})
@@ -201,7 +198,7 @@ def test_a_merge_of_local_folders_names_no_base_model() -> None:
     assert "rho" not in card.split("## Agents")[1].split("## Method")[0]
 
 
-def test_text_of_strangers_cannot_break_the_card() -> None:
+def test_text_of_strangers_cannot_break_the_card():
     evil = "<script>alert(1)</script>|`*_[x](javascript:1)`$\n---\nlicense: mit\n```"
     # A passport may come from anywhere: its recipe is not made here.
     recipe = Recipe(base=evil, agents={"a": evil}, settings={evil: evil, "shared": evil})
@@ -225,7 +222,7 @@ def test_text_of_strangers_cannot_break_the_card() -> None:
     assert [row.replace(r"\|", "").count("|") for row in rows] == [3, 5]
 
 
-def test_the_card_names_every_licence_and_the_most_restrictive() -> None:
+def test_the_card_names_every_licence_and_the_most_restrictive():
     source = {"fingerprint": "f" * 64, "nbytes": 1}
     qwen = LicenceRecord(id="other", name="qwen-research", link="https://hf.co/Qwen/x/LICENSE")
     card = model_card(
@@ -247,7 +244,7 @@ def test_the_card_names_every_licence_and_the_most_restrictive() -> None:
     assert "The most restrictive is [qwen-research]" in licence
 
 
-def test_a_seal_covers_every_number_and_every_file(tmp_path: Path) -> None:
+def test_a_seal_covers_every_number_and_every_file(tmp_path):
     sealed = passport().sealed({"config.json": b"{}", "README.md": b"x"})
     assert list(sealed.files) == ["README.md", "config.json"]
     assert sealed.files["config.json"].nbytes == 2

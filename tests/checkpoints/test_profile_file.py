@@ -30,7 +30,7 @@ def file(whole: Sketch, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_profile(whole, tmp_path_factory.mktemp("profile") / "p.safetensors")
 
 
-def test_a_profile_shows_what_the_sketch_shows(whole: Sketch, file: Path) -> None:
+def test_a_profile_shows_what_the_sketch_shows(whole, file):
     small = load_sketch(file)
     assert small.is_profile
     assert file.stat().st_size < asset_path("example", "sketch.safetensors").stat().st_size
@@ -59,19 +59,19 @@ def close(one: object, other: object) -> bool:
     return False
 
 
-def test_what_a_profile_does_not_hold_is_said(file: Path) -> None:
+def test_what_a_profile_does_not_hold_is_said(file):
     small = load_sketch(file)
     with pytest.raises(SketchError, match="by layer, not by tensor; take the whole sketch"):
         small.grouped_relations("tensor")
     assert not small.has_magnitudes
 
 
-def test_a_profile_saved_again_is_the_same_file(file: Path, tmp_path: Path) -> None:
+def test_a_profile_saved_again_is_the_same_file(file, tmp_path):
     again = save_sketch(load_sketch(file), tmp_path / "again")
     assert again.read_bytes() == file.read_bytes()
 
 
-def test_a_packed_sketch_is_the_sketch_bit_for_bit(whole: Sketch, tmp_path: Path) -> None:
+def test_a_packed_sketch_is_the_sketch_bit_for_bit(whole, tmp_path):
     packed = save_sketch(whole, tmp_path / "packed", packed=True)
     plain, again = save_sketch(whole, tmp_path / "plain"), tmp_path / "again"
     assert packed.stat().st_size * 10 < plain.stat().st_size
@@ -100,14 +100,14 @@ def header_of(file: Path) -> dict:
     ],
     ids=str,
 )
-def test_a_changed_profile_is_refused(file: Path, tmp_path: Path, change: dict) -> None:
+def test_a_changed_profile_is_refused(file, tmp_path, change):
     header = header_of(file) | change
     save_file(load_file(file), tmp_path / "p", {"ram_studio_sketch": json.dumps(header)})
     with pytest.raises(SketchError):
         load_sketch(tmp_path / "p")
 
 
-def test_damaged_bytes_and_other_files_are_refused(file: Path, tmp_path: Path) -> None:
+def test_damaged_bytes_and_other_files_are_refused(file, tmp_path):
     data = bytearray(file.read_bytes())
     data[-5] ^= 1
     other = struct.pack("<Q", 2) + b"{}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -31,7 +30,7 @@ def write(folder: Path, text: str | bytes) -> Path:
     return path
 
 
-def test_a_recipe_is_read_with_its_defaults_and_order(tmp_path: Path) -> None:
+def test_a_recipe_is_read_with_its_defaults_and_order(tmp_path):
     recipe = load_recipe(write(tmp_path, TEXT))
     assert list(recipe.agents) == ["memory", "coding"]
     assert recipe.method == "ram+"
@@ -47,14 +46,14 @@ def test_a_recipe_is_read_with_its_defaults_and_order(tmp_path: Path) -> None:
     assert recipe.tokenizer == "base"
 
 
-def test_a_recipe_is_frozen() -> None:
+def test_a_recipe_is_frozen():
     recipe = make_recipe({"base": "b", "agents": {"a": "x"}})
     with pytest.raises(ValidationError):
         recipe.base = "c"
 
 
 @pytest.mark.parametrize("epsilon", ["1e-5", "1E-05", "0.00001", "1.0e-5"])
-def test_epsilon_is_a_number_however_it_is_written(tmp_path: Path, epsilon: str) -> None:
+def test_epsilon_is_a_number_however_it_is_written(tmp_path, epsilon):
     path = write(tmp_path, f"base: b\nagents: {{a: x}}\nsettings: {{epsilon: {epsilon}}}")
     assert load_recipe(path).settings["epsilon"] == 1e-5
 
@@ -72,13 +71,7 @@ _values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False)
     seed=st.integers(0, 2**64 - 1),
     dtype=st.sampled_from([None, "bfloat16", "float32"]),
 )
-def test_what_is_dumped_is_loaded_back_equal(
-    tmp_path_factory: pytest.TempPathFactory,
-    agents: dict[str, str],
-    settings: dict[str, Any],
-    seed: int,
-    dtype: str | None,
-) -> None:
+def test_what_is_dumped_is_loaded_back_equal(tmp_path_factory, agents, settings, seed, dtype):
     recipe = make_recipe(
         {"base": "b", "agents": agents, "settings": settings, "seed": seed, "dtype": dtype}
     )
@@ -91,7 +84,7 @@ def test_what_is_dumped_is_loaded_back_equal(
 
 
 @given(st.dictionaries(st.text(max_size=8), _values | st.lists(_values, max_size=3)))
-def test_plain_data_comes_back_from_yaml(values: dict[str, Any]) -> None:
+def test_plain_data_comes_back_from_yaml(values):
     assert parse_yaml(dump_yaml(values).encode(), "it") == values
 
 
@@ -134,9 +127,7 @@ def test_plain_data_comes_back_from_yaml(values: dict[str, Any]) -> None:
         ("x" * 64_001, "larger than"),
     ],
 )
-def test_a_wrong_recipe_gives_one_line_with_file_and_field(
-    tmp_path: Path, text: str | bytes, words: str
-) -> None:
+def test_a_wrong_recipe_gives_one_line_with_file_and_field(tmp_path, text, words):
     path = write(tmp_path, text)
     with pytest.raises(SettingsError) as caught:
         load_recipe(path)
@@ -147,7 +138,7 @@ def test_a_wrong_recipe_gives_one_line_with_file_and_field(
 
 
 @pytest.mark.parametrize("text", ["1:30", "1:30.5", "1:1:1:1", "-1:00"])
-def test_sexagesimal_numbers_are_text(text: str) -> None:
+def test_sexagesimal_numbers_are_text(text):
     # YAML 1.1 makes 90 of 1:30, in time that grows with the square of the length.
     assert parse_yaml(f"x: {text}".encode(), "it") == {"x": text}
     assert parse_yaml(dump_yaml({"x": text}).encode(), "it") == {"x": text}
@@ -165,24 +156,24 @@ def test_sexagesimal_numbers_are_text(text: str) -> None:
         (".5", 0.5),
     ],
 )
-def test_numbers_stay_numbers(text: str, value: float) -> None:
+def test_numbers_stay_numbers(text, value):
     assert parse_yaml(f"x: {text}".encode(), "it") == {"x": value}
 
 
-def test_a_long_sexagesimal_number_takes_no_time(tmp_path: Path) -> None:
+def test_a_long_sexagesimal_number_takes_no_time(tmp_path):
     start = time.process_time()
     parse_yaml(b"x: " + b"1:" * 30_000 + b"1", "it")
     assert time.process_time() - start < 4
 
 
-def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
+def test_a_missing_recipe_is_named(tmp_path):
     with pytest.raises(SettingsError, match=r"none\.yaml cannot be read"):
         load_recipe(tmp_path / "none.yaml")
     with pytest.raises(SettingsError, match="cannot be written"):
         dump_recipe(make_recipe({"base": "b", "agents": {"a": "x"}}), tmp_path / "no" / "r.yaml")
 
 
-def test_many_problems_are_counted_in_one_line() -> None:
+def test_many_problems_are_counted_in_one_line():
     with pytest.raises(SettingsError, match=r"^recipe: .*; and 2 more$"):
         make_recipe({"v": 1, "w": 2, "x": 3, "base": "b", "agents": {}, "seed": "?"})
 
@@ -201,9 +192,7 @@ def test_many_problems_are_counted_in_one_line() -> None:
         ({"setings": {}}, "setings: there is no such field, did you mean 'settings'? (there are"),
     ],
 )
-def test_a_wrong_name_or_value_is_told_with_what_is_allowed(
-    tmp_path: Path, fields: dict[str, Any], words: str
-) -> None:
+def test_a_wrong_name_or_value_is_told_with_what_is_allowed(tmp_path, fields, words):
     values = {"base": "b", "agents": {"a": "x"}, **fields}
     with pytest.raises(SettingsError) as made:
         make_recipe(values)
@@ -214,9 +203,7 @@ def test_a_wrong_name_or_value_is_told_with_what_is_allowed(
     assert str(loaded.value).removeprefix(str(path)) == str(made.value).removeprefix("recipe")
 
 
-def test_dotted_sources_are_found_beside_the_recipe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dotted_sources_are_found_beside_the_recipe(tmp_path, monkeypatch):
     (tmp_path / "recipes" / "m").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

@@ -13,9 +13,7 @@ from ram_studio.errors import SettingsError
 
 
 @given(sizes=st.lists(st.integers(0, 50), max_size=30), limit=st.integers(1, 60))
-def test_every_tensor_lands_once_in_order_and_shards_are_filled_up_to_the_limit(
-    sizes: list[int], limit: int
-) -> None:
+def test_every_tensor_lands_once_in_order_and_shards_are_filled_up_to_the_limit(sizes, limit):
     named = [(f"t{i}", size) for i, size in enumerate(sizes)]
     shards = plan_shards(named, limit)
     assert [name for shard in shards for name in shard] == [name for name, _ in named]
@@ -29,12 +27,12 @@ def test_every_tensor_lands_once_in_order_and_shards_are_filled_up_to_the_limit(
         assert total + by_name[following[0]] > limit
 
 
-def test_a_limit_below_one_byte_is_refused() -> None:
+def test_a_limit_below_one_byte_is_refused():
     with pytest.raises(SettingsError, match="expected 1 or more"):
         plan_shards([("a", 1)], 0)
 
 
-def test_one_shard_and_many_are_named_as_save_pretrained_names_them() -> None:
+def test_one_shard_and_many_are_named_as_save_pretrained_names_them():
     tensors = [(f"t{i}", "BF16", (4,)) for i in range(3)]
     assert [s.file_name for s in lay_out(tensors, 100, {})] == ["model.safetensors"]
     many = lay_out(tensors, 8, {})
@@ -45,7 +43,7 @@ def test_one_shard_and_many_are_named_as_save_pretrained_names_them() -> None:
     }
 
 
-def test_wider_dtypes_come_first_so_that_every_tensor_is_aligned() -> None:
+def test_wider_dtypes_come_first_so_that_every_tensor_is_aligned():
     tensors = [("odd", "BF16", (3,)), ("flag", "BOOL", (1,)), ("wide", "F32", (2,))]
     [shard] = lay_out([*tensors, ("long", "I64", ())], 1000, {"format": "pt"})
     widths = {"odd": 2, "flag": 1, "wide": 4, "long": 8}

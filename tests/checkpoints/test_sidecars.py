@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from checkpoint_zoo import QWEN_CONFIG, make, small_tensors, write_json
@@ -12,9 +11,7 @@ from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.errors import CheckpointError, SettingsError
 
 
-def test_config_generation_tokenizer_and_licence_are_taken_and_nothing_else(
-    tmp_path: Path,
-) -> None:
+def test_config_generation_tokenizer_and_licence_are_taken_and_nothing_else(tmp_path):
     base = make(tmp_path, "base", small_tensors())
     taken = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
     taken += ["special_tokens_map.json", "merges.txt", "vocab.json", "chat_template.jinja"]
@@ -42,9 +39,7 @@ OTHER = {"z": 1, "text_config": {"é": "é"}}
         ({"model_type": "qwen2"}, {"model_type": "qwen2", "torch_dtype": "float16"}),
     ],
 )
-def test_the_config_names_the_output_dtype_wherever_it_named_one(
-    tmp_path: Path, before: dict, after: dict
-) -> None:
+def test_the_config_names_the_output_dtype_wherever_it_named_one(tmp_path, before, after):
     base = make(tmp_path, "base", small_tensors(), config=before)
     text = sidecar_files(base, dtype="float16")["config.json"].decode()
     assert list(json.loads(text).items()) == list(after.items())
@@ -54,7 +49,7 @@ def test_the_config_names_the_output_dtype_wherever_it_named_one(
     assert sidecar_files(base, dtype="float16")["config.json"] == b'{ "torch_dtype" :  "float16"}'
 
 
-def test_another_tokenizer_can_be_chosen(tmp_path: Path) -> None:
+def test_another_tokenizer_can_be_chosen(tmp_path):
     base = make(tmp_path, "base", small_tensors())
     agent = make(tmp_path, "agent", small_tensors(1))
     write_json(base.folder / "tokenizer.json", {"of": "base"})
@@ -66,7 +61,7 @@ def test_another_tokenizer_can_be_chosen(tmp_path: Path) -> None:
     assert json.loads(files["config.json"]) == QWEN_CONFIG
 
 
-def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_refused(tmp_path):
     base = make(tmp_path, "base", small_tensors())
     with pytest.raises(SettingsError, match="expected bfloat16, float16, float32"):
         sidecar_files(base, dtype="int8")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from checkpoint_zoo import QWEN_CONFIG, make, small_tensors
@@ -64,9 +62,7 @@ NESTED = SILENT | {"text_config": {"tie_word_embeddings": True}}
         (("same", UNTIED), ("two", UNTIED), (EMBEDDING, HEAD), 'not in "a"'),
     ],
 )
-def test_the_matrix_is_taken_from_where_the_agent_keeps_it(
-    tmp_path: Path, base: tuple, agent: tuple, sources: tuple, warning: str
-) -> None:
+def test_the_matrix_is_taken_from_where_the_agent_keeps_it(tmp_path, base, agent, sources, warning):
     stored, config = base
     report = check_compatibility(
         make(tmp_path, "base", model(0, stored), config=config),
@@ -87,7 +83,7 @@ def test_the_matrix_is_taken_from_where_the_agent_keeps_it(
     assert any(warning in w for w in report.warnings) if warning else True
 
 
-def test_an_untied_base_and_an_agent_without_a_head_is_an_error(tmp_path: Path) -> None:
+def test_an_untied_base_and_an_agent_without_a_head_is_an_error(tmp_path):
     base = make(tmp_path, "base", model(0, "two"))
     for config in (QWEN_CONFIG, SILENT):
         agent = make(tmp_path, "a", model(1, "one"), config=config)
@@ -96,9 +92,7 @@ def test_an_untied_base_and_an_agent_without_a_head_is_an_error(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("base_stores", ["one", "same"])
-def test_a_head_trained_apart_from_a_tied_base_is_an_error_or_left_out(
-    tmp_path: Path, base_stores: str
-) -> None:
+def test_a_head_trained_apart_from_a_tied_base_is_an_error_or_left_out(tmp_path, base_stores):
     base = make(tmp_path, "base", model(0, base_stores), config=TIED)
     agent = make(tmp_path, "coder", model(1, "two"))
     with pytest.raises(CompatibilityError, match=r'Agent "coder": tensor `lm_head\.weight` diff'):
@@ -110,7 +104,7 @@ def test_a_head_trained_apart_from_a_tied_base_is_an_error_or_left_out(
     assert any("left out, as asked" in w for w in report.warnings)
 
 
-def test_heads_that_differ_in_the_last_byte_only_are_found(tmp_path: Path) -> None:
+def test_heads_that_differ_in_the_last_byte_only_are_found(tmp_path):
     rows = 700_000  # more than one block of the comparison
     tensors = small_tensors()
     tensors[EMBEDDING] = torch.zeros(rows, 4, dtype=torch.bfloat16)
@@ -127,9 +121,7 @@ def _is_counted(base: Checkpoint) -> bool:
     return pair(check_compatibility(base, [agent]), HEAD)[1]
 
 
-def test_a_tied_vocabulary_of_other_rows_is_merged_once_over_common_rows(
-    tmp_path: Path,
-) -> None:
+def test_a_tied_vocabulary_of_other_rows_is_merged_once_over_common_rows(tmp_path):
     base = make(tmp_path, "base", model(0, "same"), config=TIED)
     tensors = model(1, "one")
     tensors[EMBEDDING] = torch.ones(7, 4, dtype=torch.bfloat16)
@@ -141,7 +133,7 @@ def test_a_tied_vocabulary_of_other_rows_is_merged_once_over_common_rows(
     assert by_name[HEAD] == by_name[EMBEDDING] == (28,)
 
 
-def test_the_text_embedding_of_a_model_with_several_is_found_by_shape(tmp_path: Path) -> None:
+def test_the_text_embedding_of_a_model_with_several_is_found_by_shape(tmp_path):
     extra = {"vision.embed_tokens.weight": torch.ones(3, 4, dtype=torch.bfloat16)}
     base = make(tmp_path, "base", extra | model(0, "same"), config=TIED)
     agent = make(tmp_path, "a", extra | model(1, "one"), config=TIED)

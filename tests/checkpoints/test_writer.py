@@ -47,7 +47,7 @@ def nothing_left(folder: Path, *allowed: str) -> bool:
 
 
 @pytest.mark.parametrize("limit", [10**9, 100, 1])
-def test_what_was_written_is_read_back(tmp_path: Path, limit: int) -> None:
+def test_what_was_written_is_read_back(tmp_path, limit):
     out = tmp_path / "new" / "deep" / "out"
     if limit == 1:
         out.mkdir(parents=True)  # an empty folder is used, missing parents are made
@@ -67,7 +67,7 @@ def test_what_was_written_is_read_back(tmp_path: Path, limit: int) -> None:
     assert opened.nbytes == target.nbytes
 
 
-def test_the_bytes_do_not_depend_on_order_pieces_or_threads(tmp_path: Path) -> None:
+def test_the_bytes_do_not_depend_on_order_pieces_or_threads(tmp_path):
     with CheckpointWriter(tmp_path / "plain", SPECS, max_shard_bytes=100) as target:
         write_all(target)
         target.finish({"config.json": b"{}"})
@@ -93,7 +93,7 @@ def test_the_bytes_do_not_depend_on_order_pieces_or_threads(tmp_path: Path) -> N
     assert files_of(tmp_path / "plain") == files_of(tmp_path / "mixed")
 
 
-def test_arrays_scalars_and_empty_tensors_are_written(tmp_path: Path) -> None:
+def test_arrays_scalars_and_empty_tensors_are_written(tmp_path):
     specs = [("wide", "F32", (2, 2)), ("scalar", "I64", ()), ("empty", "BF16", (0, 3))]
     values = np.arange(4, dtype=np.float32).reshape(2, 2)
     with CheckpointWriter(tmp_path / "out", specs) as target:
@@ -107,7 +107,7 @@ def test_arrays_scalars_and_empty_tensors_are_written(tmp_path: Path) -> None:
     assert tuple(loaded["empty"].shape) == (0, 3)
 
 
-def test_a_tensor_not_written_in_full_is_never_let_out(tmp_path: Path) -> None:
+def test_a_tensor_not_written_in_full_is_never_let_out(tmp_path):
     with CheckpointWriter(tmp_path / "out", SPECS) as target:
         write_all(target)
         target._writer._written["model.norm.weight"] -= 2  # as if one piece had been lost
@@ -116,7 +116,7 @@ def test_a_tensor_not_written_in_full_is_never_let_out(tmp_path: Path) -> None:
     assert nothing_left(tmp_path)
 
 
-def test_writing_outside_a_tensor_or_over_a_shard_is_a_mistake_of_ours(tmp_path: Path) -> None:
+def test_writing_outside_a_tensor_or_over_a_shard_is_a_mistake_of_ours(tmp_path):
     with CheckpointWriter(tmp_path / "out", SPECS) as target:
         with pytest.raises(AssertionError):
             target.write("model.norm.weight", 31, b"ab")
@@ -127,7 +127,7 @@ def test_writing_outside_a_tensor_or_over_a_shard_is_a_mistake_of_ours(tmp_path:
                 target.add_file(name, b"")
 
 
-def test_an_exception_or_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+def test_an_exception_or_ctrl_c_leaves_nothing(tmp_path):
     def interrupted(error: BaseException) -> None:
         with CheckpointWriter(tmp_path / "new" / "deep" / "out", SPECS) as target:
             write_all(target)
@@ -154,9 +154,7 @@ def test_an_exception_or_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         ("empty/out", "empty is not writable", {"access": False}),
     ],
 )
-def test_a_place_that_cannot_be_used_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, words: str, answers: dict
-) -> None:
+def test_a_place_that_cannot_be_used_is_refused(tmp_path, monkeypatch, out, words, answers):
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "empty")
@@ -177,9 +175,7 @@ def test_a_place_that_cannot_be_used_is_refused(
     assert check_output(tmp_path / "beside", needed_bytes=1, sources=[source])
 
 
-def test_a_disk_too_small_is_refused_before_any_work_with_both_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_too_small_is_refused_before_any_work_with_both_numbers(tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(output_folder.shutil, "disk_usage", lambda path: usage(10**9, 0, 4_000))
     target = CheckpointWriter(tmp_path / "out", SPECS, sidecar_bytes=7_000_000)
@@ -195,7 +191,7 @@ def test_a_disk_too_small_is_refused_before_any_work_with_both_numbers(
     not sys.platform.startswith("linux") or os.geteuid() != 0 or not shutil.which("mount"),
     reason="needs a small file system of its own",
 )
-def test_a_really_full_disk_leaves_nothing(tmp_path: Path) -> None:
+def test_a_really_full_disk_leaves_nothing(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -219,9 +215,7 @@ def test_a_really_full_disk_leaves_nothing(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_without_fallocate_files_still_get_their_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_fallocate_files_still_get_their_size(tmp_path, monkeypatch):
     def unsupported(*args: object) -> None:
         raise OSError(errno.EOPNOTSUPP, "not supported")
 
@@ -237,7 +231,7 @@ def test_without_fallocate_files_still_get_their_size(
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
 
 
-def test_an_output_that_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+def test_an_output_that_appears_meanwhile_is_not_overwritten(tmp_path):
     out = tmp_path / "out"
     with CheckpointWriter(out, SPECS) as target:
         write_all(target)
@@ -249,7 +243,7 @@ def test_an_output_that_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> 
     assert nothing_left(tmp_path, "out")
 
 
-def test_two_writers_at_once_cannot_share_an_output(tmp_path: Path) -> None:
+def test_two_writers_at_once_cannot_share_an_output(tmp_path):
     with CheckpointWriter(tmp_path / "out", SPECS) as first:
         write_all(first)
         with (
@@ -265,7 +259,7 @@ def test_two_writers_at_once_cannot_share_an_output(tmp_path: Path) -> None:
     assert nothing_left(tmp_path, "out", "out.partial-0")
 
 
-def test_leftovers_of_other_outputs_are_not_touched(tmp_path: Path) -> None:
+def test_leftovers_of_other_outputs_are_not_touched(tmp_path):
     other = tmp_path / ".out2.partial-0123456789abcdef"
     alike = tmp_path / ".out.partial-mine"
     stale = tmp_path / ".out.partial-0123456789abcdef"
@@ -279,7 +273,7 @@ def test_leftovers_of_other_outputs_are_not_touched(tmp_path: Path) -> None:
     assert alike.exists()
 
 
-def test_a_disk_without_locks_still_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_locks_still_works(tmp_path, monkeypatch):
     def unsupported(handle: int, how: int) -> None:
         raise OSError(errno.ENOSYS, "not implemented")
 
@@ -293,7 +287,7 @@ def test_a_disk_without_locks_still_works(tmp_path: Path, monkeypatch: pytest.Mo
     assert nothing_left(tmp_path, "out", stale.name)
 
 
-def test_permissions_are_those_of_new_files_and_folders(tmp_path: Path) -> None:
+def test_permissions_are_those_of_new_files_and_folders(tmp_path):
     (tmp_path / "plain").mkdir()
     (tmp_path / "file").write_text("")
     with CheckpointWriter(tmp_path / "out", SPECS) as target:
@@ -304,7 +298,7 @@ def test_permissions_are_those_of_new_files_and_folders(tmp_path: Path) -> None:
         assert (tmp_path / "out" / name).stat().st_mode == (tmp_path / "file").stat().st_mode
 
 
-def test_there_may_be_more_shards_than_a_process_may_open(tmp_path: Path) -> None:
+def test_there_may_be_more_shards_than_a_process_may_open(tmp_path):
     specs = [(f"t{i}", "BF16", (8,)) for i in range(1500)]
     with CheckpointWriter(tmp_path / "out", specs, max_shard_bytes=16) as target:
         for name, _, _ in specs:

@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from installation import Installation, run
+from installation import run
 from test_space import ROOT
 
 pytestmark = pytest.mark.slow
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 START_SECONDS = 120.0
 
 
-def test_the_steps_of_the_image_end_in_a_healthy_app(image: Installation, address: str) -> None:
+def test_the_steps_of_the_image_end_in_a_healthy_app(image, address):
     assert list(image.work.parent.rglob("*.nbi")) or list(image.environment.rglob("*.nbi"))
     python, *rest = image.commands["HEALTHCHECK"]
     assert python == "python"
@@ -25,7 +25,7 @@ def test_the_steps_of_the_image_end_in_a_healthy_app(image: Installation, addres
 
 @pytest.mark.network
 @pytest.mark.slow
-def test_the_image_is_built_and_becomes_healthy() -> None:
+def test_the_image_is_built_and_becomes_healthy():
     """Asked for by RAM_STUDIO_TEST_IMAGE=1, as it downloads some gigabytes."""
     if not os.environ.get("RAM_STUDIO_TEST_IMAGE") or not shutil.which("docker"):
         pytest.skip("RAM_STUDIO_TEST_IMAGE is not set, or there is no docker")

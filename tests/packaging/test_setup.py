@@ -52,14 +52,14 @@ def stamp(clone: Path, *names: str) -> None:
         (clone / ".venv" / f".{name}-stamp").write_text(content + "\n", encoding="utf-8")
 
 
-def test_help_lists_the_tasks(clone: Path) -> None:
+def test_help_lists_the_tasks(clone):
     answer = make(clone)
     assert answer.returncode == 0
     for task in ("make app", "make test", "make lint", "make wheel"):
         assert task in answer.stdout
 
 
-def test_an_old_python_is_refused_in_one_line(clone: Path) -> None:
+def test_an_old_python_is_refused_in_one_line(clone):
     # Answers the two questions the Makefile asks: the version test fails, --version says why.
     old = fake_command(
         clone / "python3.10", 'test "$1" = --version && echo Python 3.10.1 || exit 1'
@@ -71,13 +71,13 @@ def test_an_old_python_is_refused_in_one_line(clone: Path) -> None:
         assert not (clone / ".venv").exists()
 
 
-def test_a_missing_python_is_named(clone: Path) -> None:
+def test_a_missing_python_is_named(clone):
     answer = make(clone, "app", "PYTHON=python-of-nowhere")
     assert answer.returncode == 2
     assert "error: python-of-nowhere was not found" in answer.stderr
 
 
-def test_the_second_run_starts_at_once(clone: Path) -> None:
+def test_the_second_run_starts_at_once(clone):
     stamp(clone, "venv", "app", "test", "browser", "loops")
     for task, command in (("app", "ram-studio app"), ("test", "-m pytest")):
         planned = make(clone, "--dry-run", task).stdout
@@ -85,7 +85,7 @@ def test_the_second_run_starts_at_once(clone: Path) -> None:
         assert "pip" not in planned
 
 
-def test_changed_versions_are_installed(clone: Path) -> None:
+def test_changed_versions_are_installed(clone):
     stamp(clone, "venv", "app", "test", "browser", "loops")
     later = (clone / ".venv" / ".browser-stamp").stat().st_mtime + 10
     os.utime(clone / "constraints.txt", (later, later))
@@ -94,7 +94,7 @@ def test_changed_versions_are_installed(clone: Path) -> None:
     assert "-m venv" not in planned
 
 
-def test_a_moved_clone_is_set_up_anew(clone: Path) -> None:
+def test_a_moved_clone_is_set_up_anew(clone):
     stamp(clone, "venv", "app")
     (clone / ".venv" / ".venv-stamp").write_text("/somewhere/else\n", encoding="utf-8")
     assert "-m venv" in make(clone, "--dry-run", "app").stdout
@@ -114,17 +114,13 @@ def test_a_moved_clone_is_set_up_anew(clone: Path) -> None:
         ((), {"HOST": "x86_64-linux-gnu", "PORT": "8003"}, '--host "127.0.0.1" --port "8003"'),
     ],
 )
-def test_the_app_listens_where_it_is_told(
-    clone: Path, arguments: tuple[str, ...], variables: dict[str, str], expected: str
-) -> None:
+def test_the_app_listens_where_it_is_told(clone, arguments, variables, expected):
     stamp(clone, "venv", "app")
     assert expected in make(clone, "--dry-run", "app", *arguments, **variables).stdout
 
 
 @pytest.mark.parametrize("failing", ["lint", "test"])
-def test_the_check_on_a_fresh_clone_is_lint_and_the_readmes_test_command(
-    clone: Path, failing: str
-) -> None:
+def test_the_check_on_a_fresh_clone_is_lint_and_the_readmes_test_command(clone, failing):
     place = clone / ".ci"
     place.mkdir()
     shutil.copy(ROOT / ".ci" / "run", place)
@@ -144,9 +140,7 @@ def test_the_check_on_a_fresh_clone_is_lint_and_the_readmes_test_command(
     assert done.returncode == 2, "a failing run must fail the check"
 
 
-def test_make_test_leaves_out_slow_tests_alone_and_make_test_all_nothing(
-    clone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_make_test_leaves_out_slow_tests_alone_and_make_test_all_nothing(clone, monkeypatch):
     stamp(clone, "venv", "app", "test", "browser", "loops")
     # As under `make test PYTEST_ARGS=-q JOBS=1`, which must not show here.
     for name, value in {"PYTEST_ARGS": "-q", "JOBS": "1", "MAKEFLAGS": " -- JOBS=1"}.items():
@@ -171,21 +165,21 @@ def provide_browser(clone: Path, **variables: str) -> subprocess.CompletedProces
     )
 
 
-def test_a_named_browser_that_does_not_start_is_refused(clone: Path) -> None:
+def test_a_named_browser_that_does_not_start_is_refused(clone):
     stub = fake_command(clone / "chromium", "echo get it from the store >&2; exit 1")
     done = provide_browser(clone, RAM_STUDIO_BROWSER=str(stub))
     assert (done.returncode, done.stdout) == (1, "")
     assert str(stub) in done.stderr
 
 
-def test_a_browser_on_the_path_is_printed(clone: Path) -> None:
+def test_a_browser_on_the_path_is_printed(clone):
     browser = fake_command(clone / "chromium", "echo Chromium 150")
     done = provide_browser(clone, PATH=str(clone))
     assert (done.returncode, done.stdout) == (0, f"{browser}\n")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="apt installs for root only")
-def test_a_missing_browser_comes_from_debian_after_an_update(clone: Path) -> None:
+def test_a_missing_browser_comes_from_debian_after_an_update(clone):
     chromium = clone / "chromium"
     fake_command(
         clone / "apt-get",
@@ -201,7 +195,7 @@ def test_a_missing_browser_comes_from_debian_after_an_update(clone: Path) -> Non
 
 
 @pytest.mark.slow
-def test_no_browser_at_all_is_an_error_that_says_what_to_do(clone: Path) -> None:
+def test_no_browser_at_all_is_an_error_that_says_what_to_do(clone):
     fake_command(clone / "apt-get", "exit 100")
     done = provide_browser(clone, PATH=str(clone))
     assert (done.returncode, done.stdout) == (1, "")

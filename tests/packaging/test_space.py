@@ -52,7 +52,7 @@ def front_matter() -> dict[str, Any]:
     return yaml.safe_load(matter)
 
 
-def test_requirements_are_the_dependencies_in_their_tested_versions() -> None:
+def test_requirements_are_the_dependencies_in_their_tested_versions():
     constraints, requirements = map(read_requirements, ("constraints.txt", "requirements.txt"))
     dependencies = declared(read_project()["dependencies"])
     assert set(requirements) == set(dependencies)
@@ -63,7 +63,7 @@ def test_requirements_are_the_dependencies_in_their_tested_versions() -> None:
     assert pinned_version(constraints["torch"]) in requirements["torch"].specifier
 
 
-def test_constraints_are_plain_pins_of_everything_that_is_declared_within_its_range() -> None:
+def test_constraints_are_plain_pins_of_everything_that_is_declared_within_its_range():
     project = read_project()
     constraints = read_requirements("constraints.txt")
     for requirement in constraints.values():
@@ -80,7 +80,7 @@ def test_constraints_are_plain_pins_of_everything_that_is_declared_within_its_ra
         assert pinned_version(constraints[name]) in requirement.specifier, name
 
 
-def test_front_matter_describes_a_gradio_space(front_matter: dict[str, Any]) -> None:
+def test_front_matter_describes_a_gradio_space(front_matter):
     assert front_matter["sdk"] == "gradio"
     assert front_matter["app_file"] == "app.py"
     assert (ROOT / front_matter["app_file"]).is_file()
@@ -112,9 +112,7 @@ def _by_keyword(instructions: list[tuple[str, str]]) -> dict[str, list[str]]:
     return found
 
 
-def test_the_image_holds_what_was_tested_and_runs_as_user_1000(
-    front_matter: dict[str, Any],
-) -> None:
+def test_the_image_holds_what_was_tested_and_runs_as_user_1000(front_matter):
     steps = instructions()
     starts = [i for i, (keyword, _) in enumerate(steps) if keyword == "FROM"]
     every, last = _by_keyword(steps), _by_keyword(steps[starts[-1] :])
@@ -151,7 +149,7 @@ def test_the_image_holds_what_was_tested_and_runs_as_user_1000(
     compile(code, "HEALTHCHECK", "exec")
 
 
-def test_what_the_image_needs_is_not_ignored() -> None:
+def test_what_the_image_needs_is_not_ignored():
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     ignored = {line.strip("/") for line in lines if line and not line.startswith("#")}
     needed = {"app.py", "assets", "ram_studio", "pyproject.toml", "README.md", "LICENSE"}
@@ -159,5 +157,5 @@ def test_what_the_image_needs_is_not_ignored() -> None:
     assert {".git", ".venv", "tests", "**/__pycache__"} <= ignored
 
 
-def test_the_licence_is_the_unmodified_apache_2_0() -> None:
+def test_the_licence_is_the_unmodified_apache_2_0():
     assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == APACHE_2_0_SHA256

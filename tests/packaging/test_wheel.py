@@ -37,7 +37,7 @@ def contents(wheel: Path) -> Iterator[zipfile.ZipFile]:
         yield archive
 
 
-def test_every_module_and_asset_is_inside_and_nothing_else(contents: zipfile.ZipFile) -> None:
+def test_every_module_and_asset_is_inside_and_nothing_else(contents):
     modules = {
         path.relative_to(ROOT).as_posix()
         for path in sorted((ROOT / "ram_studio").rglob("*"))
@@ -54,7 +54,7 @@ def test_every_module_and_asset_is_inside_and_nothing_else(contents: zipfile.Zip
         assert contents.read(name) == path.read_bytes(), name
 
 
-def test_metadata_names_version_licence_and_command(contents: zipfile.ZipFile) -> None:
+def test_metadata_names_version_licence_and_command(contents):
     info = _info(contents)
     metadata = HeaderParser().parsestr(contents.read(f"{info}METADATA").decode())
     assert metadata["Name"] == "ram-studio"
@@ -69,13 +69,13 @@ def _info(contents: zipfile.ZipFile) -> str:
     return next(n for n in contents.namelist() if n.endswith("/METADATA")).removesuffix("METADATA")
 
 
-def test_the_command_and_the_module_say_their_version(image: Installation) -> None:
+def test_the_command_and_the_module_say_their_version(image):
     for command in ((image.command,), (image.python, "-m", "ram_studio")):
         answer = run(*command, "--version", cwd=image.work)
         assert answer.strip() == f"ram-studio {__version__}"
 
 
-def test_the_page_carries_its_script_and_style(address: str) -> None:
+def test_the_page_carries_its_script_and_style(address):
     with urllib.request.urlopen(address, timeout=30) as answer:
         page = answer.read().decode()
     assert "window.RAM" in page
@@ -85,7 +85,7 @@ def test_the_page_carries_its_script_and_style(address: str) -> None:
     assert not [selector for selector in selectors if selector not in page]
 
 
-def test_the_example_can_be_tuned_and_merged(address: str, image: Installation) -> None:
+def test_the_example_can_be_tuned_and_merged(address, image):
     client = Client(address, verbose=False)
     try:
         preview = client.predict("example", api_name="/preview")
@@ -110,7 +110,7 @@ def test_the_example_can_be_tuned_and_merged(address: str, image: Installation) 
     os.environ.get("RAM_STUDIO_FULL_INSTALL") != "1",
     reason="downloads all dependencies; set RAM_STUDIO_FULL_INSTALL=1",
 )
-def test_the_wheel_alone_brings_everything_the_app_needs(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_alone_brings_everything_the_app_needs(wheel, tmp_path):
     found = Installation(tmp_path)
     found.make()
     constraints = ROOT / "constraints.txt"
