@@ -129,7 +129,7 @@ def hub_models(kept: Collection[str]) -> tuple[int, list[Entry]]:
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
-    from ram_studio.checkpoints.hub.inspect import cache_folder
+    from ram_studio.checkpoints.hub.transfer import cache_folder
 
     try:
         cache = scan_cache_dir(cache_folder())

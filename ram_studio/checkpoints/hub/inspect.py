@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import os
-import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +28,10 @@ from ram_studio.checkpoints.hub.transfer import (
     LIBRARY,
     REQUEST_SECONDS,
     Token,
+    cache_folder,
+    hub_api,
     progress_bar,
+    site_address,
 )
 from ram_studio.checkpoints.hub.url_folder import is_url
 from ram_studio.checkpoints.hub.urls import open_url
@@ -45,17 +46,11 @@ from ram_studio.checkpoints.read.checkpoint import (
 from ram_studio.checkpoints.read.checkpoint import assemble as assemble_checkpoint
 from ram_studio.checkpoints.read.describe import printable, shown_bytes, who
 from ram_studio.checkpoints.read.json_files import read_json_object
-from ram_studio.checkpoints.read.shard_files import find_shards
+from ram_studio.checkpoints.read.shard_files import find_shards, is_small_file
 from ram_studio.checkpoints.write.output_folder import nearest_folder
 from ram_studio.errors import CheckpointError, HubError
 
 PARALLEL_REQUESTS = 8
-MAX_SIDECAR_BYTES = 256_000_000
-
-_SIDECAR = re.compile(
-    r"([^/]+\.(json|jinja|txt|model)|README\.md|(LICEN[CS]E|NOTICE|USE_POLICY)(\.(txt|md))?)",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
@@ -83,21 +78,6 @@ class _Listing:
         )
 
 
-def site_address() -> str:
-    """Return the Hub's address: HF_ENDPOINT as it is now, else huggingface_hub's own."""
-    address = os.environ.get("HF_ENDPOINT") or huggingface_hub.constants.ENDPOINT
-    return address.rstrip("/")
-
-
-def cache_folder() -> Path:
-    """Return the Hub cache: HF_HUB_CACHE or HF_HOME as they are now, else huggingface_hub's own."""
-    if cache := os.environ.get("HF_HUB_CACHE"):
-        return Path(cache).expanduser()
-    if home := os.environ.get("HF_HOME"):
-        return Path(home).expanduser() / "hub"
-    return Path(huggingface_hub.constants.HF_HUB_CACHE)
-
-
 @contextlib.contextmanager
 def talking_to(repository: str, revision: str | None, name: str | None) -> Iterator[None]:
     """Map errors, and keep huggingface_hub's own retry messages off the terminal."""
@@ -121,13 +101,8 @@ def _split(source: str, name: str) -> tuple[str, str | None]:
 
 
 def _list_files(repository: str, revision: str | None, token: Token) -> _Listing:
-    api = huggingface_hub.HfApi(endpoint=site_address(), **LIBRARY)
-    info = api.model_info(
-        repository,
-        revision=revision,
-        files_metadata=True,
-        token=token,
-        timeout=REQUEST_SECONDS,
+    info = hub_api(token).model_info(
+        repository, revision=revision, files_metadata=True, timeout=REQUEST_SECONDS
     )
     files = [file for file in info.siblings or [] if "/" not in file.rfilename]
     return _Listing(
@@ -140,11 +115,7 @@ def _list_files(repository: str, revision: str | None, token: Token) -> _Listing
 
 
 def _sidecar_names(listing: _Listing) -> list[str]:
-    return [
-        file
-        for file, size in listing.sizes.items()
-        if _SIDECAR.fullmatch(file) and size <= MAX_SIDECAR_BYTES
-    ]
+    return [file for file, size in listing.sizes.items() if is_small_file(file, size)]
 
 
 def _find_hub_shards(
@@ -275,13 +246,10 @@ def _cached_snapshot(repository: str, revision: str | None, name: str) -> Path |
     return Path(folder)
 
 
-def _snapshot_file(listing: _Listing, file: str) -> Path:
-    owner_name = listing.repository.replace("/", "--")
-    return cache_folder() / f"models--{owner_name}" / "snapshots" / listing.commit / file
-
-
 def _missing_bytes(listing: _Listing, files: list[str]) -> int:
-    return sum(listing.sizes[file] for file in files if not _snapshot_file(listing, file).exists())
+    folder = f"models--{listing.repository.replace('/', '--')}"
+    snapshot = cache_folder() / folder / "snapshots" / listing.commit
+    return sum(listing.sizes[file] for file in files if not (snapshot / file).exists())
 
 
 def _check_disk(needed: int, source: str, name: str) -> None:

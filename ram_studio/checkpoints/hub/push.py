@@ -26,8 +26,13 @@ from huggingface_hub.utils import (
 
 from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.hub.errors import hub_errors
-from ram_studio.checkpoints.hub.inspect import cache_folder, site_address
-from ram_studio.checkpoints.hub.transfer import LIBRARY, REQUEST_SECONDS, Token
+from ram_studio.checkpoints.hub.transfer import (
+    REQUEST_SECONDS,
+    Token,
+    fetch_file,
+    hub_api,
+    site_address,
+)
 from ram_studio.checkpoints.read.checkpoint import CancelSignal, split_hub_id
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.record.passport import PASSPORT_FILE, read_passport
@@ -108,7 +113,7 @@ def push(
     access = check_push(repository, public=public, token=token)
     names = list(dict.fromkeys([*passport.shards, *passport.files, "README.md", PASSPORT_FILE]))
     sizes = {name: (folder / name).stat().st_size for name in names}
-    api = huggingface_hub.HfApi(endpoint=site_address(), token=access, **LIBRARY)
+    api = hub_api(access)
     url = f"{site_address()}/{repository}"
     with _talking_of(repository):
         found = _made(repository, access, public)
@@ -213,7 +218,7 @@ class PushAhead:
             self._is_open = not _has_model(found)
         if self._is_open:
             addition = CommitOperationAdd(name, str(path))
-            api = huggingface_hub.HfApi(endpoint=site_address(), token=self._access, **LIBRARY)
+            api = hub_api(self._access)
             api.preupload_lfs_files(self._repository, [addition], free_memory=False)
             self.sent[name] = addition
 
@@ -222,8 +227,7 @@ def _made(repository: str, access: Token, public: bool) -> dict[str, Any]:
     """Return what is known of a repository, see ``_found``; made private where there is none."""
     found = _found(repository, access)
     if found is None:
-        api = huggingface_hub.HfApi(endpoint=site_address(), token=access, **LIBRARY)
-        api.create_repo(repository, private=not public, exist_ok=True)
+        hub_api(access).create_repo(repository, private=not public, exist_ok=True)
         found = _found(repository, access) or {"private": False, "files": []}
     # Somebody may have made it in the meantime, and organisations have rules of their own.
     _check_visibility(repository, found, public)
@@ -277,9 +281,8 @@ def _access(repository: str, token: str | None) -> Token:
 
 def _found(repository: str, access: Token) -> dict[str, Any] | None:
     """Return whether a repository is private, its commit and files; None where there is none."""
-    api = huggingface_hub.HfApi(endpoint=site_address(), token=access, **LIBRARY)
     try:
-        info = api.model_info(repository, timeout=REQUEST_SECONDS)
+        info = hub_api(access).model_info(repository, timeout=REQUEST_SECONDS)
     except RepositoryNotFoundError:
         return None
     # What the Hub does not say is taken for the worse.
@@ -298,13 +301,5 @@ def _check_visibility(repository: str, found: Mapping[str, Any], public: bool) -
 def _passport_there(repository: str, found: Mapping[str, Any], access: Token) -> bytes | None:
     if PASSPORT_FILE not in found["files"]:
         return None
-    path = huggingface_hub.hf_hub_download(
-        repository,
-        PASSPORT_FILE,
-        revision=found["commit"],
-        cache_dir=cache_folder(),
-        endpoint=site_address(),
-        token=access,
-        **LIBRARY,
-    )
-    return Path(path).read_bytes()
+    path = fetch_file(repository, PASSPORT_FILE, token=access, revision=found["commit"])
+    return path.read_bytes()

@@ -89,23 +89,25 @@ def _check_words(sketch: Sketch, path: Path) -> None:
 
 def _fetch(source: str, most: int) -> Path:
     """Return the one sketch of a repository, in the Hub's cache."""
-    import huggingface_hub
     from huggingface_hub.errors import RepositoryNotFoundError
 
     from ram_studio.checkpoints.hub.errors import hub_errors
-    from ram_studio.checkpoints.hub.inspect import cache_folder, site_address
-    from ram_studio.checkpoints.hub.transfer import LIBRARY, REQUEST_SECONDS
+    from ram_studio.checkpoints.hub.transfer import (
+        REQUEST_SECONDS,
+        fetch_file,
+        hub_api,
+        site_address,
+    )
 
     found = split_hub_id(source)
     assert found is not None, "a source that is not here is spelt like a Hub id"
     repository, revision = found
     token = rights.token_for(None)
-    api = huggingface_hub.HfApi(endpoint=site_address(), **LIBRARY)
+    api = hub_api(token)
     with hub_errors(repository, revision, name="sketch", site=site_address()):
         asked: dict[str, Any] = {
             "revision": revision,
             "files_metadata": True,
-            "token": token,
             "timeout": REQUEST_SECONDS,
         }
         kind = "model"
@@ -129,15 +131,5 @@ def _fetch(source: str, most: int) -> Path:
                 f"most {shown_bytes(most)} are fetched; ask for its profile (ram-studio sketch "
                 "profile)."
             )
-        return Path(
-            huggingface_hub.hf_hub_download(
-                repository,
-                names[0],
-                repo_type=kind,
-                revision=str(info.sha),
-                cache_dir=cache_folder(),
-                endpoint=site_address(),
-                token=token,
-                **LIBRARY,
-            )
-        )
+        revision = str(info.sha)
+        return fetch_file(repository, names[0], token=token, repo_type=kind, revision=revision)

@@ -1,11 +1,14 @@
-"""How requests to the Hub introduce themselves, and the progress of a download."""
+"""Requests to the Hub: where they go, how they introduce themselves, how far a download is."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 from huggingface_hub.utils import tqdm as hub_tqdm
 
 from ram_studio._version import __version__
@@ -18,6 +21,32 @@ REQUEST_SECONDS = 30.0
 
 Token = str | bool | None
 """As huggingface_hub takes it, see `rights.token_for`."""
+
+
+def site_address() -> str:
+    """Return the Hub's address: HF_ENDPOINT as it is now, else huggingface_hub's own."""
+    address = os.environ.get("HF_ENDPOINT") or huggingface_hub.constants.ENDPOINT
+    return address.rstrip("/")
+
+
+def cache_folder() -> Path:
+    """Return the Hub cache: HF_HUB_CACHE or HF_HOME as they are now, else huggingface_hub's own."""
+    if cache := os.environ.get("HF_HUB_CACHE"):
+        return Path(cache).expanduser()
+    if home := os.environ.get("HF_HOME"):
+        return Path(home).expanduser() / "hub"
+    return Path(huggingface_hub.constants.HF_HUB_CACHE)
+
+
+def hub_api(token: Token) -> huggingface_hub.HfApi:
+    """Return what asks the Hub with a token."""
+    return huggingface_hub.HfApi(endpoint=site_address(), token=token, **LIBRARY)
+
+
+def fetch_file(repository: str, file: str, *, token: Token, **how: Any) -> Path:
+    """Return a file of a repository in the cache; how: further options of `hf_hub_download`."""
+    how |= {"cache_dir": cache_folder(), "endpoint": site_address(), "token": token}
+    return Path(huggingface_hub.hf_hub_download(repository, file, **LIBRARY, **how))
 
 
 def progress_bar(

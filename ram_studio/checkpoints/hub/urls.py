@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,16 +19,9 @@ from ram_studio.checkpoints.read.describe import who
 from ram_studio.checkpoints.read.header import LENGTH_BYTES, Header, header_length, parse_header
 from ram_studio.checkpoints.read.json_files import parse_json_object
 from ram_studio.checkpoints.read.remote import FollowedHash, Follows
-from ram_studio.checkpoints.read.shard_files import find_shards
+from ram_studio.checkpoints.read.shard_files import find_shards, is_small_file
 from ram_studio.errors import CheckpointError
 from ram_studio.resources import user_folder
-
-MAX_SMALL_BYTES = 256_000_000
-
-_SMALL = re.compile(
-    r"[^/]+\.(json|jinja|txt|model)|README\.md|(LICEN[CS]E|NOTICE|USE_POLICY)(\.(txt|md))?",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
@@ -99,7 +91,7 @@ def open_url(source: str, *, name: str) -> Checkpoint:
     folder = user_folder() / "urls" / hashlib.sha256(source.encode()).hexdigest()[:32]
     folder.mkdir(parents=True, exist_ok=True)
     for file, size in sizes.items():
-        if _SMALL.fullmatch(file) and size <= MAX_SMALL_BYTES:
+        if is_small_file(file, size):
             _keep(folder / file, place.read(Path(file), 0, size))
     for old in folder.iterdir():
         if old.name not in sizes and not old.name.startswith("."):  # another opening's

@@ -22,8 +22,13 @@ UNFINISHED = ".ram-studio-parts"
 """A folder in the output of a merge in parts, there until the merge is finished."""
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
+MAX_SMALL_BYTES = 256_000_000
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
+_SMALL = re.compile(
+    r"[^/]+\.(json|jinja|txt|model)|README\.md|(LICEN[CS]E|NOTICE|USE_POLICY)(\.(txt|md))?",
+    re.IGNORECASE,
+)
 _NUMBERED_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})\.safetensors")
 _DCP_PART = re.compile(r"shard-\d{5,}-.+\.safetensors")
 _CONVERT_PICKLE = (
@@ -93,6 +98,11 @@ def find_shards(
     if is_distributed(shards):
         return shards, None
     return _numbered_shards(shards, f"{at}{printable(folder)}"), None
+
+
+def is_small_file(name: str, size: int) -> bool:
+    """Say whether a file is fetched with a model's headers: config, tokenizer, card, licence."""
+    return size <= MAX_SMALL_BYTES and _SMALL.fullmatch(name) is not None
 
 
 def is_distributed(shards: Iterable[str]) -> bool:

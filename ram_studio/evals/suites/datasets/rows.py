@@ -114,34 +114,19 @@ class DataSet:
 
     def _downloaded(self, *, is_local: bool) -> Path:
         """Return the file in the Hub's cache; is_local: as it is there, without the network."""
-        import huggingface_hub
-
         from ram_studio.checkpoints.hub import rights
-        from ram_studio.checkpoints.hub.inspect import cache_folder, site_address, talking_to
-        from ram_studio.checkpoints.hub.transfer import LIBRARY
+        from ram_studio.checkpoints.hub.inspect import talking_to
+        from ram_studio.checkpoints.hub.transfer import fetch_file, hub_api
 
+        token = rights.token_for(None)
         with talking_to(self.repository, self.revision, None):
             if not is_local:
                 # One question that is not asked again: a download would try for half a minute.
-                huggingface_hub.HfApi(endpoint=site_address(), **LIBRARY).dataset_info(
-                    self.repository,
-                    revision=self.revision,
-                    timeout=_ANSWER_SECONDS,
-                    token=rights.token_for(None),
+                hub_api(token).dataset_info(
+                    self.repository, revision=self.revision, timeout=_ANSWER_SECONDS
                 )
-            return Path(
-                huggingface_hub.hf_hub_download(
-                    self.repository,
-                    self.file,
-                    repo_type="dataset",
-                    revision=self.revision,
-                    cache_dir=cache_folder(),
-                    endpoint=site_address(),
-                    token=rights.token_for(None),
-                    local_files_only=is_local,
-                    **LIBRARY,
-                )
-            )
+            how = {"revision": self.revision, "local_files_only": is_local}
+            return fetch_file(self.repository, self.file, token=token, repo_type="dataset", **how)
 
 
 @lru_cache(maxsize=16)
