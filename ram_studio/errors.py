@@ -20,8 +20,9 @@ prints it and exits 1 (130 for Stopped), the app shows it.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 
 class RamStudioError(Exception):
@@ -74,6 +75,16 @@ class EvaluationError(RamStudioError):
 
 class Stopped(RamStudioError):
     """A running job was asked to stop."""
+
+
+@contextlib.contextmanager
+def told_as(kind: type[RamStudioError], what: str, advice: str = "") -> Iterator[None]:
+    """Turn an operating system's error into `kind`: "what: its reason; advice."."""
+    try:
+        yield
+    except OSError as error:
+        rest = f"; {advice}" if advice else ""
+        raise kind(f"{what}: {error.strerror or error}{rest}.") from error
 
 
 def did_you_mean(found: object, allowed: Iterable[str]) -> str:

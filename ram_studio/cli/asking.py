@@ -120,16 +120,15 @@ def parse_budget(texts: list[str] | None) -> int | dict[str, int] | None:
     found: dict[str, int] = {}
     for text in texts or ():
         name, separator, number = text.rpartition("=")
-        if not (number.isascii() and number.isdigit() and len(number) < 9):
-            raise typer.BadParameter(f"{text!r} is no number of tokens", param_hint="--max-tokens")
+        tokens = _tokens(number, text, "--max-tokens")
         if not separator and len(texts or ()) == 1:
-            return int(number)
+            return tokens
         if not name.strip():
             raise typer.BadParameter(
                 "name the suites when there are several, as in math=1024",
                 param_hint="--max-tokens",
             )
-        found[name.strip()] = int(number)
+        found[name.strip()] = tokens
     return found or None
 
 
@@ -140,10 +139,13 @@ def parse_lengths(text: str) -> tuple[int, ...]:
     """
     lengths = []
     for part in text.split(","):
-        number, scale = part.strip().lower(), 1
-        if number.endswith("k"):
-            number, scale = number[:-1], 1000
-        if not (number.isascii() and number.isdigit() and len(number) < 9):
-            raise typer.BadParameter(f"{part!r} is no number of tokens", param_hint="--lengths")
-        lengths.append(int(number) * scale)
+        number = part.strip().lower()
+        scale = 1000 if number.endswith("k") else 1
+        lengths.append(_tokens(number.removesuffix("k"), part, "--lengths") * scale)
     return tuple(lengths)
+
+
+def _tokens(number: str, text: str, option: str) -> int:
+    if not (number.isascii() and number.isdigit() and len(number) < 9):
+        raise typer.BadParameter(f"{text!r} is no number of tokens", param_hint=option)
+    return int(number)

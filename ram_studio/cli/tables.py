@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ram_studio.errors import OutputError
+from ram_studio.errors import OutputError, told_as
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -35,10 +35,8 @@ def write_csv(frame: DataFrame, path: Path) -> None:
 
     Raises: OutputError when the file cannot be written.
     """
-    try:
+    with told_as(OutputError, f"{path} cannot be written"):
         frame.to_csv(path, index=False, lineterminator="\n")
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def score_text(score: Mapping[str, Any]) -> str:

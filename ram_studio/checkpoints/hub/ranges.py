@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from huggingface_hub.errors import HfHubHTTPError
@@ -130,10 +131,7 @@ class HubShards:
 
     def follow(self, path: Path, algorithm: str) -> FollowedHash:
         """Hash a shard that the Hub keeps otherwise; see `RemoteFiles`."""
-
-        def fetch(start: int, length: int) -> bytes:
-            return self._read(path, start, length)
-
+        fetch = partial(self._read, path)
         return self._follows.follow(path, fetch, self.size(path), algorithm)
 
     def _fetch(self, shard: Shard, begin: int, end: int) -> bytes:

@@ -120,7 +120,7 @@ def _fetch(source: str, most: int) -> Path:
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
         names = sorted(name for name in sizes if _SKETCH_FILE.fullmatch(name))
         if len(names) != 1:
-            what = shown_list([quoted(n) for n in names], separator=", ") or "none"
+            what = shown_list(names, separator=", ", show=quoted) or "none"
             raise HubError(
                 f"{repository} holds {what} of the files that a sketch is looked for in; expected "
                 "one called sketch.safetensors or profile.safetensors. Give its path instead."

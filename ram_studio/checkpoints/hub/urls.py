@@ -7,9 +7,8 @@ tokenizer) are fetched at each opening.
 from __future__ import annotations
 
 import hashlib
-import os
-import secrets
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from ram_studio.checkpoints.read.header import LENGTH_BYTES, Header, header_leng
 from ram_studio.checkpoints.read.json_files import parse_json_object
 from ram_studio.checkpoints.read.remote import FollowedHash, Follows
 from ram_studio.checkpoints.read.shard_files import find_shards, is_small_file
+from ram_studio.checkpoints.write.output_folder import write_whole
 from ram_studio.errors import CheckpointError
 from ram_studio.resources import user_folder
 
@@ -57,10 +57,7 @@ class UrlShards:
 
     def follow(self, path: Path, algorithm: str) -> FollowedHash:
         """Hash a file behind those who read it; see `RemoteFiles`."""
-
-        def fetch(start: int, length: int) -> bytes:
-            return self.fetch(path, start, length)
-
+        fetch = partial(self.fetch, path)
         return self._follows.follow(path, fetch, self.size(path), algorithm)
 
     def header(self, path: Path, name: str) -> Header:
@@ -92,7 +89,8 @@ def open_url(source: str, *, name: str) -> Checkpoint:
     folder.mkdir(parents=True, exist_ok=True)
     for file, size in sizes.items():
         if is_small_file(file, size):
-            _keep(folder / file, place.read(Path(file), 0, size))
+            # Several processes may open the same URL.
+            write_whole(folder / file, place.read(Path(file), 0, size))
     for old in folder.iterdir():
         if old.name not in sizes and not old.name.startswith("."):  # another opening's
             old.unlink(missing_ok=True)
@@ -105,10 +103,3 @@ def open_url(source: str, *, name: str) -> Checkpoint:
     headers = [place.header(path, name) for path in paths]
     remote = dict.fromkeys(paths, place)
     return assemble(headers, folder, name=name, source=source, weight_map=weight_map, remote=remote)
-
-
-def _keep(path: Path, data: bytes) -> None:
-    """Write a small file that appears whole: several processes may open the same URL."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)

@@ -28,7 +28,7 @@ from ram_studio.checkpoints.read.shard_files import (
     find_shards,
     is_distributed,
 )
-from ram_studio.errors import CheckpointError
+from ram_studio.errors import CheckpointError, told_as
 
 CONFIG_FILE = "config.json"
 QUANTIZATION = "quantization_config"
@@ -187,7 +187,9 @@ def open_folder(
             f"{at}{printable(folder)} is not a folder{hint}; expected a folder with safetensors "
             "files."
         )
-    shard_names, weight_map = find_shards(_file_names(folder, at), folder, name=name)
+    with told_as(CheckpointError, f"{at}{printable(folder)} cannot be listed"):
+        names = sorted(os.listdir(folder))
+    shard_names, weight_map = find_shards(names, folder, name=name)
     paths = [check_link(folder / shard, at, suffix=".safetensors") for shard in shard_names]
     headers = [read_header(path, agent=name) for path in paths]
     return assemble(
@@ -257,15 +259,6 @@ def _as_on_hub(checkpoint: Checkpoint) -> str | None:
     return _hub_fingerprint([f"{name}:{blob.name if blob else ''}" for name, blob in blobs])
 
 
-def _file_names(folder: Path, at: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError as error:
-        raise CheckpointError(
-            f"{at}{printable(folder)} cannot be listed: {error.strerror or error}."
-        ) from error
-
-
 def collect_tensors(
     headers: list[Header], weight_map: dict[str, str] | None, folder: Path, *, name: str
 ) -> dict[str, TensorInfo]:
@@ -289,7 +282,7 @@ def collect_tensors(
             raise CheckpointError(
                 f"{at}{printable(folder / weight_map[lost[0]])} lacks "
                 f"{plural(len(lost), 'tensor')} that the index says it holds: "
-                f"{shown_list([quoted(t) for t in lost])}; download or copy the checkpoint again."
+                f"{shown_list(lost, show=quoted)}; download or copy the checkpoint again."
             )
     tensors: dict[str, TensorInfo] = {}
     for header in headers:
@@ -342,13 +335,9 @@ def fingerprint_of(headers: list[Header], *, name: str, remote: Remote | None = 
                 for data in pool.map(lambda s: place.read(header.path, *s), spans):  # noqa: B023
                     digest.update(data)
             continue
-        try:
-            with open(header.path, "rb", buffering=0) as file:
-                for at, count in spans:
-                    file.seek(at)
-                    digest.update(file.read(count))
-        except OSError as error:
-            raise CheckpointError(
-                f"{who(name)}{printable(header.path)} cannot be read: {error.strerror or error}."
-            ) from error
+        told = told_as(CheckpointError, f"{who(name)}{printable(header.path)} cannot be read")
+        with told, open(header.path, "rb", buffering=0) as file:
+            for at, count in spans:
+                file.seek(at)
+                digest.update(file.read(count))
     return digest.hexdigest()

@@ -7,16 +7,19 @@ reading it; every other file gets BLAKE3, which is several times faster to compu
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import blake3
 
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.header import TensorInfo
-from ram_studio.errors import CheckpointError
+from ram_studio.errors import CheckpointError, told_as
 
 PIECE_BYTES = 1 << 20
 """So much is read and hashed at a time: it stays in a core's cache in between."""
@@ -78,6 +81,11 @@ def make_hasher(algorithm: str, *, threads: int = 1) -> Hasher:
     return hashlib.sha256() if algorithm == "sha256" else blake3.blake3(max_threads=threads)
 
 
+def _reading(path: Path) -> AbstractContextManager[None]:
+    advice = "check the disk, or fetch the file again"
+    return told_as(CheckpointError, f"{printable(path)} cannot be read", advice)
+
+
 def hash_file(path: Path, algorithm: str = "blake3", *, threads: int = 1) -> str:
     """Return a file's content hash; reads it in pieces, as a map's pages would count as memory.
 
@@ -90,15 +98,9 @@ def hash_file(path: Path, algorithm: str = "blake3", *, threads: int = 1) -> str
     """
     hasher = make_hasher(algorithm, threads=threads)
     buffer = memoryview(bytearray(PIECE_BYTES if threads == 1 else _SHARED_PIECE_BYTES))
-    try:
-        with open(path, "rb", buffering=0) as file:
-            while count := file.readinto(buffer):
-                hasher.update(buffer[:count])
-    except OSError as error:
-        raise CheckpointError(
-            f"{printable(path)} cannot be read: {error.strerror or error}; check the disk, or "
-            "fetch the file again."
-        ) from error
+    with _reading(path), open(path, "rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            hasher.update(buffer[:count])
     return f"{algorithm}:{hasher.hexdigest()}"
 
 
@@ -109,17 +111,11 @@ def hash_tensor(tensor: TensorInfo) -> str:
     """
     hasher = make_hasher("blake3")
     left = tensor.nbytes
-    try:
-        with open(tensor.path, "rb") as file:
-            file.seek(tensor.offset)
-            while left and (piece := file.read(min(left, PIECE_BYTES))):
-                hasher.update(memoryview(piece))
-                left -= len(piece)
-    except OSError as error:
-        raise CheckpointError(
-            f"{printable(tensor.path)} cannot be read: {error.strerror or error}; check the disk, "
-            "or fetch the file again."
-        ) from error
+    with _reading(tensor.path), open(tensor.path, "rb") as file:
+        file.seek(tensor.offset)
+        while left and (piece := file.read(min(left, PIECE_BYTES))):
+            hasher.update(memoryview(piece))
+            left -= len(piece)
     return hasher.hexdigest()
 
 
@@ -151,3 +147,9 @@ def model_fingerprint(folder: Path, weights: str) -> str:
 def hash_bytes(data: bytes) -> str:
     """Return the BLAKE3 of some bytes as 64 hex digits."""
     return blake3.blake3(data).hexdigest()
+
+
+def hash_json(values: Mapping[str, Any]) -> str:
+    """Return the BLAKE3 of plain data as JSON: keys sorted, no spaces, UTF-8."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hash_bytes(text.encode("utf-8", "surrogatepass"))

@@ -6,7 +6,7 @@ whatever a hostile file puts into a tensor name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 BASE_NAME = "base"
 
@@ -31,9 +31,14 @@ def quoted(text: object) -> str:
     return f"`{printable(text)}`"
 
 
-def shown_list(items: Sequence[str], limit: int = 3, separator: str = "; ") -> str:
-    """Join the first `limit` items and say how many more there are."""
-    text = separator.join(items[:limit])
+def shown_list(
+    items: Sequence[str],
+    limit: int = 3,
+    separator: str = "; ",
+    show: Callable[[str], str] = str,
+) -> str:
+    """Join the first `limit` items, each as `show` gives it, and say how many more there are."""
+    text = separator.join(map(show, items[:limit]))
     return text if len(items) <= limit else f"{text}{separator}and {len(items) - limit} more"
 
 

@@ -10,6 +10,7 @@ read here.
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 from collections import Counter
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_bytes, shown_shape, who
-from ram_studio.errors import CheckpointError
+from ram_studio.errors import CheckpointError, told_as
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
@@ -96,10 +97,7 @@ class Header:
 
 def element_count(shape: tuple[int, ...]) -> int:
     """Return the number of elements of a shape (1 for the empty shape)."""
-    count = 1
-    for dimension in shape:
-        count *= dimension
-    return count
+    return math.prod(shape)
 
 
 def read_header(path: str | Path, *, agent: str | None = None) -> Header:
@@ -114,7 +112,8 @@ def read_header(path: str | Path, *, agent: str | None = None) -> Header:
     """
     path = Path(path)
     at = f"{who(agent)}{printable(path)}"
-    try:
+    advice = "check that the file exists and that you may read it"
+    with told_as(CheckpointError, f"{at} cannot be read", advice):
         # A pipe or a device under a shard's name would block or never end: look before opening.
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
@@ -126,11 +125,6 @@ def read_header(path: str | Path, *, agent: str | None = None) -> Header:
             raw = file.read(min(length, 1))
             if raw == b"{":  # else refused below, without reading up to 100 MB of something else
                 raw += file.read(length - 1)
-    except OSError as error:
-        raise CheckpointError(
-            f"{at} cannot be read: {error.strerror or error}; check that the file exists and that "
-            "you may read it."
-        ) from error
     return parse_header(raw, file_size=status.st_size, path=path, agent=agent)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ram_studio.checkpoints.read.describe import printable, shown_bytes
 from ram_studio.checkpoints.read.header import unique_pairs
-from ram_studio.errors import CheckpointError
+from ram_studio.errors import CheckpointError, told_as
 
 MAX_JSON_BYTES = 256_000_000
 MAX_CONFIG_BYTES = 16_000_000
@@ -34,16 +34,12 @@ def read_bounded(path: Path, at: str, *, limit: int = MAX_JSON_BYTES) -> bytes:
 
     Raises: CheckpointError when the file cannot be read or is larger.
     """
-    try:
+    with told_as(CheckpointError, f"{at}{printable(path)} cannot be read"):
         if not path.is_file():
             raise CheckpointError(f"{at}{printable(path)} is missing or is not a regular file.")
         with open(path, "rb") as file:
             # As much memory as is asked for is taken at once: ask for no more than there is.
             data = file.read(min(limit, os.fstat(file.fileno()).st_size) + 1)
-    except OSError as error:
-        raise CheckpointError(
-            f"{at}{printable(path)} cannot be read: {error.strerror or error}."
-        ) from error
     if len(data) > limit:
         raise CheckpointError(
             f"{at}{printable(path)} is larger than {shown_bytes(limit)}, the most a file of its "

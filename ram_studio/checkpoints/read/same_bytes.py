@@ -9,7 +9,7 @@ from ram_studio.checkpoints.read.derived import Tile, Tiled
 from ram_studio.checkpoints.read.describe import printable, quoted, who
 from ram_studio.checkpoints.read.header import Derived, TensorInfo
 from ram_studio.checkpoints.read.remote import Remote
-from ram_studio.errors import CheckpointError
+from ram_studio.errors import CheckpointError, told_as
 
 FIRST_BYTES = 4096
 BLOCK_BYTES = 4 * 2**20
@@ -79,15 +79,10 @@ def same_bytes(
 def _read(tensor: TensorInfo, begin: int, count: int, remote: Remote, agent: str | None) -> bytes:
     if tensor.path in remote:
         return remote[tensor.path].read(tensor.path, tensor.offset + begin, count)
-    try:
-        with open(tensor.path, "rb") as file:
-            file.seek(tensor.offset + begin)
-            data = file.read(count)
+    what = f"{who(agent)}{printable(tensor.path)}: tensor {quoted(tensor.name)} cannot be read"
+    with told_as(CheckpointError, what), open(tensor.path, "rb") as file:
+        file.seek(tensor.offset + begin)
+        data = file.read(count)
         if len(data) < count:
             raise OSError("the file ends before the tensor does")
-    except OSError as error:
-        raise CheckpointError(
-            f"{who(agent)}{printable(tensor.path)}: tensor {quoted(tensor.name)} cannot be read: "
-            f"{error.strerror or error}."
-        ) from error
     return data

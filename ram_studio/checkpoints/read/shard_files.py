@@ -80,7 +80,7 @@ def find_shards(
             raise CheckpointError(
                 f"{at}{printable(folder / index_name)} names {plural(len(missing), 'shard')} that "
                 f"{'is' if len(missing) == 1 else 'are'} not there: "
-                f"{shown_list([printable(m) for m in missing])}; download or copy the checkpoint "
+                f"{shown_list(missing, show=printable)}; download or copy the checkpoint "
                 "again."
             )
         return shards, weight_map

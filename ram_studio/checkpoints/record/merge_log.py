@@ -21,7 +21,7 @@ import yaml
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.hub.url_folder import is_url
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
-from ram_studio.errors import CheckpointError, OutputError
+from ram_studio.errors import CheckpointError, OutputError, told_as
 
 _LOG = logging.getLogger(__name__)
 MERGE_LOG_FILE = "merges.jsonl"
@@ -116,16 +116,11 @@ def past_merges(store: Path) -> list[PastMerge]:
     Raises: OutputError when the list exists and cannot be read.
     """
     path = store / MERGE_LOG_FILE
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _MOST_BYTES))
-            lines = file.read().splitlines()
-    except FileNotFoundError:
+    if not path.exists():
         return []
-    except OSError as error:
-        raise OutputError(
-            f"The list of merges {path} cannot be read: {error.strerror or error}."
-        ) from error
+    with told_as(OutputError, f"The list of merges {path} cannot be read"), path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _MOST_BYTES))
+        lines = file.read().splitlines()
     found = []
     for line in lines:
         try:

@@ -7,37 +7,31 @@ receipts of its parts are known by.
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from ram_studio._version import __version__
 from ram_studio.algorithm.partial import parts_text
-from ram_studio.checkpoints.read.content_hash import hash_bytes
+from ram_studio.checkpoints.read.content_hash import hash_json
 from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.record.passport import Count, Record
 from ram_studio.checkpoints.record.recipe import Recipe, describe_validation
-from ram_studio.errors import OutputError, PlanError
+from ram_studio.checkpoints.write.output_folder import write_whole
+from ram_studio.errors import OutputError, PlanError, told_as
 
 MAX_PLAN_BYTES = 64_000_000
 
-Count = Annotated[int, Field(ge=0)]
 
-
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class PlannedSource(_Record):
+class PlannedSource(Record):
     """A checkpoint as it was when the plan was made."""
 
     fingerprint: str
     nbytes: Count
 
 
-class PlannedPart(_Record):
+class PlannedPart(Record):
     """One part.
 
     Attributes:
@@ -54,7 +48,7 @@ class PlannedPart(_Record):
     hashes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
 
-class PartPlan(_Record):
+class PartPlan(Record):
     """A merge in parts.
 
     Attributes:
@@ -81,9 +75,7 @@ class PartPlan(_Record):
 
     def true_digest(self) -> str:
         """Return the BLAKE3 of everything but `digest`: JSON, keys sorted, no spaces, UTF-8."""
-        values = self.model_dump(mode="json", exclude={"digest"})
-        text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hash_bytes(text.encode("utf-8", "surrogatepass"))
+        return hash_json(self.model_dump(mode="json", exclude={"digest"}))
 
     def part(self, number: int) -> PlannedPart:
         """Return a part by its number, from 1.
@@ -110,16 +102,8 @@ def save_plan(plan: PartPlan, path: str | Path) -> None:
 
     Raises: OutputError when the file cannot be written.
     """
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(plan.to_json())
-        os.replace(partial, path)
-    except OSError as error:
-        raise OutputError(
-            f"The plan {printable(path)} cannot be written: {error.strerror or error}."
-        ) from error
+    with told_as(OutputError, f"The plan {printable(path)} cannot be written"):
+        write_whole(Path(path), plan.to_json())
 
 
 def load_plan(path: str | Path) -> PartPlan:
@@ -130,13 +114,9 @@ def load_plan(path: str | Path) -> PartPlan:
     """
     path = Path(path)
     where = f"The plan {printable(path)}"
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_PLAN_BYTES + 1)
-    except OSError as error:
-        raise PlanError(
-            f"{where} cannot be read: {error.strerror or error}; make it with `ram-studio plan`."
-        ) from error
+    advice = "make it with `ram-studio plan`"
+    with told_as(PlanError, f"{where} cannot be read", advice), open(path, "rb") as file:
+        data = file.read(MAX_PLAN_BYTES + 1)
     try:
         plan = PartPlan.model_validate_json(data)
     except ValidationError as error:

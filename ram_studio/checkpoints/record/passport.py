@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ram_studio.checkpoints.read.checkpoint import Checkpoint, split_hub_id
-from ram_studio.checkpoints.read.content_hash import CONTENT_HASH, hash_bytes
+from ram_studio.checkpoints.read.content_hash import CONTENT_HASH, hash_bytes, hash_json
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.folder import Files, Folder
 from ram_studio.checkpoints.record.licences import Licence, licence_of
@@ -44,18 +44,20 @@ Count = Annotated[int, Field(ge=0)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
+    """What files of ours hold: frozen, and without fields that nobody knows."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class SourceFile(_Record):
+class SourceFile(Record):
     """A source's shard: its size and content hash, "sha256:<hex>" or "blake3:<hex>"."""
 
     nbytes: Count
     hash: Annotated[str, Field(pattern=CONTENT_HASH)]
 
 
-class LicenceRecord(_Record):
+class LicenceRecord(Record):
     """A licence as model cards state it; `id` is None where nothing is stated."""
 
     id: str | None = None
@@ -68,7 +70,7 @@ class LicenceRecord(_Record):
         return Licence(self.id, self.name, self.link)
 
 
-class SourceRecord(_Record):
+class SourceRecord(Record):
     """A checkpoint that went into the merge.
 
     Attributes:
@@ -96,7 +98,7 @@ class SourceRecord(_Record):
         return self.folder or self.source if parts is None else f"{parts[0]}@{self.revision}"
 
 
-class KeptRecord(_Record):
+class KeptRecord(Record):
     """Shares of |tau|^2 of an agent, measured in what was stored, see `algorithm.meters.kept`."""
 
     total: float
@@ -145,14 +147,14 @@ class AgentRecord(SourceRecord):
     all_else_rounding: float | None = None
 
 
-class ShardRecord(_Record):
+class ShardRecord(Record):
     """A file of the merged checkpoint: its size and BLAKE3 digest."""
 
     nbytes: Count
     blake3: Digest
 
 
-class Passport(_Record):
+class Passport(Record):
     """How a merged checkpoint came to be.
 
     Attributes:
@@ -239,8 +241,7 @@ class Passport(_Record):
 def seal_of(passport: Mapping[str, Any]) -> str:
     """Return the BLAKE3 of a passport's JSON without its `seal`: keys sorted, no spaces, UTF-8."""
     rest = {key: value for key, value in passport.items() if key != "seal"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hash_bytes(text.encode("utf-8", "surrogatepass"))
+    return hash_json(rest)
 
 
 def source_record(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = None) -> SourceRecord:

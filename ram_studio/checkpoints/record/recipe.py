@@ -35,7 +35,7 @@ from ram_studio.algorithm.methods import make_settings
 from ram_studio.checkpoints.fit.compatibility import ExtraPolicy, MissingPolicy, RowsPolicy
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable
 from ram_studio.checkpoints.record.strict_yaml import dump_yaml, parse_yaml
-from ram_studio.errors import SettingsError, did_you_mean
+from ram_studio.errors import SettingsError, did_you_mean, told_as
 
 MAX_RECIPE_BYTES = 64_000
 
@@ -175,11 +175,8 @@ def load_recipe(path: str | Path) -> Recipe:
     """
     path = Path(path)
     where = printable(path)
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_RECIPE_BYTES + 1)
-    except OSError as error:
-        raise SettingsError(f"{where} cannot be read: {error.strerror or error}.") from error
+    with told_as(SettingsError, f"{where} cannot be read"), open(path, "rb") as file:
+        data = file.read(MAX_RECIPE_BYTES + 1)
     if len(data) > MAX_RECIPE_BYTES:
         raise SettingsError(f"{where} is larger than {MAX_RECIPE_BYTES} bytes; not a recipe.")
     values = parse_yaml(data, where)
@@ -214,9 +211,5 @@ def dump_recipe(recipe: Recipe, path: str | Path) -> None:
 
     Raises: SettingsError when the file cannot be written.
     """
-    try:
+    with told_as(SettingsError, f"{printable(path)} cannot be written"):
         Path(path).write_text(recipe_yaml(recipe), encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(
-            f"{printable(path)} cannot be written: {error.strerror or error}."
-        ) from error

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import secrets
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +32,8 @@ from ram_studio.algorithm.sketch import Sketch, TensorEntry
 from ram_studio.checkpoints.read.content_hash import hash_bytes
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.record import compact
-from ram_studio.errors import OutputError, SketchError
+from ram_studio.checkpoints.write.output_folder import write_whole
+from ram_studio.errors import OutputError, SketchError, told_as
 
 SKETCH_FORMAT = 3
 PARTIAL_FORMAT = 5
@@ -127,18 +126,9 @@ def write_sketch_file(
     path = Path(path)
     arrays = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
     data = save(arrays, metadata={_HEADER: json.dumps(header, sort_keys=True)})
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise OutputError(
-            f"The sketch {printable(path)} cannot be written: {error.strerror}. Choose another "
-            "place."
-        ) from error
+    what = f"The sketch {printable(path)} cannot be written"
+    with told_as(OutputError, what, "choose another place"):
+        write_whole(path, data)
     return path
 
 

@@ -186,6 +186,32 @@ def _remove_leftovers(out: Path) -> None:
             shutil.rmtree(entry.path, ignore_errors=True)
 
 
+def write_whole(path: Path, data: bytes, *, flushed: bool = False) -> None:
+    """Write a file that appears whole or not at all, in place of an older one.
+
+    flushed: it is on the disk before the older one goes. Raises: OSError.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
+        if flushed:
+            flush(temporary)
+        os.replace(temporary, path)
+    except OSError:
+        _remove_quietly(temporary)
+        raise
+
+
+def flush(path: Path) -> None:
+    """Have a file's or folder's content on the disk before going on."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 @contextlib.contextmanager
 def plain_words(what: str) -> Iterator[None]:
     """Turn an operating system's error into an OutputError that starts with `what`."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,9 +23,15 @@ from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.folder import Folder
 from ram_studio.checkpoints.read.shard_files import INDEX_FILE, UNFINISHED
-from ram_studio.checkpoints.write.output_folder import check_room, plain_words, reserved
+from ram_studio.checkpoints.write.output_folder import (
+    check_room,
+    flush,
+    plain_words,
+    reserved,
+    write_whole,
+)
 from ram_studio.checkpoints.write.shard_plan import Shard
-from ram_studio.checkpoints.write.shard_writer import ShardWriter, flush
+from ram_studio.checkpoints.write.shard_writer import ShardWriter
 from ram_studio.errors import OutputError
 
 PLAN_MARK = "plan-"
@@ -78,7 +83,7 @@ class PartsFolder:
         """Write the small files, then remove what says that the merge is not finished."""
         with plain_words(f"{printable(self.out)} cannot be completed"):
             for name in in_order(files):
-                _write_in_place(self.out / name, files[name])
+                write_whole(self.out / name, files[name], flushed=True)
             flush(self.out)
         self.clear()
 
@@ -185,22 +190,10 @@ class PartWriter:
         with plain_words(f"{printable(self.out)} cannot be completed"):
             self._open_writer.place(self.out, on_wait)
             flush(self.out)
-            _write_in_place(self.out / UNFINISHED / (self._unit + RECEIPT), receipt)
+            path = self.out / UNFINISHED / (self._unit + RECEIPT)
+            write_whole(path, receipt, flushed=True)
 
     @property
     def _open_writer(self) -> ShardWriter:
         assert self._writer is not None, "the writer is used inside its with-block only"
         return self._writer
-
-
-def _write_in_place(path: Path, data: bytes) -> None:
-    """Write a file that appears whole, in place of an older one."""
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
-    try:
-        temporary.write_bytes(data)
-        flush(temporary)
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise

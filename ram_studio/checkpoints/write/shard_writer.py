@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_list
-from ram_studio.checkpoints.write.output_folder import plain_words
+from ram_studio.checkpoints.write.output_folder import flush, plain_words
 from ram_studio.checkpoints.write.shard_digest import FollowingDigest
 from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.errors import OutputError
@@ -50,6 +50,7 @@ class ShardWriter:
     """Writes some shards into a folder; a context manager. Bytes do not depend on the order.
 
     Attributes:
+        folder: where they are written.
         shards: the layout, in file order.
         nbytes: bytes of all shards.
     """
@@ -73,7 +74,7 @@ class ShardWriter:
         self._receiver = receiver
         self.shards = shards
         self.nbytes = sum(shard.file_size for shard in shards)
-        self._folder = folder
+        self.folder = folder
         self._out = out
         self._is_kept = is_kept
         self._place = {
@@ -161,7 +162,7 @@ class ShardWriter:
 
     def partial(self, shard: Shard) -> Path:
         """Return where a shard is while it is written."""
-        return self._folder / (shard.file_name + _PARTIAL)
+        return self.folder / (shard.file_name + _PARTIAL)
 
     def _close_shards(self) -> None:
         for handle in self._handles.values():
@@ -241,12 +242,3 @@ def _write_fully(handle: int, view: memoryview, offset: int) -> None:
     while view:
         count = os.pwrite(handle, view, offset)
         view, offset = view[count:], offset + count
-
-
-def flush(path: Path) -> None:
-    """Have a file's or folder's content on the disk before going on."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -22,16 +22,12 @@ from ram_studio.checkpoints.read.shard_files import INDEX_FILE
 from ram_studio.checkpoints.write.output_folder import (
     SIDECAR_BYTES,
     check_output,
+    flush,
     plain_words,
     reserved,
 )
-from ram_studio.checkpoints.write.shard_plan import (
-    Shard,
-    TensorSpec,
-    index_json,
-    lay_out,
-)
-from ram_studio.checkpoints.write.shard_writer import Receiver, ShardWriter, flush
+from ram_studio.checkpoints.write.shard_plan import METADATA, TensorSpec, index_json, lay_out
+from ram_studio.checkpoints.write.shard_writer import Receiver, ShardWriter
 from ram_studio.errors import OutputError
 
 DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
@@ -80,9 +76,7 @@ class CheckpointWriter:
 
         Raises: SettingsError when max_shard_bytes is below 1.
         """
-        self.shards: list[Shard] = lay_out(
-            tensors, max_shard_bytes, {"format": "pt", **(metadata or {})}
-        )
+        self.shards = lay_out(tensors, max_shard_bytes, {**METADATA, **(metadata or {})})
         self.nbytes = sum(shard.file_size for shard in self.shards)
         self.out = Path(os.path.abspath(Path(out).expanduser()))
         self.needed_bytes = self.nbytes + sidecar_bytes
@@ -90,36 +84,26 @@ class CheckpointWriter:
         self._receiver = receiver
         self._files: dict[str, bytes] = {}
         self._writer: ShardWriter | None = None
-        self._folder: Path | None = None
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         check_output(self.out, needed_bytes=0, sources=self._sources)
         with contextlib.ExitStack() as undo:
             # Leftovers of a killed run are gone after this, and their space is free again.
-            self._folder = undo.enter_context(reserved(self.out))
+            folder = undo.enter_context(reserved(self.out))
             check_output(self.out, needed_bytes=self.needed_bytes)
             self._writer = undo.enter_context(
-                ShardWriter(self._folder, self.shards, self.out, self._receiver)
+                ShardWriter(folder, self.shards, self.out, self._receiver)
             )
             self._undo = undo.pop_all()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._folder = self._writer = None
+        self._writer = None
         self._undo.close()
 
     def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
-        """Write a piece of a tensor's data; safe from several threads at once.
-
-        Args:
-            name: the tensor.
-            byte_offset: where the piece begins in the tensor's data.
-            buffer: the piece, little-endian as stored; anything C-contiguous with the buffer
-                protocol (a numpy array).
-
-        Raises: OutputError when the disk is full or fails.
-        """
+        """Write a piece of a tensor's data, see `ShardWriter.write`."""
         self._open_writer.write(name, byte_offset, buffer)
 
     def add_file(self, name: str, data: bytes) -> None:
@@ -137,12 +121,7 @@ class CheckpointWriter:
         self._files[name] = data
 
     def digests(self) -> dict[str, str]:
-        """Return each shard's BLAKE3 by its final name.
-
-        Call it after the last write and before `finish`, so that the passport can hold them.
-
-        Raises: OutputError when a tensor was not written in full.
-        """
+        """Return each shard's BLAKE3 by its final name, see `ShardWriter.digests`."""
         return self._open_writer.digests()
 
     def finish(
@@ -162,7 +141,7 @@ class CheckpointWriter:
         """
         for name, data in (files or {}).items():
             self.add_file(name, data)
-        writer, folder = self._open_writer, self._require_folder()
+        writer, folder = self._open_writer, self._open_writer.folder
         with plain_words(f"{printable(self.out)} cannot be completed"):
             writer.place(folder, on_wait)
             contents = dict(self._files)
@@ -189,10 +168,6 @@ class CheckpointWriter:
         with contextlib.suppress(OSError):
             flush(self.out.parent)
         return self.out
-
-    def _require_folder(self) -> Path:
-        assert self._folder is not None, "the writer is used inside its with-block only"
-        return self._folder
 
     @property
     def _open_writer(self) -> ShardWriter:
