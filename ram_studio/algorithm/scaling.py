@@ -16,7 +16,7 @@ DEFAULT_ALPHA = 2.0
 DEFAULT_RULE = "ram+"
 
 
-def overlap_unique_ratio(shared: int, unique: int) -> float:
+def overlap_unique_ratio(shared: int | float, unique: int | float) -> float:
     """Return rho_t = shared / unique, the overlap-unique ratio of one agent (Eq. 2).
 
     shared, unique: elements that agent t changed together with others (c >= 2), and alone
@@ -50,7 +50,7 @@ _RULES: Mapping[str, Callable[[float, float, float], float]] = {
 RULES = tuple(_RULES)
 
 MAGNITUDE_RULE = "ram+m"
-"""The rule whose rho weighs every element by |tau|, see ``relations.magnitude_ratio``."""
+"""The rule whose rho weighs every element by |tau|, see ``relations.magnitude_ratios``."""
 
 
 def check_scaling(rule: str, r: float, alpha: float) -> None:

@@ -69,6 +69,7 @@ def make_delta(
     out = Path(os.path.abspath(Path(out).expanduser()))
     if out.exists():
         raise OutputError(f"{printable(out)} exists; choose another name or remove it first.")
+    cancel = cancel or CancelToken()
     report = load(base, {AGENT: agent}, cancel=cancel)
     for tensor in report.tensors:
         own = tensor.agents[0]
@@ -121,6 +122,7 @@ def apply_delta(
     if info.delta is None:
         raise CheckpointError(f"{printable(delta)} is no delta; expected what delta make wrote.")
     expected = json.loads(info.delta.get("hashes", "{}"))
+    cancel = cancel or CancelToken()
     report = load(base, {AGENT: delta}, cancel=cancel)
     specs = [(t.name, t.dtype, t.shape) for t in report.tensors]
     with (
@@ -130,7 +132,7 @@ def apply_delta(
         for tensor in report.tensors:
             digest = make_hasher("blake3")
             for start, piece in sources.pieces(tensor.agents[0], tensor.agents[0].nbytes):
-                _check(cancel)
+                cancel.raise_if_cancelled()
                 digest.update(piece.data)
                 writer.write(tensor.name, start, piece.data)
             if expected.get(tensor.name) != digest.hexdigest():
@@ -162,11 +164,6 @@ def read_info(path: str | Path) -> DeltaInfo:
     )
 
 
-def _check(cancel: CancelToken | None) -> None:
-    if cancel is not None:
-        cancel.raise_if_cancelled()
-
-
 def _bits(piece: np.ndarray, dtype: str) -> np.ndarray:
     """Return bytes as unsigned integers of an element's width: -0.0 is not 0.0, a NaN is itself."""
     width = rounding.STORAGE[dtype].itemsize if dtype in rounding.STORAGE else 1
@@ -174,7 +171,7 @@ def _bits(piece: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _pieces(
-    tensor: MergeTensor, sources: Sources, cancel: CancelToken | None
+    tensor: MergeTensor, sources: Sources, cancel: CancelToken
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yield first element, base and agent of each piece of a tensor, as unsigned integers."""
     own = tensor.agents[0]
@@ -182,13 +179,13 @@ def _pieces(
         sources.pieces(tensor.base, own.nbytes), sources.pieces(own, own.nbytes), strict=True
     )
     for (start, below), (_, above) in both:
-        _check(cancel)
+        cancel.raise_if_cancelled()
         before, after = _bits(below, tensor.dtype), _bits(above, tensor.dtype)
         yield start // after.itemsize, before, after
 
 
 def _count(
-    report: CompatibilityReport, sources: Sources, cancel: CancelToken | None
+    report: CompatibilityReport, sources: Sources, cancel: CancelToken
 ) -> tuple[dict[str, int], dict[str, str], str]:
     """Return by tensor changed elements and the agent's content hash, and the base's content."""
     counts, hashes, below = {}, {}, {}
@@ -214,7 +211,7 @@ def _specs(tensor: MergeTensor, changed: int) -> list[tuple[str, str, tuple[int,
 
 
 def _arrays(
-    report: CompatibilityReport, sources: Sources, cancel: CancelToken | None
+    report: CompatibilityReport, sources: Sources, cancel: CancelToken
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the changed tensors' indices and values."""
     for tensor in report.tensors:

@@ -214,7 +214,7 @@ class InMemoryMerger:
                     sink.write(tensor.name, start, piece.data)
 
 
-class _Nowhere:
+class Nowhere:
     """A sink that keeps nothing."""
 
     def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
@@ -241,5 +241,5 @@ def preview_kept(
     """
     recipe = recipe_of(report, method, settings, dtype="float32")
     job = MergeJob(report, recipe, RunOptions.of(**run))
-    found = job.run(job.plan(sketch), _Nowhere())
+    found = job.run(job.plan(sketch), Nowhere())
     return {name: agent.kept for name, agent in found.items()}

@@ -16,9 +16,9 @@ from ram_studio.checkpoints.hub.url_folder import files_at
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_list, who
 from ram_studio.checkpoints.record.passport import Passport, passport_of
-from ram_studio.engine.analyse import load
 from ram_studio.engine.events import CancelToken, ProgressCallback
 from ram_studio.engine.job import AgentResult, MergeJob
+from ram_studio.engine.parts.planning import load_sources
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.engine.reading.sources import Sources
@@ -53,17 +53,8 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ``verify --json`` answer."""
-        return {
-            "folder": str(self.folder),
-            "match": True,
-            "shards": self.shards,
-            "tensors": self.tensors,
-            "files": self.files,
-            "notes": list(self.notes),
-            "source_files": self.source_files,
-            "compared_bytes": self.compared_bytes,
-            "total_bytes": self.total_bytes,
-        }
+        found = vars(self) | {"notes": list(self.notes)}
+        return {"folder": str(found.pop("folder")), "match": True, **found}
 
 
 def verify(
@@ -134,14 +125,9 @@ def _open_sources(
             f"{shown_list([quoted(n) for n in unknown])} went into no merge here; its agents are "
             f"{', '.join(recipe.agents)}."
         )
-    return load(
-        base,
-        {name: agents[name] for name in recipe.agents},
-        missing=recipe.missing,
-        extra=recipe.extra,
-        rows=recipe.rows,
-        cancel=cancel,
-    )
+    places = {name: agents[name] for name in recipe.agents}
+    here = recipe.model_copy(update={"base": base, "agents": places})
+    return load_sources(here, None, cancel)
 
 
 def _compare_with_sources(

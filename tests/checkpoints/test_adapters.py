@@ -71,8 +71,7 @@ def read_all(base: Path, adapter: Path) -> dict[str, torch.Tensor]:
             # In two pieces, to be the same wherever a block begins.
             middle = own.numel // 3
             parts = [
-                sources._elements(own, *span)
-                for span in ((0, middle), (middle, own.numel - middle))
+                sources.elements(own, *span) for span in ((0, middle), (middle, own.numel - middle))
             ]
             found[tensor.name] = torch.cat([torch.from_numpy(p) for p in parts]).view(own.shape)
     return found

@@ -186,8 +186,8 @@ def test_places_beyond_2_31_take_64_bits(tmp_path) -> None:
     )
     agent = rebuilt(open_folder(tmp_path / "d.safetensors", name="a"), base)
     with Sources(base, agent) as sources:
-        found = sources._elements(agent.tensors["w"], 2**31 - 2, 10).tolist()
-        first = sources._elements(agent.tensors["w"], 0, 3).tolist()
+        found = sources.elements(agent.tensors["w"], 2**31 - 2, 10).tolist()
+        first = sources.elements(agent.tensors["w"], 0, 3).tolist()
     assert found == [0, 2, 3, 0, 0, 0, 0, 4, 0, 0]
     assert first == [0, 1, 0]
 

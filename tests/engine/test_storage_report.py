@@ -80,7 +80,7 @@ def test_real_training_in_float32_is_training(tmp_path, base):
     rng = torch.Generator().manual_seed(2)
     moved = step != base.float()
     noise = torch.where(moved, torch.rand(N, generator=rng) * 0.1 * last_place(base), 0)
-    _, after = reports(tmp_path, base, wide=step, finer=step + noise)
+    _, after = reports(tmp_path, base, wide=step, finer=step + noise, narrow=trained(base, 5))
     for agent in after.agents.values():
         assert agent.verdict == "training"
         assert agent.stored.density == agent.rounded.density == pytest.approx(0.1, abs=0.01)
@@ -90,7 +90,8 @@ def test_real_training_in_float32_is_training(tmp_path, base):
 def test_training_under_noise_is_partly_storage(tmp_path, base):
     rng = torch.Generator().manual_seed(3)
     noise = (torch.rand(N, generator=rng) - 0.5) * 0.48 * last_place(base)
-    _, after = reports(tmp_path, base, both=trained(base, 5, every=4).float() + noise)
+    noisy = trained(base, 5, every=4).float() + noise
+    _, after = reports(tmp_path, base, both=noisy, tool=trained(base, 2), code=trained(base, 3))
     both = after.agents["both"]
     assert both.verdict == "partly-storage"
     assert both.rounded.density == pytest.approx(0.25, abs=0.02)
@@ -100,7 +101,10 @@ def test_training_under_noise_is_partly_storage(tmp_path, base):
 def test_a_narrower_agent_beside_a_float32_base_is_storage(tmp_path, base):
     rng = torch.Generator().manual_seed(4)
     fine = base.float() + (torch.rand(N, generator=rng) - 0.5) * last_place(base)
-    _, after = reports(tmp_path, fine, narrow=fine.bfloat16())
+    tool, code = fine.clone(), fine.clone()
+    tool[::10] *= 1.01
+    code[1::10] *= 1.01
+    _, after = reports(tmp_path, fine, narrow=fine.bfloat16(), tool=tool, code=code)
     assert after.agents["narrow"].verdict == "storage"
     assert "Convert the base to BF16" in after.warnings[0]
 
@@ -114,12 +118,13 @@ def test_one_model_in_two_storages_is_found_by_the_pass(tmp_path, base):
     ]
     # The same sizes of change in other directions make another model.
     mirrored = 2 * base.double() - one.double()
-    _, signs = reports(tmp_path / "signs", base, a=one, c=mirrored.float())
+    _, signs = reports(tmp_path / "signs", base, a=one, b=other, c=mirrored.float())
     assert [f.kind for f in signs.findings if f.level == "warn"] == []
     # One last place at one element is enough to be another model.
     bits = one.clone().view(torch.int16)
     bits[7] ^= 1
-    _, apart = reports(tmp_path / "apart", base, a=one, c=bits.view(torch.bfloat16).float())
+    moved = bits.view(torch.bfloat16).float()
+    _, apart = reports(tmp_path / "apart", base, a=one, b=other, c=moved)
     assert [f.kind for f in apart.findings if f.level == "warn"] == []
 
 
@@ -162,11 +167,12 @@ def test_tied_heads_are_accounted_for(tmp_path):
 def test_a_sketch_alone_gives_verdicts_and_keeps_its_warnings(tmp_path, base):
     rng = torch.Generator().manual_seed(1)
     noise = (torch.rand(N, generator=rng) - 0.5) * 0.48 * last_place(base)
-    for name, tensor in {"base": base, "noisy": base.float() + noise}.items():
+    agents = {"noisy": base.float() + noise, "tool": trained(base, 2), "code": trained(base, 3)}
+    for name, tensor in {"base": base, **agents}.items():
         write_folder(tmp_path / name, {"model.w": tensor})
     config = tmp_path / "noisy" / "config.json"
     config.write_text(config.read_text().replace("qwen2", "llama"))
-    fit = load(tmp_path / "base", {"noisy": tmp_path / "noisy"})
+    fit = load(tmp_path / "base", {name: tmp_path / name for name in agents})
     sketch = analyze_report(fit)
     alone = storage_report(sketch=sketch)
     assert alone.agents["noisy"].verdict == "storage"

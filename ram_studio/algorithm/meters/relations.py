@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS, OverlapCounts
+from ram_studio.algorithm.scaling import overlap_unique_ratio
 from ram_studio.algorithm.shapes import Float64, Int64
 
 EXPONENTS = 256
@@ -220,33 +221,23 @@ def magnitude_of_sets(
     return out
 
 
-def magnitude_ratio(shared: float, unique: float) -> float:
-    """Return rho_m = sum of shared |tau| / sum of unique |tau| of one agent.
-
-    Like the paper's rho (Eq. 2) with every element weighted by how far it moved. The paper names
-    the isotropic assumption - every changed element counts the same - as its second limitation;
-    this ratio and the rule ``ram+m`` that uses it are ours, not the paper's.
-
-    Edge cases: 0 when both are 0, infinite when only unique is 0, as for counts.
-    """
-    if unique == 0:
-        return math.inf if shared > 0 else 0.0
-    return shared / unique
-
-
 def magnitude_ratios(
     magnitude: Float64[np.ndarray, "tensors agents 2"], groups: Sequence[Sequence[int]]
 ) -> Float64[np.ndarray, "groups agents"]:
-    """Return rho_m of each agent over each group of tensors; sums are rounded once."""
-    return np.array(
-        [
-            [
-                magnitude_ratio(math.fsum(magnitude[g, t, 1]), math.fsum(magnitude[g, t, 0]))
-                for t in range(magnitude.shape[1])
-            ]
-            for g in (list(group) for group in groups)
-        ]
-    ).reshape(len(groups), magnitude.shape[1])
+    """Return rho_m = sum of shared |tau| / sum of unique |tau| of each agent over each group.
+
+    Like the paper's rho (Eq. 2) with every element weighted by how far it moved. The paper names
+    the isotropic assumption - every changed element counts the same - as its second limitation;
+    this ratio and the rule ``ram+m`` that uses it are ours, not the paper's. Sums are rounded once;
+    edge cases are those of counts.
+    """
+    n = magnitude.shape[1]
+    ratios = [
+        overlap_unique_ratio(math.fsum(magnitude[g, t, 1]), math.fsum(magnitude[g, t, 0]))
+        for g in map(list, groups)
+        for t in range(n)
+    ]
+    return np.array(ratios, dtype=np.float64).reshape(len(groups), n)
 
 
 def build_relations(

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
+from ram_studio.algorithm.meters.rounding_meter import PRECISION
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.scaling import overlap_unique_ratio
 from ram_studio.algorithm.sketch import BASE, Sketch
@@ -28,8 +29,6 @@ STORAGE_GAP = 1.5
 
 SURVIVING = 0.1
 """Less than this share of the changed elements left after rounding: storage, not training."""
-
-MANTISSA_BITS = {"BF16": 8, "F16": 11, "F32": 24}
 
 Kind = Literal[
     "storage",
@@ -66,12 +65,7 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return {
-            "kind": self.kind,
-            "level": self.level,
-            "agents": list(self.agents),
-            "text": self.text,
-        }
+        return asdict(self) | {"agents": list(self.agents)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +93,8 @@ class Share:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for JSON; an infinite rho is None."""
-        return {
-            "total": self.total,
-            "active": self.active,
-            "unique": self.unique,
-            "shared": self.shared,
-            "density": self.density,
-            "rho": self.rho if math.isfinite(self.rho) else None,
-        }
+        rho = self.rho if math.isfinite(self.rho) else None
+        return asdict(self) | {"shared": self.shared, "density": self.density, "rho": rho}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +163,7 @@ def _judge(
             f"{rounded.density:.2%} when rounded to {base_dtype}. The difference may be storage "
             "rather than training."
         )
-    is_narrower = MANTISSA_BITS.get(dtype, 24) < MANTISSA_BITS.get(base_dtype, 0)
+    is_narrower = PRECISION.get(dtype, 24) < PRECISION.get(base_dtype, 0)
     if is_narrower and stored.density > DENSE:
         return "storage", (
             f"{name}: storage, not training, can make this. It is stored as {dtype} beside a "

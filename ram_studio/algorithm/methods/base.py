@@ -120,6 +120,10 @@ class BlockOutput(NamedTuple):
     own: Callable[[int], Tensor] | None = None
 
 
+def _nothing(settings: Any) -> frozenset[str]:
+    return frozenset()
+
+
 def _never_whole(settings: Any, name: str, shape: tuple[int, ...]) -> bool:
     return False
 
@@ -147,8 +151,8 @@ class Method:
     formula: str
     source: str
     settings: type[MethodSettings]
-    needs: Callable[[Any], frozenset[str]]
     prepare: Callable[[Any, Facts], Any]
+    needs: Callable[[Any], frozenset[str]] = _nothing
     rule: Callable[[Any, int, str], Rule] | None = None
     merge_block: Callable[[BlockInput, Any], BlockOutput] | None = None
     whole: Callable[[Any, str, tuple[int, ...]], bool] = _never_whole

@@ -117,7 +117,6 @@ DARE_TASK_ARITHMETIC = Method(
     formula="scale * sum of all tau, a share drop_rate of each dropped, the rest / (1 - drop_rate)",
     source="arXiv 2311.03099",
     settings=DareTaskArithmeticSettings,
-    needs=lambda settings: frozenset(),
     prepare=_prepare,
     rule=_rule,
 )

@@ -87,7 +87,6 @@ def matrix_method(
 
     return Method(
         **told,
-        needs=lambda settings: frozenset(),
         prepare=prepare,
         merge_block=merge_block,
         whole=is_linear,

@@ -60,7 +60,6 @@ TASK_ARITHMETIC = Method(
     formula="scale * sum of all tau (scale 1/N is plain averaging)",
     source="arXiv 2212.04089",
     settings=TaskArithmeticSettings,
-    needs=lambda settings: frozenset(),
     prepare=_prepare,
     rule=_rule,
 )

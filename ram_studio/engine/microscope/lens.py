@@ -17,6 +17,7 @@ from ram_studio.algorithm import rounding
 from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.kernels.rules import Arithmetic, Drawing
 from ram_studio.algorithm.ladder import ladder_index
+from ram_studio.algorithm.meters.rounding_meter import last_place
 from ram_studio.algorithm.methods import METHODS, Need, make_settings
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
@@ -28,9 +29,6 @@ from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.engine.passes.plan import Plan
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.errors import SettingsError
-
-_MANTISSA_BITS = {"BF16": 7, "F16": 10, "F32": 23}
-_LOWEST_EXPONENT = {"BF16": -126, "F16": -14, "F32": -126}
 
 
 @dataclass(frozen=True)
@@ -80,11 +78,8 @@ def spacing(values: np.ndarray, dtype: str) -> np.ndarray:
 
     values: float32 or float64; returns float64. At 0 it is the smallest number there is.
     """
-    size = np.abs(np.asarray(values, dtype=np.float64))
-    _, exponent = np.frexp(size)  # size = m * 2**exponent with m in [1/2, 1)
-    exponent = np.where(size > 0, exponent - 1, _LOWEST_EXPONENT[dtype])
-    exponent = np.maximum(exponent, _LOWEST_EXPONENT[dtype])
-    return np.ldexp(1.0, exponent - _MANTISSA_BITS[dtype])
+    _, exponent = np.frexp(np.asarray(values, dtype=np.float64))  # m * 2**exponent, |m| in [1/2, 1)
+    return last_place(np.where(values == 0, 0, exponent + 126), dtype)
 
 
 class Lens:

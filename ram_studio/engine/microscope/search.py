@@ -6,6 +6,7 @@ Streams one tensor block by block in bounded memory and stops where it can.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -117,11 +118,4 @@ def _blocks(tensor: MergeTensor, start: int) -> Iterator[Block]:
     for block in blocks_of([tensor], SEARCH_ELEMENTS):
         skipped = max(0, start - block.start)
         if skipped < block.n:
-            yield Block(
-                block.index,
-                block.tensor_index,
-                tensor,
-                block.start + skipped,
-                block.n - skipped,
-                block.agents,
-            )
+            yield replace(block, start=block.start + skipped, n=block.n - skipped)

@@ -181,14 +181,5 @@ class _Parts:
             done = sum(int(shares.get(part.part, 0.0) * part.nbytes) for part in parts)
             seconds = time.monotonic() - self._start
             total = sum(part.nbytes for part in parts)
-            self._on_progress(
-                Progress(
-                    self._stage,
-                    f"part {max(shares, default=0)}",
-                    len(shares),
-                    len(parts),
-                    done,
-                    total,
-                    seconds,
-                )
-            )
+            last, begun = f"part {max(shares, default=0)}", len(shares)
+            self._on_progress(Progress(self._stage, last, begun, len(parts), done, total, seconds))

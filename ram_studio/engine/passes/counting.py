@@ -185,9 +185,8 @@ class Counter:
 def fold_bins(histogram: np.ndarray, grid: Thresholds) -> np.ndarray:
     """Return a histogram (..., bins) summed over the intervals between thresholds (int64)."""
     folded = np.zeros((*histogram.shape[:-1], grid.points + 1), dtype=np.int64)
-    for interval in np.unique(grid.interval_of_bin):
-        where = grid.interval_of_bin == interval
-        folded[..., interval] = histogram[..., where].sum(-1, dtype=np.int64)
+    intervals, first = np.unique(grid.interval_of_bin, return_index=True)
+    folded[..., intervals] = np.add.reduceat(histogram, first, axis=-1, dtype=np.int64)
     return folded
 
 

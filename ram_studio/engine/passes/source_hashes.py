@@ -11,7 +11,6 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn, Self
 
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
@@ -170,12 +169,7 @@ class SourceHasher:
             worker.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._wake.set()
         for worker in self._workers:
@@ -198,15 +192,13 @@ class SourceHasher:
             start += size
             if path in self._files:
                 continue
-            if self._algorithms is not None:
-                if path in self._algorithms:
-                    algorithm = self._algorithms[path]
-                    self._files[path] = _File(path, checkpoint.name, span, algorithm)
-                continue
-            self._files[path] = _File(path, checkpoint.name, span)
-            if known := known_hash(path):
-                self._known[path] = known
-                self._files[path].done = size
+            if self._algorithms is None:
+                self._files[path] = _File(path, checkpoint.name, span)
+                if known := known_hash(path):
+                    self._known[path] = known
+                    self._files[path].done = size
+            elif algorithm := self._algorithms.get(path):
+                self._files[path] = _File(path, checkpoint.name, span, algorithm)
 
     def _follow(self, path: Path, remote: RemoteFiles) -> None:
         """Hash a file elsewhere from what the pass reads of it, unless the place knows its hash."""

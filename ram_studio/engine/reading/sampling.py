@@ -13,11 +13,11 @@ import numpy as np
 
 from ram_studio.algorithm import rounding
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.algorithm.meters.storage import DENSE, MANTISSA_BITS, Finding, dense_finding, texts
+from ram_studio.algorithm.meters.rounding_meter import PRECISION
+from ram_studio.algorithm.meters.storage import DENSE, Finding, dense_finding, texts
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
 from ram_studio.checkpoints.read.describe import shown_list
-from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import CompatibilityError
 
@@ -56,11 +56,11 @@ def sampled_densities(report: CompatibilityReport) -> dict[str, float]:
 def _changed(sources: Sources, tensor: MergeTensor, start: int, count: int) -> np.ndarray:
     """Return elements of a page that each agent changed, and those it has: (2, agents)."""
     found = np.zeros((2, len(tensor.agents)), dtype=np.int64)
-    base = _read(sources, tensor.base, start, count)
+    base = sources.elements(tensor.base, start, count)
     for t, agent in enumerate(tensor.agents):
         n = max(0, min(count, tensor.common_numel[t] - start))
-        own = _read(sources, agent, start, n)
-        coarser = min(tensor.base.dtype, agent.dtype, key=MANTISSA_BITS.__getitem__)
+        own = sources.elements(agent, start, n)
+        coarser = min(tensor.base.dtype, agent.dtype, key=PRECISION.__getitem__)
         with np.errstate(invalid="ignore", over="ignore"):
             moved = np.abs(_as(own, coarser) - _as(base[:n], coarser))
             found[:, t] = n - np.count_nonzero(moved <= LADDER[DEFAULT_INDEX]), n
@@ -104,13 +104,6 @@ def _few_pages(tensors: list[MergeTensor]) -> Iterator[tuple[MergeTensor, int, i
     for tensor in large[step // 2 :: step]:
         size = min(tensor.numel, PAGE_ELEMENTS)
         yield tensor, (tensor.numel - size) // 2, size
-
-
-def _read(sources: Sources, tensor: TensorInfo, start: int, count: int) -> np.ndarray:
-    stored = np.empty(count, dtype=rounding.STORAGE[tensor.dtype])
-    if count:
-        sources.read_into(tensor, start * stored.itemsize, stored.data.cast("B"))
-    return rounding.decode(stored, tensor.dtype)
 
 
 def _as(values: np.ndarray, dtype: str) -> np.ndarray:

@@ -148,7 +148,7 @@ class Sources:
         if isinstance(derived, Transposed):
             made = transposed(derived.of, np.dtype(f"u{width}"), *span, self._stored, self._held)
         elif isinstance(derived, LowRank):
-            made = low_rank(derived, self._elements, self._held, *span)
+            made = low_rank(derived, self.elements, self._held, *span)
         elif isinstance(derived, Scaled):
             made = scaled(derived, *span, self._stored, self._held)
         else:
@@ -162,7 +162,8 @@ class Sources:
             self.read_into(source, byte_start, stored.data)
         return stored
 
-    def _elements(self, source: TensorInfo, start: int, count: int) -> np.ndarray:
+    def elements(self, source: TensorInfo, start: int, count: int) -> np.ndarray:
+        """Return some elements of a tensor as float32."""
         stored = np.empty(count, dtype=rounding.STORAGE[source.dtype])
         if count:
             self.read_into(source, start * stored.itemsize, stored.data.cast("B"))
