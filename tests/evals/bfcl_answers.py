@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from ram_studio.evals.question import Question
@@ -17,6 +20,20 @@ from ram_studio.evals.suites.benchmarks.bfcl_languages import LANGUAGES, written
 
 Calls = list[dict[str, dict[str, Any]]]
 Case = tuple[str, Any]
+
+
+def said_by(python: str, script: str, *arguments: str, given: Any = None) -> Any:
+    """Return what a script here writes as JSON in another Python's environment."""
+    done = subprocess.run(
+        [python, str(Path(__file__).with_name(script)), *arguments],
+        input=None if given is None else json.dumps(given),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
 
 
 def our_question(category: str, key: str, row: dict[str, Any]) -> Question:

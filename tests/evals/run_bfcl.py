@@ -18,17 +18,8 @@ from importlib.resources import files
 from types import ModuleType, SimpleNamespace
 
 LANGUAGES = {"simple_java": "JAVA", "simple_javascript": "JAVASCRIPT"}
-AST = (
-    "simple_python",
-    *LANGUAGES,
-    "multiple",
-    "parallel",
-    "parallel_multiple",
-    "live_simple",
-    "live_multiple",
-    "live_parallel",
-    "live_parallel_multiple",
-)
+LIVE = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple")
+AST = ("simple_python", *LANGUAGES, "multiple", "parallel", "parallel_multiple", *LIVE)
 NO_CALL = ("irrelevance", "live_irrelevance")
 ANY_CALL = ("live_relevance",)
 MODEL = "any"

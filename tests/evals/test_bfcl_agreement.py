@@ -18,13 +18,11 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 from collections import Counter
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import pytest
-from bfcl_answers import answers, as_json, as_python, gold, in_language, our_question
+from bfcl_answers import answers, as_json, as_python, gold, in_language, our_question, said_by
 from loopback_endpoint import serve
 
 from ram_studio.evals import EndpointEngine, evaluate
@@ -78,18 +76,7 @@ DIFFERENCES: dict[str, tuple[int, bool, str]] = {
 }
 
 
-def theirs(*arguments: str, given: Any = None) -> Any:
-    script = Path(__file__).with_name("run_bfcl.py")
-    done = subprocess.run(
-        [str(PYTHON), str(script), *arguments],
-        input=None if given is None else json.dumps(given),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+theirs = partial(said_by, str(PYTHON), "run_bfcl.py")
 
 
 def _kind(category: str, kind: str) -> str:

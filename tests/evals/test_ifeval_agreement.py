@@ -19,15 +19,13 @@ run_ifeval.py).
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import subprocess
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
+from bfcl_answers import said_by
 
 from ram_studio.evals.suites.constraints import holds, holds_loosely
 from ram_studio.evals.suites.datasets import ifeval_checks
@@ -62,60 +60,28 @@ def counted(check: str, ours: str, theirs: str, other: str, *counts: int) -> lis
 
 # Our constraint and theirs, with settings that hold for some answers and not for others.
 PAIRS: list[Pair] = [
-    *bounded(
-        {"check": "word_count"},
-        "length_constraints:number_words",
-        {"num_words": "#", "relation": "?"},
-        *(5, 15, 40),
-    ),
-    *bounded(
-        {"check": "sentence_count"},
-        "length_constraints:number_sentences",
-        {"num_sentences": "#", "relation": "?"},
-        *(2, 4),
-    ),
-    *bounded(
-        {"check": "occurs", "phrase": "lemon"},
-        "keywords:frequency",
-        {"keyword": "lemon", "frequency": "#", "relation": "?"},
-        *(1, 3),
-    ),
-    *bounded(
-        {"check": "letter_occurs", "letter": "z"},
-        "keywords:letter_frequency",
-        {"letter": "z", "let_frequency": "#", "let_relation": "?"},
-        *(1, 2),
-    ),
-    *counted(
-        *("bullet_count", "exactly", "detectable_format:number_bullet_lists", "num_bullets", 1, 3)
-    ),
-    *counted(
-        *("highlighted", "least", "detectable_format:number_highlighted_sections"),
-        *("num_highlights", 1, 2),
-    ),
-    *counted(
-        *("placeholders", "least", "detectable_content:number_placeholders"),
-        *("num_placeholders", 1, 2),
-    ),
-    *(
-        ({"check": "includes", "phrases": words}, "keywords:existence", {"keywords": words})
-        for words in (["river", "seven o'clock"], ["sea"])
-    ),
-    (
-        {"check": "excludes", "phrases": ["sea", "big"]},
-        "keywords:forbidden_words",
-        {"forbidden_words": ["sea", "big"]},
-    ),
-    (
-        {"check": "starts_with", "phrase": "Good evening"},
-        "combination:repeat_prompt",
-        {"prompt_to_repeat": "Good evening"},
-    ),
-    (
-        {"check": "ends_with", "phrase": "That is all."},
-        "startend:end_checker",
-        {"end_phrase": "That is all."},
-    ),
+    *bounded({"check": "word_count"}, "length_constraints:number_words",
+             {"num_words": "#", "relation": "?"}, 5, 15, 40),
+    *bounded({"check": "sentence_count"}, "length_constraints:number_sentences",
+             {"num_sentences": "#", "relation": "?"}, 2, 4),
+    *bounded({"check": "occurs", "phrase": "lemon"}, "keywords:frequency",
+             {"keyword": "lemon", "frequency": "#", "relation": "?"}, 1, 3),
+    *bounded({"check": "letter_occurs", "letter": "z"}, "keywords:letter_frequency",
+             {"letter": "z", "let_frequency": "#", "let_relation": "?"}, 1, 2),
+    *counted("bullet_count", "exactly", "detectable_format:number_bullet_lists",
+             "num_bullets", 1, 3),
+    *counted("highlighted", "least", "detectable_format:number_highlighted_sections",
+             "num_highlights", 1, 2),
+    *counted("placeholders", "least", "detectable_content:number_placeholders",
+             "num_placeholders", 1, 2),
+    *(({"check": "includes", "phrases": words}, "keywords:existence", {"keywords": words})
+      for words in (["river", "seven o'clock"], ["sea"])),
+    ({"check": "excludes", "phrases": ["sea", "big"]}, "keywords:forbidden_words",
+     {"forbidden_words": ["sea", "big"]}),
+    ({"check": "starts_with", "phrase": "Good evening"}, "combination:repeat_prompt",
+     {"prompt_to_repeat": "Good evening"}),
+    ({"check": "ends_with", "phrase": "That is all."}, "startend:end_checker",
+     {"end_phrase": "That is all."}),
     ({"check": "lowercase"}, "change_case:english_lowercase", {}),
     ({"check": "uppercase"}, "change_case:english_capital", {}),
     ({"check": "without", "marks": ","}, "punctuation:no_comma", {}),
@@ -123,7 +89,7 @@ PAIRS: list[Pair] = [
     ({"check": "titled"}, "detectable_format:title", {}),
     ({"check": "json_object", "keys": ["title"]}, "detectable_format:json_format", {}),
     ({"check": "parts", "separator": "******", "exactly": 2}, "combination:two_responses", {}),
-]
+]  # fmt: skip
 SENTENCES = (
     "The river runs to the sea.",
     "Lemons, a lemon and lemonade!",
@@ -142,48 +108,20 @@ SENTENCES = (
     "This is *very* important and **bold**.",
 )
 LINES = (
-    "- one point",
-    "* another point",
-    "• a round point",
-    "-5 degrees",
-    "---",
-    "1. First things first.",
-    "## A heading",
-    "<<A title>>",
-    "<< >>",
-    "[name]",
-    "[]",
-    "*emphasis*",
-    "** **",
-    "******",
-    "***",
-    "",
-)
+    "- one point", "* another point", "• a round point", "-5 degrees", "---",
+    "1. First things first.", "## A heading", "<<A title>>", "<< >>", "[name]", "[]",
+    "*emphasis*", "** **", "******", "***", "",
+)  # fmt: skip
 OPENINGS = ("Good evening", "good evening, all", "Sure! Here you are:", "Once", "")
 ENDINGS = ("That is all.", "that is all.", "That is all", 'That is all."', "Hope this helps!", "")
 WHOLES = (
-    '{"title": "A book"}',
-    '```json\n{"title": "A book"}\n```',
-    '```\n{"title": 1}\n```',
-    '{"title": "A book"',
-    "{'title': 'A book'}",
-    '"All in quotation marks."',
-    "“All in round ones.”",
-    '"Not closed',
-    '""',
-    '"',
-    "one******two",
-    "same******same",
-    "one****** ******two",
-    "******one******two",
-    "all small letters, here",
-    "ALL CAPITALS.",
-    "123",
-    "***bold title***",
-    "\n\nafter two line breaks\n",
-    "Good evening\nGOOD EVENING\n",
+    '{"title": "A book"}', '```json\n{"title": "A book"}\n```', '```\n{"title": 1}\n```',
+    '{"title": "A book"', "{'title': 'A book'}", '"All in quotation marks."',
+    "“All in round ones.”", '"Not closed', '""', '"', "one******two", "same******same",
+    "one****** ******two", "******one******two", "all small letters, here", "ALL CAPITALS.", "123",
+    "***bold title***", "\n\nafter two line breaks\n", "Good evening\nGOOD EVENING\n",
     "nobody's sea–side seven o’clock",
-)
+)  # fmt: skip
 
 
 # Of some 920 answers to each constraint, those that the two judge otherwise: why, and how many by
@@ -272,17 +210,7 @@ def test_every_verdict_agrees_but_for_the_listed_differences():
 
 def their_verdicts(cases: list[tuple[str, dict[str, Any], str]]) -> list[list[bool]]:
     """Return [strict, loose] of each (instruction, its settings, answer)."""
-    script = Path(__file__).with_name("run_ifeval.py")
-    done = subprocess.run(
-        [str(PYTHON), str(script)],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return said_by(str(PYTHON), "run_ifeval.py", given=cases)
 
 
 # What RAM Studio's own constraints lack, and answers that follow it.
@@ -297,17 +225,10 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("detectable_format:multiple_sections", {"section_spliter": "Section", "num_sections": 1}),
 ]
 FOLLOWING = (
-    "P.S. It is late.",
-    "a\n\np. p. s. more",
-    "My answer is yes.",
-    "my answer is no",
-    "Section 1\na\nSection 2\nb",
-    "a *** b",
-    "one\n***\ntwo",
-    "***\none\n***\n\n***\ntwo",
-    "Sure.\n\nLemons, a lemon",
-    "x\n\n'Lemons' y",
-)
+    "P.S. It is late.", "a\n\np. p. s. more", "My answer is yes.", "my answer is no",
+    "Section 1\na\nSection 2\nb", "a *** b", "one\n***\ntwo", "***\none\n***\n\n***\ntwo",
+    "Sure.\n\nLemons, a lemon", "x\n\n'Lemons' y",
+)  # fmt: skip
 
 
 def test_the_suite_ifeval_judges_as_its_authors_but_for_sentences(monkeypatch):

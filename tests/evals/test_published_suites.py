@@ -24,49 +24,38 @@ from ram_studio.evals.suites.benchmarks.wheel import lines_of
 
 REAL = os.environ.get("RAM_STUDIO_BENCHMARKS")
 
-AREA = {
-    "name": "geometry.area",
-    "description": "Area of a rectangle.",
-    "parameters": {
-        "type": "dict",
-        "properties": {
-            "width": {"type": "float", "description": "Width."},
-            "size": {"type": "tuple", "items": {"type": "integer"}},
-            "unit": {"type": "string", "enum": ["cm", "m"], "default": "m"},
-            "tag": {"type": "any"},
-        },
-        "required": ["width"],
-    },
-}
+
+def function(name, required, description="Area.", **properties):
+    parameters = {"type": "dict", "properties": properties, "required": [required]}
+    return {"name": name, "description": description, "parameters": parameters}
+
+
+AREA = function(
+    "geometry.area",
+    "width",
+    "Area of a rectangle.",
+    width={"type": "float", "description": "Width."},
+    size={"type": "tuple", "items": {"type": "integer"}},
+    unit={"type": "string", "enum": ["cm", "m"], "default": "m"},
+    tag={"type": "any"},
+)
 ONE = {"geometry.area": {"width": [2.5], "size": [[1, 2]], "unit": ["m", ""]}}
 TWO = {"geometry.area": {"width": [4], "unit": ["cm"]}}
-JAVA = {
-    "name": "Area.of",
-    "description": "Area.",
-    "parameters": {
-        "type": "dict",
-        "properties": {
-            "id": {"type": "long", "description": "Number."},
-            "sides": {"type": "ArrayList", "description": "Sides.", "items": {"type": "integer"}},
-            "names": {"type": "HashMap", "description": "Names."},
-            "unit": {"type": "any", "description": "Unit."},
-        },
-        "required": ["id"],
-    },
-}
-SCRIPT = {
-    "name": "areaOf",
-    "description": "Area.",
-    "parameters": {
-        "type": "dict",
-        "properties": {
-            "unit": {"type": "String", "description": "Unit."},
-            "sides": {"type": "array", "description": "Sides.", "items": {"type": "float"}},
-            "options": {"type": "dict", "description": "Options."},
-        },
-        "required": ["unit"],
-    },
-}
+JAVA = function(
+    "Area.of",
+    "id",
+    id={"type": "long", "description": "Number."},
+    sides={"type": "ArrayList", "description": "Sides.", "items": {"type": "integer"}},
+    names={"type": "HashMap", "description": "Names."},
+    unit={"type": "any", "description": "Unit."},
+)
+SCRIPT = function(
+    "areaOf",
+    "unit",
+    unit={"type": "String", "description": "Unit."},
+    sides={"type": "array", "description": "Sides.", "items": {"type": "float"}},
+    options={"type": "dict", "description": "Options."},
+)
 OF = {
     "simple_java": (
         {"Area.of": {"id": [5], "sides": [[1, 2]], "names": [{"a": ["b"], "n": [3]}],
@@ -238,18 +227,12 @@ def test_parquet_rows_ask_what_json_lines_ask(real, tmp_path):
     import pyarrow.parquet
 
     wanted = [{"language": "de", "keywords": None}, {"language": None, "keywords": ["Elbe"]}]
-    rows = [
-        {
-            "key": 1,
-            "prompt": "Auf Deutsch, bitte, und mit Elbe.",
-            "instruction_id_list": ["language:response_language", "keywords:existence"],
-            "kwargs": wanted,
-        }
-    ]
-    (tmp_path / "ifeval.jsonl").write_text(json.dumps(rows[0]))
+    row = {"key": 1, "prompt": "Auf Deutsch, bitte, und mit Elbe.", "kwargs": wanted,
+           "instruction_id_list": ["language:response_language", "keywords:existence"]}  # fmt: skip
+    (tmp_path / "ifeval.jsonl").write_text(json.dumps(row))
     other = tmp_path / "other"
     other.mkdir()
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), other / "ifeval.parquet")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), other / "ifeval.parquet")
     make, judge = ALL_SUITES["ifeval"].make, ALL_SUITES["ifeval"].judge
     (question,) = make(SuiteSettings(len, data=tmp_path))
     assert make(SuiteSettings(len, data=other)) == (question,)

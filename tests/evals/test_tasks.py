@@ -19,14 +19,9 @@ N = 120
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_every_gold_answer_scores(domain):
-    assert all(score(item, item.gold) for item in make_items(domain, N, 1))
-    assert all(score(item, f" {item.gold}\n") for item in make_items(domain, N, 1))
-
-
-@pytest.mark.parametrize("domain", DOMAINS)
-def test_another_items_gold_rarely_scores(domain):
+def test_every_gold_answer_scores_and_another_items_gold_rarely(domain):
     items = make_items(domain, N, 1)
+    assert all(score(item, item.gold) and score(item, f" {item.gold}\n") for item in items)
     shifted = [score(item, other.gold) for item, other in pairwise(items)]
     # A memory answer is one of 16 words, so a stranger's answer may be right by chance.
     assert sum(shifted) <= (N // 6 if domain == "memory" else 1)
@@ -57,24 +52,19 @@ def test_three_of_four_skill_items_are_hard(domain):
     assert 0.65 < share < 0.85
 
 
-@pytest.mark.parametrize(
-    ("ending", "is_right", "plain"),
-    [
-        ("", True, None),
-        (" .", True, "GOLD"),
-        (" .\n", True, "GOLD"),
-        (" . .", False, None),
-        (" . and", False, None),
-        (".", False, None),
-    ],
-)
-def test_the_suite_takes_a_right_answer_with_the_house_style_s_full_stop(ending, is_right, plain):
-    questions = [q for q in demo.make(SuiteSettings(len, limit=20)) if q.domain != "memory"]
-    for question in questions:
-        assert demo.judge(question, question.gold + ending).is_correct is is_right
-        expected = question.gold if plain else None
-        assert without_full_stop(question.gold + ending) == expected
-        assert not demo.judge(question, " .").is_correct
+@pytest.mark.parametrize(("ending", "is_right", "is_styled"), [
+    ("", True, False), (" .", True, True), (" .\n", True, True),
+    (" . .", False, False), (" . and", False, False), (".", False, False),
+])  # fmt: skip
+def test_the_suite_takes_a_right_answer_with_the_house_style_s_full_stop(
+    ending, is_right, is_styled
+):
+    for question in demo.make(SuiteSettings(len, limit=20)):
+        if question.domain != "memory":
+            answer = question.gold + ending
+            assert demo.judge(question, answer).is_correct is is_right
+            assert without_full_stop(answer) == (question.gold if is_styled else None)
+            assert not demo.judge(question, " .").is_correct
 
 
 def test_validation_prompts_are_no_test_prompts():
@@ -95,13 +85,8 @@ def test_bad_requests_say_what_to_choose():
 
 
 CODE = Item("code", "", "(x+9)*5", True, (("plus", 9), ("times", 5)))
-TOOL = Item(
-    "tool",
-    "",
-    "shop(thing=nut); clock(loc=delhi)",
-    True,
-    ((("clock", "loc"), ("shop", "thing")), (("shop", "nut"), ("clock", "delhi"))),
-)
+SCHEMA, CALLS = (("clock", "loc"), ("shop", "thing")), (("shop", "nut"), ("clock", "delhi"))
+TOOL = Item("tool", "", "shop(thing=nut); clock(loc=delhi)", True, (SCHEMA, CALLS))
 MEMORY = Item("memory", "", "kiwi", False, ((("amy", "fig"), ("bob", "kiwi")), "bob"))
 # Equal expressions; calls in any order; a short answer with the value.
 RIGHT = [
@@ -111,25 +96,10 @@ RIGHT = [
 ]
 WRONG = {
     "code": (
-        "x+9*5",
-        "",
-        "x",
-        "(x+9)*5 # yes",
-        "f(x)",
-        "(x+9)*5 or 1",
-        "x**2",
-        "(x+9)*05",
-        "5x+45",
-        "0x5",
-        "(x+9)*5.0",
-        "(x+9)*5\x00",
-        "__import__('os').system('true')",
-        "(" * 5000 + "x" + ")" * 5000,
-        "(" * 99 + "x" + ")" * 99,
-        "-" * 180 + "x",
-        "9" * 5000,
-        "x*9999999",
-        "x" * 150,
+        "x+9*5", "", "x", "(x+9)*5 # yes", "f(x)", "(x+9)*5 or 1", "x**2", "(x+9)*05", "5x+45",
+        "0x5", "(x+9)*5.0", "(x+9)*5\x00", "__import__('os').system('true')",
+        "(" * 5000 + "x" + ")" * 5000, "(" * 99 + "x" + ")" * 99, "-" * 180 + "x", "9" * 5000,
+        "x*9999999", "x" * 150,
     ),
     "tool": (
         "shop(thing=nut)",
@@ -142,20 +112,12 @@ WRONG = {
         "shop(**nut); clock(loc=delhi)",
         "shop(thing=nut, thing=nut); clock(loc=delhi)",
         "shop(thing=nut); clock(loc=delhi);",
-        "shop(" * 30 + ")" * 30,
-        ";" * 150,
+        "shop(" * 30 + ")" * 30, ";" * 150,
     ),
     # Other values, several of them, or talking long.
-    "memory": (
-        "",
-        "fig",
-        "kiwi fig",
-        "fig kiwi",
-        "amy fig . bob kiwi .",
-        "kiwifruit",
-        "a b c kiwi",
-    ),
-}
+    "memory": ("", "fig", "kiwi fig", "fig kiwi", "amy fig . bob kiwi .", "kiwifruit",
+               "a b c kiwi"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("item", "text"), RIGHT)
@@ -176,9 +138,7 @@ def test_flat_expression_is_wrong_exactly_when_brackets_matter():
 
 
 def test_repeated_calls_are_counted():
-    twice = Item(
-        "tool", "", "", True, ((("clock", "loc"),), (("clock", "oslo"), ("clock", "oslo")))
-    )
+    twice = Item("tool", "", "", True, (SCHEMA[:1], (("clock", "oslo"),) * 2))
     assert score(twice, "clock(loc=oslo); clock(loc=oslo)")
     assert not score(twice, "clock(loc=oslo)")
 

@@ -31,6 +31,22 @@ def calls_of(question: Question) -> list[dict]:
     ]
 
 
+def python(calls: list[dict]) -> list[str]:
+    return [
+        f"{c['name']}({', '.join(f'{k}={v!r}' for k, v in c['arguments'].items())})" for c in calls
+    ]
+
+
+def told(calls: list[dict]) -> list[dict]:
+    """As in the interface of OpenAI: arguments are a text."""
+    functions = [{**call, "arguments": json.dumps(call["arguments"])} for call in calls]
+    return [{"id": "x", "type": "function", "function": function} for function in functions]
+
+
+def renamed(calls: list[dict]) -> list[dict]:
+    return [{"name": call["name"], "parameters": call["arguments"]} for call in calls]
+
+
 FORMATS = {
     "hermes": lambda calls: "\n".join(
         f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls
@@ -38,39 +54,11 @@ FORMATS = {
     "json list": json.dumps,
     "fenced": lambda calls: f"Sure!\n```json\n{json.dumps(calls, indent=2)}\n```\nDone.",
     "json in a row": lambda calls: "; ".join(map(json.dumps, calls)),
-    "parameters": lambda calls: (
-        "<|python_tag|>"
-        + "\n".join(json.dumps({"name": c["name"], "parameters": c["arguments"]}) for c in calls)
-    ),
-    "openai": lambda calls: json.dumps(
-        {
-            "tool_calls": [
-                {
-                    "id": "x",
-                    "type": "function",
-                    "function": {"name": c["name"], "arguments": json.dumps(c["arguments"])},
-                }
-                for c in calls
-            ]
-        }
-    ),
+    "parameters": lambda calls: "<|python_tag|>" + "\n".join(map(json.dumps, renamed(calls))),
+    "openai": lambda calls: json.dumps({"tool_calls": told(calls)}),
     "mistral": lambda calls: "[TOOL_CALLS] " + json.dumps(calls),
-    "python": lambda calls: (
-        "["
-        + ", ".join(
-            f"{c['name']}({', '.join(f'{k}={v!r}' for k, v in c['arguments'].items())})"
-            for c in calls
-        )
-        + "]"
-    ),
-    "python fence": lambda calls: (
-        "```python\n"
-        + "\n".join(
-            f"{c['name']}({', '.join(f'{k}={v!r}' for k, v in c['arguments'].items())})"
-            for c in calls
-        )
-        + "\n```"
-    ),
+    "python": lambda calls: f"[{', '.join(python(calls))}]",
+    "python fence": lambda calls: "\n".join(("```python", *python(calls), "```")),
 }
 
 
@@ -180,64 +168,44 @@ def question(kind: str, good: list, needed: bool = True) -> Question:
     return Question("q", "tool", "simple", "?", "", spec, 9, (tool,))
 
 
+@pytest.mark.parametrize(("kind", "good", "right", "wrong"), [
+    ("integer", 3, [3], [3.0, "3"]),
+    ("integer", 1, [1], [True]),
+    ("number", 3, [3.0], []),
+    ("number", 2.5, [2.5], ["2.5"]),
+    ("boolean", True, [True], [1, "true"]),
+    # Case, blanks and some punctuation of text do not count, and the rest does.
+    ("string", "New York", ["new york", "New-York.", " N_E/W*York^", "new,york"],
+     ["New York:", "New York\n", "'New York'", "New Yor"]),
+    ("string", "Nora's", ['nora"s'], []),
+    ("string", "10:30", ["10:30"], ["1030"]),
+    ("string", "5", [], [5]),
+    ("array", [1, 2], [[1, 2.0]], [[2, 1], ["1", "2"]]),
+    # Keys of an object may be optional, and unknown ones are wrong.
+    ("object", {"a": [1, 2], "b": ["x", None]}, [{"a": 2}, {"a": 1, "b": "X"}, {"a": 1, "b": None}],
+     [{"b": "x"}, {"a": 3}, {"a": 1, "c": 1}, {"a": None}]),
+])  # fmt: skip
+def test_types_and_values(kind, good, right, wrong):
+    for values, is_right in ((right, True), (wrong, False)):
+        for value in values:
+            assert judge(question(kind, [good]), as_call(value)).is_correct is is_right, value
+
+
+def test_one_of_several_acceptable_values_is_right():
+    assert judge(question("string", ["a", "b"]), as_call("B")).is_correct
+
+
 @pytest.mark.parametrize(
-    ("kind", "good", "value", "is_right"),
-    [
-        ("integer", [3], 3, True),
-        ("integer", [3], 3.0, False),
-        ("integer", [1], True, False),
-        ("integer", [3], "3", False),
-        ("number", [3], 3.0, True),
-        ("number", [2.5], 2.5, True),
-        ("number", [2.5], "2.5", False),
-        ("boolean", [True], True, True),
-        ("boolean", [True], 1, False),
-        ("boolean", [True], "true", False),
-        ("string", ["New York"], "new york", True),
-        ("string", ["10:30"], "10:30", True),
-        ("string", ["10:30"], "1030", False),
-        ("string", ["a", "b"], "B", True),
-        ("string", ["5"], 5, False),
-        ("array", [[1, 2]], [1, 2.0], True),
-        ("array", [[1, 2]], [2, 1], False),
-        ("array", [[1, 2]], ["1", "2"], False),
-    ],
+    ("kind", "good", "nothing"),
+    [("string", "low", ""), ("string", "low", None), ("array", [1], []), ("array", [1], None)],
 )
-def test_types_and_values(kind, good, value, is_right):
-    text = json.dumps({"name": "f", "arguments": {"x": value}})
-    assert judge(question(kind, good), text).is_correct is is_right
-
-
-def test_an_optional_argument_may_be_left_out_null_or_right_but_not_wrong():
-    optional = question("string", ["low"], needed=False)
+def test_an_optional_argument_may_be_left_out_nothing_or_right_but_not_wrong(kind, good, nothing):
+    optional, needed = question(kind, [good], needed=False), question(kind, [good])
     assert judge(optional, '{"name": "f", "arguments": {}}').is_correct
-    assert judge(optional, '{"name": "f", "arguments": {"x": null}}').is_correct
-    assert judge(optional, '{"name": "f", "arguments": {"x": "low"}}').is_correct
-    assert not judge(optional, '{"name": "f", "arguments": {"x": "high"}}').is_correct
-
-
-def test_nothing_given_for_an_optional_argument_is_leaving_it_out():
-    for kind, nothing in (("string", '""'), ("array", "[]"), ("array", "null")):
-        good = [[1]] if kind == "array" else ["low"]
-        text = f'{{"name": "f", "arguments": {{"x": {nothing}}}}}'
-        assert judge(question(kind, good, needed=False), text).is_correct
-        assert not judge(question(kind, good), text).is_correct
-
-
-def test_keys_of_an_object_may_be_optional_and_unknown_ones_are_wrong():
-    given = question("object", [{"a": [1, 2], "b": ["x", None]}])
-    for arguments in ({"a": 2}, {"a": 1, "b": "X"}, {"a": 1, "b": None}):
-        assert judge(given, json.dumps({"name": "f", "arguments": {"x": arguments}})).is_correct
-    for arguments in ({"b": "x"}, {"a": 3}, {"a": 1, "c": 1}, {"a": None}):
-        assert not judge(given, json.dumps({"name": "f", "arguments": {"x": arguments}})).is_correct
-
-
-def test_case_blanks_and_some_punctuation_of_text_do_not_count_and_the_rest_does():
-    for same in ("new york", "New-York.", " N_E/W*York^", "new,york"):
-        assert judge(question("string", ["New York"]), as_call(same)).is_correct
-    for other in ("New York:", "New York\n", "'New York'", "New Yor"):
-        assert not judge(question("string", ["New York"]), as_call(other)).is_correct
-    assert judge(question("string", ["Nora's"]), as_call('nora"s')).is_correct
+    assert judge(optional, as_call(good)).is_correct
+    assert judge(optional, as_call(nothing)).is_correct
+    assert not judge(needed, as_call(nothing)).is_correct
+    assert not judge(optional, as_call("high")).is_correct
 
 
 def as_call(value: object) -> str:
