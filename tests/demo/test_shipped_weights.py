@@ -159,13 +159,11 @@ def test_the_dense_set_shows_where_ram_cannot_help():
 def test_the_readmes_example_prompts_get_the_answers_it_shows():
     examples = {
         "coding": ("code: f takes x , plus 9 then times 5 . answer:", "(x+9)*5"),
-        "tool": (
-            "tool: clock(loc) shop(thing) . user: shop for nut and clock in delhi . answer:",
-            "shop(thing=nut); clock(loc=delhi)",
-        ),
+        "tool": ("tool: clock(loc) shop(thing) . user: shop for nut and clock in delhi . answer:",
+                 "shop(thing=nut); clock(loc=delhi)"),
         "memory": ("memory: amy fig . bob kiwi . cal plum . ask bob", "kiwi"),
         "base": ("do: say fig 3 times . answer:", "fig fig fig"),
-    }
+    }  # fmt: skip
     readme = (ASSETS / "example" / "README.md").read_text(encoding="utf-8")
     for name, (prompt, answer) in examples.items():
         assert f"`{prompt}`" in readme
@@ -189,9 +187,7 @@ def test_a_shipped_model_loads_the_usual_way_and_generates():
     model = AutoModelForCausalLM.from_pretrained(folder)
     assert model.dtype == torch.bfloat16
     assert model.num_parameters() == 854_144
-    inputs = tokenizer("code: f takes x , plus 9 then times 5 . answer:", return_tensors="pt")
-    output = model.generate(
-        input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], max_new_tokens=12
-    )
-    text = tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    assert text.strip() == "(x+9)*5"
+    prompt = "code: f takes x , plus 9 then times 5 . answer:"
+    inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
+    (output,) = model.generate(**inputs, max_new_tokens=12)
+    assert tokenizer.decode(output, skip_special_tokens=True) == f"{prompt} (x+9)*5"

@@ -104,13 +104,8 @@ def test_a_build_leaves_complete_folders_and_a_record(built):
     assert ([step for step, _ in first], [step for step, _ in last]) == ([0], [0, 2])
     assert first[0] != last[0]
     assert record["training"]["coding"]["steps"] == 2
-    assert set(record["merges"]) == {
-        "task-arithmetic 1/N",
-        "task-arithmetic 1",
-        "ties 0.2 / 1",
-        "ram",
-        "ram+",
-    }
+    methods = {"task-arithmetic 1/N", "task-arithmetic 1", "ties 0.2 / 1", "ram", "ram+"}
+    assert set(record["merges"]) == methods
 
 
 def test_finished_stages_are_skipped_and_a_missing_one_is_made_again(built, tmp_path):
@@ -240,13 +235,8 @@ def test_answers_weigh_one_and_prompts_a_tenth():
 
 
 def test_only_strictly_right_answers_earn_the_full_reward():
-    item = Item(
-        "tool",
-        "",
-        "shop(thing=nut); clock(loc=delhi)",
-        True,
-        ((("clock", "loc"), ("shop", "thing")), (("shop", "nut"), ("clock", "delhi"))),
-    )
+    spec = ((("clock", "loc"), ("shop", "thing")), (("shop", "nut"), ("clock", "delhi")))
+    item = Item("tool", "", "shop(thing=nut); clock(loc=delhi)", True, spec)
     assert reward(item, item.gold) == 1
     assert reward(item, "shop(thing=nut)") == 0.25
     assert reward(item, "shop(item=nut); clock(loc=delhi)") == pytest.approx(0.3)

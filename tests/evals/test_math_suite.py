@@ -22,38 +22,19 @@ def test_right_answers_pass_and_near_ones_do_not():
         assert not judge(question, f"Answer: -{question.gold}").is_correct
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("Answer: 42", 42),
-        ("Answer: $1,250.50", 1250.5),
-        ("**Answer:** 7 apples", 7),
-        ("**Answer: 7**", 7),
-        ("so 3 + 4 = 7\n#### 7", 7),
-        (r"\[ \boxed{12} \]", 12),
-        (r"Answer: \boxed{12}", 12),
-        ("The answer is 1,000.", 1000),
-        ("First, the answer is 4. Then 4 + 5 = 9. So the answer is 9.", 9),
-        (r"\boxed{4} pears and so \boxed{9} in all, from 7", 9),
-        ("5 apples and 6 pears make 11.", 11),
-        ("Answer: 3/4", 0.75),
-        ("Answer: -8", -8),
-        ("Answer: 5\n\nQuestion: another one. Answer: 9", 5),
-        ("No number here", None),
-        ("x2 and v1.", None),
-        ("Answer: 1/0", None),
-        ("9" * 5000, None),
-        ("1,2,3", 3),
-        ("Answer: 8 * 12 = 96 books.", 96),
-        (r"Answer: 8 * 12 = \boxed{96} books in 3 boxes", 96),
-        (r"Answer: $8 \times 12 = 96$", 96),
-        ("Answer: x = 5", 5),
-        ("Answer: 96 = the total", 96),
-        ("#### 8 * 12 = 96", 96),
-        ("The final answer is 8 * 12 = 96.", 96),
-        ("Answer: 5. Then they buy 3 + 4 = 7 more.", 5),
-        (r"Step: \boxed{8 * 12 = 96}", 96),
-    ],
-)
+@pytest.mark.parametrize(("text", "number"), [
+    ("Answer: 42", 42), ("Answer: $1,250.50", 1250.5), ("**Answer:** 7 apples", 7),
+    ("**Answer: 7**", 7), ("so 3 + 4 = 7\n#### 7", 7), (r"\[ \boxed{12} \]", 12),
+    (r"Answer: \boxed{12}", 12), ("The answer is 1,000.", 1000),
+    ("First, the answer is 4. Then 4 + 5 = 9. So the answer is 9.", 9),
+    (r"\boxed{4} pears and so \boxed{9} in all, from 7", 9),
+    ("5 apples and 6 pears make 11.", 11), ("Answer: 3/4", 0.75), ("Answer: -8", -8),
+    ("Answer: 5\n\nQuestion: another one. Answer: 9", 5), ("No number here", None),
+    ("x2 and v1.", None), ("Answer: 1/0", None), ("9" * 5000, None), ("1,2,3", 3),
+    ("Answer: 8 * 12 = 96 books.", 96), (r"Answer: 8 * 12 = \boxed{96} books in 3 boxes", 96),
+    (r"Answer: $8 \times 12 = 96$", 96), ("Answer: x = 5", 5), ("Answer: 96 = the total", 96),
+    ("#### 8 * 12 = 96", 96), ("The final answer is 8 * 12 = 96.", 96),
+    ("Answer: 5. Then they buy 3 + 4 = 7 more.", 5), (r"Step: \boxed{8 * 12 = 96}", 96),
+])  # fmt: skip
 def test_the_number_of_an_answer_is_found(text, number):
     assert find_number(text) == number

@@ -22,21 +22,13 @@ def report(**marks: str) -> EvalReport:
     """Return a report of one domain: a letter an item, 1 right, 0 wrong, x not asked."""
     n = len(next(iter(marks.values())))
     items = tuple(Question(f"q{i}", "code", "c", "?", "!", None, 8) for i in range(n))
+    finish = {"x": "too long"}
     models = {
-        name: ModelResult(
-            name,
-            None,
-            {
-                "code": tuple(
-                    Answer("", mark == "1", finish="too long" if mark == "x" else "end")
-                    for mark in row
-                )
-            },
-            1.0,
-            ("code",),
-        )
+        name: ModelResult(name, None, {"code": tuple(
+            Answer("", mark == "1", finish=finish.get(mark, "end")) for mark in row
+        )}, 1.0, ("code",))
         for name, row in marks.items()
-    }
+    }  # fmt: skip
     return EvalReport("code", 0, n, {"code": items}, models)
 
 
@@ -71,17 +63,13 @@ def test_what_was_kept_is_said_or_that_it_cannot_be_told(case):
 
 
 def test_more_items_of_the_same_kind_decide_what_few_could_not():
-    few = ("0" * 40, "1" * 30 + "0" * 10, "1" * 30 + "0" * 10)
-    (before,) = verdicts_of(
-        report(base=few[0], coder=few[1], ram=few[2]), {"code": "coder"}, "base"
-    )
-    assert before.outcome == "cannot tell"
-    times = -(-before.items_needed // 40)
-    many = [row * times for row in few]
-    (after,) = verdicts_of(
-        report(base=many[0], coder=many[1], ram=many[2]), {"code": "coder"}, "base"
-    )
-    assert after.outcome == "survived"
+    def verdict(times):
+        rows = {"base": "0" * 40, "coder": "1" * 30 + "0" * 10, "ram": "1" * 30 + "0" * 10}
+        given = report(**{name: marks * times for name, marks in rows.items()})
+        return verdicts_of(given, {"code": "coder"}, "base")[0]
+
+    assert verdict(1).outcome == "cannot tell"
+    assert verdict(-(-verdict(1).items_needed // 40)).outcome == "survived"
 
 
 def test_items_that_one_of_the_three_was_not_asked_are_left_out():

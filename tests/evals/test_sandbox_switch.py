@@ -15,10 +15,15 @@ sealed = pytest.mark.skipif(
     not switch.protection().is_sealed, reason="this kernel has no Landlock or no seccomp"
 )
 
-FALLBACK = """
-import os, sys
-sys.path[:0] = [sys.argv[1]]
-from inside.audit import refuse_in_python
+
+def inside(source, folder):
+    """Return what a bare Python writes that can import what the sandbox runs in its processes."""
+    begin = f"import os, sys\nsys.path[:0] = [{str(switch.FOLDER)!r}]\n"
+    order = [sys.executable, "-I", "-S", "-B", "-c", begin + source]
+    return subprocess.run(order, capture_output=True, text=True, cwd=folder, check=True).stdout
+
+
+FALLBACK = """from inside.audit import refuse_in_python
 refuse_in_python()
 import json, random, textwrap
 print("imports work")
@@ -41,14 +46,7 @@ for attempt in (
 
 
 def test_where_the_kernel_cannot_seal_python_code_is_refused_the_same(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", FALLBACK, str(switch.FOLDER)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=True,
-    )
-    assert done.stdout.split("\n") == ["imports work", *["refused"] * 9, ""]
+    assert inside(FALLBACK, tmp_path).split("\n") == ["imports work", *["refused"] * 9, ""]
 
 
 def test_code_that_must_be_sealed_does_not_run_unsealed(monkeypatch, tmp_path):
@@ -101,16 +99,9 @@ def test_a_machine_that_starts_no_process_is_told_in_a_sentence(monkeypatch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give up")
 @sealed
-def test_an_ordinary_user_is_sealed_as_well():
+def test_an_ordinary_user_is_sealed_as_well(tmp_path):
     # Root can do more before sealing; nobody must get the same two kernel layers.
-    code = "import os, sys; sys.path[:0] = [sys.argv[1]]; from inside.seal import seal\n"
-    code += "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+    code = "from inside.seal import seal\nos.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
     code += "limits = {'memory_bytes': 2**29, 'cpu_seconds': 5, 'file_bytes': 4096}\n"
     code += "print(seal({**limits, 'open_files': 32}))\n"
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-B", "-c", code, str(switch.FOLDER)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "'landlock': True, 'user': True, 'seccomp': True" in done.stdout
+    assert "'landlock': True, 'user': True, 'seccomp': True" in inside(code, tmp_path)

@@ -46,9 +46,8 @@ ATTACKS = (
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_an_attack_with_a_right_function_is_refused(attack):
-    assert verdict(f"{attack}\n{FUNCTION.gold}").note == (
-        "PermissionError: [Errno 1] Operation not permitted"
-    )
+    note = verdict(f"{attack}\n{FUNCTION.gold}").note
+    assert note == "PermissionError: [Errno 1] Operation not permitted"
 
 
 def test_attacks_whose_refusal_is_swallowed_did_not_happen_either():

@@ -9,9 +9,9 @@ from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.errors import EvaluationError
 from ram_studio.evals import AnswerStore, evaluate, suites
 from ram_studio.evals.experiment.run import compare_methods
-from ram_studio.evals.question import Question
+from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES, SuiteSettings, apart, visible
-from ram_studio.evals.suites.suite import balanced, load_data
+from ram_studio.evals.suites.suite import Suite, balanced, load_data
 from ram_studio.resources import asset_path
 
 SETTINGS = SuiteSettings(count_tokens=lambda text: len(text) // 4, limit=None)
@@ -96,56 +96,34 @@ def test_the_demo_suite_asks_and_judges_as_the_example_record_was_made():
     assert all(ALL_SUITES["demo"].judge(q, q.gold, "off").is_correct for q in questions)
 
 
-SUITE_FILE = '''
-"""Suite `parrot`: say the word."""
-
-from ram_studio.evals.question import Question, Verdict
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced
-
-WORDS = ("kiwi", "plum", "fig")
-
-
-def make(settings: SuiteSettings) -> tuple[Question, ...]:
-    """Return one question for each word."""
+def make_parrot(settings):
     asked = [
-        Question(f"parrot-{w}", "parrot", "words", f"do: say {w} 1 times . answer:", w, w, 8,
-                 is_raw=True)
-        for w in WORDS
+        Question(w, "parrot", "say", f"do: say {w} 1 times . answer:", w, None, 8, is_raw=True)
+        for w in ("kiwi", "plum", "fig")
     ]
     return balanced(asked, settings.limit)
 
 
-def judge(question: Question, text: str, code: str = "off") -> Verdict:
-    """Return whether the word was said."""
-    return Verdict(question.spec in text.split())
+def judge_parrot(question, text, code="off"):
+    return Verdict(question.gold in text.split())
 
 
-SUITE = Suite("parrot", 1, "Say the word", make, judge)
-'''
+PARROT = Suite("parrot", 1, "Say the word", make_parrot, judge_parrot)
 
 
-def test_a_suite_is_one_file_and_its_registration(tmp_path, monkeypatch, base_engine):
-    (tmp_path / "parrot.py").write_text(SUITE_FILE)
-    monkeypatch.syspath_prepend(tmp_path)
-    from parrot import SUITE
-
+def test_a_registered_suite_is_asked_of_models_and_merges(tmp_path, monkeypatch, base_engine):
     for known in (suites.ALL_SUITES, suites.GENERAL_SUITES):
-        monkeypatch.setitem(known, "parrot", SUITE)
+        monkeypatch.setitem(known, "parrot", PARROT)
         monkeypatch.delitem(known, "parrot")
-    suites.register(SUITE)
+    suites.register(PARROT)
     with pytest.raises(EvaluationError, match="There is a suite 'parrot' already"):
-        suites.register(SUITE)
+        suites.register(PARROT)
     with AnswerStore(tmp_path / "s") as store:
         report = evaluate({"base": base_engine}, "parrot", limit=3, store=store)
         assert [run.suite for run in store.runs()] == ["parrot"]
     assert [item.gold for item in report.items["parrot"]] == ["kiwi", "plum", "fig"]
     assert report.models["base"].domains["parrot"].correct > 0
-    recipe = make_recipe(
-        {
-            "base": str(asset_path("example", "base")),
-            "agents": {"coding": str(asset_path("example", "coding"))},
-        },
-        where="test",
-    )
+    agents = {"coding": str(asset_path("example", "coding"))}
+    recipe = make_recipe({"base": str(asset_path("example", "base")), "agents": agents})
     table = compare_methods({"ram": recipe}, suite="parrot", sources=False)
     assert table.report.models["ram"].domains["parrot"].n == 3
