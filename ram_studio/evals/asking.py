@@ -220,12 +220,10 @@ def marks_of(questions: Sequence[Question], domain: str, got: Mapping[str, Answe
 
     "1" right, "0" wrong, "x" not asked or not answered, "." still open.
     """
-    marks = []
-    for question in questions:
-        if question.domain == domain:
-            answer = got.get(question.id)
-            mark = "." if answer is None else "x"
-            if answer is not None and answer.is_scored:
-                mark = str(int(answer.is_correct))
-            marks.append(mark)
-    return "".join(marks)
+
+    def mark(answer: Answer | None) -> str:
+        if answer is None:
+            return "."
+        return str(int(answer.is_correct)) if answer.is_scored else "x"
+
+    return "".join(mark(got.get(q.id)) for q in questions if q.domain == domain)

@@ -86,6 +86,8 @@ def estimate_fisher(
     Raises:
         EvaluationError: no prompt, or a model that does not load; CheckpointError; Stopped.
     """
+    import torch
+
     chosen = tuple(prompts)
     if not chosen:
         raise EvaluationError("No prompt to estimate Fisher information on; give at least one.")
@@ -93,7 +95,10 @@ def estimate_fisher(
     model, tokenizer = load_model(checkpoint.folder, device)
     model = model.float()
     answers = _sample(model, tokenizer, chosen, seed, should_stop)
-    totals: dict[str, Any] = {}
+    totals = {
+        name: torch.zeros_like(parameter, dtype=torch.float32)
+        for name, parameter in model.named_parameters()
+    }
     for done, (prompt, answer) in enumerate(answers, start=1):
         if should_stop and should_stop():
             raise Stopped("The estimation was stopped before it was complete; nothing was kept.")
@@ -159,11 +164,8 @@ def _add_squared_gradient(
         log_probability.backward()
     with torch.no_grad():
         for key, parameter in model.named_parameters():
-            if parameter.grad is None:
-                continue
-            if key not in totals:
-                totals[key] = torch.zeros_like(parameter, dtype=torch.float32)
-            totals[key].addcmul_(parameter.grad.float(), parameter.grad.float())
+            if parameter.grad is not None:
+                totals[key].addcmul_(parameter.grad.float(), parameter.grad.float())
     model.zero_grad(set_to_none=True)
 
 
@@ -175,20 +177,9 @@ def _write(
     prompts: Sequence[str],
     seed: int,
 ) -> None:
-    import torch
     from safetensors.torch import save_file
 
-    tensors = {
-        name: (
-            totals[name] / len(prompts)
-            if name in totals
-            else torch.zeros_like(parameter, dtype=torch.float32)
-        )
-        .detach()
-        .cpu()
-        .contiguous()
-        for name, parameter in model.named_parameters()
-    }
+    tensors = {name: (sum_ / len(prompts)).cpu().contiguous() for name, sum_ in totals.items()}
     first = {id(parameter): name for name, parameter in model.named_parameters()}
     aliases = {
         name: first[id(parameter)]

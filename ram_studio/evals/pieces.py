@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,16 +74,15 @@ class Pieces:
     @property
     def key(self) -> dict[str, Any]:
         """What of it shapes answers, for the store."""
-        return {
-            "mode": MODE,
-            "chunk_tokens": self.chunk_tokens,
-            "memory_tokens": self.memory_tokens,
-        }
+        return {"mode": MODE, **vars(self)}
 
 
 @dataclass
 class _State:
-    """A question that is being read for: pieces left, the memory so far, and what it took."""
+    """A question that is being read for: pieces left, the memory so far, and what it took.
+
+    A question without a text is asked as it is.
+    """
 
     question: Question
     pieces: list[str]
@@ -91,11 +90,13 @@ class _State:
     read: int = 0
     tokens: int = 0
     seconds: float = 0.0
-    is_counted: bool = field(default=True)
+    is_counted: bool = True
 
     def next(self, memory_tokens: int) -> Question:
         """Return what the model is asked next: to read a piece, or to answer."""
-        asked = (self.question.reading or ("", ""))[1]
+        if self.question.reading is None:
+            return self.question
+        asked = self.question.reading[1]
         if self.read == len(self.pieces):
             prompt = ANSWER.format(asked=asked, memory=self.memory)
             return replace(self.question, prompt=prompt, reading=None)
@@ -106,6 +107,8 @@ class _State:
 
     def take(self, reply: Reply) -> Reply | None:
         """Take what the model said; return the reply to the question once it is there."""
+        if self.question.reading is None:
+            return reply
         self.seconds += reply.seconds
         self.is_counted = self.is_counted and reply.tokens is not None
         self.tokens += reply.tokens or 0
@@ -193,23 +196,11 @@ class PieceReader:
                     yield done
 
     def _opened(self, question: Question) -> _State:
-        if question.reading is None:
-            return _Plain(question, [])
-        pieces = cut(question.reading[0], self._pieces.chunk_tokens, self.count_tokens)
-        return _State(question, pieces)
+        text = "" if question.reading is None else question.reading[0]
+        return _State(question, cut(text, self._pieces.chunk_tokens, self.count_tokens))
 
     def close(self) -> None:
         """Do nothing: the other engine belongs to whoever opened it."""
-
-
-class _Plain(_State):
-    """A question without a text: asked as it is."""
-
-    def next(self, memory_tokens: int) -> Question:
-        return self.question
-
-    def take(self, reply: Reply) -> Reply | None:
-        return reply
 
 
 def cut(text: str, most: int, count_tokens: Callable[[str], int]) -> list[str]:

@@ -95,12 +95,8 @@ class Standing:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready values."""
-        return {
-            "model": self.model,
-            "domain": self.domain,
-            "beside": [one.to_dict() for one in self.beside],
-            "sentence": self.sentence(),
-        }
+        beside = [one.to_dict() for one in self.beside]
+        return {**vars(self), "beside": beside, "sentence": self.sentence()}
 
 
 def standings(

@@ -7,7 +7,7 @@ import hashlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -139,7 +139,9 @@ class Answers:
             batch_size=setup.batch_size,
         )
         self._closing.callback(self._engine.close)
-        self._fisher = self._closing.enter_context(_folder(setup.fisher_folder))
+        self._fisher = setup.fisher_folder or self._closing.enter_context(
+            tempfile.TemporaryDirectory(prefix="ram-studio-fisher-")
+        )
         self._merger: InMemoryMerger | None = None
         self._asked, self._seconds, self._is_warm = 0, 0.0, False
         self.items: Items = plan.draw(self._engine.count_tokens)
@@ -300,12 +302,3 @@ class Answers:
         """Let go of the model."""
         self._merger = None
         self._closing.close()
-
-
-@contextlib.contextmanager
-def _folder(folder: str | Path | None) -> Iterator[Path]:
-    if folder is not None:
-        yield Path(folder)
-        return
-    with tempfile.TemporaryDirectory(prefix="ram-studio-fisher-") as name:
-        yield Path(name)

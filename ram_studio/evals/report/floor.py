@@ -12,7 +12,7 @@ report has its floor wherever its answers come from.
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -42,11 +42,10 @@ class Nonsense:
 
     def __init__(self, asked: Mapping[str, Sequence[Question]], code: CodeSwitch = "auto") -> None:
         self._code = code
-        self._usual = {
-            (name, domain): Counter(gold).most_common(1)[0][0]
-            for name, own in asked.items()
-            for domain, gold in _golds(own).items()
-        }
+        self._golds: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        for name, own in asked.items():
+            for question in own:
+                self._golds[name, question.domain][question.gold] += 1
         self._known: dict[tuple[str, str], list[str]] = {}
 
     def right(self, suite: str, question: Question) -> list[str]:
@@ -64,17 +63,10 @@ class Nonsense:
         seeds, always = (_SEEDS[:1], _ALWAYS[:1]) if is_slow else (_SEEDS, _ALWAYS)
         said = {f"gibberish {seed}": _gibberish(f"{seed}/{question.id}") for seed in seeds}
         said |= {f"always {text!r}": text for text in always}
-        usual = self._usual[suite, question.domain]
+        ((usual, _),) = self._golds[suite, question.domain].most_common(1)
         # The constant is part of the name: other questions may have another one.
         said[f"usual {usual[:80]!r}"] = usual
         return [name for name, text in said.items() if judge(question, text, self._code).is_correct]
-
-
-def _golds(questions: Sequence[Question]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for question in questions:
-        found.setdefault(question.domain, []).append(question.gold)
-    return found
 
 
 def best_nonsense(facts: Iterable[Mapping[str, Any]]) -> tuple[str, float] | None:

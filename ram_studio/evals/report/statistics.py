@@ -77,17 +77,8 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as JSON-ready values."""
-        return {
-            "domain": self.domain,
-            "a": self.a,
-            "b": self.b,
-            "against": self.against,
-            **self.counts.to_dict(),
-            "n": self.n,
-            "p_adjusted": self.p_adjusted,
-            "outcome": self.outcome,
-            "items_needed": self.items_needed,
-        }
+        own = {name: value for name, value in vars(self).items() if name != "counts"}
+        return {**own, **self.counts.to_dict(), "n": self.n, "outcome": self.outcome}
 
 
 def compare_all(

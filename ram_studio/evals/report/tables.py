@@ -295,13 +295,7 @@ class PairedCounts:
 
     def to_dict(self) -> dict[str, Any]:
         """Return {"wins", "losses", "ties", "p_value", "is_within_noise"}."""
-        return {
-            "wins": self.wins,
-            "losses": self.losses,
-            "ties": self.ties,
-            "p_value": self.p_value,
-            "is_within_noise": self.is_within_noise,
-        }
+        return {**vars(self), "p_value": self.p_value, "is_within_noise": self.is_within_noise}
 
 
 def compare(report: EvalReport, a: str, b: str) -> dict[str, PairedCounts]:
