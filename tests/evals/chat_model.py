@@ -22,8 +22,12 @@ def make_chat_model(
         ("config.json", {"max_position_embeddings": context}),
         ("tokenizer_config.json", {"model_max_length": context}),
     ):
-        file = folder / name
-        file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+        change_json(folder / name, **changes)
     if template is not None:
         (folder / "chat_template.jinja").write_text(template)
     return folder
+
+
+def change_json(file: Path, **changes: object) -> None:
+    """Write some of a JSON file's values anew."""
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))

@@ -29,9 +29,7 @@ def report(base_engine, coding_engine):
 def test_a_report_holds_every_item_and_answer_and_is_a_tidy_table(report):
     assert {d: len(items) for d, items in report.items.items()} == dict.fromkeys(DOMAINS, 24)
     for result in report.models.values():
-        assert {d: len(answers) for d, answers in result.answers.items()} == dict.fromkeys(
-            DOMAINS, 24
-        )
+        assert {d: len(own) for d, own in result.answers.items()} == dict.fromkeys(DOMAINS, 24)
     assert report.to_dict()["models"]["base"]["path"] == str(BASE)
     frame = report.to_frame().set_index(["model", "domain"])
     assert list(frame.index) == [(m, d) for m in ("base", "coding") for d in DOMAINS]
@@ -81,29 +79,15 @@ def test_own_decoding_equals_transformers_greedy_decoding(loaded):
     )
 
 
-def test_no_new_tokens_give_an_empty_row_per_sample(loaded):
-    sampling = Sampling(3)
-    rows = decode(
-        loaded[0],
-        [[5], [6, 7]],
-        pad_id=1,
-        end_ids=frozenset(),
-        max_new_tokens=0,
-        sampling=sampling,
-    )
-    assert rows == [[]] * 6
-
-
-def test_without_an_end_token_every_row_runs_to_the_limit(loaded):
-    rows = decode(loaded[0], [[5], [6, 7]], pad_id=1, end_ids=frozenset(), max_new_tokens=4)
-    assert [len(row) for row in rows] == [4, 4]
-
-
-def test_decoding_a_small_model_leaves_the_thread_count_as_it_was(loaded):
+def test_rows_run_to_the_limit_and_the_thread_count_stays(loaded):
     import torch
 
     before = torch.get_num_threads()
-    generate(*loaded, ["do: swap amy fig . answer:"])
+    how = {"pad_id": 1, "end_ids": frozenset()}
+    rows = decode(loaded[0], [[5], [6, 7]], max_new_tokens=0, sampling=Sampling(3), **how)
+    assert rows == [[]] * 6
+    rows = decode(loaded[0], [[5], [6, 7]], max_new_tokens=4, **how)
+    assert [len(row) for row in rows] == [4, 4]
     assert torch.get_num_threads() == before
 
 
@@ -140,15 +124,10 @@ def test_progress_starts_at_zero_and_ends_complete_in_every_domain(base_engine):
 
 
 def test_stop_ends_the_run_at_once(base_engine):
-    polls = []
-
-    def should_stop() -> bool:
-        polls.append(1)
-        return len(polls) > 3
-
+    polls = iter([False] * 3 + [True])
     with pytest.raises(Stopped, match="as no store was given they are gone"):
-        evaluate({"m": base_engine}, limit=20, should_stop=should_stop)
-    assert len(polls) == 4
+        evaluate({"m": base_engine}, limit=20, should_stop=lambda: next(polls))
+    assert next(polls, "no more") == "no more"
 
 
 @pytest.mark.parametrize(

@@ -1,33 +1,19 @@
-"""Intervals, averages and paired tests against scipy and hand-computed values."""
+"""Intervals, averages and paired comparisons against scipy, statsmodels and values by hand."""
 
 import json
 import math
+import random
 
 import pytest
-from scipy.stats import binomtest
+from marked_report import marked_report
+from scipy.stats import binom, binomtest
+from statsmodels.stats.contingency_tables import mcnemar
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals import Answer, DomainScore, EvalReport, Item, ModelResult, compare
+from ram_studio.evals import DomainScore, compare, compare_all
 from ram_studio.evals.report.score import Average
+from ram_studio.evals.report.statistics import holm, items_needed
 from ram_studio.evals.report.tables import PairedCounts
-
-DOMAINS = ("code", "tool", "memory", "follow")
-
-
-def make_report(rows: dict[str, dict[str, str]], seed: int = 0) -> EvalReport:
-    n = len(next(iter(rows.values()))["code"])
-    items = {d: tuple(Item(d, f"{d} {index}", "") for index in range(n)) for d in DOMAINS}
-    models = {
-        name: ModelResult(
-            name,
-            None,
-            {d: tuple(Answer("", bit == "1") for bit in bits[d]) for d in DOMAINS},
-            1.5,
-        )
-        for name, bits in rows.items()
-    }
-    return EvalReport("demo", seed, n, items, models)
-
 
 ROW = {"code": "1100", "tool": "1000", "memory": "1111", "follow": "1110"}
 
@@ -38,11 +24,6 @@ def test_standard_error_and_wilson_interval_have_the_known_values():
     assert value.stderr == pytest.approx(math.sqrt(74 / 300 * 226 / 300 / 300))
     expected = binomtest(74, 300).proportion_ci(0.95, method="wilson")
     assert value.ci95 == pytest.approx((expected.low, expected.high), abs=1e-12)
-    # Wilson score interval in closed form, z = 1.959964.
-    p, n, z = 74 / 300, 300, 1.959963984540054
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    assert value.ci95 == pytest.approx((centre - half, centre + half), abs=1e-9)
 
 
 @pytest.mark.parametrize(("correct", "low", "high"), [(0, 0.0, 0.0126), (300, 0.9874, 1.0)])
@@ -54,26 +35,25 @@ def test_intervals_at_the_ends_are_not_empty(correct, low, high):
 
 def test_no_items_give_nan_and_the_whole_interval():
     value = DomainScore(0, 0)
-    assert math.isnan(value.score)
-    assert math.isnan(value.stderr)
-    assert value.ci95 == (0.0, 1.0)
+    assert all(map(math.isnan, (value.score, value.stderr)))
+    assert value.ci95 == Average().ci95 == (0.0, 1.0)
 
 
 def test_average_counts_skills_and_retention_stands_apart():
-    result = make_report({"a": ROW}).models["a"]
+    result = marked_report({"a": ROW}).models["a"]
     assert result.average == pytest.approx((0.5 + 0.25 + 1.0) / 3)
     assert result.retention == 0.75
 
 
 def test_the_json_form_is_stable():
-    form = json.loads(json.dumps(make_report({"a": ROW}, seed=7).to_dict()))
+    form = json.loads(json.dumps(marked_report({"a": ROW}, seed=7).to_dict()))
     assert set(form) == {"suite", "seed", "n", "floors", "models"}
-    assert (form["suite"], form["seed"], form["n"]) == ("demo", 7, 4)
+    assert (form["suite"], form["seed"], form["n"]) == (",".join(ROW), 7, 4)
     row = form["models"]["a"]
     assert set(row) == {
         *("path", "domains", "average", "average_ci95", "retention", "seconds", "outcomes")
     }
-    assert set(row["domains"]) == set(DOMAINS)
+    assert set(row["domains"]) == set(ROW)
     assert set(row["domains"]["code"]) == {"n", "correct", "score", "stderr", "ci95"}
     assert row["domains"]["code"]["correct"] == 2
     low, high = row["domains"]["code"]["ci95"]
@@ -81,7 +61,7 @@ def test_the_json_form_is_stable():
 
 
 def test_paired_counts_and_mcnemar_p():
-    report = make_report({"a": ROW, "b": {**ROW, "code": "0101", "memory": "0000"}})
+    report = marked_report({"a": ROW, "b": {**ROW, "code": "0101", "memory": "0000"}})
     counts = compare(report, "a", "b")
     assert counts["code"] == PairedCounts(wins=1, losses=1, ties=2)
     assert counts["memory"] == PairedCounts(wins=4, losses=0, ties=0)
@@ -95,11 +75,6 @@ def test_paired_counts_and_mcnemar_p():
     assert compare(report, "b", "a")["memory"] == PairedCounts(0, 4, 0)
 
 
-def test_comparing_an_unknown_model_names_the_choices():
-    with pytest.raises(EvaluationError, match=r"'c'.*a, b"):
-        compare(make_report({"a": ROW, "b": ROW}), "a", "c")
-
-
 def test_the_average_counts_every_skill_the_same_and_says_how_sure_it_is():
     even = Average((DomainScore(60, 30), DomainScore(60, 45)))
     assert (even.score, even.n, even.correct) == (0.625, 120, 75)
@@ -110,4 +85,84 @@ def test_the_average_counts_every_skill_the_same_and_says_how_sure_it_is():
     low, high = odd.ci95
     # No surer than the smaller domain lets it be.
     assert high - low > 0.25
-    assert Average().ci95 == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("wins", "losses"), [(1, 0), (5, 1), (12, 3), (40, 38), (0, 9)])
+def test_the_exact_mcnemar_p_is_that_of_statsmodels(wins, losses):
+    expected = mcnemar([[7, wins], [losses, 3]], exact=True).pvalue
+    assert PairedCounts(wins, losses, 10).p_value == pytest.approx(expected)
+
+
+def test_holm_multiplies_the_smallest_p_by_their_number_and_keeps_the_order():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx((0.03, 0.06, 0.06))
+    assert holm([0.5, 0.9]) == pytest.approx((1.0, 1.0))
+    assert holm([]) == ()
+
+
+def test_needed_disagreements_reach_the_power_and_one_less_does_not():
+    # 3 wins per loss: count the power of the exact test by hand, over every outcome.
+    def power(m: int, share: float, alpha: float) -> float:
+        return sum(
+            binom.pmf(k, m, share) for k in range(m + 1) if binomtest(k, m, 0.5).pvalue <= alpha
+        )
+
+    needed = items_needed(PairedCounts(wins=6, losses=2, ties=0))
+    assert power(needed, 0.75, 0.05) >= 0.8 > power(needed - 1, 0.75, 0.05)
+
+
+def test_items_needed_grow_with_ties_and_as_the_lead_shrinks():
+    assert items_needed(PairedCounts(9, 3, 108)) == 10 * items_needed(PairedCounts(9, 3, 0))
+    # Even the clearest lead needs six disagreements.
+    assert items_needed(PairedCounts(1, 0, 0)) == 6
+    assert items_needed(PairedCounts(501, 499, 0)) > 1_000_000
+    assert items_needed(PairedCounts(4, 4, 10)) is None
+
+
+def test_each_model_meets_base_specialist_and_the_other_merges():
+    row = {"tool": "1100110011", "math": "0101010101"}
+    report = marked_report(dict.fromkeys(("base", "tooler", "one", "two"), row))
+    table = compare_all(report, base="base", specialists={"tool": "tooler"})
+    seen = {(c.domain, c.a, c.b, c.against) for c in table}
+    assert seen == {
+        *{(d, m, "base", "base") for d in row for m in ("tooler", "one", "two")},
+        ("tool", "one", "tooler", "specialist"),
+        ("tool", "two", "tooler", "specialist"),
+        *{(d, "one", "two", "merge") for d in row},
+    }
+    assert all(c.outcome == "no difference shown" and c.p_adjusted == 1 for c in table)
+    assert table[0].sentence().endswith("neither is ahead.")
+
+
+def test_a_lead_that_holds_alone_is_not_claimed_among_many_looks():
+    lead = {"tool": "1" * 6 + "0" * 4}
+    report = marked_report({"base": {"tool": "0" * 10}, "one": lead})
+    (alone,) = compare_all(report, base="base")
+    assert (alone.outcome, alone.p_adjusted) == ("better", pytest.approx(2 / 64))
+    assert "one is better than base on tool (6 wins, 0 losses, 4 ties of 10" in alone.sentence()
+    four = {f"m{i}": lead for i in range(4)}
+    many = compare_all(marked_report({"base": {"tool": "0" * 10}, **four}), base="base")
+    assert len(many) == 4 + 6
+    assert {c.outcome for c in many} == {"no difference shown"}
+    assert f"about {many[0].items_needed} items to tell these apart" in many[0].sentence()
+
+
+def test_models_of_equal_skill_are_seldom_told_apart():
+    # Six equal merges, 15 + 6 comparisons: the familywise error is bounded by 5 %, so 3 or more
+    # false tables in 5 happen with a probability of about 0.1 %; the seed is fixed.
+    rng = random.Random(3)
+    false_tables = 0
+    for _ in range(5):
+        rows = {f"m{i}": {"tool": "".join(rng.choice("01") for _ in range(60))} for i in range(7)}
+        table = compare_all(marked_report(rows), base="m0")
+        false_tables += any(c.outcome != "no difference shown" for c in table)
+    assert false_tables <= 2
+
+
+def test_unknown_names_are_refused():
+    report = marked_report({"base": {"tool": "10"}, "one": {"tool": "11"}})
+    with pytest.raises(EvaluationError, match=r"'nobody'.*base, one"):
+        compare(report, "base", "nobody")
+    with pytest.raises(EvaluationError, match="'nobody'"):
+        compare_all(report, base="nobody")
+    with pytest.raises(EvaluationError, match="'math'"):
+        compare_all(report, specialists={"math": "base"})

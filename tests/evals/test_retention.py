@@ -4,10 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from marked_report import marked_report
 from scipy.stats import norm
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals import Answer, EvalReport, ModelResult, Question
+from ram_studio.evals import EvalReport
 from ram_studio.evals.report.retention import (
     kept_interval,
     pattern_counts,
@@ -19,17 +20,8 @@ from ram_studio.evals.report.retention import (
 
 
 def report(**marks: str) -> EvalReport:
-    """Return a report of one domain: a letter an item, 1 right, 0 wrong, x not asked."""
-    n = len(next(iter(marks.values())))
-    items = tuple(Question(f"q{i}", "code", "c", "?", "!", None, 8) for i in range(n))
-    finish = {"x": "too long"}
-    models = {
-        name: ModelResult(name, None, {"code": tuple(
-            Answer("", mark == "1", finish=finish.get(mark, "end")) for mark in row
-        )}, 1.0, ("code",))
-        for name, row in marks.items()
-    }  # fmt: skip
-    return EvalReport("code", 0, n, {"code": items}, models)
+    """Return a report of one domain, by model its marks."""
+    return marked_report({name: {"code": row} for name, row in marks.items()})
 
 
 # base, specialist, merge on 100 items: what is to be said.

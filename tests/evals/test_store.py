@@ -23,6 +23,19 @@ def row(number: int, *, finish: str = "end", correct: bool = True):
     return question, reply, Verdict(correct, "why" * correct, {"parts": [1, number]})
 
 
+def execute(path: Path, statement: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+@pytest.fixture
+def store(tmp_path):
+    with AnswerStore(tmp_path / "s") as opened:
+        yield opened
+
+
 def test_what_was_recorded_comes_back_from_a_store_opened_anew(tmp_path):
     with AnswerStore(tmp_path / "deep" / "s.sqlite3") as store:
         run = store.open_run(KEY, model="one", path="/models/one")
@@ -39,18 +52,17 @@ def test_what_was_recorded_comes_back_from_a_store_opened_anew(tmp_path):
         assert known.settings == {"chat": "none", "seed": 0}
 
 
-def test_equal_keys_share_a_run_and_any_difference_makes_another(tmp_path):
-    with AnswerStore(tmp_path / "s") as store:
-        run = store.open_run(KEY, model="one")
-        assert store.open_run(KEY, model="renamed") == run
-        assert store.runs()[0].model == "renamed"
-        others = [
-            RunKey("e" * 64, "math", 1, KEY.settings),
-            RunKey("f" * 64, "tool", 1, KEY.settings),
-            RunKey("f" * 64, "math", 2, KEY.settings),
-            RunKey("f" * 64, "math", 1, {**KEY.settings, "seed": 1}),
-        ]
-        assert len({run, *(store.open_run(key, model="x") for key in others)}) == 5
+def test_equal_keys_share_a_run_and_any_difference_makes_another(store):
+    run = store.open_run(KEY, model="one")
+    assert store.open_run(KEY, model="renamed") == run
+    assert store.runs()[0].model == "renamed"
+    others = [
+        RunKey("e" * 64, "math", 1, KEY.settings),
+        RunKey("f" * 64, "tool", 1, KEY.settings),
+        RunKey("f" * 64, "math", 2, KEY.settings),
+        RunKey("f" * 64, "math", 1, {**KEY.settings, "seed": 1}),
+    ]
+    assert len({run, *(store.open_run(key, model="x") for key in others)}) == 5
 
 
 def test_answers_under_the_same_key_are_adopted_from_another_file(tmp_path):
@@ -76,11 +88,9 @@ def test_how_a_merge_was_made_is_kept_and_an_older_file_is_brought_up(tmp_path):
     with AnswerStore(tmp_path / "s") as store:
         old = store.open_run(KEY, model="one")
         store.record(old, [row(1)], ORIGIN)
-    connection = sqlite3.connect(tmp_path / "s")
-    connection.execute("ALTER TABLE answers DROP COLUMN origin")
-    connection.execute("ALTER TABLE runs DROP COLUMN merge")
-    connection.execute("PRAGMA user_version = 1")
-    connection.close()
+    for change in ("TABLE answers DROP COLUMN origin", "TABLE runs DROP COLUMN merge"):
+        execute(tmp_path / "s", f"ALTER {change}")
+    execute(tmp_path / "s", "PRAGMA user_version = 1")
     made = {"recipe": {"method": "ram+"}, "agents": {"a": {"lambda": 1.1}}, "seconds": 2.0}
     with AnswerStore(tmp_path / "s") as store:
         assert (store.runs()[0].answered, store.runs()[0].merge) == (1, None)
@@ -97,43 +107,39 @@ def test_how_a_merge_was_made_is_kept_and_an_older_file_is_brought_up(tmp_path):
         assert [answer.origin for answer in store.answers(old)] == [{}, ORIGIN]
 
 
-def test_a_failed_attempt_is_kept_but_not_counted_and_a_later_answer_replaces_it(tmp_path):
-    with AnswerStore(tmp_path / "s") as store:
-        run = store.open_run(KEY, model="one")
-        store.record(run, [row(1, finish="failed", correct=False)])
-        assert store.runs()[0].answered == 0
-        assert len(store.answers(run)) == 1
+def test_a_failed_attempt_is_kept_but_not_counted_and_a_later_answer_replaces_it(store):
+    run = store.open_run(KEY, model="one")
+    store.record(run, [row(1, finish="failed", correct=False)])
+    assert store.runs()[0].answered == 0
+    assert len(store.answers(run)) == 1
+    store.record(run, [row(1)])
+    assert store.runs()[0].correct == 1
+    assert len(store.answers(run)) == 1
+
+
+def test_forgetting_a_run_leaves_the_others(store):
+    runs = [store.open_run(RunKey(x, "math", 1, {}), model=x) for x in ("a", "b")]
+    for run in runs:
         store.record(run, [row(1)])
-        assert store.runs()[0].correct == 1
-        assert len(store.answers(run)) == 1
+    assert store.open_run(RunKey("a", "math", 1, {}), model="a", fresh=True) == runs[0]
+    assert [len(store.answers(run)) for run in runs] == [0, 1]
 
 
-def test_forgetting_a_run_leaves_the_others(tmp_path):
-    with AnswerStore(tmp_path / "s") as store:
-        runs = [store.open_run(RunKey(x, "math", 1, {}), model=x) for x in ("a", "b")]
-        for run in runs:
-            store.record(run, [row(1)])
-        assert store.open_run(RunKey("a", "math", 1, {}), model="a", fresh=True) == runs[0]
-        assert [len(store.answers(run)) for run in runs] == [0, 1]
+def test_a_batch_that_fails_midway_leaves_nothing_of_itself(store):
+    run = store.open_run(KEY, model="one")
+    bad = Verdict(True, "", {"not json": object()})
+    with pytest.raises(TypeError):
+        store.record(run, [row(1), (*row(2)[:2], bad)])
+    assert store.answers(run) == []
+    store.record(run, [row(1)])
+    assert len(store.answers(run)) == 1
 
 
-def test_a_batch_that_fails_midway_leaves_nothing_of_itself(tmp_path):
-    with AnswerStore(tmp_path / "s") as store:
-        run = store.open_run(KEY, model="one")
-        bad = Verdict(True, "", {"not json": object()})
-        with pytest.raises(TypeError):
-            store.record(run, [row(1), (*row(2)[:2], bad)])
-        assert store.answers(run) == []
-        store.record(run, [row(1)])
-        assert len(store.answers(run)) == 1
-
-
-def test_text_with_lone_surrogates_is_kept_readable(tmp_path):
-    with AnswerStore(tmp_path / "s") as store:
-        run = store.open_run(KEY, model="one")
-        question, _, verdict = row(1)
-        store.record(run, [(question, Reply("a\ud800b", "p", "end"), verdict)])
-        assert store.answers(run)[0].reply.text == "a?b"
+def test_text_with_lone_surrogates_is_kept_readable(store):
+    run = store.open_run(KEY, model="one")
+    question, _, verdict = row(1)
+    store.record(run, [(question, Reply("a\ud800b", "p", "end"), verdict)])
+    assert store.answers(run)[0].reply.text == "a?b"
 
 
 WRITER = """
@@ -182,14 +188,6 @@ def test_two_processes_write_into_one_new_store(tmp_path):
         assert [run.answered for run in store.runs()] == [30, 30]
 
 
-def test_a_file_of_noise_is_refused_and_left_alone(tmp_path):
-    path = tmp_path / "s"
-    path.write_bytes(b"noise" * 1000)
-    with pytest.raises(EvaluationError, match=r"is damaged.*Move the file away"):
-        AnswerStore(path)
-    assert path.read_bytes() == b"noise" * 1000
-
-
 def test_a_store_with_overwritten_pages_is_refused(tmp_path):
     path = tmp_path / "s"
     with AnswerStore(path) as store:
@@ -203,26 +201,21 @@ def test_a_store_with_overwritten_pages_is_refused(tmp_path):
         AnswerStore(path)
 
 
-def test_databases_of_others_and_newer_formats_are_refused(tmp_path):
-    with sqlite3.connect(tmp_path / "other") as connection:
-        connection.execute("CREATE TABLE notes (text)")
-    connection.close()
-    with pytest.raises(EvaluationError, match="another program"):
-        AnswerStore(tmp_path / "other")
-    AnswerStore(tmp_path / "s").close()
-    connection = sqlite3.connect(tmp_path / "s")
-    connection.execute("PRAGMA user_version = 7")
-    connection.close()
-    with pytest.raises(EvaluationError, match=r"format 7.*reads format 3"):
-        AnswerStore(tmp_path / "s")
-
-
-def test_an_unusable_path_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(EvaluationError, match="cannot be used"):
-        AnswerStore(tmp_path / "file" / "s")
-    with pytest.raises(EvaluationError, match="cannot be used"):
-        AnswerStore(tmp_path)
+def test_files_that_are_no_stores_are_refused_and_left_alone(tmp_path):
+    (tmp_path / "noise").write_bytes(b"noise" * 1000)
+    execute(tmp_path / "other", "CREATE TABLE notes (text)")
+    AnswerStore(tmp_path / "newer").close()
+    execute(tmp_path / "newer", "PRAGMA user_version = 7")
+    for path, said in (
+        (tmp_path / "noise", r"is damaged.*Move the file away"),
+        (tmp_path / "noise" / "s", "cannot be used"),
+        (tmp_path, "cannot be used"),
+        (tmp_path / "other", "another program"),
+        (tmp_path / "newer", r"format 7.*reads format 3"),
+    ):
+        with pytest.raises(EvaluationError, match=said):
+            AnswerStore(path)
+    assert (tmp_path / "noise").read_bytes() == b"noise" * 1000
 
 
 def test_the_default_path_lies_in_the_users_folder(monkeypatch, tmp_path):

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from chat_model import TEMPLATE, TOOL_TEMPLATE, make_chat_model
+from chat_model import TEMPLATE, TOOL_TEMPLATE, change_json, make_chat_model
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import AnswerStore, evaluate
@@ -23,10 +23,8 @@ def chat_model(tmp_path_factory) -> Path:
     return make_chat_model(tmp_path_factory.mktemp("chat") / "model", template=TOOL_TEMPLATE)
 
 
-def question(**more) -> Question:
-    settings = {"prompt": "Say hi.", "max_new_tokens": 8, **more}
-    prompt, limit = settings.pop("prompt"), settings.pop("max_new_tokens")
-    return Question("q", "d", "c", prompt, "hi", None, limit, **settings)
+def question(prompt="Say hi.", max_new_tokens=8, **more) -> Question:
+    return Question("q", "d", "c", prompt, "hi", None, max_new_tokens, **more)
 
 
 def verdicts(report, model: str) -> dict:
@@ -136,9 +134,7 @@ def test_prompts_go_through_the_models_own_template(chat_model, tmp_path):
     ("template", "message"),
     [
         ("{{ raise_exception('only systems here') }}", "template .* fails: only systems here"),
-        ("{% for m in messages %}{{ m.content", "template .* fails"),
         ("Hello, I am a bot.", "leaves out what the user says"),
-        ("{{ messages[0].content | upper }}", "leaves out what the user says"),
     ],
 )
 def test_a_wrong_chat_template_is_an_error_that_names_it(template, message, tmp_path):
@@ -147,36 +143,26 @@ def test_a_wrong_chat_template_is_an_error_that_names_it(template, message, tmp_
         evaluate({"m": folder}, "math", limit=1, device="cpu")
 
 
-def test_asking_for_a_template_that_is_not_there_is_refused():
-    with pytest.raises(EvaluationError, match="has no chat template"):
-        evaluate({"base": BASE}, "math", limit=1, chat="template")
-
-
 def test_a_prompt_longer_than_the_context_is_a_verdict_and_the_rest_is_asked(tmp_path):
     folder = make_chat_model(tmp_path / "m", context=1500)
     report = evaluate({"m": folder}, "memory", lengths=(1000, 3000), limit=8, device="cpu")
-    for item, answer in zip(
-        report.items["memory"], report.models["m"].answers["memory"], strict=True
-    ):
+    answers = report.models["m"].answers["memory"]
+    for item, answer in zip(report.items["memory"], answers, strict=True):
         assert answer.note.startswith("too long: ") == item.category.endswith("3000")
-    assert "the model's context is 1500" in report.models["m"].answers["memory"][-1].note
+    assert "the model's context is 1500" in answers[-1].note
 
 
 def test_an_endless_generation_is_cut_off_and_an_empty_one_told(chat_model, tmp_path):
     # Without any end token the model never stops; with every token an end it says nothing.
     folder = make_chat_model(tmp_path / "endless")
     for name in ("config.json", "generation_config.json"):
-        data = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps({**data, "eos_token_id": None}))
-    data = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps({**data, "eos_token": None}))
+        change_json(folder / name, eos_token_id=None)
+    change_json(folder / "tokenizer_config.json", eos_token=None)
     engine = LocalEngine(folder, device="cpu")
     ((_, reply),) = next(engine.answer([question(max_new_tokens=5)]))
     assert (reply.finish, reply.note, reply.tokens) == ("length", "cut off after 5 tokens", 5)
     silent = make_chat_model(tmp_path / "silent")
-    data = json.loads((silent / "generation_config.json").read_text())
-    data["eos_token_id"] = list(range(512))
-    (silent / "generation_config.json").write_text(json.dumps(data))
+    change_json(silent / "generation_config.json", eos_token_id=list(range(512)))
     engine = LocalEngine(silent, device="cpu")
     replies = [r for batch in engine.answer([question(prompt="<|x|>")]) for _, r in batch]
     assert replies[0].tokens == 1
@@ -215,25 +201,15 @@ def test_a_run_stopped_and_resumed_equals_an_uninterrupted_one(tmp_path):
             assert other.runs()[0].answered >= sum(told.values())
 
     with AnswerStore(path) as store:
+        options = {"limit": 12, "store": store}
         for most in (10, 30):
+            options["should_stop"] = lambda most=most: store.runs()[0].answered >= most
             with pytest.raises(Stopped, match="are stored; run the same again"):
-                evaluate(
-                    {"coding": engine},
-                    "demo",
-                    limit=12,
-                    store=store,
-                    on_progress=tell,
-                    should_stop=lambda most=most: store.runs()[0].answered >= most,
-                )
+                evaluate({"coding": engine}, "demo", on_progress=tell, **options)
             assert store.runs()[0].answered == most
-        seen = []
-        resumed = evaluate(
-            {"coding": engine},
-            "demo",
-            limit=12,
-            store=store,
-            on_progress=lambda *event: seen.append(event),
-        )
+        seen, options["should_stop"] = [], None
+        options["on_progress"] = lambda *event: seen.append(event)
+        resumed = evaluate({"coding": engine}, "demo", **options)
     assert verdicts(resumed, "coding") == verdicts(whole, "coding")
     assert resumed.items == whole.items
     # It starts from the 30 answers that were there.
@@ -272,7 +248,7 @@ def test_a_small_model_is_let_go_without_stopping_every_thread(base_engine):
     assert ("start", 2) not in generations
 
 
-def test_other_weights_templates_or_seeds_are_asked_anew(tmp_path, base_engine):
+def test_other_weights_templates_and_seeds_and_what_is_forgotten_are_asked(tmp_path, base_engine):
     folder = make_chat_model(tmp_path / "m")
     engine = LocalEngine(folder, device="cpu")
     before = engine.identity["fingerprint"]
@@ -282,26 +258,17 @@ def test_other_weights_templates_or_seeds_are_asked_anew(tmp_path, base_engine):
     other = make_chat_model(tmp_path / "n", agent="coding")
     assert LocalEngine(other, device="cpu").identity["fingerprint"] != before
     with AnswerStore(tmp_path / "s") as store:
-        for seed in (1, 2, 1):
-            evaluate({"base": base_engine}, "demo", limit=2, seed=seed, store=store)
-        (run,) = store.runs()
-        assert run.answered == 16
-
-
-def test_fresh_forgets_and_asks_again(tmp_path, base_engine):
-    with AnswerStore(tmp_path / "s") as store:
-        options = {"limit": 2, "store": store}
-        evaluate({"base": base_engine}, "demo", **options)
         seen = []
-        evaluate(
-            {"base": base_engine},
-            "demo",
-            fresh=True,
-            on_progress=lambda *event: seen.append(event),
-            **options,
-        )
-        assert seen[0] == ("base", "code", 0, 2)
-        assert store.runs()[0].answered == 8
+        options = {"limit": 2, "store": store, "on_progress": lambda *event: seen.append(event)}
+        for seed, is_fresh, found, kept in (
+            *((1, False, 0, 8), (2, False, 0, 16), (1, False, 2, 16)),
+            # What is forgotten is asked again.
+            (1, True, 0, 8),
+        ):
+            seen.clear()
+            evaluate({"base": base_engine}, "demo", seed=seed, fresh=is_fresh, **options)
+            assert seen[0] == ("base", "code", found, 2)
+            assert store.runs()[0].answered == kept
 
 
 @pytest.mark.parametrize(
@@ -317,6 +284,7 @@ def test_fresh_forgets_and_asks_again(tmp_path, base_engine):
         ({"b": BASE}, "code", {"code": "off"}, "switched off"),
         ({"b": BASE}, "memory", {"lengths": (50,)}, "too short"),
         ({"b": "/no/such"}, "math", {}, r"config\.json"),
+        ({"b": BASE}, "math", {"chat": "template"}, "has no chat template"),
     ],
 )
 def test_bad_settings_are_refused(models, suites, options, message):
