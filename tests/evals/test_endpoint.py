@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from loopback_endpoint import serve
+from test_tool_suite import calls_of
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import AnswerStore, PairedCounts, compare, evaluate
@@ -18,31 +19,17 @@ SETTINGS = SuiteSettings(lambda text: -(-len(text) // 4), lengths=(1000,), seed=
 SUITES = "tool,math,memory,code,instructions"
 
 
-def golds(skip: tuple[str, ...] = ("instructions",)) -> dict[str, str]:
+def golds() -> dict[str, str]:
     """Prompt -> a right answer, for every suite that has one."""
     found = {}
     for name, suite in GENERAL_SUITES.items():
-        for question in suite.make(SETTINGS):
+        for question in suite.make(SETTINGS) if name != "instructions" else ():
             answer = question.gold
             if name == "tool":
-                calls = [
-                    {
-                        "name": call["name"],
-                        "arguments": {
-                            k: {key: one[0] for key, one in v[0].items()}
-                            if isinstance(v[0], dict)
-                            else v[0]
-                            for k, v in call["arguments"].items()
-                            if None not in v
-                        },
-                    }
-                    for call in question.spec
-                ]
-                answer = json.dumps(calls)
+                answer = json.dumps(calls_of(question))
             if name == "code":
                 answer = f"```python\n{question.gold}\n```"
-            if name not in skip:
-                found[question.prompt] = answer
+            found[question.prompt] = answer
     return found
 
 
@@ -71,11 +58,7 @@ def test_a_server_that_knows_the_answers_scores_full_marks(tmp_path):
         report = evaluate(one, SUITES, limit=4, lengths=(1000,), store=store)
         domains = report.models["one"].domains
         for name in ("tool", "math", "memory", "code"):
-            assert domains[name].score == 1.0, [
-                (q.id, a.note)
-                for q, a in zip(report.items[name], report.models["one"].answers[name], strict=True)
-                if not a.is_correct
-            ]
+            assert domains[name].score == 1.0, report.models["one"].answers[name]
         assert domains["instructions"].score == 0
         assert report.models["one"].answers["instructions"][0].note.startswith("empty answer")
         count = len(server.requests)
@@ -101,8 +84,7 @@ def test_parsed_tool_calls_of_a_server_count_as_calls():
     call = {"type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
     body = {"choices": [{"message": {"content": None, "tool_calls": [call]}}]}
     with serve(lambda _: body) as server:
-        engine = EndpointEngine(server.url)
-        (reply,) = ask(engine, question())
+        (reply,) = ask(EndpointEngine(server.url), question())
     assert json.loads(reply.text) == {"tool_calls": [call]}
     assert reply.finish == "end"
 
@@ -216,14 +198,8 @@ def test_an_endless_reply_and_a_silent_server_end_at_the_time_limit():
 
 
 def test_an_unreachable_endpoint_is_an_error_that_keeps_what_is_stored(tmp_path):
-    count = [0]
-
-    def answer(body: dict) -> str:
-        count[0] += 1
-        return "Answer: 1"
-
     with AnswerStore(tmp_path / "s") as store:
-        with serve(answer) as server:
+        with serve(lambda _: "Answer: 1") as server:
             models = {"one": EndpointEngine(server.url, "one")}
             evaluate(models, "math", limit=3, store=store)
         with pytest.raises(EvaluationError, match=r"cannot be reached.*3 of 10 answers.* stored"):
@@ -287,8 +263,7 @@ def test_without_a_token_no_authorization_is_sent(monkeypatch, tmp_path):
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password netrc-secret\n")
     with serve(lambda _: "hi") as server:
-        engine = EndpointEngine(server.url)
-        ask(engine, question())
+        ask(EndpointEngine(server.url), question())
         assert "Authorization" not in server.requests[0][1]
 
 
@@ -311,15 +286,10 @@ def test_bad_urls_are_refused_without_repeating_them(url, message):
 
 
 def test_the_model_is_chosen_only_when_there_is_one():
-    with (
-        serve(lambda _: "hi", models=("a", "b")) as server,
-        pytest.raises(EvaluationError, match="serves 2 models: a, b"),
-    ):
-        ask(EndpointEngine(server.url), question())
-    with serve(lambda _: (404, b"")) as server:
-        engine = EndpointEngine(server.url, "gone")
-        with pytest.raises(EvaluationError, match="has no model 'gone'"):
-            ask(engine, question())
+    with serve(lambda _: (404, b""), models=("a", "b")) as server:
+        for model, said in ((None, "serves 2 models: a, b"), ("gone", "has no model 'gone'")):
+            with pytest.raises(EvaluationError, match=said):
+                ask(EndpointEngine(server.url, model), question())
 
 
 def test_health_and_closed_code_are_refused_before_anything_is_asked():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from random_zoo import AGENTS, flat, random_elements, recipe_for, write_zoo
+from typer.testing import CliRunner
 
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
 from ram_studio.checkpoints.record.recipe import make_recipe
@@ -115,12 +116,8 @@ def test_every_experiment_gives_valid_recipes(name, agents) -> None:
 
 def test_how_many_rows_an_experiment_has() -> None:
     recipe = example_recipe()
-    counts = {name: len(experiment_recipes(name, recipe)) for name in EXPERIMENTS}
-    assert counts["standard"] == 15
-    assert counts["unique-region"] == 9
-    assert counts["leave-one-out"] == 4
-    assert counts["mechanism"] == 7
-    assert counts["pairwise"] == 3
+    counts = {"standard": 15, "unique-region": 9, "leave-one-out": 4, "mechanism": 7, "pairwise": 3}
+    assert counts == {name: len(experiment_recipes(name, recipe)) for name in counts}
 
 
 SCALES = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
@@ -211,31 +208,35 @@ def test_the_table_as_json_and_csv(table) -> None:
     assert lines[5]["versus_reference"] == "within noise"
 
 
-def test_wrong_tables_are_refused_before_any_work() -> None:
-    recipe = example_recipe("coding", "tool")
-    with pytest.raises(EvaluationError, match="No row"):
-        compare_methods({})
-    with pytest.raises(SettingsError, match="reference row is 'ties'"):
-        compare_methods({"ram+": recipe}, reference="ties")
-    with pytest.raises(SettingsError, match="called 'coding'"):
-        compare_methods({"coding": recipe})
-    other = recipe.model_copy(update={"agents": {"coding": "elsewhere"}})
-    with pytest.raises(SettingsError, match="elsewhere as agent 'coding'"):
-        compare_methods({"a": recipe, "b": other})
-    moved = recipe.model_copy(update={"base": "elsewhere"})
-    with pytest.raises(SettingsError, match="has the base elsewhere"):
-        compare_methods({"a": recipe, "b": moved})
-    bad = recipe.model_copy(update={"method": "ties", "settings": {"density": 0}})
-    with pytest.raises(SettingsError, match="density is 0"):
-        compare_methods({"a": bad})
+def changed(**fields):
+    return example_recipe("coding", "tool").model_copy(update=fields)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        ({}, {}, "No row"),
+        ({"ram+": changed()}, {"reference": "ties"}, "reference row is 'ties'"),
+        ({"coding": changed()}, {}, "called 'coding'"),
+        (
+            {"a": changed(), "b": changed(agents={"coding": "elsewhere"})},
+            {},
+            "elsewhere as agent 'coding'",
+        ),
+        ({"a": changed(), "b": changed(base="elsewhere")}, {}, "has the base elsewhere"),
+        ({"a": changed(method="ties", settings={"density": 0})}, {}, "density is 0"),
+    ],
+)
+def test_wrong_tables_are_refused_before_any_work(rows, options, message) -> None:
+    with pytest.raises((EvaluationError, SettingsError), match=message):
+        compare_methods(rows, **options)
 
 
 def test_a_stopped_comparison_keeps_its_answers_and_a_repeat_goes_on(tmp_path, monkeypatch) -> None:
-    recipe = example_recipe("coding", "tool")
     rows = {
-        "ram+": recipe,
-        "ram at r 0": recipe.model_copy(update={"settings": {"r": 0.0}}),
-        "ram": recipe.model_copy(update={"method": "ram", "settings": {}}),
+        "ram+": changed(),
+        "ram at r 0": changed(settings={"r": 0.0}),
+        "ram": changed(method="ram", settings={}),
     }
     whole = compare_methods(rows, limit=4)
     with AnswerStore(tmp_path / "s") as store:
@@ -292,9 +293,8 @@ def test_an_agents_row_shares_its_answers_with_an_evaluation_of_its_folder(tmp_p
 
 
 def test_a_row_that_cannot_be_merged_is_left_out_with_its_reason(monkeypatch) -> None:
-    recipe = example_recipe("coding", "tool")
-    nobody = recipe.model_copy(update={"method": "region", "settings": {"agent": "search"}})
-    table = compare_methods({"ram+": recipe, "nobody": nobody}, sources=False, limit=2)
+    nobody = changed(method="region", settings={"agent": "search"})
+    table = compare_methods({"ram+": changed(), "nobody": nobody}, sources=False, limit=2)
     assert list(table.report.models) == ["ram+"]
     assert "of agent 'search'" in table.unfinished["nobody"]
     with pytest.raises(SettingsError, match="of agent 'search'"):
@@ -302,31 +302,28 @@ def test_a_row_that_cannot_be_merged_is_left_out_with_its_reason(monkeypatch) ->
 
 
 def test_the_command_prints_the_table_and_writes_csv(tmp_path) -> None:
-    from typer.testing import CliRunner
-
     agents = [f"--agent={name}={EXAMPLE / name}" for name in ("coding", "tool")]
     arguments = ["compare", f"--base={EXAMPLE / 'base'}", *agents, "--row", "ram+", "--limit", "4"]
     arguments += ["--row", "ties:density=0.5,scope=tensor", "--csv", str(tmp_path / "t.csv")]
     arguments += ["--store", str(tmp_path / "answers")]
-    done = CliRunner().invoke(commands, [*arguments, "--json"], catch_exceptions=False)
-    described = json.loads(done.stdout)
+
+    def run(*more):
+        return CliRunner().invoke(commands, [*arguments, *more], catch_exceptions=False).stdout
+
+    described = json.loads(run("--json"))
     assert [row["row"] for row in described["rows"]][-2:] == [
         "ram+",
         "ties (density 0.5, scope tensor)",
     ]
     assert (tmp_path / "t.csv").read_text().startswith("row,kind,method,settings,code,")
-    shown = CliRunner().invoke(commands, [*arguments, "--no-sources"], catch_exceptions=False)
-    assert "vs reference" in shown.stdout
-    assert "within noise of ram+" in shown.stdout
+    shown = run("--no-sources")
+    assert "vs reference" in shown
+    assert "within noise of ram+" in shown
     with pytest.raises(SettingsError, match="density is '2'"):
-        CliRunner().invoke(
-            commands, [*arguments, "--row", "ties:density=2"], catch_exceptions=False
-        )
+        run("--row", "ties:density=2")
 
 
 def test_the_fisher_command_makes_what_merge_takes(tmp_path) -> None:
-    from typer.testing import CliRunner
-
     (tmp_path / "prompts.txt").write_text("say hi .\n\nsay fig and kiwi .\n")
     arguments = ["fisher", f"--agent=coding={EXAMPLE / 'coding'}", "--out", str(tmp_path / "f")]
     arguments += ["--prompts", str(tmp_path / "prompts.txt")]
