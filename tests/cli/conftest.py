@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ram_studio.cli import main
 from ram_studio.resources import asset_path
@@ -28,6 +29,20 @@ def example() -> list[str]:
     """The options that name the example's base and agents."""
     named = [("--agent", f"{a}={asset_path('example', a)}") for a in AGENTS]
     return ["--base", str(asset_path("example", "base")), *(x for pair in named for x in pair)]
+
+
+@pytest.fixture
+def recipe(tmp_path: Path):
+    """Write a recipe of the example with further fields; returns its path."""
+
+    def write(**fields: object) -> Path:
+        agents = {name: str(asset_path("example", name)) for name in AGENTS}
+        values = {"base": str(asset_path("example", "base")), "agents": agents, **fields}
+        path = tmp_path / "recipe.yaml"
+        path.write_text(yaml.safe_dump(values, sort_keys=False))
+        return path
+
+    return write
 
 
 @pytest.fixture

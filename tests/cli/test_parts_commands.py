@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-import yaml
 
 from ram_studio.checkpoints.record.merge_log import past_merges
-from ram_studio.resources import asset_path
 
 AGENTS = ("coding", "tool", "memory")
 PART = ("merge", "--plan", "p", "--part", "1", "--out", "o")
@@ -18,17 +16,8 @@ def files_of(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-@pytest.fixture
-def recipe(tmp_path):
-    path = tmp_path / "recipe.yaml"
-    agents = {name: str(asset_path("example", name)) for name in AGENTS}
-    values = {"base": str(asset_path("example", "base")), "agents": agents}
-    path.write_text(yaml.safe_dump(values, sort_keys=False))
-    return path
-
-
 def test_parts_of_a_plan_make_the_merge_of_one_machine(cli, example, recipe, tmp_path, home):
-    size = ("--max-shard-size", "500KB")
+    recipe, size = recipe(), ("--max-shard-size", "500KB")
     assert cli("merge", recipe, "--out", tmp_path / "one", *size)[0] == 0
     assert cli("analyze", *example, "--sketch", tmp_path / "one.sketch")[0] == 0
     plan, out, sketch = (tmp_path / name for name in ("plan.json", "out", "sum.sketch"))

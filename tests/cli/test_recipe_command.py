@@ -49,12 +49,9 @@ def test_refusals_are_one_line_and_write_nothing(cli, tmp_path):
 
 
 @pytest.mark.parametrize(("method", "r"), [(None, 0.3), ("ram+", 0.3), ("ram+s", 0.1)])
-def test_a_recipes_settings_are_kept_for_its_own_method_alone(cli, example, tmp_path, method, r):
-    base, *agents = [x for x in example if not x.startswith("--")]
-    named = dict(text.split("=", 1) for text in agents)
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(yaml.safe_dump({"base": base, "agents": named, "settings": {"r": 0.3}}))
+def test_a_recipes_settings_are_kept_for_its_own_method_alone(cli, recipe, tmp_path, method, r):
     asked = () if method is None else ("--method", method)
-    assert cli("merge", recipe, "--out", tmp_path / "m", *asked, "--json")[0] == 0
+    path = recipe(settings={"r": 0.3})
+    assert cli("merge", path, "--out", tmp_path / "m", *asked, "--json")[0] == 0
     used = json.loads((tmp_path / "m" / "ram_studio.json").read_text())["recipe"]
     assert (used["method"], used["settings"]["r"]) == (method or "ram+", r)
