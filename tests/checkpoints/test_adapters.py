@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from ram_studio.checkpoints.fit.compatibility import check_compatibility
 from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyse import analyze_report, load
+from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.sources import Sources
+from ram_studio.engine.verify import verify
 from ram_studio.errors import CompatibilityError
 
 # peft asks transformers by a name that goes with its next major version.
@@ -60,6 +64,13 @@ def train(folder: Path, **options: object) -> dict[str, torch.Tensor]:
     return made.merge_and_unload().state_dict()
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, torch.Tensor]]:
+    """An adapter, and what peft makes of it and the base."""
+    folder = tmp_path_factory.mktemp("adapters") / "adapter"
+    return folder, train(folder)
+
+
 def read_all(base: Path, adapter: Path) -> dict[str, torch.Tensor]:
     report = check_compatibility(
         open_checkpoint(base, name="base"), [open_checkpoint(adapter, name="a")]
@@ -98,13 +109,9 @@ def test_an_adapter_is_what_peft_merges(base, tmp_path, options):
         torch.testing.assert_close(found[name], expected[name], rtol=1e-5, atol=1e-6)
 
 
-def test_an_adapter_goes_through_a_merge_like_a_checkpoint(base, tmp_path):
-    from ram_studio.checkpoints.record.recipe import make_recipe
-    from ram_studio.engine.merge import merge
-    from ram_studio.engine.verify import verify
-
-    expected = train(tmp_path / "adapter")
-    sources = {"base": str(base), "agents": {"a": str(tmp_path / "adapter")}}
+def test_an_adapter_goes_through_a_merge_like_a_checkpoint(base, trained, tmp_path):
+    adapter, expected = trained
+    sources = {"base": str(base), "agents": {"a": str(adapter)}}
     recipe = make_recipe({**sources, "method": "task-arithmetic", "settings": {"scale": 1.0}})
     merge(recipe, tmp_path / "out")
     for name, tensor in load_file(tmp_path / "out" / "model.safetensors").items():
@@ -112,10 +119,9 @@ def test_an_adapter_goes_through_a_merge_like_a_checkpoint(base, tmp_path):
     assert verify(tmp_path / "out", with_sources=True, full=True).source_files == 2
 
 
-def test_its_rank_is_told_and_that_rounding_makes_its_sparsity(tmp_path):
+def test_its_rank_is_told_and_that_rounding_makes_its_sparsity(trained, tmp_path):
     model().bfloat16().save_pretrained(tmp_path / "base")
-    train(tmp_path / "adapter")
-    report = load(tmp_path / "base", {"a": tmp_path / "adapter"})
+    report = load(tmp_path / "base", {"a": trained[0]})
     [said] = [f.text for f in report.findings if f.kind == "adapter"]
     assert "LoRA adapter of rank 4 on 4 of 21 tensors" in said
     assert "where they equal the base in BF16, rounding makes that sparsity, not training" in said
@@ -133,22 +139,19 @@ def test_its_rank_is_told_and_that_rounding_makes_its_sparsity(tmp_path):
         ({"lora_alpha": "much"}, "lora_alpha"),
     ],
 )
-def test_an_adapter_of_another_kind_is_refused(base, tmp_path, change, said):
-    train(tmp_path / "adapter")
-    path = tmp_path / "adapter" / "adapter_config.json"
+def test_an_adapter_of_another_kind_is_refused(base, trained, tmp_path, change, said):
+    path = shutil.copytree(trained[0], tmp_path / "adapter") / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(CompatibilityError, match=said) as caught:
         load(base, {"a": tmp_path / "adapter"})
     assert "merge_and_unload" in str(caught.value)
 
 
-def test_an_adapter_of_another_base_and_one_as_the_base_are_refused(base, tmp_path):
-    train(tmp_path / "adapter")
+def test_an_adapter_of_another_base_and_one_as_the_base_are_refused(base, trained, tmp_path):
     stored = load_file(base / "model.safetensors")
     narrow = {n: t[:, :8].contiguous() if t.ndim == 2 else t for n, t in stored.items()}
-    (tmp_path / "other").mkdir()
-    save_file(narrow, tmp_path / "other" / "model.safetensors", {"format": "pt"})
+    save_file(narrow, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(CompatibilityError, match=r"not an adapter of this base.*lora_A \(4, 16\)"):
-        load(tmp_path / "other", {"a": tmp_path / "adapter"})
+        load(tmp_path, {"a": trained[0]})
     with pytest.raises(CompatibilityError, match=r"Base: .* is a LoRA adapter"):
-        load(tmp_path / "adapter", {"a": base})
+        load(trained[0], {"a": base})

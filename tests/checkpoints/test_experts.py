@@ -89,10 +89,17 @@ LAYOUTS: dict[str, Callable[[Tensors], Tensors]] = {
     "turned": lambda tensors: stacked(tensors, turned=True),
     "pairs": paired,
 }
-PAIRS = [
-    (ours, theirs)
-    for ours, theirs in itertools.permutations(LAYOUTS, 2)
-    if {ours, theirs} != {"singly", "w1"} and ours != "pairs" and (ours, theirs) != ("w1", "pairs")
+# The base's layout, and agents' in others; one of the two shapes says nothing where they are given.
+GROUPS = [
+    ("singly", ["stacks", "turned", "pairs"], (5, 3)),
+    ("w1", ["stacks"], (5, 3)),
+    ("w1", ["turned"], (5, 3)),
+    ("stacks", ["singly", "w1", "turned"], (5, 3)),
+    ("stacks", ["pairs"], (5, 3)),
+    ("turned", ["singly", "w1", "stacks"], (5, 3)),
+    ("turned", ["pairs"], (5, 3)),
+    *(("stacks", ["turned"], size) for size in ((4, 2), (2, 2))),
+    *(("turned", ["singly"], size) for size in ((4, 2), (2, 2))),
 ]
 
 
@@ -101,55 +108,42 @@ def rows(sketch: Sketch) -> object:
     return frame.reset_index(drop=True).drop(columns="rho_m", errors="ignore")
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "hidden", "inner"),
-    [
-        *((*pair, 5, 3) for pair in PAIRS),
-        # One of the two shapes says nothing here.
-        *(
-            (*pair, *size)
-            for pair in (("stacks", "turned"), ("turned", "singly"))
-            for size in ((4, 2), (2, 2))
-        ),
-    ],
-)
-def test_an_agent_in_another_layout_is_read_as_its_base_has_it(
-    tmp_path, ours, theirs, hidden, inner
-):
-    base, agent = model(0, hidden, inner), model(0, hidden, inner)
+@pytest.mark.parametrize(("ours", "theirs", "size"), GROUPS)
+def test_agents_in_another_layout_are_read_as_their_base_has_it(tmp_path, ours, theirs, size):
+    base, agent = model(0, *size), model(0, *size)
     changed = "model.layers.1.mlp.experts.2"
     agent[f"{changed}.up_proj.weight"][-1, -1] += 1
     agent[f"{changed}.down_proj.weight"][0] += 2
     agent["model.layers.0.mlp.gate.weight"][1] += 3
-    folders = [
-        write_checkpoint(tmp_path / "base", LAYOUTS[ours](base), config=CONFIG, shards=2),
-        write_checkpoint(tmp_path / "agent", LAYOUTS[theirs](agent), config=CONFIG, shards=2),
-    ]
-    report = load(folders[0], {"a": folders[1]})
-    assert "experts of 2 layers are stored in another layout" in report.findings[0].text
+    folder = write_checkpoint(tmp_path / "base", LAYOUTS[ours](base), config=CONFIG, shards=2)
+    agents = {
+        name: write_checkpoint(tmp_path / name, LAYOUTS[name](agent), config=CONFIG, shards=2)
+        for name in theirs
+    }
+    report = load(folder, agents)
+    for finding in report.findings[: len(agents)]:
+        assert "experts of 2 layers are stored in another layout" in finding.text
     expected = LAYOUTS[ours](agent)
     with Sources(*report.checkpoints) as sources:  # wherever a block begins
-        for tensor in report.tensors:
-            piece, own = bytearray(2 * (tensor.numel - 1)), expected[tensor.name].flatten()[1:]
-            sources.read_into(tensor.agents[0], 2, memoryview(piece))
-            assert torch.equal(torch.frombuffer(piece, dtype=torch.bfloat16), own), tensor.name
-    sketch = analyze(folders[0], {"a": folders[1]})
-    frame = sketch.to_frame(by="expert").set_index("expert")
-    found = frame.loc[["1/2", "0/router", "0/0"], "active"].tolist()
-    assert found == [1 + inner, hidden, 0]
-    out = merge(
-        make_recipe({"base": str(folders[0]), "agents": {"a": str(folders[1])}, "method": "ram"}),
-        tmp_path / "out",
-        sketch=sketch,
-    ).out
-    merged = load_file(out / "model.safetensors")
+        for tensor, own in itertools.product(report.tensors, range(len(agents))):
+            piece, wanted = bytearray(2 * (tensor.numel - 1)), expected[tensor.name].flatten()[1:]
+            sources.read_into(tensor.agents[own], 2, memoryview(piece))
+            assert torch.equal(torch.frombuffer(piece, dtype=torch.bfloat16), wanted), tensor.name
+    sketch = analyze(folder, agents)
+    hidden, inner = size
+    for _, frame in sketch.to_frame(by="expert").groupby("agent"):
+        found = frame.set_index("expert").loc[["1/2", "0/router", "0/0"], "active"].tolist()
+        assert found == [1 + inner, hidden, 0]
+    sources = {"base": str(folder), "agents": {n: str(path) for n, path in agents.items()}}
+    recipe = make_recipe({**sources, "method": "ram"})
+    merged = load_file(merge(recipe, tmp_path / "out", sketch=sketch).out / "model.safetensors")
     assert merged.keys() == expected.keys()
     assert all(torch.equal(merged[name], tensor) for name, tensor in expected.items())
 
 
 def test_stacks_are_counted_expert_by_expert_and_kept_so(tmp_path):
     """The same agents in every layout have the same counts of every expert and router."""
-    base, agents = model(0, 5, 3), [model(0, 5, 3) for _ in range(2)]
+    base, agents = model(0, 5, 3), [model(0, 5, 3) for _ in range(3)]
     for t, agent in enumerate(agents):
         for i, tensor in enumerate(agent.values()):
             tensor.view(-1)[t : 2 + i % 4] += 1

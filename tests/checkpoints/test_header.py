@@ -66,26 +66,17 @@ def test_tensors_lie_where_the_header_says(tmp_path):
     assert found["empty"].nbytes == 0
 
 
+DTYPES = """BOOL bool  U8 uint8  I8 int8  I16 int16  I32 int32  I64 int64  F16 float16  F32 float32
+F64 float64  BF16 bfloat16  F8_E4M3 float8_e4m3fn  F8_E5M2 float8_e5m2"""
+
+
 def test_every_dtype_the_library_writes_is_read(tmp_path):
-    dtypes = {
-        "BOOL": torch.bool,
-        "U8": torch.uint8,
-        "I8": torch.int8,
-        "I16": torch.int16,
-        "I32": torch.int32,
-        "I64": torch.int64,
-        "F8_E4M3": torch.float8_e4m3fn,
-        "F8_E5M2": torch.float8_e5m2,
-        "F16": torch.float16,
-        "BF16": torch.bfloat16,
-        "F32": torch.float32,
-        "F64": torch.float64,
-    }
+    words = DTYPES.split()
+    dtypes = dict(zip(words[::2], words[1::2], strict=True))
     path = tmp_path / "model.safetensors"
-    save_file({name: torch.zeros(3).to(dtype) for name, dtype in dtypes.items()}, path)
-    assert {name: info.dtype for name, info in read_header(path).tensors.items()} == {
-        name: name for name in dtypes
-    }
+    save_file({n: torch.zeros(3).to(getattr(torch, dtype)) for n, dtype in dtypes.items()}, path)
+    found = {name: info.dtype for name, info in read_header(path).tensors.items()}
+    assert found == {name: name for name in dtypes}
 
 
 def test_a_file_without_tensors_is_legal(tmp_path):
