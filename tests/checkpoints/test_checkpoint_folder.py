@@ -47,18 +47,13 @@ def test_one_or_many_shards_open_with_or_without_an_index(tmp_path, shards, inde
     assert (opened.revision, opened.is_local) == (None, True)
 
 
-def test_the_single_file_wins_over_an_index_as_in_transformers(tmp_path):
-    write_checkpoint(tmp_path, small_tensors(), shards=2)
-    write_checkpoint(tmp_path, {"only": torch.ones(2)})
-    assert list(open_checkpoint(tmp_path, name="base").tensors) == ["only"]
-
-
-def test_the_index_leaves_out_shards_of_another_layout(tmp_path):
+def test_a_single_file_wins_over_an_index_and_an_index_over_other_shards(tmp_path):
     tensors = small_tensors()
     write_checkpoint(tmp_path, tensors, shards=2)
     save_file({"tok_embeddings.weight": torch.ones(2)}, tmp_path / "consolidated.safetensors")
-    opened = open_checkpoint(tmp_path, name="base")
-    assert opened.tensors.keys() == tensors.keys()
+    assert open_checkpoint(tmp_path, name="base").tensors.keys() == tensors.keys()
+    write_checkpoint(tmp_path, {"only": torch.ones(2)})  # as in transformers
+    assert list(open_checkpoint(tmp_path, name="base").tensors) == ["only"]
 
 
 def test_a_tensor_in_a_shard_but_not_in_the_index_belongs_to_the_model(tmp_path):
@@ -73,39 +68,24 @@ def test_a_tensor_in_a_shard_but_not_in_the_index_belongs_to_the_model(tmp_path)
     assert "model.norm.weight" in open_checkpoint(tmp_path, name="base").tensors
 
 
-def test_a_missing_shard_is_named(tmp_path):
+def test_a_missing_or_truncated_shard_is_named(tmp_path):
     write_checkpoint(tmp_path, small_tensors(), shards=3)
-    (tmp_path / "model-00002-of-00003.safetensors").unlink()
+    shard = tmp_path / "model-00002-of-00003.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    refuse(tmp_path, str(shard), "cut short")
+    shard.unlink()
     refuse(tmp_path, INDEX, "1 shard", "model-00002-of-00003.safetensors")
     (tmp_path / INDEX).unlink()
     refuse(tmp_path, "2 of 3 shards", "number 2 is missing", str(tmp_path))
 
 
-def test_a_truncated_shard_is_named(tmp_path):
-    write_checkpoint(tmp_path, small_tensors(), shards=2)
-    shard = tmp_path / "model-00002-of-00002.safetensors"
-    shard.write_bytes(shard.read_bytes()[:-1])
-    refuse(tmp_path, str(shard), "cut short")
-
-
 @pytest.mark.parametrize(
     "target",
     [
-        "../secret/model.safetensors",
-        "/etc/passwd",
-        "sub/model.safetensors",
-        "..\\model.safetensors",
-        "C:model.safetensors",
-        "..",
-        ".",
-        "",
-        "/tmp/model.safetensors",
-        "~/model.safetensors",
-        ".model.safetensors",
-        "a\0b.safetensors",
-        7,
-        None,
-        ["model.safetensors"],
+        *("../secret/model.safetensors", "/etc/passwd", "sub/model.safetensors", "..", ".", ""),
+        *("..\\model.safetensors", "C:model.safetensors", "/tmp/model.safetensors"),
+        *("~/model.safetensors", ".model.safetensors", "a\0b.safetensors"),
+        *(7, None, ["model.safetensors"]),
     ],
 )
 def test_an_index_cannot_point_outside_its_folder(tmp_path, target):
@@ -224,22 +204,17 @@ def test_a_config_that_is_not_a_json_object_is_refused(tmp_path):
         refuse(tmp_path, "config.json", words)
 
 
+NO_IDS = ["owner/name@", "owner", "./owner/name", "../name", "a/b/c", "owner/na me", ""]
+NO_IDS += ["owner/name@a..b", "owner/name\n", "owner/.name"]
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
         ("owner/name", ("owner/name", None)),
         ("owner/name@main", ("owner/name", "main")),
         ("Qwen/Qwen2.5-7B-Instruct@refs/pr/3", ("Qwen/Qwen2.5-7B-Instruct", "refs/pr/3")),
-        ("owner/name@", None),
-        ("owner", None),
-        ("./owner/name", None),
-        ("../name", None),
-        ("a/b/c", None),
-        ("owner/na me", None),
-        ("owner/name@a..b", None),
-        ("owner/name\n", None),
-        ("owner/.name", None),
-        ("", None),
+        *((text, None) for text in NO_IDS),
     ],
 )
 def test_hub_ids_are_told_from_paths(source, expected):

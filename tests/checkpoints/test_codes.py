@@ -86,64 +86,41 @@ def read_bits(report: CompatibilityReport, name: str) -> list[int]:
     return found
 
 
-BLOCKS = scales_of(3, 3), lambda place: (place[0] // 2, place[1] // 3)
+UP = "model.layers.0.mlp.up_proj.weight"
+BLOCKS = "_scale_inv", scales_of(3, 3), lambda place: (place[0] // 2, place[1] // 3), FP8
+STACK = scales_of(2, 3, 3), lambda place: (place[0], place[1] // 2, place[2] // 3)
+COLUMN = scales_of(5, 1, dtype=torch.bfloat16), lambda place: (place[0], 0)
+PACKED = {"quant_method": "compressed-tensors", "format": "float-quantized"}
+WIDE = scales_of(2, 1), lambda place: (place[0] // 128, 0)
+CASES = {
+    "blocks": ((5, 7), "e4m3", *BLOCKS),
+    "e5m2": ((5, 7), "e5m2", *BLOCKS),
+    "tensor": ((5, 7), "e4m3", "_scale", scales_of(), lambda _: (), {"quant_method": "modelopt"}),
+    "column": ((5, 7), "e4m3", "_scale", *COLUMN, PACKED),
+    "rows": ((5, 7), "e4m3", "_scale", scales_of(5), lambda place: (place[0],), None),
+    "stack": ((2, 5, 7), "e4m3", "_scale_inv", *STACK, FP8),
+    "blocks of 128": ((130, 3), "e4m3", "_scale_inv", *WIDE, {"quant_method": "fp8"}),
+}
 
 
-@pytest.mark.parametrize(
-    ("shape", "kind", "suffix", "scale", "where", "settings"),
-    [
-        ((5, 7), "e4m3", "_scale_inv", *BLOCKS, FP8),
-        ((5, 7), "e5m2", "_scale_inv", *BLOCKS, FP8),
-        ((5, 7), "e4m3", "_scale", scales_of(), lambda place: (), {"quant_method": "modelopt"}),
-        (
-            (5, 7),
-            "e4m3",
-            "_scale",
-            scales_of(5, 1, dtype=torch.bfloat16),
-            lambda place: (place[0], 0),
-            {"quant_method": "compressed-tensors", "format": "float-quantized"},
-        ),
-        ((5, 7), "e4m3", "_scale", scales_of(5), lambda place: (place[0],), None),
-        (
-            (2, 5, 7),
-            "e4m3",
-            "_scale_inv",
-            scales_of(2, 3, 3),
-            lambda place: (place[0], place[1] // 2, place[2] // 3),
-            FP8,
-        ),
-        (
-            (130, 3),
-            "e4m3",
-            "_scale_inv",
-            scales_of(2, 1),
-            lambda place: (place[0] // 128, 0),
-            {"quant_method": "fp8"},
-        ),
-    ],
-    ids=["blocks", "e5m2", "tensor", "column", "rows", "stack", "blocks of 128"],
-)
-def test_fp8_is_its_code_times_its_scale_in_bfloat16(
-    tmp_path, shape, kind, suffix, scale, where, settings
-):
-    dtype, value_of = {
-        "e4m3": (torch.float8_e4m3fn, e4m3),
-        "e5m2": (torch.float8_e5m2, e5m2),
-    }[kind]
+@pytest.mark.parametrize("case", CASES)
+def test_fp8_is_its_code_times_its_scale_in_bfloat16(tmp_path, case):
+    shape, kind, suffix, scale, where, settings = CASES[case]
+    kinds = {"e4m3": (torch.float8_e4m3fn, e4m3), "e5m2": (torch.float8_e5m2, e5m2)}
+    dtype, value_of = kinds[kind]
     codes = codes_of(*shape, limit=123 if kind == "e5m2" else 127)
-    weight = "model.layers.0.mlp.up_proj.weight"
     tensors = {
-        weight: codes.view(dtype),
-        weight + suffix: scale,
+        UP: codes.view(dtype),
+        UP + suffix: scale,
         "model.layers.0.mlp.up_proj.input_scale": torch.ones(()),
     }
     report = opened(tmp_path / "m", tensors, settings)
-    assert {t.name for t in report.tensors} == {weight, "model.norm.weight"}
+    assert {t.name for t in report.tensors} == {UP, "model.norm.weight"}
     expected = []
     for place in itertools.product(*map(range, shape)):
         number = scale[where(place)].float().item() if scale.dim() else scale.item()
         expected.append(bfloat16(value_of(int(codes[place])) * number))
-    assert read_bits(report, weight) == expected
+    assert read_bits(report, UP) == expected
 
 
 def test_mxfp4_is_what_transformers_holds_of_gpt_oss(tmp_path):
@@ -166,17 +143,16 @@ def test_mxfp4_is_what_transformers_holds_of_gpt_oss(tmp_path):
 
 def test_codes_are_never_compared(tmp_path):
     """Other codes and other scales, the same numbers: nothing was changed."""
-    weight = "model.layers.0.mlp.up_proj.weight"
     numbers = torch.tensor([[1.0, 2, 3, 4, -0.5, 6]])
 
     def stored(factor: float) -> dict[str, torch.Tensor]:
         codes = (numbers * factor).to(torch.float8_e4m3fn)
-        return {weight: codes, f"{weight}_scale": torch.tensor(1 / factor), "n": NORM}
+        return {UP: codes, f"{UP}_scale": torch.tensor(1 / factor), "n": NORM}
 
     config = QWEN_CONFIG | {"quantization_config": {"quant_method": "fp8"}}
     base = write_checkpoint(tmp_path / "base", stored(1), config=config)
     same = write_checkpoint(tmp_path / "same", stored(4), config=config)
-    plain = write_checkpoint(tmp_path / "plain", {weight: numbers.bfloat16(), "n": NORM})
+    plain = write_checkpoint(tmp_path / "plain", {UP: numbers.bfloat16(), "n": NORM})
     report = load(base, {"same": same, "plain": plain})
     preview = analyze_report(report).preview()
     assert [agent["active"] for agent in preview["agents"].values()] == [0, 0]
@@ -188,12 +164,11 @@ def test_codes_are_never_compared(tmp_path):
 
 
 def test_a_merge_of_fp8_agents_is_a_bfloat16_checkpoint(tmp_path):
-    weight = "model.layers.0.mlp.up_proj.weight"
     config = QWEN_CONFIG | {"quantization_config": FP8}
 
     def stored(codes: torch.Tensor) -> dict[str, torch.Tensor]:
         scale = torch.full((3, 3), 0.25)
-        return {weight: codes.view(torch.float8_e4m3fn), f"{weight}_scale_inv": scale}
+        return {UP: codes.view(torch.float8_e4m3fn), f"{UP}_scale_inv": scale}
 
     codes = codes_of(5, 7) % 64 + 16
     moved = codes.clone()
@@ -204,7 +179,7 @@ def test_a_merge_of_fp8_agents_is_a_bfloat16_checkpoint(tmp_path):
     merge(recipe, tmp_path / "out")
     [(name, found)] = load_file(tmp_path / "out" / "model.safetensors").items()
     expected = [[e4m3(int(code)) * 0.25 for code in row] for row in moved]
-    assert (name, found.tolist()) == (weight, expected)
+    assert (name, found.tolist()) == (UP, expected)
     written = json.loads((tmp_path / "out" / "config.json").read_text())
     assert "quantization_config" not in written
     assert written["torch_dtype"] == "bfloat16"

@@ -49,22 +49,15 @@ def test_agents_that_fit_are_matched_tensor_by_tensor_in_file_order(tmp_path, ba
     assert summary["is_local"] is True
 
 
-def test_no_agent_is_an_error(base):
+def test_agents_have_names_of_their_own_and_policies_exist(tmp_path, base):
     assert "at least one agent" in str(refuse(base))
-
-
-def test_names_are_given_once_and_base_is_taken(tmp_path, base):
     folder = write_checkpoint(tmp_path / "x", small_tensors(1))
     agent = open_checkpoint(folder, name="x")
     assert '"x" is given to two agents' in str(refuse(base, agent, agent))
     assert "kept for the base" in str(refuse(base, open_checkpoint(folder, name="base")))
-
-
-@pytest.mark.parametrize("policy", ["missing", "extra", "rows"])
-def test_a_policy_that_does_not_exist_is_refused(tmp_path, base, policy):
-    agent = make(tmp_path, "a", small_tensors(1))
-    with pytest.raises(SettingsError, match=policy):
-        check_compatibility(base, [agent], **{policy: "maybe"})
+    for policy in ("missing", "extra", "rows"):
+        with pytest.raises(SettingsError, match=policy):
+            check_compatibility(base, [agent], **{policy: "maybe"})
 
 
 def test_shape_mismatches_are_all_listed_with_both_shapes(tmp_path, base):

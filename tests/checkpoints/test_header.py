@@ -137,7 +137,8 @@ def test_a_header_as_large_as_that_of_a_7b_model_parses_in_milliseconds(tmp_path
         (raw_safetensors({"w": ONE | {"data_offsets": [8, 0]}}, bytes(8)), "give -8"),
         (raw_safetensors({"w": ONE | {"data_offsets": [0, -8]}}, bytes(8)), "data_offsets"),
         (raw_safetensors({"w": ONE | {"shape": [3]}}, bytes(8)), "takes 12 bytes"),
-        (raw_safetensors({"w": ONE}, bytes(7)), "1 bytes missing"),
+        (raw_safetensors({"w": ONE}, bytes(7)), "is cut short: it has 76 bytes, its header des"),
+        (raw_safetensors({"w": ONE}, bytes(7)), "describes 77 (1 bytes missing)"),
         (raw_safetensors({"w": ONE}, bytes(9)), "1 bytes extra"),
         (raw_safetensors({"w": ONE | {"data_offsets": [4, 12]}}, bytes(12)), "holes"),
         (raw_safetensors({"v": ONE, "w": ONE}, bytes(8)), "overlap"),
@@ -149,13 +150,6 @@ def test_a_hostile_or_damaged_header_is_refused(tmp_path, content, words):
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
     refuse(path, words)
-
-
-def test_a_truncated_shard_is_refused_with_the_bytes_missing(tmp_path):
-    path = tmp_path / "model.safetensors"
-    whole = save(small_tensors())
-    path.write_bytes(whole[:-100])
-    refuse(path, "is cut short", f"has {len(whole) - 100} bytes", "100 bytes missing")
 
 
 def test_a_missing_file_a_folder_and_a_pipe_are_refused_without_hanging(tmp_path):

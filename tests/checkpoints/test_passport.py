@@ -28,43 +28,24 @@ from ram_studio.errors import VerificationError
 HUB_BASE = "Qwen/Qwen2.5-7B-Instruct"
 
 
+CODER, PLACE = "Gen-Verse/ReasonFlux-Coder-7B@main", "/home/me/mem"
+SOURCE = {"fingerprint": "f" * 64, "nbytes": 1}
+NUMBERS = {"rho": 0.4, "scaling_factor": 1.04, "effective_scaling_factor": 1.0123}
+NUMBERS |= {"total": 1_000_000, "changed": 70_000, "unique": 50_000, "shared": 20_000}
+NUMBERS |= {"overlap": (50_000, 20_000)}
+ALONE = {**NUMBERS, "rho": math.inf, "unique": 0, "effective_scaling_factor": None}
+SETTINGS = {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0}
+
+
 def passport(**changes: Any) -> Passport:
-    source = {"fingerprint": "f" * 64, "nbytes": 15_200_000_000}
-    numbers = {
-        "rho": 0.4,
-        "scaling_factor": 1.04,
-        "effective_scaling_factor": 1.0123,
-        "total": 1_000_000,
-        "changed": 70_000,
-        "unique": 50_000,
-        "shared": 20_000,
-        "overlap": (50_000, 20_000),
-    }
+    agents = {"coding": CODER, "memory": PLACE}
     values = {
         "ram_studio_version": "0.1.0",
-        "recipe": make_recipe(
-            {
-                "base": HUB_BASE,
-                "agents": {
-                    "coding": "Gen-Verse/ReasonFlux-Coder-7B@main",
-                    "memory": "/home/me/mem",
-                },
-                "settings": {"epsilon": 1e-5, "r": 0.1, "alpha": 2.0},
-            }
-        ),
-        "base": SourceRecord(source=HUB_BASE, revision="a" * 40, **source),
+        "recipe": make_recipe({"base": HUB_BASE, "agents": agents, "settings": SETTINGS}),
+        "base": SourceRecord(source=HUB_BASE, revision="a" * 40, **SOURCE),
         "agents": {
-            "coding": AgentRecord(
-                source="Gen-Verse/ReasonFlux-Coder-7B@main",
-                revision="b" * 40,
-                **source,
-                **numbers,
-            ),
-            "memory": AgentRecord(
-                source="/home/me/mem",
-                **source,
-                **{**numbers, "rho": math.inf, "unique": 0, "effective_scaling_factor": None},
-            ),
+            "coding": AgentRecord(source=CODER, revision="b" * 40, **SOURCE, **NUMBERS),
+            "memory": AgentRecord(source=PLACE, **SOURCE, **ALONE),
         },
         "dtype": "BF16",
         "rounding": "nearest",
@@ -186,8 +167,8 @@ def test_the_card_tells_what_rounding_did_to_lambda(numbers, cell, said):
 
 
 def test_a_merge_of_local_folders_names_no_base_model():
-    source = SourceRecord(source="models/base", fingerprint="f" * 64, nbytes=1)
-    agent = AgentRecord(source="models/a", fingerprint="f" * 64, nbytes=1)
+    source = SourceRecord(source="models/base", **SOURCE)
+    agent = AgentRecord(source="models/a", **SOURCE)
     recipe = make_recipe({"base": "models/base", "agents": {"a": "models/a"}, "method": "ties"})
     card = model_card(passport(base=source, agents={"a": agent}, recipe=recipe))
     assert "base_model" not in front_matter(card)
@@ -202,7 +183,7 @@ def test_text_of_strangers_cannot_break_the_card():
     evil = "<script>alert(1)</script>|`*_[x](javascript:1)`$\n---\nlicense: mit\n```"
     # A passport may come from anywhere: its recipe is not made here.
     recipe = Recipe(base=evil, agents={"a": evil}, settings={evil: evil, "shared": evil})
-    source = {"source": evil, "fingerprint": "f" * 64, "nbytes": 1}
+    source = {"source": evil, **SOURCE}
     card = model_card(
         passport(
             base=SourceRecord(**source),
@@ -223,14 +204,11 @@ def test_text_of_strangers_cannot_break_the_card():
 
 
 def test_the_card_names_every_licence_and_the_most_restrictive():
-    source = {"fingerprint": "f" * 64, "nbytes": 1}
     qwen = LicenceRecord(id="other", name="qwen-research", link="https://hf.co/Qwen/x/LICENSE")
     card = model_card(
         passport(
-            base=SourceRecord(
-                source=HUB_BASE, revision="a" * 40, license=LicenceRecord(id="mit"), **source
-            ),
-            agents={"a": AgentRecord(source="x/a", revision="b" * 40, license=qwen, **source)},
+            base=SourceRecord(source=HUB_BASE, license=LicenceRecord(id="mit"), **SOURCE),
+            agents={"a": AgentRecord(source="x/a", license=qwen, **SOURCE)},
             license=qwen,
             recipe=make_recipe({"base": HUB_BASE, "agents": {"a": "x/a"}}),
         )

@@ -34,28 +34,13 @@ def test_a_recipe_is_read_with_its_defaults_and_order(tmp_path):
     recipe = load_recipe(write(tmp_path, TEXT))
     assert list(recipe.agents) == ["memory", "coding"]
     assert recipe.method == "ram+"
-    assert recipe.settings == {
-        "epsilon": 1e-5,
-        "shared": "mean",
-        "r": 0.1,
-        "scope": "tensor",
-        "alpha": 2.0,
-    }
+    given = {"epsilon": 1e-5, "r": 0.1, "scope": "tensor"}
+    assert recipe.settings == {**given, "shared": "mean", "alpha": 2.0}
     assert (recipe.dtype, recipe.rounding, recipe.seed) == (None, "nearest", 0)
     assert (recipe.missing, recipe.extra, recipe.rows) == ("error", "error", "exact")
     assert recipe.tokenizer == "base"
-
-
-def test_a_recipe_is_frozen():
-    recipe = make_recipe({"base": "b", "agents": {"a": "x"}})
     with pytest.raises(ValidationError):
         recipe.base = "c"
-
-
-@pytest.mark.parametrize("epsilon", ["1e-5", "1E-05", "0.00001", "1.0e-5"])
-def test_epsilon_is_a_number_however_it_is_written(tmp_path, epsilon):
-    path = write(tmp_path, f"base: b\nagents: {{a: x}}\nsettings: {{epsilon: {epsilon}}}")
-    assert load_recipe(path).settings["epsilon"] == 1e-5
 
 
 _names = st.text("abcXYZ019._-", min_size=1, max_size=8).filter(
@@ -122,7 +107,7 @@ def test_plain_data_comes_back_from_yaml(values):
         ("? [a]\n: b", "a name must be plain text"),
         ("base: b\nagents: {a: \x07}", "not valid YAML"),
         (b"base: \xff", "not valid YAML"),
-        ("[" * 5000, "not valid YAML"),
+        ("[" * 2000, "not valid YAML"),
         ("base: b\nagents: {a: x}\nseed: 1:30", "seed: "),
         ("x" * 64_001, "larger than"),
     ],
@@ -137,27 +122,18 @@ def test_a_wrong_recipe_gives_one_line_with_file_and_field(tmp_path, text, words
     assert words in message
 
 
-@pytest.mark.parametrize("text", ["1:30", "1:30.5", "1:1:1:1", "-1:00"])
-def test_sexagesimal_numbers_are_text(text):
-    # YAML 1.1 makes 90 of 1:30, in time that grows with the square of the length.
-    assert parse_yaml(f"x: {text}".encode(), "it") == {"x": text}
-    assert parse_yaml(dump_yaml({"x": text}).encode(), "it") == {"x": text}
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("7", 7),
-        ("-1_000", -1000),
-        ("0x1F", 31),
-        ("010", 8),
-        ("1.5", 1.5),
-        ("1e-5", 1e-5),
-        (".5", 0.5),
+        *(("7", 7), ("-1_000", -1000), ("0x1F", 31), ("010", 8), ("1.5", 1.5), (".5", 0.5)),
+        *((text, 1e-5) for text in ("1e-5", "1E-05", "0.00001", "1.0e-5")),
+        # YAML 1.1 makes 90 of 1:30, in time that grows with the square of the length.
+        *((text, text) for text in ("1:30", "1:30.5", "1:1:1:1", "-1:00")),
     ],
 )
-def test_numbers_stay_numbers(text, value):
+def test_numbers_stay_numbers_and_sexagesimal_ones_are_text(text, value):
     assert parse_yaml(f"x: {text}".encode(), "it") == {"x": value}
+    assert parse_yaml(dump_yaml({"x": value}).encode(), "it") == {"x": value}
 
 
 def test_a_long_sexagesimal_number_takes_no_time(tmp_path):
@@ -166,14 +142,11 @@ def test_a_long_sexagesimal_number_takes_no_time(tmp_path):
     assert time.process_time() - start < 4
 
 
-def test_a_missing_recipe_is_named(tmp_path):
+def test_a_missing_recipe_is_named_and_many_problems_are_counted_in_one_line(tmp_path):
     with pytest.raises(SettingsError, match=r"none\.yaml cannot be read"):
         load_recipe(tmp_path / "none.yaml")
     with pytest.raises(SettingsError, match="cannot be written"):
         dump_recipe(make_recipe({"base": "b", "agents": {"a": "x"}}), tmp_path / "no" / "r.yaml")
-
-
-def test_many_problems_are_counted_in_one_line():
     with pytest.raises(SettingsError, match=r"^recipe: .*; and 2 more$"):
         make_recipe({"v": 1, "w": 2, "x": 3, "base": "b", "agents": {}, "seed": "?"})
 

@@ -27,12 +27,9 @@ def test_every_tensor_lands_once_in_order_and_shards_are_filled_up_to_the_limit(
         assert total + by_name[following[0]] > limit
 
 
-def test_a_limit_below_one_byte_is_refused():
+def test_one_shard_and_many_are_named_as_save_pretrained_names_them():
     with pytest.raises(SettingsError, match="expected 1 or more"):
         plan_shards([("a", 1)], 0)
-
-
-def test_one_shard_and_many_are_named_as_save_pretrained_names_them():
     tensors = [(f"t{i}", "BF16", (4,)) for i in range(3)]
     assert [s.file_name for s in lay_out(tensors, 100, {})] == ["model.safetensors"]
     many = lay_out(tensors, 8, {})

@@ -7,15 +7,14 @@ import json
 import pytest
 from checkpoint_zoo import QWEN_CONFIG, make, small_tensors, write_json
 
-from ram_studio.checkpoints.write.sidecars import sidecar_files
+from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE
+from ram_studio.checkpoints.write.sidecars import MODEL_FILES, TOKENIZER_FILES, sidecar_files
 from ram_studio.errors import CheckpointError, SettingsError
 
 
 def test_config_generation_tokenizer_and_licence_are_taken_and_nothing_else(tmp_path):
     base = make(tmp_path, "base", small_tensors())
-    taken = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
-    taken += ["special_tokens_map.json", "merges.txt", "vocab.json", "chat_template.jinja"]
-    taken += ["LICENSE", "NOTICE.txt"]
+    taken = [CONFIG_FILE, *MODEL_FILES, *TOKENIZER_FILES, "LICENSE", "NOTICE.txt"]
     for name in taken[1:]:
         (base.folder / name).write_bytes(b"content of " + name.encode())
     for name in ("modeling_x.py", "README.md", "training_args.bin", "trainer_state.json"):

@@ -35,14 +35,8 @@ def pair(report: CompatibilityReport, name: str) -> tuple[tuple[str, ...], bool,
 
 
 # Where the merged matrices come from: of the embedding, and of the head where there is one.
-ONCE, TWICE = (
-    (("one", (EMBEDDING,)), ("same", (EMBEDDING,)), ("head", (HEAD,))),
-    (
-        ("one", (EMBEDDING, EMBEDDING)),
-        ("same", (EMBEDDING, HEAD)),
-        ("head", (HEAD, HEAD)),
-    ),
-)
+ONCE = [("one", (EMBEDDING,)), ("same", (EMBEDDING,)), ("head", (HEAD,))]
+TWICE = [("one", (EMBEDDING, EMBEDDING)), ("same", (EMBEDDING, HEAD)), ("head", (HEAD, HEAD))]
 NESTED = SILENT | {"text_config": {"tie_word_embeddings": True}}
 
 
