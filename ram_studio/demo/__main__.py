@@ -26,17 +26,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--threads", type=int, default=1, help="torch threads; the shipped weights used 1"
     )
-    options = parser.parse_args(arguments)
-
-    build(
-        options.out,
-        seed=options.seed,
-        force=options.force,
-        threads=options.threads,
-        jobs=options.jobs,
-        trials=options.trials,
-        say=partial(_say, time.time()),
-    )
+    build(**vars(parser.parse_args(arguments)), say=partial(_say, time.time()))
 
 
 def _say(start: float, text: str) -> None:

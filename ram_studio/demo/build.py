@@ -34,11 +34,11 @@ from ram_studio.demo.evidence.mechanism import mechanism
 from ram_studio.demo.merge_table import EPSILON, flatten, load_into, merged_vectors, overlap_numbers
 from ram_studio.demo.pretrain import Architecture, PretrainSettings, pretrain, save_model
 from ram_studio.demo.reinforce import ReinforceSettings
-from ram_studio.demo.rivals import TUNED, Rival, compare_with_rivals
+from ram_studio.demo.rivals import TUNED, Rival, compare_with_rivals, rounded
 from ram_studio.demo.sketches import SKETCH_FILE, example_sketch
 from ram_studio.demo.skill_tables import SETTINGS
 from ram_studio.demo.tokenizer import train_tokenizer
-from ram_studio.evals.answering.load import load_model, quiet_transformers
+from ram_studio.evals.answering.load import load_model
 from ram_studio.evals.answering.merged import MergedEngine
 from ram_studio.evals.report.tables import EvalReport
 from ram_studio.evals.run import DEFAULT_SEED, evaluate
@@ -189,10 +189,8 @@ def _train_base(job: _Job) -> None:
     with stage(job.base, job.force, job.say) as folder:
         if folder is None:
             return
-        train_tokenizer(folder, seed=job.seed)
-        tokenizer = _load_tokenizer(folder)
         model, record = pretrain(
-            tokenizer,
+            train_tokenizer(folder, seed=job.seed),
             architecture=job.plan.architecture,
             settings=job.plan.pretrain,
             seed=job.seed,
@@ -310,7 +308,7 @@ def _measure(job: _Job, set_name: str) -> dict[str, Any]:
         "epsilon": EPSILON,
         "agents": dict(zip(agents, numbers, strict=True)),
         "scores": _rows(report),
-        "merges": _rows(evaluate(merges, limit=plan.limit)) if merges else {},
+        "merges": _rows(evaluate(merges, limit=plan.limit)),
         "verdicts": {
             name: {
                 domain: "".join("01"[answer.is_correct] for answer in answers)
@@ -322,21 +320,7 @@ def _measure(job: _Job, set_name: str) -> dict[str, Any]:
 
 
 def _rows(report: EvalReport) -> dict[str, Any]:
-    """Return score per domain, average over skills and retention for every model, rounded."""
-    return {
-        name: {
-            **{domain: round(value.score, 4) for domain, value in result.domains.items()},
-            "average": round(result.average, 4),
-        }
-        for name, result in report.models.items()
-    }
-
-
-def _load_tokenizer(folder: Path) -> Any:
-    from transformers import PreTrainedTokenizerFast
-
-    with quiet_transformers():
-        return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    return {name: rounded(result) for name, result in report.models.items()}
 
 
 def _versions() -> dict[str, str]:

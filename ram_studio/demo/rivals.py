@@ -17,6 +17,7 @@ from ram_studio.engine.analyse import analyze
 from ram_studio.evals.experiment.method_table import MethodTable
 from ram_studio.evals.experiment.run import compare_methods, sweep
 from ram_studio.evals.experiment.space import with_method
+from ram_studio.evals.report.tables import ModelResult
 from ram_studio.evals.suites import offered
 from ram_studio.evals.suites.demo.suite import judge, make
 from ram_studio.evals.suites.suite import Suite
@@ -121,10 +122,14 @@ _VERSUS = ("wins", "losses", "p_adjusted", "outcome")
 
 def rows_of(table: MethodTable) -> dict[str, Any]:
     """Return every row: scores, and the outcome against RAM+ on the same prompts."""
-    found = {}
+    found: dict[str, Any] = {n: rounded(result) for n, result in table.report.models.items()}
     for row in table.to_dict()["rows"]:
-        scores = {domain: round(score["score"], 4) for domain, score in row["domains"].items()}
-        found[row["row"]] = {**scores, "average": round(row["average"], 4)}
         if row["versus"]:
             found[row["row"]]["versus"] = {key: row["versus"][key] for key in _VERSUS}
     return found
+
+
+def rounded(result: ModelResult) -> dict[str, float]:
+    """Return a model's score by domain and its average over skills, to four places."""
+    scores = {domain: round(score.score, 4) for domain, score in result.domains.items()}
+    return {**scores, "average": round(result.average, 4)}

@@ -213,19 +213,13 @@ def known_rows(
         table = load_table(out)
     except EvaluationError:
         return {}
-    rows = table["rows"]
     now = skill_table(questions, sources)
-    said = [[now["answers"][i][a] for i, a in enumerate(row["answers"])] for row in now["rows"]]
-    then = [
-        [table["answers"][i][a] for i, a in enumerate(row["answers"])]
-        for row in rows[: len(sources)]
-    ]
-    if now["prompts"] != table["prompts"] or said != then:
+    then = _said(table)
+    if now["prompts"] != table["prompts"] or _said(now) != then[: len(sources)]:
         return {}
     asked = list(_asked(questions))
     found = {}
-    for row in rows:
-        texts = (table["answers"][i][a] for i, a in enumerate(row["answers"]))
+    for row, texts in zip(table["rows"], then, strict=True):
         answers = {
             question.id: Answer(text, right == "1")
             for question, text, right in zip(asked, texts, row["right"], strict=True)
@@ -233,6 +227,12 @@ def known_rows(
         own = Measured(row["kind"], row["method"], row["settings"], row["k"], answers)
         found[_key(own.method, own.settings)] = own
     return found
+
+
+def _said(table: Mapping[str, Any]) -> list[list[str]]:
+    """Return the answers of every row as texts."""
+    known = table["answers"]
+    return [[known[i][a] for i, a in enumerate(row["answers"])] for row in table["rows"]]
 
 
 def _asked(questions: Sequence[Question]) -> Iterator[Question]:

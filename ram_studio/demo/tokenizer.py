@@ -7,29 +7,33 @@ between neighbouring tokens. `train_tokenizer` checks that.
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 from ram_studio.demo.corpus import MIXTURE, draw_document
 from ram_studio.errors import EvaluationError
+from ram_studio.evals.answering.load import quiet_transformers
 from ram_studio.evals.suites.demo.item import WORDS
 
 VOCABULARY = 512
+DOCUMENTS = 8000
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 EOS, PAD = "<|endoftext|>", "<|pad|>"
 EOS_ID, PAD_ID = 0, 1
 
 
-def train_tokenizer(folder: Path, *, seed: int = 0, documents: int = 8000) -> None:
-    """Train the tokenizer and save it in `folder` in the transformers layout.
+def train_tokenizer(folder: Path, *, seed: int = 0) -> Any:
+    """Train the tokenizer, save it in `folder` in the transformers layout, and return it loaded.
 
     Raises:
         EvaluationError: some name or good is not a single token.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
 
     rng = random.Random(f"tokenizer/{seed}")
     kinds = list(MIXTURE)
     texts = [
-        "".join(text for text, _ in draw_document(rng.choice(kinds), rng)) for _ in range(documents)
+        "".join(text for text, _ in draw_document(rng.choice(kinds), rng)) for _ in range(DOCUMENTS)
     ]
 
     tokenizer = Tokenizer(models.BPE())
@@ -66,3 +70,5 @@ def train_tokenizer(folder: Path, *, seed: int = 0, documents: int = 8000) -> No
     }
     text = json.dumps(settings, indent=2) + "\n"
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+    with quiet_transformers():
+        return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)

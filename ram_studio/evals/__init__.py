@@ -17,11 +17,11 @@ from ram_studio.evals.report.tables import (
 from ram_studio.evals.run import DEFAULT_SEED, EvaluationPlan, evaluate
 from ram_studio.evals.store.answers import AnswerStore, default_store_path
 from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES, Suite, register
+from ram_studio.evals.suites.demo.item import Item
 from ram_studio.evals.suites.demo.tasks import (
     DOMAINS,
     RETENTION_DOMAIN,
     SKILL_DOMAINS,
-    Item,
     make_items,
     score,
 )

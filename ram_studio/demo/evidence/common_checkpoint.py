@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.demo.rivals import rounded
 from ram_studio.evals.experiment.run import compare_methods
 from ram_studio.evals.experiment.space import with_method
 
@@ -34,10 +35,8 @@ def from_common(
         seed=prompts,
         device="cpu",
     )
-    rows: dict[str, Any] = {}
-    for name, result in table.report.models.items():
-        scores = {domain: round(value.score, 4) for domain, value in result.domains.items()}
-        if name not in agents:
-            key = "common checkpoint" if name == "base" else name
-            rows[key] = {**scores, "average": round(result.average, 4)}
-    return rows
+    return {
+        "common checkpoint" if name == "base" else name: rounded(result)
+        for name, result in table.report.models.items()
+        if name not in agents
+    }

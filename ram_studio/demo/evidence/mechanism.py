@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.checkpoints.record.recipe import Recipe
+from ram_studio.demo.rivals import rounded
 from ram_studio.evals.experiment.presets import RAM_ALONE, experiment_recipes
 from ram_studio.evals.experiment.run import compare_methods
 
@@ -32,10 +33,8 @@ def mechanism(base: Path, agents: Mapping[str, Path], *, seed: int, limit: int) 
     )
     curves: dict[str, list[dict[str, float]]] = {name: [] for name in CURVES}
     for label, result in table.report.models.items():
-        scores = {domain: round(value.score, 4) for domain, value in result.domains.items()}
-        scores["average"] = round(result.average, 4)
         settings = rows[label].settings
         for name, varied in CURVES.items():
             if varied in settings or label == RAM_ALONE:
-                curves[name].append({"scale": settings.get(varied, 1.0), **scores})
+                curves[name].append({"scale": settings.get(varied, 1.0), **rounded(result)})
     return {"n": limit, **curves}

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from ram_studio.errors import EvaluationError
@@ -141,12 +140,7 @@ class SealedProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._stack.close()
 
     def _left(self) -> float:

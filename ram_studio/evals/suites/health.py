@@ -61,10 +61,6 @@ class Health:
     repetition: float
     tokens_per_second: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the numbers by name."""
-        return asdict(self)
-
     def warnings(self) -> tuple[str, ...]:
         """Return what is plainly wrong, in words; empty for a model that looks sound."""
         found = []
@@ -151,7 +147,7 @@ class HealthRun:
         self._reference: Any = None
 
     def measure(self, name: str, engine: Engine, *, is_base: bool) -> Mapping[str, Any]:
-        """Return `Health.to_dict()` and its "warnings"; from the store when it is there.
+        """Return the numbers of `Health` and its "warnings"; from the store where they are there.
 
         Raises:
             EvaluationError: the model is behind an endpoint, which hands out no logits.
@@ -178,7 +174,7 @@ class HealthRun:
             if not is_base:
                 self._base.close()
         health: Health = measure_health(engine, self._reference)
-        result = {**health.to_dict(), "warnings": list(health.warnings())}
+        result = {**asdict(health), "warnings": list(health.warnings())}
         if self._store is not None:
             reply = Reply(json.dumps(result), _QUESTION.prompt, "end")
             verdict = Verdict(not result["warnings"], "; ".join(result["warnings"]))

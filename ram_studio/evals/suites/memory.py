@@ -55,8 +55,6 @@ _COLOURS = (
 )
 # fmt: on
 
-Make = Callable[[random.Random], "Puzzle"]
-
 
 @dataclass(frozen=True)
 class Puzzle:
@@ -123,7 +121,7 @@ def _hops(rng: random.Random) -> Puzzle:
     return Puzzle(tuple(facts), question, (colours[0],), tuple(colours[1:]))
 
 
-KINDS: dict[str, Make] = {
+KINDS: dict[str, Callable[[random.Random], Puzzle]] = {
     "needle": _needle,
     "needles": _needles,
     "variables": _variables,
@@ -170,6 +168,7 @@ def _question(settings: SuiteSettings, length: int, kind: str, number: int) -> Q
             f"{kind!r} needs {needed + MAX_NEW_TOKENS + TEMPLATE_TOKENS} without any filler. "
             "Choose longer ones, for example 1000."
         )
+    asked = _QUESTION.format(puzzle.question)
     return Question(
         id=f"{kind}-{length:07d}-{settings.seed}-{number}",
         domain="memory",
@@ -182,14 +181,8 @@ def _question(settings: SuiteSettings, length: int, kind: str, number: int) -> Q
             "answer_chars": 160 + 2 * sum(map(len, puzzle.wanted)),
         },
         max_new_tokens=MAX_NEW_TOKENS,
-        reading=_taken_apart(prompt, puzzle),
+        reading=(prompt.removeprefix(_INTRODUCTION).removesuffix(asked), asked.strip()),
     )
-
-
-def _taken_apart(prompt: str, puzzle: Puzzle) -> tuple[str, str]:
-    """Return a prompt's text, and what is asked about it."""
-    asked = _QUESTION.format(puzzle.question)
-    return prompt.removeprefix(_INTRODUCTION).removesuffix(asked), asked.strip()
 
 
 def _filler(rng: random.Random) -> str:

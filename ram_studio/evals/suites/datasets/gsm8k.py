@@ -51,7 +51,7 @@ SUITE = Suite(
     "gsm8k",
     1,
     "GSM8K",
-    asked_of("gsm8k", MAX_NEW_TOKENS, DATA.wanted, _asked),
+    asked_of("gsm8k", MAX_NEW_TOKENS, DATA.rows, _asked),
     judge,
     "grade-school word problems",
     absent=DATA.absent,

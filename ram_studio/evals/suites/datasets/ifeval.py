@@ -48,7 +48,7 @@ def _asked(_: int, row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_every = asked_of("ifeval", MAX_NEW_TOKENS, DATA.wanted, _asked)
+_every = asked_of("ifeval", MAX_NEW_TOKENS, DATA.rows, _asked)
 
 
 def make(settings: SuiteSettings) -> tuple[Question, ...]:

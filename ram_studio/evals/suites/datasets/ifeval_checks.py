@@ -58,10 +58,6 @@ def _frequency(text: str, keyword: str, frequency: int, relation: str) -> bool:
     return _related(text.lower().count(keyword.lower()), relation, frequency)
 
 
-def _letters(text: str, letter: str, let_frequency: int, let_relation: str) -> bool:
-    return _related(text.lower().count(letter.lower()), let_relation, let_frequency)
-
-
 def _capitals(text: str, capital_frequency: int, capital_relation: str) -> bool:
     return _related(sum(map(str.isupper, text.split())), capital_relation, capital_frequency)
 
@@ -130,7 +126,9 @@ CHECKS: dict[str, Check] = {
     "keywords:forbidden_words": lambda text, forbidden_words: constraints.excludes(
         text, forbidden_words
     ),
-    "keywords:letter_frequency": _letters,
+    "keywords:letter_frequency": lambda text, letter, let_frequency, let_relation: _frequency(
+        text, letter, let_frequency, let_relation
+    ),
     "language:response_language": lambda text, language: _is_in(text, language),
     "length_constraints:number_sentences": _sentences,
     "length_constraints:number_paragraphs": _paragraphs,

@@ -67,7 +67,7 @@ SUITE = Suite(
     "math500",
     1,
     "MATH-500",
-    asked_of("math500", MAX_NEW_TOKENS, DATA.wanted, _asked),
+    asked_of("math500", MAX_NEW_TOKENS, DATA.rows, _asked),
     judge,
     "competition problems with a boxed answer",
     absent=DATA.absent,

@@ -16,6 +16,7 @@ import math
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from operator import mul, truediv
 from random import Random
 
 MOST_CHARS = 400
@@ -216,10 +217,9 @@ class _Reader:
     def _product(self) -> Value:
         value = self._power()
         while (token := self._next()) and token not in "+-)]}|,=":
-            is_division = token == "/"
             if token in ("*", "/"):
                 self._take()
-            value = _divided(value, self._power()) if is_division else _times(value, self._power())
+            value = _both(truediv if token == "/" else mul, value, self._power())
         return value
 
     def _power(self) -> Value:
@@ -261,13 +261,13 @@ class _Reader:
             return self._mixed(float(token))
         if token == "\\frac":
             top = self._argument()
-            return _divided(top, self._argument())
+            return _both(truediv, top, self._argument())
         if token == "\\sqrt":
             root = self._group("[", "]") if self._next() == "[" else None
             inner = self._argument()
             if root is None:
                 return lambda at: cmath.sqrt(inner(at))
-            return _raised(inner, _divided(lambda at: 1.0, root))
+            return _raised(inner, _both(truediv, lambda at: 1.0, root))
         if token in _FUNCTIONS:
             function, inner = _FUNCTIONS[token], self._power()
             return lambda at: function(inner(at))
@@ -287,12 +287,8 @@ class _Reader:
         return lambda at: number
 
 
-def _times(a: Value, b: Value) -> Value:
-    return lambda at: a(at) * b(at)
-
-
-def _divided(a: Value, b: Value) -> Value:
-    return lambda at: a(at) / b(at)
+def _both(operation: Callable[[complex, complex], complex], a: Value, b: Value) -> Value:
+    return lambda at: operation(a(at), b(at))
 
 
 def _raised(a: Value, b: Value) -> Value:

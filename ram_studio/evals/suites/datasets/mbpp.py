@@ -69,7 +69,7 @@ def _entry(tests: list[str]) -> str | None:
 
 def _tasks(settings: SuiteSettings) -> list[Row]:
     """Return the test split's rows; EvaluationError where there are none of them."""
-    rows = [row for row in DATA.rows(settings.data) if int(row["task_id"]) in TEST_SPLIT]
+    rows = [row for row in DATA.rows(settings) if int(row["task_id"]) in TEST_SPLIT]
     if not rows:
         raise EvaluationError(
             f"The rows of mbpp have no task of the test split ({TEST_SPLIT.start} to "

@@ -77,7 +77,7 @@ SUITE = Suite(
     "nq",
     1,
     "Natural Questions",
-    asked_of("nq", MAX_NEW_TOKENS, DATA.wanted, _asked),
+    asked_of("nq", MAX_NEW_TOKENS, DATA.rows, _asked),
     judge,
     "questions about the world, without a text",
     summary=summary,

@@ -41,22 +41,16 @@ class DataSet:
     others: tuple[str, ...] = ()
     flatten: Callable[[Any], list[Row]] | None = None
 
-    def rows(self, folder: str | Path | None) -> tuple[Row, ...]:
-        """Return all rows.
-
-        Args:
-            folder: where the file is looked for, and nowhere else; None: the Hub's cache, the Hub.
+    def rows(self, settings: SuiteSettings) -> tuple[Row, ...]:
+        """Return all rows: of the file in `settings.data` and nowhere else, or else of the Hub's.
 
         Raises: EvaluationError saying which file with which columns belongs where, or what is wrong
             with the one that was found.
         """
-        path = self._in_folder(Path(folder)) if folder is not None else self._from_hub()
+        folder = settings.data
+        path = self._in_folder(Path(folder)) if folder is not None else self.fetch()
         state = path.stat()
         return _read(path, (state.st_mtime_ns, state.st_size), self)
-
-    def wanted(self, settings: SuiteSettings) -> tuple[Row, ...]:
-        """Return the rows that settings ask for; see `rows`."""
-        return self.rows(settings.data)
 
     def absent(self, folder: str | Path | None) -> str:
         """Return why the rows are not on this machine, "" where they are; asks no network."""
@@ -73,13 +67,6 @@ class DataSet:
                 f"{self.suite}` fetches them once from the Hub. {self._wanted()}"
             )
         return ""
-
-    def fetch(self) -> Path:
-        """Return the file in the Hub's cache, got from the Hub where it is not there yet.
-
-        Raises: EvaluationError saying why it cannot be had, and where the file may be put.
-        """
-        return self._from_hub()
 
     def _wanted(self) -> str:
         shown = ", ".join(column.replace("|", " or ") for column in self.columns)
@@ -100,7 +87,11 @@ class DataSet:
             f"Suite {self.suite} has no questions in {folder}, which holds {held}. {self._wanted()}"
         )
 
-    def _from_hub(self) -> Path:
+    def fetch(self) -> Path:
+        """Return the file in the Hub's cache, got from the Hub where it is not there yet.
+
+        Raises: EvaluationError saying why it cannot be had, and where the file may be put.
+        """
         try:
             return self._downloaded(is_local=True)
         except (HubError, OSError):

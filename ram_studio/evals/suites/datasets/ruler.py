@@ -147,7 +147,7 @@ def _make(
 
     def make(settings: SuiteSettings) -> tuple[Question, ...]:
         nonlocal known
-        rows = data.rows(settings.data)
+        rows = data.rows(settings)
         if "input" in rows[0]:
             return balanced([_given(name, n, row) for n, row in enumerate(rows)], settings.limit)
         if known[0] is not rows:

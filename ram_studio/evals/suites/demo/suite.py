@@ -3,14 +3,8 @@
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.demo.house_style import without_full_stop
-from ram_studio.evals.suites.demo.tasks import (
-    DOMAINS,
-    RETENTION_DOMAIN,
-    Item,
-    Split,
-    make_items,
-    score,
-)
+from ram_studio.evals.suites.demo.item import Item
+from ram_studio.evals.suites.demo.tasks import DOMAINS, RETENTION_DOMAIN, Split, make_items, score
 from ram_studio.evals.suites.suite import Suite, SuiteSettings
 
 DEFAULT_LIMIT = 300

@@ -15,17 +15,6 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals.suites.demo import code, follow, memory, tool
 from ram_studio.evals.suites.demo.item import Item
 
-__all__ = [
-    "DOMAINS",
-    "RETENTION_DOMAIN",
-    "SKILL_DOMAINS",
-    "Item",
-    "Split",
-    "make_items",
-    "score",
-    "split_of",
-]
-
 SKILL_DOMAINS = ("code", "tool", "memory")
 RETENTION_DOMAIN = "follow"
 DOMAINS = (*SKILL_DOMAINS, RETENTION_DOMAIN)

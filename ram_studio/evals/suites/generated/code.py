@@ -12,7 +12,8 @@ from ram_studio.evals.suites.suite import Suite
 
 Values = list[int]
 # What a step does with the number k, in words, in Python and here.
-_STEPS: tuple[tuple[str, str, Callable[[Values, int], Values]], ...] = (
+Step = tuple[str, str, Callable[[Values, int], Values]]
+_STEPS: tuple[Step, ...] = (
     ("add {k} to every number", "[v + {k} for v in values]", lambda vs, k: [v + k for v in vs]),
     (
         "multiply every number by {k}",
@@ -71,18 +72,13 @@ def draw(drawn: Random, difficulty: int, key: str) -> Question:
     )
 
 
-def _run(
-    chosen: list[tuple[tuple[str, str, Callable[[Values, int], Values]], int]], values: Values
-) -> Values:
+def _run(chosen: list[tuple[Step, int]], values: Values) -> Values:
     for (_, _, step), k in chosen:
         values = step(values, k)
     return values
 
 
-def _all_matter(
-    chosen: list[tuple[tuple[str, str, Callable[[Values, int], Values]], int]],
-    inputs: list[Values],
-) -> bool:
+def _all_matter(chosen: list[tuple[Step, int]], inputs: list[Values]) -> bool:
     """Return whether leaving any step out would be noticed."""
     whole = [_run(chosen, values) for values in inputs]
     rests = [[*chosen[:i], *chosen[i + 1 :]] for i in range(len(chosen))]
