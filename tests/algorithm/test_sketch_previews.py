@@ -11,7 +11,6 @@ import pytest
 import reference
 from element_blocks import make_block
 
-from ram_studio.algorithm import naming
 from ram_studio.algorithm.ladder import BIN_COUNT, DEFAULT_INDEX, LADDER
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.algorithm.meters.relations import Relations
@@ -306,12 +305,3 @@ def test_little_unique_is_no_loss_where_the_agents_moved_alike(cosine, level, sa
     )
     found = verdict(replace(sketch_of([0, 1, 1, 1, 1, 0, 0, 300]), relations=relations))
     assert (found.level, said in found.text) == (level, True)
-
-
-def test_layers_are_read_off_names_and_sorted_as_a_forward_pass_meets_them():
-    assert [naming.layer_of(n) for n in NAMES] == [
-        "embedding", "0", "0", "10", "2", "other", "head",
-    ]  # fmt: skip
-    assert naming.sort_layers({"head", "10", "2", "other", "embedding"}) == [
-        "embedding", "2", "10", "other", "head",
-    ]  # fmt: skip

@@ -144,13 +144,10 @@ def _run(order: dict[str, Any]) -> int:
 def _serve() -> None:
     from ram_studio.checkpoints.record.recipe import make_recipe
     from ram_studio.engine.analyse import load
+    from ram_studio.engine.in_memory import Nowhere
     from ram_studio.engine.job import MergeJob
     from ram_studio.engine.merge import merge as _merge  # noqa: F401  (imported once, for all)
     from ram_studio.engine.passes.driver import RunOptions
-
-    class Nowhere:
-        def write(self, name: str, byte_offset: int, buffer: Any) -> None:
-            """Forget it."""
 
     # All kernels are ready after this; threads that outlive it would be missing after a fork.
     first = json.loads(sys.stdin.readline())

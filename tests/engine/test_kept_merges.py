@@ -12,24 +12,16 @@ from ram_studio.algorithm.meters.kept import Kept, kept_dict
 from ram_studio.algorithm.meters.rounding_meter import estimate
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.record.passport import read_passport
-from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.checkpoints.record.sketch_file import load_sketch
 from ram_studio.engine.analyse import load
-from ram_studio.engine.job import AgentResult, MergeJob
+from ram_studio.engine.in_memory import Nowhere
+from ram_studio.engine.job import AgentResult, MergeJob, recipe_of
 from ram_studio.engine.merge import merge
-from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.resources import asset_path
 
 AGENTS = ("coding", "tool", "memory")
 CODES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 FORETOLD = ("ram", "ram+", "ram+s", "ram+m", "average", "sum")
-
-
-class Discard:
-    """A sink that keeps nothing: only what was measured is looked at."""
-
-    def write(self, name: str, byte_offset: int, buffer: object) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +31,11 @@ def example():
     return sketch, load(asset_path("example", "base"), agents)
 
 
-def merged(report, method: str, settings=None, *, run=None, **fields) -> dict[str, AgentResult]:
+def merged(report, method: str, settings=None, **fields) -> dict[str, AgentResult]:
     if method in ("average", "sum"):
         method, settings = "task-arithmetic", {"scale": 1.0 if method == "sum" else None}
-    sources = {agent.name: agent.source for agent in report.agents}
-    asked = {"method": method, "settings": settings or {}, **fields}
-    recipe = make_recipe({"base": report.base.source, "agents": sources, **asked})
-    job = MergeJob(report, recipe, run)
-    return job.run(job.plan(), Discard())
+    job = MergeJob(report, recipe_of(report, method, settings or {}, **fields))
+    return job.run(job.plan(), Nowhere())
 
 
 def measured(*arguments, **fields) -> dict[str, Kept | None]:
@@ -124,15 +113,6 @@ def test_one_agent_whole_is_kept_whole(tmp_path):
     first, second = measured(report, "region", {"part": "whole", "epsilon": 0.0}).values()
     assert (first.kept, first.all_else, first.below_epsilon) == (1.0, 0.0, 0.0)
     assert (second.kept, second.below_epsilon) == (0.0, 1.0)
-
-
-def test_threads_and_blocks_do_not_change_what_was_measured(tmp_path):
-    big = {"model.layers.0.w": (3 * 65536 + 12345,), "model.layers.1.w": (70_001, 2)}
-    zoo = make_zoo(tmp_path / "zoo", 3, shapes=big)
-    report = load(zoo.base_path, zoo.agent_paths)
-    runs = [RunOptions.of("cpu", threads=t, block_elements=g * 65536) for t, g in ((1, 1), (3, 2))]
-    one, other = (measured(report, "ties", run=run) for run in runs)
-    assert one == other
 
 
 def test_what_is_kept_goes_into_result_passport_card_and_json(tmp_path):

@@ -15,7 +15,6 @@ from ram_studio.algorithm.ladder import DEFAULT_INDEX
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.merge import merge
-from ram_studio.engine.verify import verify
 from ram_studio.errors import SketchError
 
 
@@ -87,13 +86,6 @@ def test_a_sketch_gives_the_same_bytes_as_a_pass_of_its_own(zoo, tmp_path, scope
     lean = dataclasses.replace(sketch, relations=None, steps=None)
     merged(zoo, tmp_path / "three", sketch=lean, scope=scope)
     assert weights_of(tmp_path / "three") == weights_of(tmp_path / "one")
-
-
-def test_verification_recomputes_it(zoo, tmp_path):
-    sketch = analyze(zoo.base_path, zoo.agent_paths)
-    merged(zoo, tmp_path / "out", sketch=sketch, epsilon=2e-5)
-    found = verify(tmp_path / "out", with_sources=True, full=True)
-    assert found.compared_bytes == found.total_bytes
 
 
 def test_seven_agents_are_weighed_too(tmp_path):

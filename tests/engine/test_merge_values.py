@@ -297,24 +297,6 @@ def test_what_an_agent_lacks_stays_as_the_others_left_it(tmp_path, odd):
     assert_results_are_recomputable(seen, result, merged)
 
 
-@pytest.mark.parametrize("scale", [None, 1.0, -0.5])
-def test_task_arithmetic_is_the_scaled_sum_of_changes(tmp_path, scale):
-    zoo = make_zoo(tmp_path / "zoo", 3, seed=13)
-    settings = {} if scale is None else {"scale": scale}
-    result, merged = merge_zoo(
-        zoo, tmp_path / "out", method="task-arithmetic", settings=settings, dtype="float32"
-    )
-    factor = Fraction(1, 3) if scale is None else Fraction(scale)
-    for name in zoo.counted:
-        base, agents = zoo.values(name)
-        for i, got in enumerate(values_of(merged[name])):
-            change = sum(Fraction(agent[i]) - Fraction(base[i]) for agent in agents)
-            exact = Fraction(base[i]) + factor * change
-            assert abs(Fraction(got) - exact) <= reference.spacing(exact, "F32") * Fraction(33, 64)
-    assert_unchanged_is_the_base(zoo, merged, epsilon=0.0)
-    assert [a.scaling_factor for a in result.agents.values()] == pytest.approx([float(factor)] * 3)
-
-
 @pytest.mark.parametrize("path", ["fused", "torch"])
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_a_merged_number_beyond_the_output_dtype_is_refused(tmp_path, monkeypatch, path, rounding):

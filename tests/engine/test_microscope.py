@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from engine_zoo import NAMES, bits_of, make_odd_zoo, make_zoo, read_folder
+from engine_zoo import NAMES, bits_of, make_odd_zoo, make_zoo, read_folder, write_fisher_files
 
 from ram_studio.algorithm import rounding
 from ram_studio.algorithm.methods import METHODS
@@ -185,24 +186,9 @@ def test_a_sketch_of_other_files_is_refused(zoo, sketch, tmp_path):
 
 
 def test_fisher_files_are_read_where_shown_and_no_further(tmp_path, monkeypatch):
-    from safetensors.torch import save_file
-
-    from ram_studio.engine.reading.fisher_files import FORMAT
-
     zoo = make_zoo(tmp_path / "zoo", 2, seed=3)
     report = load(zoo.base_path, zoo.agent_paths)
-    files = tmp_path / "fisher"
-    files.mkdir()
-    rng = torch.Generator().manual_seed(0)
-    for agent in report.agents:
-        weights = {
-            n: torch.rand(t.shape, generator=rng)
-            for n, t in zoo.agents[agent.name].items()
-            if n in zoo.counted
-        }
-        meta = {"format": FORMAT, "fingerprint": agent.fingerprint}
-        save_file(weights, files / f"{agent.name}.safetensors", meta)
-    own = {"files": str(files)}
+    own = {"files": str(write_fisher_files(zoo, tmp_path))}
     recipe = zoo.recipe(method="fisher", settings=own)
     merge(recipe, tmp_path / "out", device="cpu")
     name = "model.layers.0.mlp.up_proj.weight"
@@ -265,8 +251,6 @@ def test_steps_are_those_of_torch():
 
 
 def test_the_view_is_json(zoo, sketch):
-    import json
-
     view = scope.microscope(
         zoo.base_path, zoo.agent_paths, "model.norm.weight", count=8, sketch=sketch
     )

@@ -71,9 +71,13 @@ def sketch_in_parts(plan, relations=True):
     ).whole()
 
 
-def merge_in_parts(plan, out, sketch) -> None:
+def merge_all(plan, out, sketch) -> None:
     for part in plan.parts:
         merge_part(plan, part.part, out, sketch=sketch, **CPU)
+
+
+def merge_in_parts(plan, out, sketch) -> None:
+    merge_all(plan, out, sketch)
     finish(plan, out, **CPU)
 
 
@@ -293,8 +297,7 @@ def test_a_finish_that_was_broken_off_is_done_again(plan, sketch, good, tmp_path
     def fail(path):
         raise OSError(5, "input/output error")
 
-    for part in plan.parts:
-        merge_part(plan, part.part, out, sketch=sketch, **CPU)
+    merge_all(plan, out, sketch)
     with monkeypatch.context() as broken:
         broken.setattr(part_folder.shutil, "rmtree", fail)
         with pytest.raises(OutputError, match="input/output"):
@@ -307,8 +310,7 @@ def test_parts_that_are_missing_or_damaged_are_named(plan, sketch, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(PlanError, match="parts 1, 2, 3 of 3 missing"):
         finish(plan, out, **CPU)
-    for part in plan.parts:
-        merge_part(plan, part.part, out, sketch=sketch, **CPU)
+    merge_all(plan, out, sketch)
     shard = out / next(iter(plan.parts[1].shards))
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1

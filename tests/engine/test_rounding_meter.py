@@ -17,6 +17,7 @@ from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.algorithm.meters.rounding_meter import curve_from_dict, estimate, stochastic_error
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.engine.analyse import analyze, load
+from ram_studio.engine.in_memory import Nowhere
 from ram_studio.engine.job import MergeJob
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.errors import SettingsError
@@ -26,13 +27,6 @@ FALSE_ALARM = 1e-9
 FACTORS = (1.0, 1.05, 1.2, 1.25, 1.5, 2.0, 3.0)
 EXACT = (1.0, 1.05, 1.2)
 """Factors at which neither one place nor two halves of one land half-way."""
-
-
-class Discard:
-    """A sink that keeps nothing: only what the merge counted is looked at."""
-
-    def write(self, name: str, byte_offset: int, buffer: object) -> None:
-        pass
 
 
 def ulp_zoo(folder, dtype: str, reach: int, size: int = 3000, seed: int = 5) -> Zoo:
@@ -68,7 +62,7 @@ def measured(zoo: Zoo, factor: float, epsilon: float, dtype: str, **changes: obj
     job = MergeJob(load(recipe.base, recipe.agents), recipe, RunOptions.of(threads=1))
     plan = job.plan()
     plan.prepared.factors[:] = settings["factors"]["a"] if "a" in zoo.agents else factor
-    return [found.effective_scaling_factor for found in job.run(plan, Discard()).values()]
+    return [found.effective_scaling_factor for found in job.run(plan, Nowhere()).values()]
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ def zoo(made: Zoo, tmp_path: Path) -> Zoo:
         {"settings": {"epsilon": 0.0123, "scope": "tensor", "shared": "ties"}},
         {"method": "task-arithmetic"},
         {"method": "ties"},
+        {"method": "ram+m", "settings": {"epsilon": 2e-5}},
         {"method": "dare-ties", "rounding": "stochastic"},
     ],
     ids=str,

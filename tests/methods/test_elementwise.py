@@ -35,12 +35,21 @@ def magnitudes_of(base: np.ndarray, agents: np.ndarray) -> Magnitudes:
     return Magnitudes(bins, np.array([len(base)]), np.zeros(1, dtype=np.int64))
 
 
-def prepared(method: str, base: np.ndarray, agents: np.ndarray, **values: float):
+def prepared(
+    method: str,
+    base: np.ndarray,
+    agents: np.ndarray,
+    names: tuple[str, ...] = AGENTS,
+    ratio: float = 0.0,
+    **values: float,
+):
+    """Return a method, and it made ready for one tensor; ratio: rho of every agent."""
     chosen = METHODS[method]
     facts = Facts(
-        agents=AGENTS[: len(agents)],
+        agents=names[: len(agents)],
         seed=SEED,
         tensors=(TENSOR,),
+        ratios=np.full((1, len(agents)), ratio),
         magnitudes=magnitudes_of(base, agents),
         total=len(base),
     )
@@ -142,16 +151,8 @@ def test_the_order_of_agents_does_not_matter(method, draw) -> None:
     seed, n, _, bfloat16 = draw
     base, agents = random_elements(seed, n, 3, bfloat16)
     forward, _ = merge_all(method, base, agents)
-    chosen = METHODS[method]
     turned = np.ascontiguousarray(agents[::-1])
-    facts = Facts(
-        agents=AGENTS[::-1],
-        seed=SEED,
-        tensors=(TENSOR,),
-        magnitudes=magnitudes_of(base, turned),
-        total=n,
-    )
-    rule = chosen.prepare(settings_of(method, {}), facts)
+    chosen, rule = prepared(method, base, turned, AGENTS[::-1])
     block = BlockInput(torch.from_numpy(base), torch.from_numpy(turned), 0, TENSOR, 0)
     backward = chosen.merge(block, rule).values.numpy()
     # Float64 sums of three in another order differ by their last bits at most.

@@ -11,13 +11,13 @@ import reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_zoo import AGENTS, random_elements
-from test_elementwise import CASES, SEED, TENSOR, expected_taus, magnitudes_of
+from random_zoo import random_elements
+from test_elementwise import CASES, TENSOR, expected_taus, prepared
 
 from ram_studio.algorithm import rounding
 from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.kernels.rules import arithmetic
-from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
+from ram_studio.algorithm.methods import BlockInput, make_settings
 
 RATIO = 0.7
 EVERY = [
@@ -37,16 +37,7 @@ EVERY = [
 
 def merge(method: str, values: dict, base: np.ndarray, agents: np.ndarray, dtype: str):
     """Return what is stored, by the loops where the method has a rule, and by torch."""
-    chosen, n = METHODS[method], len(agents)
-    facts = Facts(
-        agents=AGENTS[:n],
-        seed=SEED,
-        tensors=(TENSOR,),
-        ratios=np.full((1, n), RATIO),
-        magnitudes=magnitudes_of(base, agents),
-        total=len(base),
-    )
-    prepared = chosen.prepare(make_settings(method, values), facts)
+    chosen, made = prepared(method, base, agents, ratio=RATIO, **values)
     kind = arithmetic((dtype,))
     block = BlockInput(
         torch.from_numpy(base),
@@ -58,7 +49,7 @@ def merge(method: str, values: dict, base: np.ndarray, agents: np.ndarray, dtype
         torch.from_numpy(np.abs(agents)),
         arithmetic=kind,
     )
-    found = chosen.merge(block, prepared)
+    found = chosen.merge(block, made)
     on_torch = rounding.store(found.values.numpy(), dtype)
     if chosen.rule is None:
         return on_torch, on_torch
@@ -66,7 +57,7 @@ def merge(method: str, values: dict, base: np.ndarray, agents: np.ndarray, dtype
     if dtype == "BF16":
         stored = [(a.view(np.uint32) >> 16).astype(np.uint16) for a in stored]
     out, pattern = np.empty_like(stored[0]), np.empty(len(base), np.uint8)
-    rule = chosen.rule(prepared, 0, TENSOR)
+    rule = chosen.rule(made, 0, TENSOR)
     assert cpu.merge(rule, stored[0], tuple(stored[1:]), out, pattern, arithmetic=kind)
     return out, on_torch
 

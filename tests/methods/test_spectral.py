@@ -80,7 +80,7 @@ def test_packed_experts_are_matrices_of_their_own(method) -> None:
         np.testing.assert_array_equal(packed[expert], alone)
 
 
-@pytest.mark.parametrize("method", ["tsv-m", "iso-c"])
+@pytest.mark.parametrize("method", ["tsv-m", "iso-c", "wudi"])
 @pytest.mark.parametrize(("others", "factor"), [("mean", 0.5), ("sum", 1.0), ("base", 0.0)])
 def test_other_tensors_are_averaged_summed_or_left(method, others, factor) -> None:
     taus = random_taus(2, 6, 3)

@@ -109,13 +109,6 @@ def test_which_tensors_are_linear_layers(name, shape, linear) -> None:
     assert is_linear(make_settings("wudi", {}), name, shape) is linear
 
 
-@pytest.mark.parametrize(("others", "factor"), [("mean", 0.5), ("sum", 1.0), ("base", 0.0)])
-def test_other_tensors_are_averaged_summed_or_left(others, factor) -> None:
-    taus = random_taus(4, 2, 6, 3)
-    got = merged_tau(taus, "model.embed_tokens.weight", others=others)
-    torch.testing.assert_close(got, factor * taus.float().double().sum(0), rtol=1e-12, atol=0)
-
-
 def test_the_engine_hands_over_whole_matrices_whatever_the_threads(tmp_path) -> None:
     shapes = {
         "model.embed_tokens.weight": (600, 120),
