@@ -19,6 +19,7 @@ import json
 import os
 import random
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -47,6 +48,7 @@ _IN_OBJECT = "text in a list in an object: we ignore case and punctuation here t
 _PAIRING = (
     "we try every pairing of calls; theirs takes the first that fits and may be left with none"
 )
+_FLOAT = "a float for an integer is wrong in lists of lists as well"
 _NULL = "null for an optional argument means leaving it out"
 DIFFERENCES: dict[str, tuple[int, bool, str]] = {
     "null": (1839, True, _NULL),
@@ -63,11 +65,7 @@ DIFFERENCES: dict[str, tuple[int, bool, str]] = {
     "right: reversed order": (1, True, _PAIRING),
     "right: first call last": (1, True, _PAIRING),
     "last element: float as integer": (14, True, "2 is 2.0 among the numbers of a list as well"),
-    "last element: last element: integer as float": (
-        2,
-        False,
-        "a float for an integer is wrong in lists of lists as well",
-    ),
+    "last element: last element: integer as float": (2, False, _FLOAT),
     "Java(Script): a comma and a space more": (24, True, _VARIABLE),
     "Java(Script): a full stop more": (44, True, _VARIABLE),
     "Java(Script): other case": (42, True, _VARIABLE),
@@ -88,20 +86,26 @@ def questions() -> dict[str, dict[str, dict]]:
     return theirs("questions")
 
 
+def served(questions: dict[str, dict[str, dict]]) -> Iterator[tuple[str, str, dict]]:
+    """Yield (category, id, row) of all questions but those that any call serves."""
+    for category, rows in questions.items():
+        if category != "live_relevance":
+            yield from ((category, key, row) for key, row in rows.items())
+
+
+def judged(questions: dict[str, dict[str, dict]], category: str, key: str, text: str) -> bool:
+    return judge(our_question(category, key, questions[category][key]), text).is_correct
+
+
 def test_every_verdict_agrees_but_for_the_listed_differences(questions):
     cases = [
         (category, key, _kind(category, kind), in_language(calls, category, row))
-        for category, rows in questions.items()
-        if category != "live_relevance"
-        for key, row in rows.items()
+        for category, key, row in served(questions)
         for kind, calls in answers(row)
     ]
     verdicts = theirs("judge", given=[(c, key, calls) for c, key, _, calls in cases])
     assert not [v for v in verdicts if isinstance(v, str)], "their checker raised"
-    ours = []
-    for category, key, _, calls in cases:
-        question = our_question(category, key, questions[category][key])
-        ours.append(judge(question, as_json(calls)).is_correct)
+    ours = [judged(questions, c, key, as_json(calls)) for c, key, _, calls in cases]
     found = Counter(
         (kind, mine)
         for (_, _, kind, _), mine, other in zip(cases, ours, verdicts, strict=True)
@@ -119,16 +123,10 @@ def test_every_verdict_agrees_but_for_the_listed_differences(questions):
 
 def test_the_shipped_right_answers(questions):
     """Some of them are wrong for their own checker, and for ours."""
-    cases = [
-        (c, key, in_language(gold(row), c, row))
-        for c, rows in questions.items()
-        if c != "live_relevance"
-        for key, row in rows.items()
-    ]
+    cases = [(c, key, in_language(gold(row), c, row)) for c, key, row in served(questions)]
     verdicts = theirs("judge", given=cases)
     for (category, key, calls), other in zip(cases, verdicts, strict=True):
-        question = our_question(category, key, questions[category][key])
-        assert judge(question, as_json(calls)).is_correct == other, key
+        assert judged(questions, category, key, as_json(calls)) == other, key
     assert verdicts.count(False) == 28
     assert len(cases) == 3625
 
@@ -136,15 +134,11 @@ def test_the_shipped_right_answers(questions):
 def test_calls_in_python_syntax_are_read_alike(questions):
     cases = [
         (category, key, as_python(in_language(calls, category, row)))
-        for category, rows in questions.items()
-        if category != "live_relevance"
-        for key, row in rows.items()
+        for category, key, row in served(questions)
         for calls in (gold(row), gold(row, -1, True))
     ]
-    verdicts = theirs("judge", given=cases)
-    for (category, key, text), other in zip(cases, verdicts, strict=True):
-        question = our_question(category, key, questions[category][key])
-        assert judge(question, text).is_correct == other, key
+    for case, other in zip(cases, theirs("judge", given=cases), strict=True):
+        assert judged(questions, *case) == other, case[1]
 
 
 # An answer to a request that no function fits, whether it is right (theirs, ours), and why not.
@@ -169,10 +163,9 @@ def test_requests_that_no_function_fits(questions):
         given = [(category, key, text) for key in rows for text, *_ in UNSERVED]
         expected = [verdict for _ in rows for _, verdict, _, _ in UNSERVED]
         assert theirs("judge", given=given) == expected
-        for key, row in rows.items():
-            question = our_question(category, key, row)
+        for key in rows:
             for text, other, mine, why in UNSERVED:
-                assert judge(question, text).is_correct is mine, (key, text)
+                assert judged(questions, category, key, text) is mine, (key, text)
                 assert bool(why) == (mine is not other)
 
 
@@ -180,10 +173,7 @@ def test_requests_that_any_call_serves(questions):
     rows = questions["live_relevance"]
     texts = [text for text, other, mine, _ in UNSERVED if other == mine]
     given = [("live_relevance", key, text) for key in rows for text in texts]
-    ours = [
-        judge(our_question("live_relevance", key, rows[key]), text).is_correct
-        for _, key, text in given
-    ]
+    ours = [judged(questions, *case) for case in given]
     assert theirs("judge", given=given) == ours
     assert 0 < sum(ours) < len(ours)
 

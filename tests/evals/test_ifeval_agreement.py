@@ -129,36 +129,24 @@ WHOLES = (
 STRICT_YES, STRICT_NO = ("strict", True), ("strict", False)
 LOOSE_YES, LOOSE_NO = ("loose", True), ("loose", False)
 DIFFERENCES: dict[str, tuple[str, dict[tuple[str, bool], int]]] = {
-    "word_count": (
-        '"it\'s" and "well-known" are one word for us and two for them',
-        {STRICT_YES: 29, STRICT_NO: 26, LOOSE_YES: 34, LOOSE_NO: 26},
-    ),
+    "word_count": ('"it\'s" and "well-known" are one word for us and two for them',
+                   {STRICT_YES: 29, STRICT_NO: 26, LOOSE_YES: 34, LOOSE_NO: 26}),
     "sentence_count": (
         'Punkt cuts "1." from its line and not after "..."; marks alone are a sentence to it',
-        {STRICT_YES: 53, STRICT_NO: 60, LOOSE_YES: 47, LOOSE_NO: 54},
-    ),
+        {STRICT_YES: 53, STRICT_NO: 60, LOOSE_YES: 47, LOOSE_NO: 54}),
     "bullet_count": (
         '"-5 degrees", "---" and a line that begins with *emphasis* are no bullets for us',
-        {STRICT_YES: 10, STRICT_NO: 109, LOOSE_YES: 2, LOOSE_NO: 120},
-    ),
-    "highlighted": (
-        '"2 * 3 * 4" and the stars around a line\'s start highlight nothing for us',
-        {STRICT_NO: 137, LOOSE_NO: 137},
-    ),
+        {STRICT_YES: 10, STRICT_NO: 109, LOOSE_YES: 2, LOOSE_NO: 120}),
+    "highlighted": ('"2 * 3 * 4" and the stars around a line\'s start highlight nothing for us',
+                    {STRICT_NO: 137, LOOSE_NO: 137}),
     "placeholders": ('"[]" is none for us', {STRICT_NO: 41, LOOSE_NO: 41}),
-    "quoted": (
-        "round quotation marks will do for us, two marks around nothing will not",
-        {STRICT_YES: 1, STRICT_NO: 2, LOOSE_YES: 1, LOOSE_NO: 2},
-    ),
-    "json_object": (
-        "we ask for an object with given keys; numbers and quoted texts are JSON, too",
-        {STRICT_NO: 23, LOOSE_NO: 29},
-    ),
-    "parts": (
-        "a separator at the start or the end parts nothing; our prompt rules it out",
-        {STRICT_NO: 2, LOOSE_NO: 2},
-    ),
-}
+    "quoted": ("round quotation marks will do for us, two marks around nothing will not",
+               {STRICT_YES: 1, STRICT_NO: 2, LOOSE_YES: 1, LOOSE_NO: 2}),
+    "json_object": ("we ask for an object with given keys; numbers and quoted texts are JSON, too",
+                    {STRICT_NO: 23, LOOSE_NO: 29}),
+    "parts": ("a separator at the start or the end parts nothing; our prompt rules it out",
+              {STRICT_NO: 2, LOOSE_NO: 2}),
+}  # fmt: skip
 
 
 def answers() -> list[str]:

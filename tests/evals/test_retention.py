@@ -5,13 +5,12 @@ import json
 import numpy as np
 import pytest
 from marked_report import marked_report
-from scipy.stats import norm
+from retention import chances as chances_of
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals import EvalReport
 from ram_studio.evals.report.retention import (
     kept_interval,
-    pattern_counts,
     retention,
     scores_of,
     shown_above,
@@ -87,21 +86,13 @@ def test_what_cannot_be_asked_is_said(change, message):
         retention(report(base="0", coder="1", ram="1"), ["ram"], base="base", **settings)
 
 
-def patterns(scores: tuple[float, float, float], shared: float, seed: int = 0) -> np.ndarray:
-    """Return the chance of each pattern of right answers; shared: of the items' difficulty."""
-    rng = np.random.default_rng(seed)
-    common, own = rng.standard_normal((200_000, 1)), rng.standard_normal((200_000, 3))
-    drawn = np.sqrt(shared) * common + np.sqrt(1 - shared) * own < norm.ppf(scores)
-    return pattern_counts(drawn) / len(drawn)
-
-
 @pytest.mark.parametrize(
     ("scores", "shared"), [((0.2, 0.6, 0.56), 0.5), ((0.05, 0.9, 0.86), 0.8)], ids=str
 )
 def test_the_interval_holds_the_truth_about_as_often_as_it_says(scores, shared):
     # 300 experiments: 0.95 +- 0.04 at three and a half standard errors, with a fixed seed. The full
     # simulation is benchmarks/retention.py.
-    chances = patterns(scores, shared)
+    chances = chances_of(scores, shared)
     base, best, after = scores_of(chances)
     drawn = np.random.default_rng(1).multinomial(150, chances, size=300)
     ends = [kept_interval(counts, draws=800, seed=i) for i, counts in enumerate(drawn)]
@@ -111,7 +102,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says(scores, shared):
 
 def test_a_merge_at_the_margin_is_seldom_said_to_survive_or_be_damaged():
     # Both at a true difference of exactly 5 points: each error at most 2.5 %, 5 % with its noise.
-    chances = patterns((0.2, 0.70, 0.65), 0.6)
+    chances = chances_of((0.2, 0.70, 0.65), 0.6)
     _, best, after = scores_of(chances)
     margin = float(best - after)
     drawn = np.random.default_rng(2).multinomial(200, chances, size=4000)
