@@ -32,6 +32,13 @@ class Repository:
     is_private: bool = False
     readers: frozenset[str] = frozenset()
 
+    def commit(self, files: dict[str, bytes], branch: str) -> str:
+        """Make files the newest commit of a branch; returns the commit."""
+        digest = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
+        self.commits[digest] = files
+        self.branches[branch] = digest
+        return digest
+
 
 @dataclass
 class LoopbackHub:
@@ -64,11 +71,8 @@ class LoopbackHub:
     def add(self, name: str, folder: Path, branch: str = "main", **options: Any) -> str:
         """Publish a folder's files as the newest commit of a branch; returns the commit."""
         files = {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.is_file()}
-        digest = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
         repository = self.repositories.setdefault(name, Repository({}, {}, **options))
-        repository.commits[digest] = files
-        repository.branches[branch] = digest
-        return digest
+        return repository.commit(files, branch)
 
     def provider(self) -> dict[str, Any]:
         """Return what an app that signs visitors in asks first: where, and by which key."""
@@ -114,19 +118,7 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
         def log_message(self, *args: object) -> None:
             pass
 
-        def do_POST(self) -> None:
-            self._answer()
-
-        def do_PUT(self) -> None:
-            self._answer()
-
-        def do_HEAD(self) -> None:
-            self._answer()
-
         def do_GET(self) -> None:
-            self._answer()
-
-        def _answer(self) -> None:
             path = unquote(urlsplit(self.path).path)
             hub.requests.append((self.command, path, self.headers.get("Range")))
             if token := self.headers.get("Authorization"):
@@ -150,6 +142,8 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
             except (BrokenPipeError, ConnectionResetError):
                 self.close_connection = True
 
+        do_POST = do_PUT = do_HEAD = do_GET
+
         def _take(self, parts: list[str]) -> None:
             """Answer what pushes ask: names, upload modes, large files, and the commit."""
             body = self._body()
@@ -162,11 +156,9 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
                 hub.asked.append((name, self.headers.get("Authorization")))
                 if asked.get("organization") == "strangers":
                     raise _Refusal(403)
-                hub.repositories[name] = Repository(
-                    {"0" * 40: {}},
-                    {"main": "0" * 40},
-                    is_private=asked.get("visibility") == "private",
-                )
+                made = Repository({"0" * 40: {}}, {"main": "0" * 40})
+                made.is_private = asked.get("visibility") == "private"
+                hub.repositories[name] = made
                 answer = {"url": f"{hub.address}/{name}"}
             elif parts[-1] == "batch":
                 answer = self._batch(json.loads(body))
@@ -179,8 +171,7 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
                 files = json.loads(body)["files"]
                 for file in files:
                     is_large = file["path"].endswith(".safetensors")
-                    file["uploadMode"] = "lfs" if is_large else "regular"
-                    file["shouldIgnore"] = False
+                    file |= {"uploadMode": "lfs" if is_large else "regular", "shouldIgnore": False}
                 answer = {"files": files}
             elif "commit" in parts:
                 answer = self._commit_files(parts, body)
@@ -214,9 +205,7 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
                     files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
                 elif entry["key"] == "lfsFile":
                     files[entry["value"]["path"]] = hub.large[entry["value"]["oid"]]
-            digest = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
-            repository.commits[digest] = files
-            repository.branches["main"] = digest
+            digest = repository.commit(files, "main")
             name = "/".join(parts[2:4])
             return {"commitUrl": f"{hub.address}/{name}/commit/{digest}", "commitOid": digest}
 
@@ -244,24 +233,15 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
                 entry = {"size": len(content)}
                 if name.endswith(".safetensors"):
                     sha = hashlib.sha256(content).hexdigest()
-                    entry["lfs"] = {
-                        "sha256": sha,
-                        "oid": sha,
-                        "size": len(content),
-                        "pointerSize": 130,
-                    }
+                    entry["lfs"] = {"sha256": sha, "oid": sha, "pointerSize": 130, **entry}
+                said = {"rfilename": name, "blobId": oid}
                 if kind == "tree":
-                    entries.append({"type": "file", "path": name, "oid": oid, **entry})
-                else:
-                    entries.append({"rfilename": name, "blobId": oid, **entry})
-            answer: object = entries
+                    said = {"type": "file", "path": name, "oid": oid}
+                entries.append({**said, **entry})
+            answer: Any = entries
             if kind == "revision":
-                answer = {
-                    "id": "/".join(parts[:2]),
-                    "sha": commit,
-                    "private": repository.is_private,
-                    "siblings": entries,
-                }
+                answer = {"id": "/".join(parts[:2]), "sha": commit, "siblings": entries}
+                answer["private"] = repository.is_private
             self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
         def _file(self, parts: list[str]) -> None:

@@ -26,6 +26,9 @@ def _file(header: bytes, data: bytes = b"", length: int | None = None) -> bytes:
     return (len(header) if length is None else length).to_bytes(8, "little") + header + data
 
 
+GOOD = _file(b'{"w":' + ONE.encode() + b"}", bytes(8))
+
+
 def _entry(shape: str, offsets: str, dtype: str = "F32") -> bytes:
     return f'{{"w":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}}}'.encode()
 
@@ -48,12 +51,9 @@ def _bomb(open_: bytes, item: bytes, count: int, close: bytes, name: str = SHARD
 
     def write(folder: Path) -> None:
         if name == "config.json":
-            (folder / SHARD).write_bytes(_file(b'{"w":' + ONE.encode() + b"}", bytes(8)))
-        if b"%d" in item:
-            items = b",".join(item % i for i in range(count))
-        else:
-            items = (item + b",") * (count - 1) + item
-        text = open_ + items + close
+            (folder / SHARD).write_bytes(GOOD)
+        numbered = (item % i for i in range(count)) if b"%d" in item else [item] * count
+        text = open_ + b",".join(numbered) + close
         (folder / name).write_bytes(_file(text) if name == SHARD else text)
 
     return write
@@ -62,7 +62,7 @@ def _bomb(open_: bytes, item: bytes, count: int, close: bytes, name: str = SHARD
 def _index(text: str | bytes, shards: tuple[str, ...] = ("a.safetensors",)) -> Callable:
     def write(folder: Path) -> None:
         for shard in shards:
-            (folder / shard).write_bytes(_file(b'{"w":' + ONE.encode() + b"}", bytes(8)))
+            (folder / shard).write_bytes(GOOD)
         data = text if isinstance(text, bytes) else text.encode()
         (folder / INDEX).write_bytes(data)
 
@@ -79,7 +79,7 @@ def _link(target: str, *, index: bool) -> Callable[[Path], None]:
             _points_to("b.safetensors")(folder)
         outside = folder.parent / "outside"
         outside.mkdir(exist_ok=True)
-        (outside / "secret.txt").write_bytes(_file(b'{"w":' + ONE.encode() + b"}", bytes(8)))
+        (outside / "secret.txt").write_bytes(GOOD)
         name = "b.safetensors" if index else SHARD
         (folder / name).symlink_to(target.format(outside=outside))
 
@@ -88,7 +88,7 @@ def _link(target: str, *, index: bool) -> Callable[[Path], None]:
 
 def _config(text: bytes) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
-        (folder / SHARD).write_bytes(_file(b'{"w":' + ONE.encode() + b"}", bytes(8)))
+        (folder / SHARD).write_bytes(GOOD)
         (folder / "config.json").write_bytes(text)
 
     return write

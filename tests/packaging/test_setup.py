@@ -59,22 +59,19 @@ def test_help_lists_the_tasks(clone):
         assert task in answer.stdout
 
 
-def test_an_old_python_is_refused_in_one_line(clone):
+def test_an_old_or_missing_python_is_refused_in_one_line(clone):
     # Answers the two questions the Makefile asks: the version test fails, --version says why.
-    old = fake_command(
-        clone / "python3.10", 'test "$1" = --version && echo Python 3.10.1 || exit 1'
-    )
-    for task in ("app", "test"):
-        answer = make(clone, task, f"PYTHON={old}")
-        assert answer.returncode == 2
-        assert "is Python 3.10.1; RAM Studio needs Python 3.11 or newer" in answer.stderr
-        assert not (clone / ".venv").exists()
-
-
-def test_a_missing_python_is_named(clone):
-    answer = make(clone, "app", "PYTHON=python-of-nowhere")
-    assert answer.returncode == 2
-    assert "error: python-of-nowhere was not found" in answer.stderr
+    script = 'test "$1" = --version && echo Python 3.10.1 || exit 1'
+    old = fake_command(clone / "python3.10", script)
+    for python, words in (
+        (old, "is Python 3.10.1; RAM Studio needs Python 3.11 or newer"),
+        ("python-of-nowhere", "error: python-of-nowhere was not found"),
+    ):
+        for task in ("app", "test"):
+            answer = make(clone, task, f"PYTHON={python}")
+            assert answer.returncode == 2
+            assert words in answer.stderr
+            assert not (clone / ".venv").exists()
 
 
 def test_the_second_run_starts_at_once(clone):
@@ -85,19 +82,18 @@ def test_the_second_run_starts_at_once(clone):
         assert "pip" not in planned
 
 
-def test_changed_versions_are_installed(clone):
+def test_changed_versions_are_installed_and_a_moved_clone_is_set_up_anew(clone):
     stamp(clone, "venv", "app", "test", "browser", "loops")
     later = (clone / ".venv" / ".browser-stamp").stat().st_mtime + 10
     os.utime(clone / "constraints.txt", (later, later))
     planned = make(clone, "--dry-run", "app").stdout
     assert "--constraint constraints.txt" in planned
     assert "-m venv" not in planned
-
-
-def test_a_moved_clone_is_set_up_anew(clone):
-    stamp(clone, "venv", "app")
     (clone / ".venv" / ".venv-stamp").write_text("/somewhere/else\n", encoding="utf-8")
     assert "-m venv" in make(clone, "--dry-run", "app").stdout
+
+
+GRADIO = {"GRADIO_SERVER_NAME": "0.0.0.0", "GRADIO_SERVER_PORT": "8001"}
 
 
 @pytest.mark.parametrize(
@@ -105,11 +101,7 @@ def test_a_moved_clone_is_set_up_anew(clone):
     [
         ((), {}, '--host "127.0.0.1" --port "7860"'),
         (("HOST=0.0.0.0", "PORT=8000"), {}, '--host "0.0.0.0" --port "8000"'),
-        (
-            (),
-            {"GRADIO_SERVER_NAME": "0.0.0.0", "GRADIO_SERVER_PORT": "8001"},
-            '--host "0.0.0.0" --port "8001"',
-        ),
+        ((), GRADIO, '--host "0.0.0.0" --port "8001"'),
         (("PORT=8002",), {"GRADIO_SERVER_PORT": "8001"}, '--host "127.0.0.1" --port "8002"'),
         ((), {"HOST": "x86_64-linux-gnu", "PORT": "8003"}, '--host "127.0.0.1" --port "8003"'),
     ],

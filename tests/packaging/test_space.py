@@ -105,11 +105,8 @@ def instructions() -> list[tuple[str, str]]:
     return [(keyword.upper(), " ".join(rest.split())) for keyword, rest in split]
 
 
-def _by_keyword(instructions: list[tuple[str, str]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for keyword, rest in instructions:
-        found.setdefault(keyword, []).append(rest)
-    return found
+def _by_keyword(steps: list[tuple[str, str]]) -> dict[str, list[str]]:
+    return {key: [rest for other, rest in steps if other == key] for key, _ in steps}
 
 
 def test_the_image_holds_what_was_tested_and_runs_as_user_1000(front_matter):
