@@ -45,34 +45,29 @@ if TYPE_CHECKING:
     from ram_studio.evals.store.history import history as history
     from ram_studio.resources import asset_path as asset_path
 
-_HOME_OF = {
-    "LADDER": "algorithm.ladder",
-    "METHODS": "algorithm.methods",
-    "overlap_unique_ratio": "algorithm.scaling",
-    "scaling_factor": "algorithm.scaling",
-    "Sketch": "algorithm.sketch",
-    "verdict": "algorithm.verdict",
-    "Recipe": "checkpoints.record.recipe",
-    "dump_recipe": "checkpoints.record.recipe",
-    "load_recipe": "checkpoints.record.recipe",
-    "make_recipe": "checkpoints.record.recipe",
-    "load_sketch": "checkpoints.record.sketch_file",
-    "save_sketch": "checkpoints.record.sketch_file",
-    "storage_report": "checkpoints.fit.storage_report",
-    "analyze": "engine.analyse",
-    "CancelToken": "engine.events",
-    "Progress": "engine.events",
-    "MergeResult": "engine.result",
-    "merge": "engine.merge",
-    "microscope": "engine.microscope.view",
-    "ResidentMerge": "engine.resident",
-    "verify": "engine.verify",
-    "RamStudioError": "errors",
-    "evaluate": "evals.run",
-    "history": "evals.store.history",
-    "sweep": "evals.experiment.run",
-    "asset_path": "resources",
+_NAMES = {
+    "algorithm.ladder": ("LADDER",),
+    "algorithm.methods": ("METHODS",),
+    "algorithm.scaling": ("overlap_unique_ratio", "scaling_factor"),
+    "algorithm.sketch": ("Sketch",),
+    "algorithm.verdict": ("verdict",),
+    "checkpoints.record.recipe": ("Recipe", "dump_recipe", "load_recipe", "make_recipe"),
+    "checkpoints.record.sketch_file": ("load_sketch", "save_sketch"),
+    "checkpoints.fit.storage_report": ("storage_report",),
+    "engine.analyse": ("analyze",),
+    "engine.events": ("CancelToken", "Progress"),
+    "engine.result": ("MergeResult",),
+    "engine.merge": ("merge",),
+    "engine.microscope.view": ("microscope",),
+    "engine.resident": ("ResidentMerge",),
+    "engine.verify": ("verify",),
+    "errors": ("RamStudioError",),
+    "evals.run": ("evaluate",),
+    "evals.store.history": ("history",),
+    "evals.experiment.run": ("sweep",),
+    "resources": ("asset_path",),
 }
+_HOME_OF = {name: home for home, names in _NAMES.items() for name in names}
 
 __all__ = ["__version__", *sorted(_HOME_OF)]
 

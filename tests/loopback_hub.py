@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -117,6 +117,10 @@ def _handler(hub: LoopbackHub) -> type[BaseHTTPRequestHandler]:
 
         def log_message(self, *args: object) -> None:
             pass
+
+        def handle(self) -> None:
+            with suppress(ConnectionResetError):  # whoever asked has gone
+                super().handle()
 
         def do_GET(self) -> None:
             path = unquote(urlsplit(self.path).path)

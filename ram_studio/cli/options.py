@@ -40,9 +40,17 @@ Epsilon = Annotated[float, typer.Option(help="Threshold of change.")]
 Dtype = Annotated[
     str | None, typer.Option(help="bfloat16, float16 or float32 [default: the base's].")
 ]
-Missing = Annotated[str, typer.Option(help="Tensor missing in an agent: error or keep-base.")]
-Extra = Annotated[str, typer.Option(help="Extra tensor in an agent: error or ignore.")]
-Rows = Annotated[str, typer.Option(help="Padded vocabularies: exact or common rows.")]
+
+
+@dataclasses.dataclass
+class Policies:
+    """What to do where an agent does not fit; the check refuses other words."""
+
+    missing: Annotated[
+        str, typer.Option(help="Tensor missing in an agent: error or keep-base.")
+    ] = "error"
+    extra: Annotated[str, typer.Option(help="Extra tensor in an agent: error or ignore.")] = "error"
+    rows: Annotated[str, typer.Option(help="Padded vocabularies: exact or common rows.")] = "exact"
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -174,11 +182,6 @@ def parse_size(text: str) -> int:
     if nbytes < 1:
         raise SettingsError(f"The shard size is {text!r}; write it as 5GB, 500MB or in bytes.")
     return nbytes
-
-
-def policies(missing: str, extra: str, rows: str) -> dict[str, Any]:
-    """Return what to do where an agent does not fit, as arguments; the check refuses others."""
-    return {"missing": missing, "extra": extra, "rows": rows}
 
 
 def require_base(base: str | None) -> str:

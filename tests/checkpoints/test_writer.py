@@ -89,10 +89,9 @@ def test_the_bytes_do_not_depend_on_order_pieces_or_threads(tmp_path):
         with pytest.raises(OutputError, match="incomplete"):
             target.digests()
         list(pool.map(lambda piece: target.write(*piece), pieces))
-        target.add_file("config.json", b"{}")
         followed = {name: digest.hexdigest() for name, digest in target._writer._digests.items()}
         assert followed == target.digests()
-        target.finish()
+        target.finish({"config.json": b"{}"})
     for name, digest in followed.items():
         assert blake3.blake3((tmp_path / "mixed" / name).read_bytes()).hexdigest() == digest
     assert files_of(tmp_path / "plain") == files_of(tmp_path / "mixed")
@@ -128,7 +127,7 @@ def test_writing_outside_a_tensor_or_over_a_shard_is_a_mistake_of_ours(tmp_path)
                 target.write("model.norm.weight", offset, data)
         for name in ("../x", "/x", "", "model.safetensors", "model.safetensors.index.json"):
             with pytest.raises(AssertionError):
-                target.add_file(name, b"")
+                target.finish({name: b""})
 
 
 def test_an_exception_or_ctrl_c_leaves_nothing(tmp_path):

@@ -182,7 +182,7 @@ def test_exports_say_what_is_lost() -> None:
     assert config["parameters"]["alpha"] == 2.0
     assert config["dtype"] == "float32"
     assert "out_dtype" not in config
-    known = export_mergekit(make_recipe(values), base_dtype="bfloat16")
+    known = export_mergekit(make_recipe({**values, "dtype": "bfloat16"}))
     assert yaml.safe_load(known.text)["out_dtype"] == "bfloat16"
 
 

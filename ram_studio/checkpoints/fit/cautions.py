@@ -20,25 +20,11 @@ from ram_studio.checkpoints.read.shard_files import ADAPTER_CONFIG
 # Settings that change what the same weights compute. Sizes are listed although shapes were
 # compared: heads of another size or number can have the same matrices.
 CONFIG_KEYS = (
-    "model_type",
-    "architectures",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "hidden_act",
-    "rms_norm_eps",
-    "layer_norm_eps",
-    "rope_theta",
-    "rope_scaling",
-    "partial_rotary_factor",
-    "sliding_window",
-    "use_sliding_window",
-    "tie_word_embeddings",
-    "bos_token_id",
-    "eos_token_id",
+    *("model_type", "architectures", "hidden_size", "intermediate_size", "num_hidden_layers"),
+    *("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act"),
+    *("rms_norm_eps", "layer_norm_eps", "rope_theta", "rope_scaling", "partial_rotary_factor"),
+    *("sliding_window", "use_sliding_window", "tie_word_embeddings"),
+    *("bos_token_id", "eos_token_id"),
 )
 
 

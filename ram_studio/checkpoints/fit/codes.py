@@ -15,7 +15,7 @@ from typing import Any
 
 from ram_studio.algorithm.meters.storage import Finding
 from ram_studio.checkpoints.read.checkpoint import QUANTIZATION, Checkpoint
-from ram_studio.checkpoints.read.derived import Microscaled, Scaled
+from ram_studio.checkpoints.read.derived import Microscaled, Scaled, stored_tensors
 from ram_studio.checkpoints.read.describe import (
     BASE_NAME,
     plural,
@@ -82,7 +82,7 @@ def decoded(checkpoint: Checkpoint) -> Checkpoint:
         )
     if not made:
         return checkpoint
-    parts = {part.name for new in made.values() for part in _parts(new)}
+    parts = {part.name for new in made.values() for part in stored_tensors(new)}
     kept = {
         name: tensor
         for name, tensor in tensors.items()
@@ -130,14 +130,6 @@ def _kinds(checkpoint: Checkpoint) -> list[str]:
     titles = {Scaled: "fp8", Microscaled: "mxfp4"}
     made = {type(tensor.derived) for tensor in checkpoint.tensors.values()}
     return [title for kind, title in titles.items() if kind in made]
-
-
-def _parts(tensor: TensorInfo) -> tuple[TensorInfo, ...]:
-    derived = tensor.derived
-    if isinstance(derived, Scaled):
-        return (derived.codes, derived.scale)
-    assert isinstance(derived, Microscaled), "the other kind made here"
-    return (derived.blocks, derived.scales)
 
 
 def _named(config: Mapping[str, Any]) -> str | None:

@@ -114,47 +114,34 @@ def storage_report(
 
     Raises: SketchError when the sketch is of other checkpoints.
     """
-    assert fit is not None or sketch is not None, "there is nothing to report on"
     if fit is None:
-        assert sketch is not None
-        counted = pass_findings(sketch, point)
-        known = texts(counted)
+        assert sketch is not None, "there is nothing to report on"
+        known = texts(pass_findings(sketch, point))
         others = tuple(Finding("sources", w) for w in sketch.warnings if w not in known)
         report = StorageReport({}, {}, others)
-        names = sketch.agents
     else:
-        if sketch is not None:
-            _check_sketch_is_of(sketch, fit)
         report = StorageReport(
             base_dtypes=fit.dtypes[BASE_NAME],
             agents={
-                agent.name: AgentStorage(
-                    fit.dtypes[agent.name], "unknown", _before(agent.name, fit)
-                )
-                for agent in fit.agents
+                a.name: AgentStorage(fit.dtypes[a.name], "unknown", _before(a.name, fit))
+                for a in fit.agents
             },
             findings=fit.findings,
             heads=fit.heads,
             counted_once={t.name: t.tied_to for t in fit.tensors if t.tied_to is not None},
         )
-        names = tuple(report.agents)
-        counted = () if sketch is None else pass_findings(sketch, point)
     if sketch is None:
         return report
-    verdicts = storage_verdicts(sketch, point)
+    if fit is not None:
+        _check_sketch_is_of(sketch, fit)
+    dtypes = {name: agent.dtypes for name, agent in report.agents.items()}
     return replace(
         report,
         agents={
-            name: AgentStorage(
-                report.agents[name].dtypes if name in report.agents else {},
-                verdicts[name].verdict,
-                verdicts[name].text,
-                verdicts[name].stored,
-                verdicts[name].rounded,
-            )
-            for name in names
+            name: AgentStorage(dtypes.get(name, {}), v.verdict, v.text, v.stored, v.rounded)
+            for name, v in storage_verdicts(sketch, point).items()
         },
-        findings=combined(report.findings, counted),
+        findings=combined(report.findings, pass_findings(sketch, point)),
         epsilon=LADDER[point],
         is_complete=True,
     )

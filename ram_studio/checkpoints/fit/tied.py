@@ -71,6 +71,17 @@ class TiedResolution:
     warnings: list[str] = field(default_factory=list)
     heads: dict[str, HeadStorage] = field(default_factory=dict)
 
+    def part(self, agent: Checkpoint, head: str, embedding: str, *, is_left_out: bool) -> None:
+        """Tell of a head that an agent trained apart from an embedding the base ties it to."""
+        if is_left_out:
+            self.warnings.append(
+                f"{who(agent.name)}{quoted(head)} differs from {quoted(embedding)} though the base "
+                f"ties them; the agent's {quoted(head)} is left out, as asked by extra: ignore."
+            )
+        else:
+            text = f"differs from {quoted(embedding)}, which is the same matrix in the base"
+            self.problems.append((agent.name, head, f"{text} (tied head)"))
+
 
 def _ends_with(name: str, endings: Iterable[str]) -> bool:
     return any(name == ending or name.endswith("." + ending) for ending in endings)
@@ -226,11 +237,8 @@ def _follow_base_with_both(
         return
     found.copy_of[head] = embedding
     for agent, tensors in parted:
-        if ignore_extra:
-            tensors[head] = tensors[embedding]
-            found.warnings.append(_left_out(agent, head, embedding))
-        else:
-            found.problems.append((agent.name, head, _parted(head, embedding)))
+        found.part(agent, head, embedding, is_left_out=ignore_extra)
+        tensors[head] = tensors[embedding]
 
 
 def _follow_base_with_one(
@@ -252,18 +260,4 @@ def _follow_base_with_one(
             del tensors[other]
         elif base_is_tied:
             del tensors[other]
-            if ignore_extra:
-                found.warnings.append(_left_out(agent, other, kept))
-            else:
-                found.problems.append((agent.name, other, _parted(other, kept)))
-
-
-def _parted(head: str, embedding: str) -> str:
-    return f"differs from {quoted(embedding)}, which is the same matrix in the base (tied head)"
-
-
-def _left_out(agent: Checkpoint, head: str, embedding: str) -> str:
-    return (
-        f"{who(agent.name)}{quoted(head)} differs from {quoted(embedding)} though the base ties "
-        f"them; the agent's {quoted(head)} is left out, as asked by extra: ignore."
-    )
+            found.part(agent, other, kept, is_left_out=ignore_extra)

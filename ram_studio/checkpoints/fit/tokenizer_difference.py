@@ -6,6 +6,7 @@ Reads the JSON files only; no tokenizer is built, so no code of a checkpoint run
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,14 +60,8 @@ def lacks(checkpoint: Checkpoint) -> str | None:
     """
     if not (_has_tokenizer(checkpoint.folder) or (checkpoint.folder / "tokenizer.model").is_file()):
         return "no tokenizer files"
-    at, folder = who(checkpoint.name), checkpoint.folder
-
-    def load(name: str) -> dict[str, Any]:
-        path = folder / name
-        return read_json_object(path, at) if path.is_file() else {}
-
     try:
-        template = _template(folder, load("tokenizer_config.json"), load, at)
+        template = _template(checkpoint, _load(checkpoint, "tokenizer_config.json"))
     except CheckpointError:
         return None
     return None if template else "no chat template"
@@ -88,12 +83,7 @@ def _same_files(one: Path, other: Path) -> bool:
 
 
 def _read(checkpoint: Checkpoint) -> _Tokenizer:
-    at, folder = who(checkpoint.name), checkpoint.folder
-
-    def load(name: str) -> dict[str, Any]:
-        path = folder / name
-        return read_json_object(path, at) if path.is_file() else {}
-
+    load = partial(_load, checkpoint)
     tokenizer, settings = load("tokenizer.json"), load("tokenizer_config.json")
     model = tokenizer.get("model")
     stored = model.get("vocab") if isinstance(model, dict) else load("vocab.json") or None
@@ -116,7 +106,7 @@ def _read(checkpoint: Checkpoint) -> _Tokenizer:
     eos = settings.get("eos_token")
     if isinstance(eos, dict):
         eos = eos.get("content")
-    return _Tokenizer(vocabulary, added, _template(folder, settings, load, at), eos)
+    return _Tokenizer(vocabulary, added, _template(checkpoint, settings), eos)
 
 
 def _ids(stored: Any) -> dict[str, int] | None:
@@ -130,11 +120,18 @@ def _ids(stored: Any) -> dict[str, int] | None:
     return None
 
 
-def _template(folder: Path, settings: dict[str, Any], load: Any, at: str) -> str | None:
-    path = folder / "chat_template.jinja"
+def _load(checkpoint: Checkpoint, name: str) -> dict[str, Any]:
+    path = checkpoint.folder / name
+    return read_json_object(path, who(checkpoint.name)) if path.is_file() else {}
+
+
+def _template(checkpoint: Checkpoint, settings: dict[str, Any]) -> str | None:
+    path = checkpoint.folder / "chat_template.jinja"
     if path.is_file():
-        return read_bounded(path, at, limit=4_000_000).decode("utf-8", "replace")
-    template = load("chat_template.json").get("chat_template", settings.get("chat_template"))
+        data = read_bounded(path, who(checkpoint.name), limit=4_000_000)
+        return data.decode("utf-8", "replace")
+    told = _load(checkpoint, "chat_template.json")
+    template = told.get("chat_template", settings.get("chat_template"))
     return None if template is None else str(template)
 
 

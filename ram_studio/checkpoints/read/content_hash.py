@@ -32,16 +32,9 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 CONTENT_HASH = r"^(sha256|blake3):[0-9a-f]{64}$"
 # Everything beside the weights that shapes an answer.
 _BEHAVIOUR_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "chat_template.jinja",
+    *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
+    *("special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
+    *("tokenizer.model", "chat_template.jinja"),
 )
 
 

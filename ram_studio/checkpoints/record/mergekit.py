@@ -26,10 +26,8 @@ from ram_studio.algorithm.methods import make_settings
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
 from ram_studio.checkpoints.record.strict_yaml import dump_yaml, parse_yaml
+from ram_studio.checkpoints.write.sidecars import OUTPUT_DTYPES
 from ram_studio.errors import SettingsError, did_you_mean
-
-DTYPES = ("bfloat16", "float16", "float32")
-
 
 _TIES_DIFFER = (
     "Equal magnitudes at the threshold are all kept here, some of them in mergekit; where task "
@@ -271,9 +269,9 @@ _METHODS = {
 def _dtype(config: Mapping[str, Any], warnings: list[str]) -> str | None:
     computed, stored = config.get("dtype"), config.get("out_dtype")
     for name, value in (("dtype", computed), ("out_dtype", stored)):
-        if value not in (None, *DTYPES):
+        if value not in (None, *OUTPUT_DTYPES):
             raise SettingsError(
-                f"{name} is {printable(value, 40)!r}; it must be one of {', '.join(DTYPES)}."
+                f"{name} is {printable(value, 40)!r}; it must be one of {', '.join(OUTPUT_DTYPES)}."
             )
     if computed != "float32":
         warnings.append(
@@ -300,18 +298,15 @@ def _tokenizer(
     )
 
 
-def export_mergekit(recipe: Recipe, *, base_dtype: str | None = None) -> ExportedRecipe:
+def export_mergekit(recipe: Recipe) -> ExportedRecipe:
     """Return mergekit's YAML for a recipe.
-
-    base_dtype: the base's dtype, for recipes that leave the output's to it.
 
     Raises: SettingsError for what mergekit cannot do.
     """
     settings = make_settings(recipe.method, recipe.settings).model_dump()
     warnings: list[str] = []
     method, shared, own = _exported(recipe.method, settings, len(recipe.agents), warnings)
-    stored = recipe.dtype or base_dtype
-    if stored is None:
+    if recipe.dtype is None:
         warnings.append("The base's dtype is not known here: mergekit will write float32.")
     if recipe.rounding == "stochastic":
         warnings.append("mergekit rounds to nearest; stochastic rounding is lost.")
@@ -328,10 +323,9 @@ def export_mergekit(recipe: Recipe, *, base_dtype: str | None = None) -> Exporte
         "models": models,
         **({"parameters": shared} if shared else {}),
         "dtype": "float32",
-        **({"out_dtype": stored} if stored else {}),
+        **({"out_dtype": recipe.dtype} if recipe.dtype else {}),
         "tokenizer_source": "base" if chosen == BASE_NAME else recipe.agents[chosen],
     }
-
     return ExportedRecipe(dump_yaml(config), tuple(warnings))
 
 

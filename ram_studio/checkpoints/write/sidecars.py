@@ -17,19 +17,9 @@ OUTPUT_DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 MODEL_FILES = ("generation_config.json", "preprocessor_config.json", "processor_config.json")
 TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tekken.json",
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("chat_template.jinja", "chat_template.json", "vocab.json", "vocab.txt", "merges.txt"),
+    *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json"),
 )
 _LICENCE = re.compile(r"(LICEN[CS]E|NOTICE|USE_POLICY)(\.(txt|md))?", re.IGNORECASE)
 

@@ -14,6 +14,7 @@ import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Self
 
 from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE
@@ -49,7 +50,6 @@ class CheckpointWriter:
         out: the output folder, absolute.
         shards: the layout, in file order.
         nbytes: bytes of all shards.
-        needed_bytes: bytes the disk must have free.
     """
 
     def __init__(
@@ -58,7 +58,6 @@ class CheckpointWriter:
         tensors: Sequence[TensorSpec],
         *,
         max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
-        metadata: Mapping[str, str] | None = None,
         sources: Sequence[Path] = (),
         sidecar_bytes: int = SIDECAR_BYTES,
         receiver: Receiver | None = None,
@@ -69,20 +68,18 @@ class CheckpointWriter:
             out: a folder that does not exist yet, or an empty one.
             tensors: (name, safetensors dtype, shape) in file order.
             max_shard_bytes: the most bytes of tensor data in one shard.
-            metadata: more text pairs for the shards' headers, beside {"format": "pt"}.
             sources: folders the output must not lie in.
             sidecar_bytes: room that the disk must have for files beside the shards.
             receiver: gets each shard once it is complete, see `Receiver`.
 
         Raises: SettingsError when max_shard_bytes is below 1.
         """
-        self.shards = lay_out(tensors, max_shard_bytes, {**METADATA, **(metadata or {})})
+        self.shards = lay_out(tensors, max_shard_bytes, METADATA)
         self.nbytes = sum(shard.file_size for shard in self.shards)
         self.out = Path(os.path.abspath(Path(out).expanduser()))
-        self.needed_bytes = self.nbytes + sidecar_bytes
+        self._needed_bytes = self.nbytes + sidecar_bytes
         self._sources = tuple(sources)
         self._receiver = receiver
-        self._files: dict[str, bytes] = {}
         self._writer: ShardWriter | None = None
         self._undo = contextlib.ExitStack()
 
@@ -91,7 +88,7 @@ class CheckpointWriter:
         with contextlib.ExitStack() as undo:
             # Leftovers of a killed run are gone after this, and their space is free again.
             folder = undo.enter_context(reserved(self.out))
-            check_output(self.out, needed_bytes=self.needed_bytes)
+            check_output(self.out, needed_bytes=self._needed_bytes)
             self._writer = undo.enter_context(
                 ShardWriter(folder, self.shards, self.out, self._receiver)
             )
@@ -106,45 +103,36 @@ class CheckpointWriter:
         """Write a piece of a tensor's data, see `ShardWriter.write`."""
         self._open_writer.write(name, byte_offset, buffer)
 
-    def add_file(self, name: str, data: bytes) -> None:
-        """Add a small file beside the shards; kept in memory until `finish`.
-
-        Args:
-            name: a relative path without `..`, not that of a shard or the index.
-            data: its content.
-        """
-        parts = PurePosixPath(name).parts
-        reserved_names = {shard.file_name for shard in self.shards} | {INDEX_FILE}
-        assert parts, "a file has a name"
-        assert not {"/", ".."} & set(parts), f"{name}: not below the output folder"
-        assert name not in reserved_names, f"{name}: written by the writer itself"
-        self._files[name] = data
-
     def digests(self) -> dict[str, str]:
         """Return each shard's BLAKE3 by its final name, see `ShardWriter.digests`."""
         return self._open_writer.digests()
 
     def finish(
         self,
-        files: Mapping[str, bytes] | None = None,
+        files: Mapping[str, bytes] = MappingProxyType({}),
         on_wait: Callable[[int], None] = lambda flushed: None,
     ) -> Path:
         """Complete the checkpoint and put it in place with one rename; returns the output folder.
 
         Args:
-            files: more files, as for `add_file`.
+            files: small files beside the shards: relative paths without `..`, none of them that
+                of a shard or the index.
             on_wait: called about ten times a second while the shards go to the disk, with the bytes
                 of those that are there; what it raises ends the writing.
 
         Raises: OutputError when a tensor was not written in full, something appeared in the
         output's place, or the disk fails. Nothing is left behind then.
         """
-        for name, data in (files or {}).items():
-            self.add_file(name, data)
+        own = {shard.file_name for shard in self.shards} | {INDEX_FILE}
+        for name in files:
+            parts = PurePosixPath(name).parts
+            assert parts, "a file has a name"
+            assert not {"/", ".."} & set(parts), f"{name}: not below the output folder"
+            assert name not in own, f"{name}: written by the writer itself"
         writer, folder = self._open_writer, self._open_writer.folder
         with plain_words(f"{printable(self.out)} cannot be completed"):
             writer.place(folder, on_wait)
-            contents = dict(self._files)
+            contents = dict(files)
             if len(self.shards) > 1:
                 contents[INDEX_FILE] = index_json(self.shards)
             # Without config.json nothing loads: it comes last.

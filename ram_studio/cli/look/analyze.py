@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from ram_studio.engine.passes.driver import RunKeywords
 
 
+@options.grouped
 def analyze(
+    *,
     base: options.Base = None,
     agent: options.Agents = None,
     sketch: Annotated[
@@ -27,9 +29,7 @@ def analyze(
     ] = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
-    missing: options.Missing = "error",
-    extra: options.Extra = "error",
-    rows: options.Rows = "exact",
+    policies: options.Policies,
     relations: Annotated[
         bool | None,
         typer.Option(
@@ -68,7 +68,7 @@ def analyze(
         fit = load(
             options.require_base(base),
             agents,
-            **options.policies(missing, extra, rows),
+            **vars(policies),
             on_download=on_download,
             stream=not download and ray is None,
         )
@@ -78,8 +78,7 @@ def analyze(
         else:
             from ram_studio.engine.parts.on_ray import analyze_on_ray
 
-            policies = options.policies(missing, extra, rows)
-            recipe = options.parse_recipe(base, agent, "analyze", **policies)
+            recipe = options.parse_recipe(base, agent, "analyze", **vars(policies))
             result = analyze_on_ray(recipe, ray, run, relations=relations)
     storage = storage_report(fit, result)
     if sketch is not None:

@@ -13,12 +13,12 @@ from ram_studio.cli import options
 from ram_studio.cli.tables import print_table
 
 
+@options.grouped
 def inspect(
+    *,
     base: options.Base = None,
     agent: options.Agents = None,
-    missing: options.Missing = "error",
-    extra: options.Extra = "error",
-    rows: options.Rows = "exact",
+    policies: options.Policies,
     sketch: Annotated[
         Path | None, typer.Option(help="Sketch of the same files: adds what its counts say.")
     ] = None,
@@ -40,9 +40,7 @@ def inspect(
     sources = {"base": options.require_base(base), **options.parse_agents(agent)}
     loaded = None if sketch is None else load_sketch(sketch)
     opened = {name: inspect_source(source, name=name) for name, source in sources.items()}
-    report = check_compatibility(
-        opened.pop("base"), list(opened.values()), **options.policies(missing, extra, rows)
-    )
+    report = check_compatibility(opened.pop("base"), list(opened.values()), **vars(policies))
     storage = storage_report(report, loaded)
     # A sketch has counted; without one a sample of the files tells about how much was changed.
     sampled = sampled_densities(report) if loaded is None else {}

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from ram_studio.engine.microscope.view import Span, View
 
 
+@options.grouped
 def microscope(
+    *,
     base: options.Base = None,
     agent: options.Agents = None,
     tensor: Annotated[str | None, typer.Option(help="Which tensor to look at.")] = None,
@@ -52,9 +54,7 @@ def microscope(
         Path | None,
         typer.Option(help="Sketch of the same files, for methods that count the whole model."),
     ] = None,
-    missing: options.Missing = "error",
-    extra: options.Extra = "error",
-    rows: options.Rows = "exact",
+    policies: options.Policies,
     as_json: options.Json = False,
 ) -> None:
     """Show single elements of base and agents, and what every method would store there."""
@@ -69,7 +69,7 @@ def microscope(
     report = load(
         options.require_base(base),
         options.parse_agents(agent),
-        **options.policies(missing, extra, rows),
+        **vars(policies),
         stream=True,
     )
     found = scope.find_tensor(report, tensor)
