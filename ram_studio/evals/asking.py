@@ -9,11 +9,12 @@ from typing import Any
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.engine import Decoding, Engine
+from ram_studio.evals.how import AS_USUAL, HowToAsk
+from ram_studio.evals.pieces import PieceReader
 from ram_studio.evals.question import UNSCORED, Question, Reply, Verdict
 from ram_studio.evals.report.floor import FACT, Nonsense
 from ram_studio.evals.report.samples import with_samples
 from ram_studio.evals.report.tables import Answer
-from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.store.answers import AnswerStore, RunKey, StoredAnswer
 from ram_studio.evals.suites import Suite, visible
 
@@ -29,10 +30,10 @@ class SuiteRun:
     """One model on one suite.
 
     name, path: what the store calls the model; path None where it is no folder. merge: how it was
-    merged, for History, see `AnswerStore.open_run`. fresh: forget stored answers first. nonsense:
-    judged on every question beside the model, for the floor; None leaves it out. on_marks: told how
-    a domain's questions stand, whenever answers to it came in. seed: that the questions were made
-    with, kept with each answer beside the versions of the engine's software.
+    merged, for History, see `AnswerStore.open_run`. how: it is asked; its seed is kept with each
+    answer beside the versions of the engine's software. fresh: forget stored answers first.
+    nonsense: judged on every question beside the model, for the floor; None leaves it out.
+    on_marks: told how a domain's questions stand, whenever answers to it came in.
     run: id in the store, None before `answers` or without a store; runs: all of several draws.
     """
 
@@ -40,13 +41,12 @@ class SuiteRun:
     path: str | None
     engine: Engine
     suite: Suite
-    code: CodeSwitch = "auto"
+    how: HowToAsk = AS_USUAL
     store: AnswerStore | None = None
     fresh: bool = False
     merge: Mapping[str, Any] | None = None
     nonsense: Nonsense | None = None
     on_marks: OnMarks | None = None
-    seed: int | None = None
     run: int | None = field(default=None, init=False)
     runs: dict[int, None] = field(default_factory=dict, init=False)
 
@@ -57,7 +57,7 @@ class SuiteRun:
         """
         if self.store is not None and not self.fresh and self.store.has_answers(self._key):
             return
-        if reason := self.engine.misfit(questions):
+        if reason := self._reader.misfit(questions):
             raise EvaluationError(
                 f'Suite {self.suite.name} cannot be asked of model "{self.name}": {reason}. Leave '
                 "the suite out; nothing was asked."
@@ -116,9 +116,9 @@ class SuiteRun:
 
         report({question.domain for question in questions})
         try:
-            for batch in self.engine.answer(open_questions, should_stop) if open_questions else ():
+            for batch in self._reader.answer(open_questions, should_stop) if open_questions else ():
                 rows = [(q, r, self._with_floor(q, self._verdict(q, r))) for q, r in batch]
-                origin = {"software": dict(self.engine.software), "seed": self.seed}
+                origin = {"software": dict(self.engine.software), "seed": self.how.seed}
                 self._keep(rows, origin)
                 got |= {q.id: Answer.of(reply, verdict, origin) for q, reply, verdict in rows}
                 report({question.domain for question, _ in batch})
@@ -144,7 +144,15 @@ class SuiteRun:
 
     @property
     def _key(self) -> RunKey:
-        return RunKey.of(self.engine.identity, self.suite.name, self.suite.version)
+        pieces = self.how.pieces_of(self.suite)
+        identity = {**self.engine.identity, **(pieces.key if pieces else {})}
+        return RunKey.of(identity, self.suite.name, self.suite.version)
+
+    @property
+    def _reader(self) -> Engine | PieceReader:
+        """What is asked: the engine, or what reads with it in pieces."""
+        pieces = self.how.pieces_of(self.suite)
+        return PieceReader(self.engine, pieces) if pieces else self.engine
 
     def _stored(self) -> dict[tuple[str, str], StoredAnswer]:
         """Open the run in the store; return its final answers by question id and digest."""
@@ -166,7 +174,7 @@ class SuiteRun:
         if question.must_end and reply.finish == "length":
             return Verdict(False, reply.note)
         text = reply.text if question.is_raw else visible(reply.text)
-        verdict = self.suite.judge(question, text, self.code)
+        verdict = self.suite.judge(question, text, self.how.code)
         notes = "; ".join(note for note in (verdict.note, reply.note) if note)
         return Verdict(verdict.is_correct, notes, verdict.facts)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.engine import ChatMode, Decoding, Engine
-from ram_studio.evals.pieces import PieceReader, Pieces
+from ram_studio.evals.pieces import Pieces
 from ram_studio.evals.sandbox import CodeSwitch, check_code_allowed
 from ram_studio.evals.suites import ALL_SUITES, DEFAULT_LENGTHS, Suite, SuiteSettings, is_a
 from ram_studio.evals.suites.suite import DEFAULT_DIFFICULTY, Budget
@@ -95,11 +95,9 @@ class HowToAsk:
             self.max_tokens,
         )
 
-    def engine_for(self, suite: Suite, engine: Engine) -> Engine:
-        """Return what a suite is asked of: the engine, or one that reads with it in pieces."""
-        if self.pieces is None or not suite.has_texts:
-            return engine
-        return PieceReader(engine, self.pieces)
+    def pieces_of(self, suite: Suite) -> Pieces | None:
+        """Return how the texts of a suite are read in pieces; None: whole, or there are none."""
+        return self.pieces if suite.has_texts else None
 
     def asked_of(self, engine: Engine, suites: Sequence[Suite]) -> dict[str, object]:
         """Return the settings under which an engine is asked these suites, for a report.
@@ -107,9 +105,10 @@ class HowToAsk:
         They are those of the first draw; "samples" is told where there are several.
         """
         engine.decoding = self.draws()[0]
-        found: dict[str, object] = {}
-        for suite in suites:
-            found |= self.engine_for(suite, engine).identity
-        found = found or dict(engine.identity)
-        found.pop("fingerprint")
+        found = {name: value for name, value in engine.identity.items() if name != "fingerprint"}
+        for pieces in filter(None, map(self.pieces_of, suites)):
+            found |= pieces.key
         return {**found, "samples": self.samples} if self.samples > 1 else found
+
+
+AS_USUAL = HowToAsk()

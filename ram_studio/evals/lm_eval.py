@@ -41,12 +41,10 @@ Row = tuple[Question, Reply, Verdict]
 class HarnessPlan:
     """What the harness is asked to run.
 
-    tasks: names of tasks or groups, as a sequence or one text with commas. limit: most items per
-    task, its first ones. chat: "auto", "template" or "none", see `LocalEngine`. include_path:
-    folder with task files (YAML) of one's own.
+    limit: most items per task, its first ones. chat: "auto", "template" or "none", see
+    `LocalEngine`. include_path: folder with task files (YAML) of one's own.
     """
 
-    tasks: str | Sequence[str]
     limit: int | None = None
     chat: ChatMode = "auto"
     device: str = "auto"
@@ -71,7 +69,8 @@ def evaluate_with_harness(
 
     Args:
         models: name -> local folder.
-        tasks, settings: fields of `HarnessPlan`.
+        tasks: names of tasks or groups, as a sequence or one text with commas. settings: fields of
+            `HarnessPlan`.
         on_progress: called with (model, task, done, total) as tasks begin and end.
         should_stop: polled between tasks.
 
@@ -80,7 +79,7 @@ def evaluate_with_harness(
             and wrong, one that fails (such as data that cannot be downloaded).
         Stopped: `should_stop` returned True; finished tasks are kept.
     """
-    plan = HarnessPlan(tasks, **settings)
+    plan = HarnessPlan(**settings)
     _check(plan, models)
     names = _names(tasks)
     with contextlib.redirect_stdout(sys.stderr):
@@ -97,12 +96,12 @@ def evaluate_with_harness(
     for model, folder in models.items():
         start = time.perf_counter()
         engine = LocalEngine(folder, device=plan.device, chat=plan.chat)
-        runner = _Runner(model, engine, manager, plan.limit)
+        runner = _Runner(model, engine, manager, plan)
         answered: list[tuple[Question, Answer]] = []
         try:
             for task in names:
                 tell(model, task, 0)
-                answered += _stored(runner, task, plan.include_path, store, fresh)
+                answered += runner.answers(task, store, fresh)
                 tell(model, task, 1)
         finally:
             runner.close()
@@ -165,9 +164,36 @@ def _manager(names: Sequence[str], include_path: str | Path | None) -> Any:
 class _Runner:
     """One model in the harness, loaded when the first task has to be run."""
 
-    def __init__(self, name: str, engine: LocalEngine, manager: Any, limit: int | None) -> None:
-        self.name, self.engine, self.manager, self.limit = name, engine, manager, limit
+    def __init__(self, name: str, engine: LocalEngine, manager: Any, plan: HarnessPlan) -> None:
+        self.name, self.engine, self.manager, self.plan = name, engine, manager, plan
         self._model: Any = None
+
+    def answers(
+        self, task: str, store: AnswerStore | None, fresh: bool
+    ) -> list[tuple[Question, Answer]]:
+        """Return a task's questions with their answers: out of the store, else by running it."""
+        origin = {"software": dict(versions("torch", "transformers", "lm_eval"))}
+        if store is None:
+            return [(q, Answer.of(r, v, origin)) for q, r, v in rows_of(self.run(task))]
+        from importlib.metadata import version
+
+        key = RunKey.of(
+            self.engine.identity,
+            f"lm-eval:{task}",
+            HARNESS_VERSION,
+            engine="lm-eval",
+            lm_eval=version("lm_eval"),
+            limit=self.plan.limit,
+            tasks=_digest(self.plan.include_path),
+        )
+        run = store.open_run(key, model=self.name, path=str(self.engine.path), fresh=fresh)
+        if not store.answers(run):
+            # In one transaction: a task that has answers here has all of them.
+            store.record(run, rows_of(self.run(task)), origin)
+        return [
+            (row.question, Answer.of(row.reply, row.verdict, row.origin))
+            for row in store.answers(run)
+        ]
 
     def run(self, task: str) -> Mapping[str, Any]:
         """Return the harness's results.
@@ -182,7 +208,7 @@ class _Runner:
                     lm_eval.simple_evaluate(
                         model=self._loaded(),
                         tasks=[task],
-                        limit=self.limit,
+                        limit=self.plan.limit,
                         apply_chat_template=self.engine.is_chat,
                         log_samples=True,
                         bootstrap_iters=0,
@@ -222,39 +248,6 @@ class _Runner:
         """Let go of the model."""
         self._model = None
         self.engine.close()
-
-
-def _stored(
-    runner: _Runner,
-    task: str,
-    include_path: str | Path | None,
-    store: AnswerStore | None,
-    fresh: bool,
-) -> list[tuple[Question, Answer]]:
-    """Return a task's questions with their answers: out of the store, else by running it."""
-    origin = {"software": dict(versions("torch", "transformers", "lm_eval"))}
-    if store is None:
-        return [(q, Answer.of(r, v, origin)) for q, r, v in rows_of(runner.run(task))]
-    from importlib.metadata import version
-
-    key = RunKey.of(
-        runner.engine.identity,
-        f"lm-eval:{task}",
-        HARNESS_VERSION,
-        engine="lm-eval",
-        lm_eval=version("lm_eval"),
-        limit=runner.limit,
-        tasks=_digest(include_path),
-    )
-    path = str(runner.engine.path)
-    run = store.open_run(key, model=runner.name, path=path, fresh=fresh)
-    found = store.answers(run)
-    if not found:
-        # In one transaction: a task that has answers here has all of them.
-        rows = rows_of(runner.run(task))
-        store.record(run, rows, origin)
-        return [(q, Answer.of(r, v, origin)) for q, r, v in rows]
-    return [(row.question, Answer.of(row.reply, row.verdict, row.origin)) for row in found]
 
 
 def _digest(folder: str | Path | None) -> str | None:

@@ -126,22 +126,13 @@ def _ask(
             engine.decoding = decoding
             for part in plan.suites:
                 questions = asked[part.name]
-                run = SuiteRun(
-                    name,
-                    str(engine.path),
-                    engine,
-                    part,
-                    plan.code,
-                    store,
-                    fresh,
-                    nonsense=nonsense,
-                    seed=plan.seed,
-                )
+                path = str(engine.path)
+                run = SuiteRun(name, path, engine, part, plan, store, fresh, nonsense=nonsense)
                 run.check(questions)
                 missing = run.unanswered(questions)
                 run.fresh = False  # it is empty now
                 if missing:
-                    how = (str(engine.path), device, plan.chat, plan.batch_size, decoding)
+                    how = (path, device, plan.chat, plan.batch_size, decoding)
                     reference = task.remote(len(runs), missing, *how)
                     tasks[reference] = f"{part.name} of {name}"
                     runs.append((run, engine, decoding))

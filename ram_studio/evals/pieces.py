@@ -11,13 +11,12 @@ the old one stays.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.answering.engine import Decoding, Engine, ShouldStop
+from ram_studio.evals.answering.engine import Engine, ShouldStop
 from ram_studio.evals.question import UNSCORED, Question, Reply
 from ram_studio.evals.suites import visible
 
@@ -128,41 +127,13 @@ class _State:
 
 
 class PieceReader:
-    """An engine that answers questions about long texts by reading them with another, in pieces.
+    """Answers questions about long texts by reading them with an engine, in pieces.
 
-    Questions without a text (`Question.reading`) go to the other engine as they are.
+    Questions without a text (`Question.reading`) go to the engine as they are.
     """
 
     def __init__(self, engine: Engine, pieces: Pieces) -> None:
         self._engine, self._pieces = engine, pieces
-
-    @property
-    def decoding(self) -> Decoding:
-        """The other engine's."""
-        return self._engine.decoding
-
-    @decoding.setter
-    def decoding(self, how: Decoding) -> None:
-        self._engine.decoding = how
-
-    @property
-    def path(self) -> str | Path:
-        """Where the other engine's model is."""
-        return self._engine.path
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """The other engine's, and how texts are read."""
-        return {**self._engine.identity, **self._pieces.key}
-
-    @property
-    def software(self) -> Mapping[str, str]:
-        """The other engine's."""
-        return self._engine.software
-
-    def count_tokens(self, text: str) -> int:
-        """Return the length of a text in the model's tokens."""
-        return self._engine.count_tokens(text)
 
     def misfit(self, questions: Sequence[Question]) -> str:
         """Return why no piece fits the context with a full memory; the length of texts is free."""
@@ -172,7 +143,7 @@ class PieceReader:
             if state.pieces:
                 # Any text of that many tokens.
                 (state.memory, *_) = cut(
-                    state.pieces[0], self._pieces.memory_tokens, self.count_tokens
+                    state.pieces[0], self._pieces.memory_tokens, self._engine.count_tokens
                 )
             tried.append(state.next(self._pieces.memory_tokens))
         return self._engine.misfit(tried)
@@ -197,10 +168,7 @@ class PieceReader:
 
     def _opened(self, question: Question) -> _State:
         text = "" if question.reading is None else question.reading[0]
-        return _State(question, cut(text, self._pieces.chunk_tokens, self.count_tokens))
-
-    def close(self) -> None:
-        """Do nothing: the other engine belongs to whoever opened it."""
+        return _State(question, cut(text, self._pieces.chunk_tokens, self._engine.count_tokens))
 
 
 def cut(text: str, most: int, count_tokens: Callable[[str], int]) -> list[str]:

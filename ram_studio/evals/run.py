@@ -204,14 +204,13 @@ class _Asking:
             SuiteRun(
                 name,
                 str(engine.path),
-                plan.engine_for(suite, engine),
+                engine,
                 suite,
-                plan.code,
+                plan,
                 self.store,
                 self.fresh,
                 nonsense=self.nonsense,
                 on_marks=self.on_marks,
-                seed=plan.seed,
             )
             for suite in plan.suites
         ]

@@ -44,7 +44,6 @@ def described(report: EvalReport, agents: Sequence[str], margin: float) -> dict[
     found, parts = report.to_dict(), breakdown(report)
     for name, numbers in found["models"].items():
         if "samples" in parts[name]:
-            # Gradio breaks off at numbers as keys.
             numbers["samples"] = parts[name]["samples"]
     judged = [verdict.to_dict() for verdict in verdicts(report, agents, margin)]
     return {**found, "verdicts": judged, "trust": trust(report)}

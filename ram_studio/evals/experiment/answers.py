@@ -151,9 +151,7 @@ class Answers:
             plan.code,
         )
         for name, questions in self.items.chosen_by.items():
-            suite = ALL_SUITES[name]
-            engine = plan.engine_for(suite, self._engine)
-            SuiteRun(BASE, None, engine, suite).check(questions)
+            SuiteRun(BASE, None, self._engine, ALL_SUITES[name], plan).check(questions)
 
     def _counted(self) -> Sketch | None:
         """Return a sketch with what the methods will want to know, None when that is nothing."""
@@ -252,14 +250,13 @@ class Answers:
         return SuiteRun(
             entry.label,
             self._path_of(entry),
-            self._plan.engine_for(suite, self._engine),
+            self._engine,
             suite,
-            self._plan.code,
+            self._plan,
             self._setup.store,
             self._setup.fresh and suite.name not in entry.opened,
             entry.merge or None,
             self._nonsense,
-            seed=self._plan.seed,
         )
 
     def _path_of(self, entry: Entry) -> str | None:
