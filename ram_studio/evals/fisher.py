@@ -224,7 +224,6 @@ def with_fisher_files(
     folder: str | Path,
     *,
     device: str = "auto",
-    on_progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Recipe:
     """Return a Fisher recipe whose ``files`` are there: in ``folder``, estimated where needed.
@@ -259,7 +258,6 @@ def with_fisher_files(
             name=name,
             seed=recipe.seed,
             device=device,
-            on_progress=on_progress,
             should_stop=should_stop,
         )
     values = {**settings.model_dump(mode="json"), "files": str(folder)}

@@ -1,6 +1,7 @@
 """The shipped example models, loaded once for all tests here."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -10,15 +11,11 @@ from ram_studio.resources import asset_path
 
 @pytest.fixture(scope="session")
 def base_engine() -> Iterator[LocalEngine]:
-    yield from _engine("base")
+    with closing(LocalEngine(asset_path("example", "base"), device="cpu")) as engine:
+        yield engine
 
 
 @pytest.fixture(scope="session")
 def coding_engine() -> Iterator[LocalEngine]:
-    yield from _engine("coding")
-
-
-def _engine(name: str) -> Iterator[LocalEngine]:
-    engine = LocalEngine(asset_path("example", name), device="cpu")
-    yield engine
-    engine.close()
+    with closing(LocalEngine(asset_path("example", "coding"), device="cpu")) as engine:
+        yield engine

@@ -3,13 +3,11 @@
 import json
 
 import pytest
-import typer
 from loopback_endpoint import serve
 from typer.testing import CliRunner
 
 from ram_studio.cli.asking import parse_lengths
-from ram_studio.cli.evaluate_command import evaluate
-from ram_studio.cli.history_command import history
+from ram_studio.cli.main import commands
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.answering import endpoint
 from ram_studio.resources import asset_path
@@ -21,12 +19,9 @@ BASE, CODING = str(asset_path("example", "base")), str(asset_path("example", "co
 def run(tmp_path, monkeypatch):
     """Run a command with a store of its own; returns (exit code, output, error)."""
     monkeypatch.setenv("RAM_STUDIO_HOME", str(tmp_path / "home"))
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command("evaluate")(evaluate)
-    app.command("history")(history)
 
     def call(*arguments: str):
-        result = CliRunner().invoke(app, list(map(str, arguments)))
+        result = CliRunner().invoke(commands, list(map(str, arguments)))
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             assert isinstance(result.exception, RamStudioError), result.exception
         return result.exit_code, result.output, result.exception

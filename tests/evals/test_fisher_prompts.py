@@ -1,11 +1,10 @@
 """Fisher information on prompts that say something about the model."""
 
 import pytest
-import typer
 from chat_model import make_chat_model
 from typer.testing import CliRunner
 
-from ram_studio.cli.fisher_command import fisher as command
+from ram_studio.cli.main import commands
 from ram_studio.errors import SettingsError
 from ram_studio.evals import fisher
 from ram_studio.evals.answering.load import load_tokenizer
@@ -20,10 +19,8 @@ def test_another_model_needs_prompts_of_its_own_and_gets_them_in_its_template(tm
     fisher.check_knows_examples(asset_path("example", "coding"), "coding")
     with pytest.raises(SettingsError, match=r"mine.: the built-in .* --prompts FILE"):
         fisher.check_knows_examples(folder, "mine")
-    app = typer.Typer()
-    app.command()(command)
-    options = ["--agent", f"mine={folder}", "--out", str(tmp_path / "out")]
-    assert isinstance(CliRunner().invoke(app, options).exception, SettingsError)
+    options = ["fisher", "--agent", f"mine={folder}", "--out", str(tmp_path / "out")]
+    assert isinstance(CliRunner().invoke(commands, options).exception, SettingsError)
     assert not (tmp_path / "out").exists()
 
     tokenizer = load_tokenizer(folder)

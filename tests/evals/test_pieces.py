@@ -52,16 +52,11 @@ def test_pieces_and_memories_are_sent_in_turn_and_stored_by_their_sizes(tmp_path
             seen["memory"], "<think>what now?</think>later"
         )
 
-    def ask(**options):
-        with serve(answer) as server:
-            engine = EndpointEngine(server.url, "m", parallel=1)
-            report = evaluate(
-                {"m": engine}, "memory", limit=2, lengths=(1000,), store=store, **options
-            )
-        return report, [body for _, _, body in server.requests], engine
-
-    with AnswerStore(tmp_path / "s") as store:
-        report, bodies, _ = ask(pieces=Pieces(200, 30))
+    options = {"limit": 2, "lengths": (1000,), "pieces": Pieces(200, 30)}
+    with AnswerStore(tmp_path / "s") as store, serve(answer) as server:
+        engine = EndpointEngine(server.url, "m", parallel=1)
+        report = evaluate({"m": engine}, "memory", store=store, **options)
+        bodies = [body for _, _, body in server.requests]
         (run,) = store.runs()
     assert report.models["m"].domains["memory"].score == 1.0
     assert [a.text for a in report.models["m"].answers["memory"]] == [q.gold for q in questions]
@@ -87,13 +82,10 @@ def test_pieces_and_memories_are_sent_in_turn_and_stored_by_their_sizes(tmp_path
 
 def test_what_was_read_otherwise_is_asked_again_and_the_same_is_not(tmp_path):
     with serve(lambda body: "7") as server, AnswerStore(tmp_path / "s") as store:
-        counts = []
+        counts, options = [], {"limit": 2, "lengths": (1000,), "store": store}
         for pieces in (None, Pieces(300, 20), Pieces(300, 20), Pieces(300, 21), None):
-            engine = EndpointEngine(server.url, "m")
-            before = len(server.requests)
-            evaluate(
-                {"m": engine}, "memory,math", limit=2, lengths=(1000,), store=store, pieces=pieces
-            )
+            before, engine = len(server.requests), EndpointEngine(server.url, "m")
+            evaluate({"m": engine}, "memory,math", pieces=pieces, **options)
             counts.append(len(server.requests) - before)
     # Math has no texts: its two questions are asked once.
     assert counts[0] == 4

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 
@@ -130,7 +132,7 @@ def _small(search: str, store, stop_after: int | None = None):
         trials=3,
         seed=9,
     )
-    polls = iter(range(10**9))
+    polls = count()
     running = Runner(
         plan,
         device="cpu",
@@ -189,13 +191,7 @@ def test_time_that_is_up_ends_a_sweep_with_what_there_is():
 
 
 def test_time_is_kept_back_for_the_check_of_the_winner(monkeypatch):
-    class Clock:
-        now = 0.0
-
-        def monotonic(self) -> float:
-            return self.now
-
-    clock = Clock()
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     for module in ("runner", "answers"):
         monkeypatch.setattr(f"ram_studio.evals.experiment.{module}.time", clock)
     done: dict[str, int] = {}
@@ -227,23 +223,13 @@ def test_among_equals_the_start_is_the_best(start):
     assert "It is the setting the sweep started from." in state.statements()
 
 
-def test_a_setting_that_cannot_be_merged_is_a_row_with_its_reason(monkeypatch):
-    from ram_studio.engine import in_memory
-    from ram_studio.errors import SettingsError
-
-    apply = in_memory.InMemoryMerger.apply
-
-    def overflowing(self, recipe, **options):
-        if recipe.settings.get("scale") == 9:
-            raise SettingsError("The result does not fit its dtype.")
-        return apply(self, recipe, **options)
-
-    monkeypatch.setattr(in_memory.InMemoryMerger, "apply", overflowing)
-    state = sweep(recipe("task-arithmetic"), ["scale=1,9"], items=2, device="cpu")
-    row = state.row("task-arithmetic (scale 9)")
-    assert (row.status, row.note, row.n) == ("failed", "The result does not fit its dtype.", 0)
-    assert state.ending == "done"
-    assert state.winner != row.label
+def test_a_setting_that_cannot_be_merged_is_a_row_with_its_reason():
+    axes, options = ["agent=tool,search"], {"items": 1, "held_out": 0, "device": "cpu"}
+    state = sweep(recipe("region", agent="tool"), axes, **options)
+    row = state.row("region (agent search)")
+    assert (row.status, row.n) == ("failed", 0)
+    assert "of agent 'search'" in row.note
+    assert (state.ending, state.winner) == ("done", "region (agent tool)")
 
 
 @pytest.mark.parametrize(

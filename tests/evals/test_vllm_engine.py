@@ -28,16 +28,8 @@ def vllm(tmp_path, monkeypatch):
     sys.modules.pop("vllm", None)
 
 
-@pytest.fixture
-def without_vllm(monkeypatch):
-    real = importlib.util.find_spec
-    monkeypatch.setattr(
-        "ram_studio.evals.answering.vllm_engine.find_spec",
-        lambda name: None if name == "vllm" else real(name),
-    )
-
-
-def test_without_vllm_the_error_names_the_extra(without_vllm):
+def test_without_vllm_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setattr("ram_studio.evals.answering.vllm_engine.find_spec", lambda name: None)
     with pytest.raises(EvaluationError, match=r'pip install "ram-studio\[vllm\]"'):
         VllmEngine(CODING)
     with pytest.raises(EvaluationError, match="vLLM is not installed"):
@@ -45,25 +37,21 @@ def test_without_vllm_the_error_names_the_extra(without_vllm):
 
 
 def test_answers_equal_those_of_the_transformers_engine_and_are_kept_apart(vllm, tmp_path):
+    said = []
     with AnswerStore(tmp_path / "a.sqlite3") as store:
-        reports = {
-            engine: evaluate(
-                {"m": CODING}, "demo", limit=3, engine=engine, device="cpu", store=store
-            )
-            for engine in ("transformers", "vllm")
-        }
+        options = {"limit": 3, "device": "cpu", "store": store}
+        for engine in ("transformers", "vllm"):
+            row = evaluate({"m": CODING}, "demo", engine=engine, **options).models["m"]
+            answers = row.answers.items()
+            said.append([(d, a.text, a.is_correct, a.note) for d, own in answers for a in own])
         assert len(store.runs()) == 2
-    first, second = (
-        {d: [(a.text, a.is_correct, a.note) for a in answers] for d, answers in r.items()}
-        for r in (report.models["m"].answers for report in reports.values())
-    )
-    assert first == second
+    assert said[0] == said[1]
 
 
 def test_cut_answers_long_prompts_and_stopping_are_told(vllm):
     engine = VllmEngine(CODING, device="cpu")
-    ask = Question("q", "d", "c", "tool: clock(city) . user: time in rome . answer:", "", None, 1)
-    ask = Question(**{**vars(ask), "is_raw": True})
+    said = "tool: clock(city) . user: time in rome . answer:"
+    ask = Question("q", "d", "c", said, "", None, 1, is_raw=True)
     ((_, reply),) = next(engine.answer([ask]))
     assert (reply.finish, reply.note, reply.tokens) == ("length", "cut off after 1 tokens", 1)
     long = Question("q", "d", "c", "word " * 9000, "", None, 8, is_raw=True)

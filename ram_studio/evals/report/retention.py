@@ -156,9 +156,10 @@ def _verdict(
 ) -> Retention:
     import numpy as np
 
-    domain, merge, specialist, base = names
+    _, _, specialist, base = names
+    found = Retention(*names, n=len(rows), margin=margin)
     if not rows:
-        return Retention(domain, merge, specialist, base, 0, margin=margin)
+        return found
     counts = pattern_counts(np.array(rows, dtype=bool))
     before, best, after = (float(score) for score in scores_of(counts))
     kept = low = high = None
@@ -177,19 +178,14 @@ def _verdict(
     else:
         why = f"whether it is less than {100 * margin:g} points below {specialist}"
         needed = _needed(counts, 2, 1, -margin)
-    return Retention(
-        domain=domain,
-        merge=merge,
-        specialist=specialist,
-        base=base,
-        n=len(rows),
+    return replace(
+        found,
         base_score=before,
         specialist_score=best,
         merge_score=after,
         kept=kept,
         low95=low,
         high95=high,
-        margin=margin,
         outcome=outcome,
         why=why,
         items_needed=needed,
