@@ -115,7 +115,7 @@ def evaluate(
         fresh: forget stored answers to these questions and ask anew.
         on_progress: called with (model, domain, done, total); the first call for a model and domain
             tells how many answers were stored already.
-        on_tokens: called while a local model answers, see `decode.decode`.
+        on_tokens: called while a local model answers, with what `decode_steps` yields.
         on_marks: called with (model, domain, a letter for each question), see `asking.marks_of`.
         should_stop: polled before each batch and token.
 

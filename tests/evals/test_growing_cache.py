@@ -66,16 +66,13 @@ def test_a_batch_gives_what_each_prompt_gives_alone(kind, piece, together, monke
     given = prompts(9)
     # A third of the vocabulary ends an answer, so rows end at different times and are dropped.
     ends = frozenset(range(0, 64, 3))
-    told: list[list[int]] = [[] for _ in given]
     rows = generation.decode(
         tiny(kind),
         [list(prompt) for prompt in given],
         pad_id=0,
         end_ids=ends,
         max_new_tokens=80,
-        on_tokens=lambda tokens: [told[row].append(token) for row, token in tokens.items()],
     )
-    assert told == rows
     assert rows == [plainly(kind, prompt, ends, 80) for prompt in given]
     assert len({len(row) for row in rows}) > 2
 

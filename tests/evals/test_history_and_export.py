@@ -110,18 +110,9 @@ def test_the_past_is_one_table_of_runs_and_merges(store, tmp_path):
     assert (demo["n"], demo["score"]) == (12, demo["correct"] / 12)
     assert demo["low95"] < demo["score"] < demo["high95"]
     assert frame["method"].isna().all()
-    past = PastMerge(
-        id="1",
-        when="2026-01-01T00:00:00+00:00",
-        name="merged",
-        title="",
-        example=None,
-        folder="/gone",
-        fingerprint="f" * 32,
-        method="ram+",
-        recipe={"method": "ram+", "settings": {"r": 0.1}},
-        agents={"a": {"lambda": 1.1}},
-    )
+    recipe = {"method": "ram+", "settings": {"r": 0.1}}
+    when, agents = "2026-01-01T00:00:00+00:00", {"a": {"lambda": 1.1}}
+    past = PastMerge("1", when, "merged", "", None, "/gone", "f" * 32, "ram+", recipe, agents)
     other = dataclasses.replace(past, id="2", name="never asked", fingerprint="e" * 32)
     lines = [json.dumps(dataclasses.asdict(merge)) for merge in (past, other)]
     (tmp_path / MERGE_LOG_FILE).write_text("\n".join(lines))

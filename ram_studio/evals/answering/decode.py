@@ -58,20 +58,16 @@ def decode(
 ) -> list[list[int]]:
     """Return new token ids, with the end token when reached; adjacent rows are of one prompt.
 
-    Args: as for `decode_steps`; on_tokens: called with every step.
+    Args: as for `decode_steps`.
 
     Raises: Stopped.
     """
-    on_tokens = how.pop("on_tokens", None)
-    rows: list[list[int]] = [
-        [] for _ in range(len(prompts) * (sampling.samples if sampling else 1))
-    ]
+    samples = sampling.samples if sampling else 1
+    rows: list[list[int]] = [[] for _ in range(len(prompts) * samples)]
     with closing(decode_steps(model, prompts, sampling=sampling, **how)) as steps:
         for step in steps:
             for row, token in step.items():
                 rows[row].append(token)
-            if on_tokens is not None:
-                on_tokens(step)
     return rows
 
 

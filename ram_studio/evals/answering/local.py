@@ -75,7 +75,7 @@ class LocalEngine:
         chat: "template" uses the tokenizer's chat template, "none" continues plain text, "auto" the
             template if there is one. Raw questions are never put into a template.
         batch_size: most prompts decoded together. batch_tokens: most tokens in a batch.
-        on_tokens: called while answering, see `decode`; a row is a place in the batch.
+        on_tokens: called with each step, see `decode_steps`; a row is a place in the batch.
 
     Raises:
         EvaluationError: the folder is unusable, or chat is "template" and there is none.
