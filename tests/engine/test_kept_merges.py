@@ -14,7 +14,7 @@ from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.record.passport import read_passport
 from ram_studio.checkpoints.record.sketch_file import load_sketch
 from ram_studio.engine.analyse import load
-from ram_studio.engine.in_memory import Nowhere
+from ram_studio.engine.in_memory import Nowhere, preview_kept
 from ram_studio.engine.job import AgentResult, MergeJob, recipe_of
 from ram_studio.engine.merge import merge
 from ram_studio.resources import asset_path
@@ -105,6 +105,17 @@ def test_every_method_is_told_apart_from_the_rounding_of_every_dtype(zoo, method
                 for of, by_rounding in (("kept", "rounding"), ("all_else", "all_else_rounding")):
                     found = getattr(kept, of) - getattr(kept, by_rounding)
                     assert found == pytest.approx(getattr(expected, of), abs=1e-3), (of, fields)
+
+
+@pytest.mark.parametrize("method", ["ties", "ram+"])
+def test_the_preview_is_what_a_float32_merge_measures(example, tmp_path, method):
+    _, report = example
+    found = preview_kept(report, method, {}, device="cpu")
+    made = merge(recipe_of(report, method, {}, dtype="float32"), tmp_path / "out", device="cpu")
+    assert {name: vars(kept) for name, kept in found.items()} == {
+        name: pytest.approx(vars(kept), abs=1e-12) for name, kept in made.kept.items()
+    }
+    assert 0.8 < found["tool"].kept < 1.2
 
 
 def test_one_agent_whole_is_kept_whole(tmp_path):

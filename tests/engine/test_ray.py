@@ -135,15 +135,6 @@ def sent_by_value() -> None:
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-def test_a_part_whose_worker_is_killed_begins_anew(nodes, zoo, tmp_path, monkeypatch):
-    merge(zoo.recipe(), tmp_path / "one", max_shard_bytes=SHARD, **RUN)
-    sent_by_value()
-    monkeypatch.setattr(on_ray, "_merge", Killed(tmp_path / "mark"))
-    merge_on_ray(zoo.recipe(), tmp_path / "ray", nodes, RUN, max_shard_bytes=SHARD)
-    assert (tmp_path / "again").exists()
-    assert contents(tmp_path / "ray") == contents(tmp_path / "one")
-
-
 def test_stopping_leaves_what_is_done_and_the_rest_can_follow(nodes, zoo, tmp_path):
     out, cancel = tmp_path / "ray", CancelToken()
     plan = make_plan(zoo.recipe(), max_shard_bytes=SHARD)

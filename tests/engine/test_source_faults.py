@@ -68,41 +68,46 @@ def test_nan_and_infinity_are_named_with_file_tensor_count_and_place(tmp_path, d
         assert_leaves_nothing(tmp_path / "out", before)
 
 
-def test_the_same_nan_in_base_and_agents_is_an_error_too(tmp_path):
-    base = {"w": torch.ones(70)}
-    base["w"][69] = float("nan")
-    for dtype, tensors in (("F32", base), ("BF16", {"w": base["w"].bfloat16()})):
-        for name in ("base", "a"):
-            write_folder(tmp_path / dtype / name, tensors)
-        zoo = Zoo(tmp_path / dtype, tensors, {"a": tensors}, ("w",))
-        for method in ("ram", "task-arithmetic"):
-            with pytest.raises(
-                NonFiniteError, match=r"Base: .*has 1 NaN or Inf element, .*\(69,\)"
-            ):
-                merge(zoo.recipe(method=method), tmp_path / "out")
-        with pytest.raises(NonFiniteError, match="Base"):
-            analyze(tmp_path / dtype / "base", {"a": tmp_path / dtype / "a"})
+NAN = float("nan")
+LATER = 4 * GROUP_ELEMENTS + 77
 
 
-def test_a_nan_in_a_single_number_has_an_index_too(tmp_path):
-    write_folder(tmp_path / "base", {"w": torch.tensor(1.0)})
-    write_folder(tmp_path / "a", {"w": torch.tensor(float("nan"))})
-    with pytest.raises(NonFiniteError, match=r'Agent "a": .*`w` has 1 NaN or Inf element, .*\(\)'):
-        analyze(tmp_path / "base", {"a": tmp_path / "a"})
+def with_nan(tensor: torch.Tensor, place: int) -> torch.Tensor:
+    tensor.view(-1)[place] = NAN
+    return tensor
 
 
-def test_a_nan_in_a_later_block_is_placed_in_the_whole_tensor(tmp_path):
-    place = 4 * GROUP_ELEMENTS + 77
-    base = {"w": torch.zeros(300, 1000, dtype=torch.bfloat16)}
-    agent = {"w": base["w"].clone()}
-    agent["w"].view(-1)[place] = float("nan")
-    write_folder(tmp_path / "base", base)
-    write_folder(tmp_path / "a", agent)
-    with pytest.raises(NonFiniteError) as caught:
-        analyze(tmp_path / "base", {"a": tmp_path / "a"})
-    assert f"1 NaN or Inf element, the first at index ({place // 1000}, {place % 1000})" in str(
-        caught.value
-    )
+@pytest.mark.parametrize(
+    ("base", "agent", "said"),
+    [
+        (torch.tensor(1.0), torch.tensor(NAN), r'Agent "a": .*1 NaN or Inf element, .*\(\)'),
+        *(
+            (same, same, r"Base: .*has 1 NaN or Inf element, .*\(69,\)")
+            for same in (with_nan(torch.ones(70), 69), with_nan(torch.ones(70).bfloat16(), 69))
+        ),
+        (
+            torch.zeros(300, 1000).bfloat16(),
+            with_nan(torch.zeros(300, 1000).bfloat16(), LATER),
+            rf"1 NaN or Inf element, the first at index \({LATER // 1000}, {LATER % 1000}\)",
+        ),
+    ],
+    ids=["a single number", "both F32", "both BF16", "a later block"],
+)
+def test_what_is_not_finite_is_placed_in_its_tensor(tmp_path, base, agent, said):
+    write_folder(tmp_path / "base", {"w": base})
+    write_folder(tmp_path / "a", {"w": agent})
+    zoo = Zoo(tmp_path, {"w": base}, {"a": {"w": agent}}, ("w",))
+    for run in (
+        lambda: analyze(zoo.base_path, zoo.agent_paths),
+        *(
+            lambda method=method: merge(
+                zoo.recipe(method=method, other_base="accept"), tmp_path / "out"
+            )
+            for method in ("ram", "task-arithmetic")
+        ),
+    ):
+        with pytest.raises(NonFiniteError, match=said):
+            run()
 
 
 def test_finite_numbers_too_far_apart_are_refused_by_name(tmp_path):
