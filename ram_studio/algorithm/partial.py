@@ -205,10 +205,8 @@ def _added_steps(
     layer_loose, layer_sums = total(
         [by_layer(s.layer_loose, i) for i, s in enumerate(steps)], [s.layer for s in sums]
     )
-    products = ExactSum(sums[0].products.shape[1:])
-    for own in sums:
-        for term in own.products:
-            products.add(term)
+    terms = [term for own in sums for term in own.products]
+    products = ExactSum(sums[0].products.shape[1:], terms)
     return (
         StepCounts(
             n_agents=steps[0].n_agents,

@@ -136,45 +136,40 @@ with r = f - 1 and alpha = 1 (it divides by zero where unique = 0, and counts a 
 mergekit's ``ramplus_tl`` counts rho in each tensor and caps it at 0.2.
 """
 
-_SOURCE = "arXiv 2601.13572"
-RAM = Method(
-    name="ram",
-    title="RAM",
-    formula="unique: tau_t; shared: mean of the active tau",
-    source=f"{_SOURCE}, Eq. 7 with lambda = 1",
-    settings=RamSettings,
-    needs=_needs,
-    prepare=_prepare("ram"),
-    rule=rule_of,
+
+def _family(
+    name: str,
+    title: str,
+    formula: str,
+    source: str,
+    settings: type[RamSettings],
+    needs: Callable[[RamSettings], frozenset[str]] = _needs,
+) -> Method:
+    """Return a method of the family; formula: of unique elements."""
+    return Method(
+        name=name,
+        title=title,
+        formula=f"unique: {formula}; shared: mean of the active tau",
+        source=f"arXiv 2601.13572, {source}",
+        settings=settings,
+        needs=needs,
+        prepare=_prepare(name),
+        rule=rule_of,
+    )
+
+
+RAM = _family("ram", "RAM", "tau_t", "Eq. 7 with lambda = 1", RamSettings)
+RAM_PLUS = _family(
+    "ram+", "RAM+", "(1 + r clip(rho_t, 0, alpha)) tau_t", "Eqs. 6 and 7", RamPlusSettings
 )
-RAM_PLUS = Method(
-    name="ram+",
-    title="RAM+",
-    formula="unique: (1 + r clip(rho_t, 0, alpha)) tau_t; shared: mean of the active tau",
-    source=f"{_SOURCE}, Eqs. 6 and 7",
-    settings=RamPlusSettings,
-    needs=_needs,
-    prepare=_prepare("ram+"),
-    rule=rule_of,
+RAM_PLUS_SOFT = _family(
+    "ram+s", "RAM+s", "(1 + r rho_t / (1 + rho_t)) tau_t", "Eqs. 7 and 8", RamSoftSettings
 )
-RAM_PLUS_SOFT = Method(
-    name="ram+s",
-    title="RAM+s",
-    formula="unique: (1 + r rho_t / (1 + rho_t)) tau_t; shared: mean of the active tau",
-    source=f"{_SOURCE}, Eqs. 7 and 8",
-    settings=RamSoftSettings,
-    needs=_needs,
-    prepare=_prepare("ram+s"),
-    rule=rule_of,
-)
-RAM_PLUS_MAGNITUDE = Method(
-    name=scaling.MAGNITUDE_RULE,
-    title="RAM+m",
-    formula="unique: (1 + r clip(rho_m,t, 0, alpha)) tau_t, rho_m by sums of |tau|; "
-    "shared: mean of the active tau",
-    source=f"{_SOURCE}, Eqs. 6 and 7, with magnitudes for counts (ours)",
-    settings=RamPlusSettings,
-    needs=_needs_magnitudes,
-    prepare=_prepare(scaling.MAGNITUDE_RULE),
-    rule=rule_of,
+RAM_PLUS_MAGNITUDE = _family(
+    scaling.MAGNITUDE_RULE,
+    "RAM+m",
+    "(1 + r clip(rho_m,t, 0, alpha)) tau_t, rho_m by sums of |tau|",
+    "Eqs. 6 and 7, with magnitudes for counts (ours)",
+    RamPlusSettings,
+    _needs_magnitudes,
 )

@@ -103,7 +103,8 @@ class Lens:
             return
         self._job = MergeJob(report, recipe, RunOptions.of("cpu", threads=1))
         self._plan: Plan = self._job.plan(sketch)
-        self.reason = _no_torch(self._plan)
+        if not self._plan.is_fused and importlib.util.find_spec("torch") is None:
+            self.reason = "It is computed by PyTorch, which is not installed."
         self._stored: list[np.ndarray] = []
         self._fisher: list[np.ndarray] = []
         self._arithmetics: list[Arithmetic] = []
@@ -224,9 +225,3 @@ def _missing(
             "ladder."
         )
     return None
-
-
-def _no_torch(plan: Plan) -> str | None:
-    if plan.is_fused or importlib.util.find_spec("torch") is not None:
-        return None
-    return "It is computed by PyTorch, which is not installed."
