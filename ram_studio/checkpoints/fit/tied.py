@@ -28,6 +28,7 @@ EMBEDDING_NAMES = (
     "tok_embeddings.weight",
     "shared.weight",
 )
+Stored = Literal["both", "embedding", "head", "none"]
 # Biases of the head have one element per row of the vocabulary, too.
 _VOCABULARY_NAMES = (*HEAD_NAMES, *EMBEDDING_NAMES, "lm_head.bias")
 
@@ -44,7 +45,7 @@ class HeadStorage:
         config: `tie_word_embeddings` of its config.json; None when it says nothing.
     """
 
-    stored: Literal["both", "embedding", "head", "none"]
+    stored: Stored
     is_tied: bool | None
     config: bool | None
 
@@ -162,16 +163,12 @@ class _Pair:
     def describe(self, checkpoint: Checkpoint, fallback: bool | None = True) -> HeadStorage:
         """Return how this checkpoint stores the two."""
         stored = self.stored(checkpoint)
-        kind: Literal["both", "embedding", "head", "none"] = "none"
-        if stored:
-            kind = "both" if len(stored) == 2 else _KINDS[self.names.index(stored[0])]
+        kinds: dict[int, Stored] = {0: "none", 2: "both"}
+        one: Stored = "embedding" if self.names[0] in stored else "head"
         is_tied = None
         with contextlib.suppress(CheckpointError):  # a merge that needs the bytes will say so
             is_tied = self.is_tied(checkpoint, fallback) if stored else None
-        return HeadStorage(kind, is_tied, tie_setting(checkpoint))
-
-
-_KINDS: tuple[Literal["embedding", "head"], ...] = ("embedding", "head")
+        return HeadStorage(kinds.get(len(stored), one), is_tied, tie_setting(checkpoint))
 
 
 def resolve_tied(

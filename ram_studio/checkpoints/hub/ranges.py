@@ -46,32 +46,24 @@ class Shard:
     content: str
 
 
+@dataclass(eq=False)
 class HubShards:
     """The shards of one repository at one commit, as `RemoteFiles`.
 
     What came along with a header, or was looked at to compare two tensors, is kept and not asked
-    for again.
+    for again. name: "base" or the agent's; site: the Hub's address; check: raises to stop.
     """
 
-    def __init__(
-        self,
-        shards: dict[Path, Shard],
-        *,
-        name: str,
-        repository: str,
-        site: str,
-        token: Token,
-        check: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Args: name: "base" or the agent's; site: the Hub's address; check: raises to stop."""
-        self._shards = shards
-        self._name = name
-        self._repository = repository
-        self._site = site
-        self._token = token
-        self._check = check
+    shards: dict[Path, Shard]
+    name: str
+    repository: str
+    site: str
+    token: Token
+    check: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[Path, dict[int, bytes]] = {path: {} for path in shards}
+        self._kept: dict[Path, dict[int, bytes]] = {path: {} for path in self.shards}
         self._follows = Follows()
 
     def header(self, path: Path) -> Header:
@@ -79,15 +71,15 @@ class HubShards:
 
         Raises: CheckpointError for a header that is not acceptable; HubError.
         """
-        shard = self._shards[path]
-        at = f"{who(self._name)}{printable(shard.url)}"
+        shard = self.shards[path]
+        at = f"{who(self.name)}{printable(shard.url)}"
         start = self._fetch(shard, 0, min(FIRST_REQUEST_BYTES, shard.size))
         end = LENGTH_BYTES + header_length(start[:LENGTH_BYTES], shard.size, at)
         if len(start) < end:
             start += self._fetch(shard, len(start), end)
         self._keep(path, 0, start)
         return parse_header(
-            start[LENGTH_BYTES:end], file_size=shard.size, path=path, agent=self._name
+            start[LENGTH_BYTES:end], file_size=shard.size, path=path, agent=self.name
         )
 
     def read(self, path: Path, start: int, length: int) -> bytes:
@@ -101,11 +93,11 @@ class HubShards:
             kept = sorted(self._kept[path].items())
         parts = []
         at, end = start, start + length
-        with hub_errors(self._repository, None, name=self._name, site=self._site):
+        with hub_errors(self.repository, None, name=self.name, site=self.site):
             for first, data in (*kept, (end, b"")):
                 if at < first:
                     upto = min(first, end)
-                    parts.append(self._fetch(self._shards[path], at, upto))
+                    parts.append(self._fetch(self.shards[path], at, upto))
                     at = upto
                 if first <= at < min(first + len(data), end):
                     parts.append(data[at - first : end - first])
@@ -122,11 +114,11 @@ class HubShards:
 
     def size(self, path: Path) -> int:
         """Return a shard's bytes; see `RemoteFiles`."""
-        return self._shards[path].size
+        return self.shards[path].size
 
     def content_hash(self, path: Path) -> str | None:
         """Return the SHA-256 of a shard that the Hub keeps as a large file; see `RemoteFiles`."""
-        content = self._shards[path].content
+        content = self.shards[path].content
         return f"sha256:{content}" if len(content) == 64 else None
 
     def follow(self, path: Path, algorithm: str) -> FollowedHash:
@@ -138,7 +130,7 @@ class HubShards:
         received = bytearray()
         vain = 0
         while len(received) < end - begin:
-            self._check()
+            self.check()
             before = len(received)
             try:
                 self._request(shard, begin + before, end, received)
@@ -156,7 +148,7 @@ class HubShards:
 
     def _request(self, shard: Shard, begin: int, end: int, received: bytearray) -> None:
         """Append bytes begin..end; no more is read, whatever the server sends."""
-        headers = build_hf_headers(token=self._token, **LIBRARY)
+        headers = build_hf_headers(token=self.token, **LIBRARY)
         headers |= {"Range": f"bytes={begin}-{end - 1}", "Accept-Encoding": "identity"}
         wanted = len(received) + end - begin
         with get_session().stream(
@@ -167,7 +159,7 @@ class HubShards:
             hf_raise_for_status(response)
             if response.status_code != 206 and begin > 0:
                 raise HubError(
-                    f"{who(self._name)}{printable(shard.url)}: the server does not send parts of "
+                    f"{who(self.name)}{printable(shard.url)}: the server does not send parts of "
                     "files; download the model instead (--download)."
                 )
             for chunk in response.iter_bytes():

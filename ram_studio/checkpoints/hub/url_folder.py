@@ -10,6 +10,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +151,7 @@ class UrlFolder:
 
     def read(self, name: str, limit: int) -> bytes:
         """Return a small file."""
-        with url_errors(printable(self.at(name))):
-            size = self.system.info(self._path(name))["size"]
+        size = self._size(name)
         if size > limit:
             raise CheckpointError(
                 f"{printable(self.at(name))} is larger than {limit} bytes, the most a file of its "
@@ -161,10 +161,8 @@ class UrlFolder:
 
     def blake3(self, name: str, check: Callable[[], None] = lambda: None) -> str:
         """Return a file's BLAKE3; all of it is fetched, nothing is stored here."""
-        with url_errors(printable(self.at(name))):
-            size = self.system.info(self._path(name))["size"]
         hasher = make_hasher("blake3")
-        for piece in fetched(lambda *span: self.range(name, *span), 0, size):
+        for piece in fetched(partial(self.range, name), 0, self._size(name)):
             check()
             hasher.update(memoryview(piece))
         return hasher.hexdigest()
@@ -206,6 +204,10 @@ class UrlFolder:
             self.system.invalidate_cache()
             for name in names:
                 self.system.rm(self._path(name), recursive=True)
+
+    def _size(self, name: str) -> int:
+        with url_errors(printable(self.at(name))):
+            return int(self.system.info(self._path(name))["size"])
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"

@@ -197,10 +197,6 @@ def _elected_scale(parameters: Mapping[str, Any], method: str) -> float:
     return _number(parameters, "lambda", 1.0)
 
 
-def _from_task_arithmetic(p: Mapping[str, Any], agents: int, warnings: list[str]) -> dict[str, Any]:
-    return {"scale": _scale(p, agents)}
-
-
 def _from_ties(p: Mapping[str, Any], agents: int, warnings: list[str]) -> dict[str, Any]:
     if p["rescale"]:
         raise SettingsError("ties with rescale has no counterpart here; set rescale: false.")
@@ -226,17 +222,9 @@ def _dropping(p: Mapping[str, Any], scale: float, warnings: list[str]) -> dict[s
     return {"drop_rate": 1.0 - kept, "scale": scale}
 
 
-def _from_dare_linear(p: Mapping[str, Any], agents: int, warnings: list[str]) -> dict[str, Any]:
-    return _dropping(p, _scale(p, agents), warnings)
-
-
 def _from_dare_ties(p: Mapping[str, Any], agents: int, warnings: list[str]) -> dict[str, Any]:
     warnings.append("mergekit's dare_ties does not trim by magnitude: density 1 here.")
     return {**_dropping(p, _elected_scale(p, "dare_ties"), warnings), "density": 1.0}
-
-
-def _from_ram(p: Mapping[str, Any], agents: int, warnings: list[str]) -> dict[str, Any]:
-    return {"epsilon": _number(p, "epsilon", 1e-5)}
 
 
 def _from_ramplus_tl(p: Mapping[str, Any], agents: int, warnings: list[str]) -> dict[str, Any]:
@@ -254,14 +242,17 @@ def _from_ramplus_tl(p: Mapping[str, Any], agents: int, warnings: list[str]) -> 
     }
 
 
+_DARE = {"normalize": False, "rescale": True}
 _METHODS = {
-    "task_arithmetic": _Counterpart("task-arithmetic", _from_task_arithmetic, {"normalize": False}),
+    "task_arithmetic": _Counterpart(
+        "task-arithmetic", lambda p, n, warnings: {"scale": _scale(p, n)}, {"normalize": False}
+    ),
     "ties": _Counterpart("ties", _from_ties, {"normalize": True, "rescale": False}),
     "dare_linear": _Counterpart(
-        "dare-ta", _from_dare_linear, {"normalize": False, "rescale": True}
+        "dare-ta", lambda p, n, warnings: _dropping(p, _scale(p, n), warnings), _DARE
     ),
-    "dare_ties": _Counterpart("dare-ties", _from_dare_ties, {"normalize": False, "rescale": True}),
-    "ram": _Counterpart("ram", _from_ram),
+    "dare_ties": _Counterpart("dare-ties", _from_dare_ties, _DARE),
+    "ram": _Counterpart("ram", lambda p, n, warnings: {"epsilon": _number(p, "epsilon", 1e-5)}),
     "ramplus_tl": _Counterpart("ram+", _from_ramplus_tl),
 }
 

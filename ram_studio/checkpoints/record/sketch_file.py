@@ -267,19 +267,11 @@ def _require(name: str, *claims: object) -> None:
 
 
 def _relation_arrays(found: Relations) -> dict[str, np.ndarray]:
-    arrays = {
-        "pair_counts": found.pair_counts,
-        "pair_sums": found.pair_sums,
-        "dots": found.dots,
-        "conflicts": found.conflicts,
-        "cancelled": found.cancelled,
-    }
     # What each agent alone changed and shares follows from the sums by set.
-    if found.by_set is not None:
-        arrays["by_set"] = found.by_set
-    else:
-        arrays["magnitude"] = found.magnitude
-    return {f"relations.{name}": a for name, a in arrays.items() if a is not None}
+    sums = "magnitude" if found.by_set is None else "by_set"
+    names = ("pair_counts", "pair_sums", "dots", "conflicts", "cancelled", sums)
+    arrays = {f"relations.{name}": getattr(found, name) for name in names}
+    return {name: array for name, array in arrays.items() if array is not None}
 
 
 def _build_relations(

@@ -95,10 +95,7 @@ def _refuse_existing(out: Path) -> None:
 
 def nearest_folder(out: Path) -> Path:
     """Return the closest parent of `out` that exists."""
-    parent = out.parent
-    while not parent.exists() and parent != parent.parent:
-        parent = parent.parent
-    return parent
+    return next((parent for parent in out.parents if parent.exists()), out.parents[-1])
 
 
 @contextlib.contextmanager
@@ -112,7 +109,7 @@ def reserved(out: Path) -> Iterator[Path]:
     """
     with contextlib.ExitStack() as undo:
         with plain_words(f"the folder {printable(out.parent)} cannot be prepared"):
-            for folder in _missing_parents(out):
+            for folder in [parent for parent in out.parents if not parent.exists()][::-1]:
                 folder.mkdir(exist_ok=True)
                 undo.callback(_remove_if_empty, folder)
             is_locked = _hold_lock(out, undo)
@@ -123,15 +120,6 @@ def reserved(out: Path) -> Iterator[Path]:
         # After finishing it has become the output and there is nothing left to remove.
         undo.callback(shutil.rmtree, temporary, ignore_errors=True)
         yield temporary
-
-
-def _missing_parents(out: Path) -> list[Path]:
-    missing = []
-    parent = out.parent
-    while not parent.exists():
-        missing.append(parent)
-        parent = parent.parent
-    return missing[::-1]
 
 
 def _remove_if_empty(folder: Path) -> None:

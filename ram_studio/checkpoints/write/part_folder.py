@@ -39,7 +39,12 @@ RECEIPT = ".receipt"
 
 
 class PartsFolder:
-    """An output folder, see `PartsPlace`: a part's shards are written together."""
+    """An output folder, see ``parts_place``: a part's shards are written together.
+
+    Attributes:
+        out: the folder, absolute. files: all of its files.
+        uploaded: shards that this process has put there itself, and a store has taken whole: none.
+    """
 
     def __init__(self, out: str | Path) -> None:
         """Args: out: need not exist."""
@@ -62,12 +67,12 @@ class PartsFolder:
         return {f"part-{part}": list(shards)}
 
     def receipt(self, unit: str) -> bytes | None:
-        """Return a unit's receipt."""
+        """Return a unit's receipt, None where there is none."""
         path = self._receipt_path(unit)
         return path.read_bytes() if path.is_file() else None
 
     def forget(self, unit: str) -> None:
-        """Remove a unit's receipt."""
+        """Remove a unit's receipt, so that it is merged again."""
         self._receipt_path(unit).unlink()
 
     def writer(
@@ -80,7 +85,10 @@ class PartsFolder:
         """Do nothing: what a writer finished is on the disk."""
 
     def complete(self, files: Mapping[str, bytes]) -> None:
-        """Write the small files, then remove what says that the merge is not finished."""
+        """Write the small files, then remove what says that the merge is not finished.
+
+        Doing it again, also after it was broken off, gives the same.
+        """
         with plain_words(f"{printable(self.out)} cannot be completed"):
             for name in in_order(files):
                 write_whole(self.out / name, files[name], flushed=True)

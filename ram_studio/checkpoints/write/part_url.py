@@ -34,7 +34,12 @@ _WAIT_SECONDS = 0.2
 
 
 class PartsUrl:
-    """An output at a URL, see `PartsPlace`: every shard is a unit of its own."""
+    """An output at a URL, see ``parts_place``: every shard is a unit of its own.
+
+    Attributes:
+        out: the URL. files: all files there.
+        uploaded: shards that this process has put there itself, and the store has taken whole.
+    """
 
     def __init__(self, url: str) -> None:
         """Raises: OutputError for a URL that cannot be used."""
@@ -84,13 +89,13 @@ class PartsUrl:
         return {name: [name] for name in shards}
 
     def receipt(self, unit: str) -> bytes | None:
-        """Return a unit's receipt."""
+        """Return a unit's receipt, None where there is none."""
         name = _receipt(unit)
         with _as_output_error():
             return self.files.read(name, MAX_RECEIPT_BYTES) if self.files.has(name) else None
 
     def forget(self, unit: str) -> None:
-        """Remove a unit's receipt."""
+        """Remove a unit's receipt, so that it is merged again."""
         with _as_output_error():
             self.files.remove([_receipt(unit)])
 
@@ -143,7 +148,7 @@ class PartsUrl:
         self._upload = self._pool.submit(upload, kept)
 
     def wait(self, on_wait: Callable[[int, int], None]) -> None:
-        """Wait until all that was sent is there."""
+        """Wait until all that was sent is there; on_wait: told bytes that are, and bytes in all."""
         while self._upload is not None:
             try:
                 self._upload.result(_WAIT_SECONDS)
