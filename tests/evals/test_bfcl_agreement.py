@@ -143,18 +143,14 @@ def test_calls_in_python_syntax_are_read_alike(questions):
 
 # An answer to a request that no function fits, whether it is right (theirs, ours), and why not.
 UNSERVED = [
-    ("I am sorry, none of the functions can do that.", True, True, ""),
-    ("[]", True, True, ""),
-    ("[f(a=1)]", False, False, ""),
-    ("f(a=1)", False, False, ""),
-    ("```\nf(a=1)\n```", False, False, ""),
-    ("Let me see: f(a=1)", True, True, ""),
+    *((text, True, True, "") for text in (
+        "I am sorry, none of the functions can do that.", "[]", "Let me see: f(a=1)")),
+    *((text, False, False, "") for text in ("[f(a=1)]", "f(a=1)", "```\nf(a=1)\n```", "f(1)")),
     ("f(a=b)", False, True, "a name in place of a value is no call for us"),
-    ("f(1)", False, False, ""),
     ("", True, False, "an empty answer is wrong for us everywhere"),
     ('{"name": "f", "arguments": {"a": 1}}', True, False, "calls in JSON are calls for us"),
     ("<tool_call>f(a=1)</tool_call>", True, False, "calls in tags are calls for us"),
-]
+]  # fmt: skip
 
 
 def test_requests_that_no_function_fits(questions):

@@ -238,11 +238,14 @@ def test_every_instruction_of_ifeval_has_a_check_and_what_it_needs_is_looked_for
     names = [f"{family}:{kind}" for family, kinds in families.items() for kind in kinds.split()]
     assert len(names) == 25
     assert set(names) == set(ifeval_checks.CHECKS)
-    row = {"key": 9, "prompt": "Say it.", "instruction_id_list": ["keywords:frequency"]}
-    lacking = {**row, "kwargs": [{"keyword": "war", "relation": "at least"}]}
-    (tmp_path / "ifeval.jsonl").write_text(json.dumps(lacking))
-    with pytest.raises(EvaluationError, match=r"key 9: keywords:frequency has missing .*frequency"):
-        questions("ifeval", tmp_path)
+    row = {"key": 9, "prompt": "Say it.", "kwargs": [{"keyword": "war", "relation": "at least"}]}
+    for name, said in {
+        "keywords:frequency": "key 9: keywords:frequency has missing .*frequency",
+        "keywords:rhyme": "key 9: there is no check of 'keywords:rhyme'",
+    }.items():
+        (tmp_path / "ifeval.jsonl").write_text(json.dumps({**row, "instruction_id_list": [name]}))
+        with pytest.raises(EvaluationError, match=said):
+            questions("ifeval", tmp_path)
 
 
 @pytest.mark.parametrize(("content", "said"), [

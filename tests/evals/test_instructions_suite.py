@@ -11,27 +11,16 @@ QUESTIONS = {q.id: q for q in GENERAL_SUITES["instructions"].make(SuiteSettings(
 CASES = [
     ("word_count", {"least": 2, "most": 3}, ["one two", "one, two - three!"], ["one", "a b c d"]),
     ("word_count", {"most": 2}, ["it's fine", "well-known fact"], ["1 2 3"]),
-    (
-        "sentence_count",
-        {"least": 2, "most": 2},
-        ["One. Two!", "Pi is 3.14. So?", '"One." (Two.)', "One. Two", "1. One.\n2. Two."],
-        ["One.", "No", "1. One."],
-    ),
+    ("sentence_count", {"least": 2, "most": 2},
+     ["One. Two!", "Pi is 3.14. So?", '"One." (Two.)', "One. Two", "1. One.\n2. Two."],
+     ["One.", "No", "1. One."]),
     ("paragraph_count", {"exactly": 2}, ["a\n\nb", "a\nb\n \n\nc\n"], ["a", "a\nb", "a\n\nb\n\nc"]),
     ("line_count", {"exactly": 2}, ["a\nb", "a\n\nb\n"], ["a b", "a\nb\nc"]),
-    (
-        "bullet_count",
-        {"exactly": 2},
-        ["- a\n- b", "x:\n* a\n  * b"],
-        ["- a", "-a\n-b", "1. a\n2. b", "• a\n• b"],
-    ),
+    ("bullet_count", {"exactly": 2}, ["- a\n- b", "x:\n* a\n  * b"],
+     ["- a", "-a\n-b", "1. a\n2. b", "• a\n• b"]),
     ("numbered_count", {"exactly": 2}, ["1. a\n2. b", "1) a\n2) b"], ["1. a", "- a\n- b"]),
-    (
-        "includes",
-        {"phrases": ["moss", "red fox"]},
-        ["Moss! A red fox.", "mossy red foxes"],
-        ["moss", "red moss, fox"],
-    ),
+    ("includes", {"phrases": ["moss", "red fox"]}, ["Moss! A red fox.", "mossy red foxes"],
+     ["moss", "red moss, fox"]),
     ("excludes", {"phrases": ["big"]}, ["bigger"], ["Big.", "a big one", "big-boned"]),
     ("occurs", {"phrase": "ab", "least": 1, "most": 2}, ["ab c", "AB, abc"], ["b", "ab ab ab"]),
     ("letter_occurs", {"letter": "z", "least": 2}, ["zoo Zebra"], ["zoo"]),
@@ -46,14 +35,10 @@ CASES = [
     ("highlighted", {"least": 2}, ["*a* and **b c**", "***a*** *b*"], ["*a*", "* a\n* b", "** **"]),
     ("placeholders", {"least": 2}, ["[a] [b]", "[a] [a]"], ["[a]", "[] []"]),
     ("one_of", {"options": ["yes", "no"]}, ["Yes.", " no "], ["yes, it is", "y"]),
-    (
-        "json_object",
-        {"keys": ["a"]},
-        ['{"a": 1}', '```json\n{"a": 1}\n```'],
-        ["{}", '["a"]', "{'a': 1}"],
-    ),
+    ("json_object", {"keys": ["a"]}, ['{"a": 1}', '```json\n{"a": 1}\n```'],
+     ["{}", '["a"]', "{'a': 1}"]),
     ("parts", {"separator": "***", "exactly": 2}, ["a***b"], ["a", "a***", "a***b***c", "a *** a"]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("check", "settings", "right", "wrong"), CASES)
@@ -66,18 +51,13 @@ def test_a_constraint_holds_for_the_right_answers_only(check, settings, right, w
     assert not holds(" \n", constraint)
 
 
-def test_every_check_is_tested_and_used():
+def test_every_check_is_tested_and_used_with_settings_that_fit_it():
     assert {case[0] for case in CASES} == set(CHECKS)
-    used = {constraint["check"] for q in QUESTIONS.values() for constraint in q.spec}
-    assert used == set(CHECKS)
-
-
-def test_every_question_can_be_satisfied_in_principle():
-    for question in QUESTIONS.values():
-        for constraint in question.spec:
-            assert not holds("", constraint)
-            # Settings must fit the check: a wrong keyword would raise here.
-            holds("Once upon a time.", constraint)
+    constraints = [constraint for question in QUESTIONS.values() for constraint in question.spec]
+    assert {constraint["check"] for constraint in constraints} == set(CHECKS)
+    for constraint in constraints:
+        assert not holds("", constraint)
+        holds("Once upon a time.", constraint)  # a wrong keyword would raise
 
 
 def test_loose_leaves_out_greetings_closing_lines_and_bold_type():
@@ -108,14 +88,9 @@ def test_the_four_accuracies():
         {"strict": [True, False], "loose": [True, True]},
         {"strict": [False], "loose": [False]},
     ]
-    assert accuracies(facts) == pytest.approx(
-        {
-            "prompt_strict": 1 / 3,
-            "instruction_strict": 3 / 5,
-            "prompt_loose": 2 / 3,
-            "instruction_loose": 4 / 5,
-        }
-    )
+    expected = {"prompt_strict": 1 / 3, "instruction_strict": 3 / 5,
+                "prompt_loose": 2 / 3, "instruction_loose": 4 / 5}  # fmt: skip
+    assert accuracies(facts) == pytest.approx(expected)
     assert accuracies([]) == {}
 
 

@@ -1,7 +1,6 @@
 """The shipped suites themselves: licence, sizes, and that right answers pass and others do not."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -53,16 +52,6 @@ def test_an_empty_or_garbled_answer_is_wrong_with_a_reason(name):
             assert verdict.note
 
 
-def test_a_suite_is_offered_for_a_while_and_then_no_more():
-    extra = replace(GENERAL_SUITES["math"], name="for a while")
-    with suites.offered(extra):
-        assert suites.suite_names("for a while") == ("for a while",)
-        with pytest.raises(EvaluationError, match="already"), suites.offered(extra):
-            pass
-        assert "for a while" in ALL_SUITES
-    assert "for a while" not in {**ALL_SUITES, **GENERAL_SUITES}
-
-
 def test_a_limit_takes_evenly_from_the_categories_and_nests():
     questions = GENERAL_SUITES["tool"].make(SETTINGS)
     ten = balanced(questions, 10)
@@ -111,19 +100,17 @@ def judge_parrot(question, text, code="off"):
 PARROT = Suite("parrot", 1, "Say the word", make_parrot, judge_parrot)
 
 
-def test_a_registered_suite_is_asked_of_models_and_merges(tmp_path, monkeypatch, base_engine):
-    for known in (suites.ALL_SUITES, suites.GENERAL_SUITES):
-        monkeypatch.setitem(known, "parrot", PARROT)
-        monkeypatch.delitem(known, "parrot")
-    suites.register(PARROT)
-    with pytest.raises(EvaluationError, match="There is a suite 'parrot' already"):
-        suites.register(PARROT)
-    with AnswerStore(tmp_path / "s") as store:
-        report = evaluate({"base": base_engine}, "parrot", limit=3, store=store)
-        assert [run.suite for run in store.runs()] == ["parrot"]
-    assert [item.gold for item in report.items["parrot"]] == ["kiwi", "plum", "fig"]
-    assert report.models["base"].domains["parrot"].correct > 0
+def test_an_offered_suite_is_asked_of_models_and_merges_and_then_no_more(tmp_path, base_engine):
     agents = {"coding": str(asset_path("example", "coding"))}
     recipe = make_recipe({"base": str(asset_path("example", "base")), "agents": agents})
-    table = compare_methods({"ram": recipe}, suite="parrot", sources=False)
+    with suites.offered(PARROT), AnswerStore(tmp_path / "s") as store:
+        assert suites.suite_names("parrot") == ("parrot",)
+        with pytest.raises(EvaluationError, match="There is a suite 'parrot' already"):
+            suites.register(PARROT)
+        report = evaluate({"base": base_engine}, "parrot", limit=3, store=store)
+        assert [run.suite for run in store.runs()] == ["parrot"]
+        table = compare_methods({"ram": recipe}, suite="parrot", sources=False)
+    assert [item.gold for item in report.items["parrot"]] == ["kiwi", "plum", "fig"]
+    assert report.models["base"].domains["parrot"].correct > 0
     assert table.report.models["ram"].domains["parrot"].n == 3
+    assert "parrot" not in {**ALL_SUITES, **GENERAL_SUITES}

@@ -119,19 +119,10 @@ def test_one_call_is_read_from_every_spelling(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "I would call get_weather for Rome.",
-        "get_weather(city=Rome)",
-        "get_weather(city=open('x'))",
-        "get_weather(**{'city': 'Rome'})",
-        "get_weather(city='Rome'",
-        '{"name": 5, "arguments": {}}',
-        '{"name": "f", "arguments": [1]}',
-        '{"city": "Rome"}',
-        "[1, 2, 3]",
-        "import os",
-        "(lambda: 0)(x=1)",
-        "f(x='\\d')(y=1)",
+        *("", "I would call get_weather for Rome.", "get_weather(city=Rome)", "[1, 2, 3]"),
+        *("get_weather(city=open('x'))", "get_weather(**{'city': 'Rome'})", "import os"),
+        *("get_weather(city='Rome'", '{"name": 5, "arguments": {}}', '{"city": "Rome"}'),
+        *('{"name": "f", "arguments": [1]}', "(lambda: 0)(x=1)", "f(x='\\d')(y=1)"),
         # Functions on offer said again, and things that merely have a name.
         '{"name": "f", "description": "F.", "parameters": {"type": "object", "properties": {}}}',
         '{"name": "f", "description": "F."}',
