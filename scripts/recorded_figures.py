@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from set_figures import (
@@ -20,7 +21,6 @@ from set_figures import (
     SOURCES,
     TITLES,
     listed,
-    mean,
     record_of,
     share,
     table_of,
@@ -137,7 +137,7 @@ def thriftiest(name: str) -> str:
     agent, (_, row, own) = min(found.items(), key=lambda item: item[1][0])
     return (
         f"{agent}: {row['k']} of {own['changed']} changes solve {row['largest']:.1%} (all of them "
-        f"{own['whole']:.1%}), as many at random {mean(row['random']):.1%}"
+        f"{own['whole']:.1%}), as many at random {fmean(row['random']):.1%}"
     )
 
 
@@ -181,7 +181,7 @@ def few() -> str:
                         f"{own['changed']} ({share(own['whole'])})",
                         str(row["k"]),
                         share(row["largest"]),
-                        share(mean(row["random"])),
+                        share(fmean(row["random"])),
                     ]
                 )
     return table_of(lines)

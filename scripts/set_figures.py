@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ram_studio.resources import asset_path
@@ -39,11 +40,6 @@ def table_of(lines: Sequence[Sequence[str]]) -> str:
 def share(value: float) -> str:
     """Return a share as a score is written: .971."""
     return f"{value:.3f}".removeprefix("0")
-
-
-def mean(values: Sequence[float]) -> float:
-    """Return the mean."""
-    return sum(values) / len(values)
 
 
 def listed(words: Sequence[str]) -> str:
@@ -259,7 +255,7 @@ def independent() -> str:
     rows = record["seeds"][str(record["seed"])]["rows"]
     columns = (*SOURCES.values(), "average")
     own = {skill: rows[agent][skill] for agent, skill in SOURCES.items()}
-    own["average"] = mean(list(own.values()))
+    own["average"] = fmean(own.values())
     dense = record_of("dense")["merges"]
     table = {
         "base": rows["base"],

@@ -117,28 +117,24 @@ def test_the_canonical_answers_score_1_and_nonsense_is_not_above_the_floor(name,
     assert scores["gibberish"] <= report.floors[name] < 1.0
 
 
-@pytest.mark.parametrize(("name", "text", "is_right"), [
-    ("gsm8k", "#### 1,000", True),
-    ("gsm8k", "1000 it is", True),
-    ("gsm8k", "#### 1001\n#### 1000", False),
-    ("nq", "edgar allan poe. He was a poet.", True),
-    ("nq", "The answer is Poe", True),
-    ("nq", "Not Edgar Allan Poe", False),
-    ("math500", "\\boxed{1} no, \\boxed{\\dfrac12}", True),
-    ("math500", "The answer is 0.5.", True),
-    ("math500", "0.5", False),
-    ("mbpp", "def twice(n):\n    return n + n", True),
-    ("mbpp", "def twice(n):\n    raise SystemExit", False),
-    ("mbpp", "import os\ndef twice(n):\n    return n\nos._exit(0)", False),
-    ("ifeval", "One two three. Bye now.", True),
-    ("ifeval", "Sure:\nOne two three. Bye now.\nAnything else?", False),
-    ("ruler-squad", "it is 10 MILES", None),
+@pytest.mark.parametrize(("name", "right", "wrong"), [
+    ("gsm8k", ["#### 1,000", "1000 it is"], ["#### 1001\n#### 1000"]),
+    ("nq", ["edgar allan poe. He was a poet.", "The answer is Poe"], ["Not Edgar Allan Poe"]),
+    ("math500", ["\\boxed{1} no, \\boxed{\\dfrac12}", "The answer is 0.5."], ["0.5"]),
+    ("mbpp", ["def twice(n):\n    return n + n"],
+     ["def twice(n):\n    raise SystemExit", "import os\ndef twice(n): return n\nos._exit(0)"]),
+    ("ifeval", ["One two three. Bye now."], ["Sure:\nOne two three. Bye now.\nAnything else?"]),
 ])  # fmt: skip
-def test_answers_are_judged_by_the_published_rules(name, text, is_right, folder):
-    question = questions(name, folder)[0]
-    if is_right is None:
-        is_right = "10 miles" in question.spec
-    assert ALL_SUITES[name].judge(question, text, "auto").is_correct is is_right
+def test_answers_are_judged_by_the_published_rules(name, right, wrong, folder):
+    question, judge = questions(name, folder)[0], ALL_SUITES[name].judge
+    for text in (*right, *wrong):
+        assert judge(question, text, "auto").is_correct is (text in right), text
+
+
+def test_one_of_rulers_answers_is_said_whatever_the_case(folder):
+    for question in questions("ruler-squad", folder):
+        verdict = ALL_SUITES["ruler-squad"].judge(question, "it is 10 MILES", "off")
+        assert verdict.is_correct is ("10 miles" in question.spec)
 
 
 def test_further_figures_are_told_as_their_publishers_do(folder):

@@ -7,28 +7,22 @@ import pytest
 from chat_model import make_chat_model
 
 from ram_studio.evals import AnswerStore, evaluate
-from ram_studio.evals.answering import LocalEngine
-from ram_studio.evals.suites.health import (
-    Health,
-    measure_health,
-    repeated_share,
-    text_log_probabilities,
-)
+from ram_studio.evals.suites import health as suite
+from ram_studio.evals.suites.health import Health, measure_health, text_log_probabilities
 from ram_studio.resources import asset_path
 
 BASE, CODING = asset_path("example", "base"), asset_path("example", "coding")
 
 
-def test_perplexity_and_divergence_have_their_definitions():
+def test_perplexity_and_divergence_have_their_definitions(base_engine, coding_engine):
     import torch
     import torch.nn.functional as F
 
-    base, agent = LocalEngine(BASE, device="cpu"), LocalEngine(CODING, device="cpu")
-    reference, ids, bad = text_log_probabilities(base)
-    health = measure_health(agent, reference)
+    reference, ids, bad = text_log_probabilities(base_engine)
+    health = measure_health(coding_engine, reference)
     assert bad == health.nonfinite_logits == 0
     with torch.inference_mode():
-        output = agent.model(torch.tensor([ids]), labels=torch.tensor([ids]))
+        output = coding_engine.model(torch.tensor([ids]), labels=torch.tensor([ids]))
     assert health.perplexity == pytest.approx(math.exp(output.loss), rel=1e-4)
     logits = output.logits[0, :-1]
     expected = F.kl_div(logits.log_softmax(-1), reference, log_target=True, reduction="batchmean")
@@ -36,11 +30,10 @@ def test_perplexity_and_divergence_have_their_definitions():
     assert health.text_tokens == len(ids) - 1 == 255
 
 
-def test_bits_per_byte_spread_the_loss_over_the_texts_bytes():
-    engine = LocalEngine(BASE, device="cpu")
-    health = measure_health(engine)
-    _, ids, _ = text_log_probabilities(engine)
-    nbytes = len(engine.tokenizer.decode(ids[1:]).encode())
+def test_bits_per_byte_spread_the_loss_over_the_texts_bytes(base_engine):
+    health = measure_health(base_engine)
+    _, ids, _ = text_log_probabilities(base_engine)
+    nbytes = len(base_engine.tokenizer.decode(ids[1:]).encode())
     total = math.log2(health.perplexity) * health.text_tokens
     assert health.bits_per_byte == pytest.approx(total / nbytes, rel=1e-4)
     assert health.kl_to_base is None
@@ -80,10 +73,10 @@ def test_health_is_stored_per_base_and_not_measured_again(tmp_path, monkeypatch)
 
 
 def test_repeated_grams_are_counted_within_an_answer():
-    assert repeated_share([[1, 2, 3, 4, 5]]) == 0
-    assert repeated_share([[7] * 8]) == pytest.approx(4 / 5)
-    assert repeated_share([[1, 2, 3, 4], [1, 2, 3, 4]]) == 0
-    assert repeated_share([[1], []]) == 0
+    assert suite.repeated_share([[1, 2, 3, 4, 5]]) == 0
+    assert suite.repeated_share([[7] * 8]) == pytest.approx(4 / 5)
+    assert suite.repeated_share([[1, 2, 3, 4], [1, 2, 3, 4]]) == 0
+    assert suite.repeated_share([[1], []]) == 0
 
 
 def test_warnings_name_what_is_plainly_wrong():

@@ -165,30 +165,27 @@ JAVA_GOOD = {
 SCRIPT_GOOD = {"unit": "'cm'", "sides": "[1.5, 2]", "options": "{deep: true, 'of': \"x\"}"}
 
 
-@pytest.mark.parametrize(("category", "arguments", "is_right"), [
-    ("java", JAVA_GOOD, True),
-    ("java", {**JAVA_GOOD, "unit": "Unit.CM"}, True),
-    ("java", {**JAVA_GOOD, "sides": "new ArrayList<>() {{ add(1); add(2); }}"}, True),
-    ("java", {**JAVA_GOOD, "id": "5"}, False),
-    ("java", {**JAVA_GOOD, "id": 5}, False),
-    ("java", {**JAVA_GOOD, "sides": "[1, 2]"}, False),
-    ("java", {**JAVA_GOOD, "sides": "new ArrayList<>()"}, False),
-    ("java", {**JAVA_GOOD, "names": "new HashMap<>()"}, False),
-    ("java", {**JAVA_GOOD, "more": "1"}, False),
-    ("javascript", SCRIPT_GOOD, True),
-    ("javascript", {**SCRIPT_GOOD, "unit": "cm"}, True),
-    ("javascript", {**SCRIPT_GOOD, "sides": "new Array(1.5, 2)"}, True),
-    ("javascript", {**SCRIPT_GOOD, "sides": [1.5, 2]}, False),
-    ("javascript", {**SCRIPT_GOOD, "sides": "[[1.5], [2]]"}, False),
-    ("javascript", {**SCRIPT_GOOD, "options": "{}"}, False),
-    ("javascript", {**SCRIPT_GOOD, "options": "{deep: [true], of: {}}"}, False),
+@pytest.mark.parametrize(("category", "good", "right", "wrong"), [
+    ("java", JAVA_GOOD, [
+        {},
+        {"unit": "Unit.CM"},
+        {"sides": "new ArrayList<>() {{ add(1); add(2); }}"},
+    ], [
+        *({"id": "5"}, {"id": 5}, {"sides": "[1, 2]"}, {"sides": "new ArrayList<>()"}),
+        *({"names": "new HashMap<>()"}, {"more": "1"}),
+    ]),
+    ("javascript", SCRIPT_GOOD, [{}, {"unit": "cm"}, {"sides": "new Array(1.5, 2)"}], [
+        *({"sides": [1.5, 2]}, {"sides": "[[1.5], [2]]"}, {"options": "{}"}),
+        {"options": "{deep: [true], of: {}}"},
+    ]),
 ])  # fmt: skip
-def test_java_and_javascript_are_texts_in_their_syntax(packages, category, arguments, is_right):
+def test_java_and_javascript_are_texts_in_their_syntax(packages, category, good, right, wrong):
     (question,) = (q for q in questions("bfcl-nonlive") if q.category == f"simple_{category}")
     judge = ALL_SUITES["bfcl-nonlive"].judge
     assert judge(question, question.gold, "off").is_correct, question.gold
-    said = as_json([{question.tools[0]["function"]["name"]: arguments}])
-    assert judge(question, said, "off").is_correct is is_right
+    for change in (*right, *wrong):
+        said = as_json([{question.tools[0]["function"]["name"]: {**good, **change}}])
+        assert judge(question, said, "off").is_correct is (change in right), change
 
 
 def test_humaneval_takes_whole_functions_and_what_follows_the_head(packages):

@@ -67,19 +67,19 @@ def parse_calls(text: str) -> list[Call] | None:
     if len(parts) > MAX_CALLS:
         return None
     try:
-        calls = [_call(ast.parse(part.strip(), mode="eval").body) for part in parts]
+        return [_call(ast.parse(part.strip(), mode="eval").body) for part in parts]
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
-    return None if any(call is None for call in calls) else [call for call in calls if call]
 
 
-def _call(node: ast.expr) -> Call | None:
+def _call(node: ast.expr) -> Call:
+    """Return a call of bare words; ValueError for anything else."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args):
-        return None
+        raise ValueError("not a call by name")
     pairs = []
     for keyword in node.keywords:
         if keyword.arg is None or not isinstance(keyword.value, ast.Name):
-            return None
+            raise ValueError("not a bare word")
         pairs.append((keyword.arg, keyword.value.id))
     return node.func.id, tuple(sorted(pairs))
 
