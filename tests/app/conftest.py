@@ -119,19 +119,27 @@ def context(browser: object) -> Iterator[object]:
 
 
 @pytest.fixture(scope="session")
-def page(browser: object) -> Iterator[object]:
-    """A page with the app's modules and nothing of Gradio, served from assets/ by the test."""
+def module_page(browser: object) -> Iterator[object]:
     page = browser.new_page()  # type: ignore[attr-defined]
     where = "http://modules.test"
     page.route(
-        f"{where}/**/*.js",
+        f"{where}/**/*.*s",
         lambda route: route.fulfill(path=asset_path(route.request.url.removeprefix(where + "/"))),
     )
-    page.route(f"{where}/", lambda route: route.fulfill(content_type="text/html", body="<html>"))
+    styled = "<html><link rel=stylesheet href=canvas.css>"
+    page.route(f"{where}/", lambda route: route.fulfill(content_type="text/html", body=styled))
     page.goto(f"{where}/")
     page.evaluate("() => import('./page.js').then(() => true)")
     yield page
     page.close()
+
+
+@pytest.fixture
+def page(module_page: object) -> Iterator[object]:
+    """A page with the app's modules and nothing of Gradio, served from assets/ by the test."""
+    yield module_page
+    # A canvas that was left behind is drawn again whenever anything changes.
+    module_page.evaluate("() => document.body.replaceChildren()")  # type: ignore[attr-defined]
 
 
 # What is queued in a page is done before it is idle, however long that takes.
@@ -146,12 +154,12 @@ def _axe_script() -> str:
 
 
 # Faults by axe-core's rules, in the theme that is shown; of the other one those of colour.
-_FAULTS = """async () => {
+_FAULTS = """async (root) => {
   const isEndless = (a) => a.effect.getTiming().iterations === Infinity;
   const still = () => Promise.all(document.getAnimations()
     .filter((a) => !isEndless(a)).map((a) => a.finished.catch(() => {})));
   const run = async (options) =>
-    (await axe.run(document, { resultTypes: ["violations"], ...options })).violations;
+    (await axe.run(root, { resultTypes: ["violations"], ...options })).violations;
   await still();
   const here = await run({});
   document.body.classList.toggle("dark");
@@ -289,14 +297,14 @@ class Visit:
         )
         self.page.wait_for_selector(f"{status}:has-text('Stopped')")
 
-    def check_access(self, what: str) -> None:
+    def check_access(self, what: str, root: str = "html") -> None:
         """Fail on serious faults for those who cannot see, or see little, in light and dark."""
         self.settle()
         if not self.page.evaluate("() => Boolean(window.axe)"):
             self.page.evaluate(_axe_script())
         faults = [
             (fault["id"], [node["target"] for node in fault["nodes"]])
-            for fault in self.page.evaluate(_FAULTS)
+            for fault in self.page.evaluate(_FAULTS, root)
             if fault["impact"] in ("serious", "critical")
         ]
         assert faults == [], what
@@ -322,6 +330,29 @@ class Visit:
             if not url.startswith((self.url.rstrip("/"), "data:", "blob:"))
         ]
         assert foreign == []
+
+
+@pytest.fixture(scope="session")
+def _example_visit(context: object, app_url: str) -> Iterator[Visit]:
+    it = Visit(context, app_url)
+    it.open()
+    assert it.page.is_disabled("#to-tune"), "nothing is loaded yet"
+    yield it
+    it.page.close()
+
+
+@pytest.fixture
+def example(_example_visit: Visit) -> Iterator[Visit]:
+    """A visit at Tune with the example and its first settings: one page, opened once."""
+    it = _example_visit
+    it.page.set_viewport_size({"width": 1280, "height": 800})
+    it.page.click("#to-load")
+    it.use_example()
+    it.page.click("#reset")
+    it.settle()
+    yield it
+    it.check_silence()
+    it.complaints.clear()
 
 
 @pytest.fixture

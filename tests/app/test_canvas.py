@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from in_page import run
 
 pytestmark = pytest.mark.browser
 
@@ -67,44 +68,55 @@ def own_active(tau: np.ndarray, epsilon: float, method: str) -> np.ndarray:
     return np.abs(tau) > (epsilon if method in RAM else 0)
 
 
-def outcome(page, profile: dict, **settings: Any) -> dict:
-    chosen = {"point": 2, "r": 0.3, "alpha": 1.5, "method": "ram+", **settings}
-    return page.evaluate(
-        """async ([profile, settings]) => {
+CHOSEN = {"point": 2, "r": 0.3, "alpha": 1.5, "method": "ram+"}
+
+
+def outcomes(page, profile: dict, *changes: dict) -> list[dict]:
+    return run(
+        page,
+        """async (profile, every) => {
           const { outcomeOf } = await import('./canvas/outcome.js');
           const { verdictOf } = await import('./canvas/verdict.js');
-          const result = outcomeOf(profile, settings);
-          const { tone, lead, pieces } = verdictOf(profile, result, null);
-          return { agents: result.agents, hasKept: result.hasKept, tone,
-                   text: lead + pieces.map(([text]) => text).join("") };
+          return every.map((settings) => {
+            const result = outcomeOf(profile, settings);
+            const { tone, lead, pieces } = verdictOf(profile, result, null);
+            return { agents: result.agents, hasKept: result.hasKept, tone,
+                     text: lead + pieces.map(([text]) => text).join("") };
+          });
         }""",
-        [profile, chosen],
+        profile,
+        [{**CHOSEN, **change} for change in changes],
     )
 
 
-@pytest.mark.parametrize("agents", [1, 2, 3, 5])
+def outcome(page, profile: dict, **settings: Any) -> dict:
+    return outcomes(page, profile, settings)[0]
+
+
+@pytest.mark.parametrize("agents", [1, 2, 5])
 def test_kept_and_all_else_are_those_of_the_merge_itself(page, agents: int) -> None:
     rng = np.random.default_rng(agents)
     tau = rng.standard_t(2, (agents, 400)) * 0.1 * (rng.random((agents, 400)) < 0.5)
     profile = sums(tau)
-    for method in (*RAM, "task-arithmetic-mean", "task-arithmetic-sum"):
-        for point in range(5):
-            found = outcome(page, profile, method=method, point=point)["agents"]
-            parts = own_parts(tau, LADDER[point], method, [a["lambda"] or 1 for a in found])
-            for t, agent in enumerate(found):
-                norm = np.linalg.norm(tau[t])
-                kept = float(parts[t] @ tau[t] / norm**2)
-                rest = float(np.linalg.norm(parts.sum(0) - parts[t]) / norm)
-                assert agent["kept"]["sum"] == pytest.approx(kept, abs=1e-12)
-                assert agent["others"] == pytest.approx(rest, abs=1e-7)
-                # With what the others bring along where they moved the same elements.
-                met = np.where(own_active(tau, LADDER[point], method)[t], parts.sum(0), 0)
-                along = float(met @ tau[t] / norm**2) - kept
-                assert agent["along"] == pytest.approx(along, abs=1e-12)
-                pieces = {k: v for k, v in agent["kept"].items() if k != "sum"}
-                assert min(pieces.values()) >= -1e-12
-                # Everything of the update is somewhere: kept without the boost, or lost.
-                assert sum(pieces.values()) - pieces["boost"] == pytest.approx(1, abs=1e-12)
+    methods = (*RAM, "task-arithmetic-mean", "task-arithmetic-sum")
+    cases = [{"method": method, "point": point} for method in methods for point in range(5)]
+    for case, answer in zip(cases, outcomes(page, profile, *cases), strict=True):
+        method, epsilon, found = case["method"], LADDER[case["point"]], answer["agents"]
+        parts = own_parts(tau, epsilon, method, [a["lambda"] or 1 for a in found])
+        for t, agent in enumerate(found):
+            norm = np.linalg.norm(tau[t])
+            kept = float(parts[t] @ tau[t] / norm**2)
+            rest = float(np.linalg.norm(parts.sum(0) - parts[t]) / norm)
+            assert agent["kept"]["sum"] == pytest.approx(kept, abs=1e-12)
+            assert agent["others"] == pytest.approx(rest, abs=1e-7)
+            # With what the others bring along where they moved the same elements.
+            met = np.where(own_active(tau, epsilon, method)[t], parts.sum(0), 0)
+            along = float(met @ tau[t] / norm**2) - kept
+            assert agent["along"] == pytest.approx(along, abs=1e-12)
+            pieces = {k: v for k, v in agent["kept"].items() if k != "sum"}
+            assert min(pieces.values()) >= -1e-12
+            # Everything of the update is somewhere: kept without the boost, or lost.
+            assert sum(pieces.values()) - pieces["boost"] == pytest.approx(1, abs=1e-12)
 
 
 def test_what_ties_keeps_is_as_it_was_measured(page) -> None:
@@ -286,9 +298,9 @@ def measured(profile: dict) -> dict:
 
 
 def nearest(page, profile: dict, **settings: Any) -> dict | None:
-    chosen = {"point": 2, "r": 0.3, "alpha": 1.5, "method": "ram+", **settings}
-    return page.evaluate(
-        """async ([profile, settings]) => {
+    return run(
+        page,
+        """async (profile, settings) => {
           const { outcomeOf } = await import('./canvas/outcome.js');
           const { nearestRow, skillsOf } = await import('./canvas/table.js');
           const { verdictOf } = await import('./canvas/verdict.js');
@@ -299,7 +311,8 @@ def nearest(page, profile: dict, **settings: Any) -> dict | None:
           const text = verdictOf(profile, result, near).pieces.map(([text]) => text).join("");
           return near && { right: near.row.right, isExact: near.isExact, text };
         }""",
-        [profile, chosen],
+        profile,
+        {**CHOSEN, **settings},
     )
 
 

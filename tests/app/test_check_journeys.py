@@ -30,11 +30,10 @@ def _ask_each(page, count: int) -> None:
     page.press("#limit input[type=number]", "Tab")
 
 
-def test_merge_download_check_in_parts_ask_and_compare_with_the_past(visit, tmp_path: Path) -> None:
-    it = visit()
-    page = it.page
-    it.open()
-    it.use_example()
+def test_merge_download_check_in_parts_ask_and_compare_with_the_past(
+    example, tmp_path: Path
+) -> None:
+    it, page = example, example.page
     page.click("#open-details")
     page.wait_for_selector(".cv-details #chart-map .js-plotly-plot", state="visible")
     page.wait_for_selector(".cv-details #chart-patterns .js-plotly-plot", state="visible")
@@ -80,7 +79,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(visit, tmp_
         dots = row.locator(".cv-dot").count()
         assert right == f"{row.locator('.cv-dot.right').count()}/{dots}"
     assert re.search(r"keeps -?\d+ % of what|gained nothing", page.text_content(".verdict"))
-    it.check_access("check with its verdicts")
+    it.check_access("check with its verdicts", "#step-check")
     page.click("#check-details > summary")
     said = page.text_content("#check-status")
     reused = int(re.search(r"([\d,]+) answers were there already", said)[1].replace(",", ""))
@@ -94,16 +93,6 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(visit, tmp_
     assert re.search(r"\d+ gained, \d+ lost of 50", page.text_content(".statements"))
     page.click("#scores .fold summary >> nth=-1")
     assert "adjusted p" in page.text_content("#scores table.pairs")
-
-    # A reloaded page shows it all again.
-    it.settle()
-    page.reload()
-    page.wait_for_selector("#to-check[aria-current=step]")
-    page.wait_for_selector("#scores table", state="attached")
-    page.wait_for_selector("#verdicts .cv-dot")
-    page.click("#to-merge")
-    page.wait_for_selector("#merge-result .result")
-    page.click("#to-check")
 
     # Item by item: what the base gets wrong and the merge right.
     page.wait_for_selector("#item .prompt")
@@ -129,10 +118,19 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(visit, tmp_
     assert "Ended by itself." in page.text_content("#chat-answers [data-model=mine]")
     assert "tokens/s" in page.text_content("#chat-answers [data-model=mine]")
 
-    # The past: the same merge and check, beside the base, by keyboard and by link.
+    # A page that is loaded anew shows it all again.
     # Leaving in the middle of an answer of the server is an error on the console.
     it.settle()
     page.goto(it.url + "?step=history")
+    page.wait_for_selector("#step-history", state="visible")
+    page.click("#to-check")
+    page.wait_for_selector("#scores table", state="attached")
+    page.wait_for_selector("#verdicts .cv-dot")
+    page.click("#to-merge")
+    page.wait_for_selector("#merge-result .result")
+
+    # The past: the same merge and check, beside the base, by keyboard and by link.
+    page.click("#open-history")
     page.wait_for_selector("#history-list tr[data-kind=merge]:has-text('mine')")
     row = page.locator("#history-list tr[data-kind=merge]:has-text('mine')").first
     assert "demo" in row.text_content()
@@ -142,7 +140,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(visit, tmp_
     page.check("#history-list tr:not([data-kind=merge]):has-text('base') input")
     page.click("#history-compare")
     page.wait_for_selector("#history-result table.heat")
-    it.check_access("history")
+    it.check_access("history", "#step-history")
     assert page.locator("#history-list input:checked").count() == 2
     assert "▲" in page.text_content("#history-result table.heat tr:has-text('mine')")
     assert "10⁻⁵" in page.text_content("#history-result table.past-settings")
@@ -209,11 +207,16 @@ def test_a_phone_shows_suites_chat_and_history_without_scrolling_sideways(visit)
     page.wait_for_function("() => !window.location.search.includes('step=')")
 
 
-def test_a_sweep_is_watched_and_its_winner_goes_to_tune(visit, tmp_path: Path) -> None:
-    it = visit()
-    page = it.page
-    it.open("?example=1")
+def test_a_sweep_is_watched_and_its_winner_goes_to_tune(example, tmp_path: Path) -> None:
+    page = example.page
     page.click("#to-check")
+    # Only suites that are ticked say how many questions of them.
+    page.click("#check-kind label:has-text('General suites')")
+    page.wait_for_selector("#suites", state="visible")
+    page.wait_for_selector("#items-tool", state="hidden")
+    assert page.locator("[id^=items-]:visible").count() == 0
+    page.click("#check-kind label:has-text('The example')")
+    page.wait_for_selector("#general-suites", state="hidden")
     page.click("#sweep-panel > button")
     # What cannot be asked stands greyed before anything is started, as in Check; and how to ask.
     page.wait_for_selector("#sweep-suites-too-long:has-text('Tool use: its shortest question')")
@@ -246,11 +249,8 @@ def test_a_sweep_is_watched_and_its_winner_goes_to_tune(visit, tmp_path: Path) -
     assert page.locator("#r input[type=range]").input_value() == f"{float(winner['r']):g}"
 
 
-def test_methods_are_compared_and_the_table_is_taken_home(visit, tmp_path: Path) -> None:
-    it = visit()
-    page = it.page
-    it.open("?example=1")
-    page.wait_for_selector("[data-agent]", state="visible")
+def test_methods_are_compared_and_the_table_is_taken_home(example, tmp_path: Path) -> None:
+    it, page = example, example.page
     page.click("#to-check")
     assert page.is_hidden("#compare")
     page.click("#compare-methods > button")
@@ -302,10 +302,6 @@ def test_methods_are_compared_and_the_table_is_taken_home(visit, tmp_path: Path)
     assert len(asked) == 1
     report.close()
 
-    page.reload()
-    page.wait_for_selector("#to-check[aria-current=step]")
-    page.click("#compare-methods > button")
-    page.wait_for_selector("#comparison table", state="visible")
     page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
     assert page.evaluate("() => document.documentElement.scrollWidth - window.innerWidth") <= 0
     it.settle()

@@ -191,7 +191,10 @@ def test_a_stopped_comparison_keeps_what_was_answered_and_goes_on(
     form[compare.asked.choice.box] = ["demo"]
     *_, last = compare.run({**form, **tuned(compare.shared)}, session)
     assert last[compare.controls.status] == ""
-    assert last[compare.table]["value"] == table.method_grid(session.comparison.table).value()
+    drawn = table.method_grid(session.comparison.table).value()
+    assert last[compare.table]["value"] == drawn
+    # A reloaded page shows it again.
+    assert compare.shared.loaded.updates(session)[compare.table]["value"] == drawn
     for before, after in zip(stopped["rows"], session.comparison.table["rows"], strict=False):
         assert before["domains"] == after["domains"]
 

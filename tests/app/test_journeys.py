@@ -13,7 +13,7 @@ from preview import large_profile
 from saved_figures import save_every_figure
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER, snap
-from ram_studio.app.load.examples import load_example
+from ram_studio.app.load.examples import example_profile, load_example
 from ram_studio.app.load.watch import watch_html
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.numbers import epsilon_text
@@ -77,11 +77,8 @@ def _assert_all_is_seen(it, what: str) -> None:
         it.page.click("[data-method='ram+']")
 
 
-def test_one_press_gives_live_sliders_that_ask_the_server_nothing(visit) -> None:
-    it = visit()
-    page = it.page
-    it.open()
-    it.use_example()
+def test_one_press_gives_live_sliders_that_ask_the_server_nothing(example) -> None:
+    it, page = example, example.page
     assert page.is_visible("#dial-epsilon")
     _assert_cards(it.cards(), DEFAULT_INDEX, "ram+", 0.1, 2.0)
     assert page.get_attribute("[data-part=verdict]", "data-tone") == "good"
@@ -130,6 +127,7 @@ def test_one_press_gives_live_sliders_that_ask_the_server_nothing(visit) -> None
             "(n) => document.querySelectorAll('[data-agent]').length === n", arg=agents
         )
         _assert_all_is_seen(it, f"{layers} layers, {agents} agents")
+    page.evaluate("(text) => RAM.setProfile(text)", example_profile("1"))
 
 
 def _tab_to(page, selector: str) -> None:
@@ -199,13 +197,13 @@ def test_the_whole_way_is_walked_by_keyboard(visit) -> None:
     assert "n 50" in page.text_content("#scores table")
 
 
-def test_the_dense_lesson_says_that_ram_cannot_help_and_its_check_can_be_stopped(visit) -> None:
-    it = visit()
-    page = it.page
-    it.open("?example=dense")
-    page.wait_for_selector("[data-agent]", state="visible")
+def test_the_dense_lesson_says_that_ram_cannot_help_and_its_check_can_be_stopped(example) -> None:
+    it, page = example, example.page
+    page.click("#to-load")
+    page.click("#use-dense")
+    page.wait_for_selector("[data-part=verdict]:has-text('task arithmetic')")
+    it.settle()
     assert page.get_attribute("[data-part=verdict]", "data-tone") == "warn"
-    assert "task arithmetic" in page.text_content("[data-part=verdict]")
     said = page.text_content("#watch").split()
     assert said == watch_html("dense").striptags().replace("&#39;", "'").split()
     page.click("#to-check")
@@ -215,8 +213,8 @@ def test_the_dense_lesson_says_that_ram_cannot_help_and_its_check_can_be_stopped
     page.click("#evaluate")
     it.stop("#stop-evaluate", "#check-status")
     page.wait_for_selector("#evaluate:not([disabled])")
-    it.settle()
-    it.open("?example=house")
+    page.click("#to-load")
+    it.use_example()
     page.wait_for_selector("#watch >> text=house style")
     # Kept counts own parts only: what the others do alike is said beside it.
     page.wait_for_selector("[data-part=along] >> text=of every update")
@@ -333,7 +331,6 @@ def test_own_folders_from_a_wrong_path_to_a_stopped_merge(visit, tmp_path: Path)
     page.click("#analyze")
     page.wait_for_selector("#load-status .callout[data-tone=bad]")
     assert "/nowhere/at/all" in page.text_content("#load-status")
-    assert page.is_disabled("#to-tune")
 
     page.fill("#base input, #base textarea", str(tmp_path / "base"))
     page.click("#check-fit")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from in_page import run
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
 from ram_studio.app.load.examples import (
@@ -62,7 +63,7 @@ def record_of(folder: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def scenes(page) -> dict[str, dict[str, Any]]:
+def scenes(module_page) -> dict[str, dict[str, Any]]:
     sets = {
         folder: {
             "profile": json.loads(example_profile(link)),
@@ -71,7 +72,7 @@ def scenes(page) -> dict[str, dict[str, Any]]:
         }
         for folder, link in LINKS.items()
     }
-    return {scene["id"]: scene for scene in page.evaluate(SCENES_JS, sets)}
+    return {scene["id"]: scene for scene in run(module_page, SCENES_JS, sets)}
 
 
 def least_alone(point: int) -> float:

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from in_page import run
 from random_sketches import make_sketch
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
@@ -29,15 +30,16 @@ pytestmark = pytest.mark.browser
 SETTINGS = [(0.0, 0.0), (1.0, 10.0), (0.37, 0.613)]
 
 
-@pytest.mark.parametrize("n_agents", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("n_agents", [1, 3, 7])
 def test_the_browser_computes_what_python_computes(page, n_agents: int) -> None:
     sketch = make_sketch(n_agents, seed=n_agents)
     rules = [rule for rule in RULES if rule != MAGNITUDE_RULE]
     # Counts follow the point alone, and factors the counts: not every setting at every point.
     cases = [[point, rule, 0.1, 2.0] for point in range(len(LADDER)) for rule in rules]
     cases += [[k, rule, *how] for k in (0, 9, 40) for rule in rules for how in SETTINGS]
-    answers = page.evaluate(
-        """([profile, cases]) => {
+    answers = run(
+        page,
+        """(profile, cases) => {
           const plain = (x) => (x === Infinity ? "Infinity" : x);
           return cases.map(([point, rule, r, alpha]) => {
             const result = RAM.compute(profile, point, rule, r, alpha);
@@ -45,7 +47,8 @@ def test_the_browser_computes_what_python_computes(page, n_agents: int) -> None:
               agents: result.agents.map((a) => ({...a, rho: plain(a.rho)}))};
           });
         }""",
-        [json.loads(json.dumps(build_profile(sketch))), cases],
+        build_profile(sketch),
+        cases,
     )
     unbounded = 0
     for (point, rule, r, alpha), answer in zip(cases, answers, strict=True):
@@ -74,10 +77,12 @@ def real_sketch():
 
 def test_the_rule_by_size_of_change_is_that_of_python(page, real_sketch) -> None:
     points = range(len(LADDER))
-    answers = page.evaluate(
-        """([profile, points]) => points.map((k) => RAM.compute(profile, k, "ram+m", 0.3, 1.25)
+    answers = run(
+        page,
+        """(profile, points) => points.map((k) => RAM.compute(profile, k, "ram+m", 0.3, 1.25)
           .agents.map((a) => [a.rhoM === Infinity ? null : a.rhoM, a.lambda]))""",
-        [build_profile(real_sketch), list(points)],
+        build_profile(real_sketch),
+        list(points),
     )
     differs = 0
     for k, answer in zip(points, answers, strict=True):
@@ -92,11 +97,14 @@ def test_the_rule_by_size_of_change_is_that_of_python(page, real_sketch) -> None
 def test_what_is_kept_at_every_point_is_that_of_python(page, real_sketch) -> None:
     points = list(range(0, len(LADDER), 5))
     methods = [*RULES, "task-arithmetic-mean", "task-arithmetic-sum"]
-    answers = page.evaluate(
-        """([profile, points, methods]) => methods.map((method) => points.map((point) =>
+    answers = run(
+        page,
+        """(profile, points, methods) => methods.map((method) => points.map((point) =>
           RAM.outcomeOf(profile, { point, r: 0.3, alpha: 1.25, method }).agents
             .map((a) => [a.kept.sum, a.others])))""",
-        [build_profile(real_sketch), points, methods],
+        build_profile(real_sketch),
+        points,
+        methods,
     )
     names = {"task-arithmetic-mean": "average", "task-arithmetic-sum": "sum"}
     for method, answer in zip(methods, answers, strict=True):
@@ -130,12 +138,15 @@ def test_what_rounding_keeps_is_estimated_as_in_python(page) -> None:
     factors += rng.uniform(1, 2.5, 20).tolist()
     curves = [random_curve(rng) for _ in range(60)]
     dtypes = [DTYPES[i % 3] for i in range(len(curves))]
-    answers = page.evaluate(
-        """([curves, precisions, factors]) => curves.map((curve, i) => factors.map((x) => {
+    answers = run(
+        page,
+        """(curves, precisions, factors) => curves.map((curve, i) => factors.map((x) => {
           const kept = RAM.keptToNearest(curve, x, precisions[i]);
           return [kept.value, kept.low, kept.high, RAM.stochasticError(curve, x)];
         }))""",
-        [curves, [PRECISION[d] for d in dtypes], factors],
+        curves,
+        [PRECISION[d] for d in dtypes],
+        factors,
     )
     for data, dtype, row in zip(curves, dtypes, answers, strict=True):
         curve = curve_from_dict(data, dtype)
@@ -147,8 +158,9 @@ def test_what_rounding_keeps_is_estimated_as_in_python(page) -> None:
 
 def mount(page, profile: dict, *, point: int, r: float = 0.1, rule: str = "ram+") -> None:
     """Show a profile in the Tune panel with its details open."""
-    page.evaluate(
-        """([html, profile, point, r, rule]) => {
+    run(
+        page,
+        """(html, profile, point, r, rule) => {
           document.body.innerHTML = "<div id=live></div>";
           const live = document.getElementById("live");
           live.innerHTML = html;
@@ -156,7 +168,11 @@ def mount(page, profile: dict, *, point: int, r: float = 0.1, rule: str = "ram+"
           document.getElementById("open-details").click();
           RAM.update(point, r, 2, rule);
         }""",
-        [render("tune/canvas.html.j2"), profile, point, r, rule],
+        render("tune/canvas.html.j2"),
+        profile,
+        point,
+        r,
+        rule,
     )
     page.wait_for_function(
         "(e) => document.querySelector('[data-agent]')?.dataset.epsilon === String(e)",
@@ -249,9 +265,11 @@ def test_old_sketches_say_what_to_do(page) -> None:
 
 def test_other_implementations_factors_are_those_of_python(page) -> None:
     sketch = make_sketch(3, seed=9)
-    answer = page.evaluate(
-        "([profile, k]) => RAM.compute(profile, k, 'ram', 0, 0).agents.map(a => a.dialects)",
-        [build_profile(sketch), 5],
+    answer = run(
+        page,
+        "(profile, k) => RAM.compute(profile, k, 'ram', 0, 0).agents.map(a => a.dialects)",
+        build_profile(sketch),
+        5,
     )
     paper, script, mergekit = sketch.dialects(5)
     for t, dialects in enumerate(answer):

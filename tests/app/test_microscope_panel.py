@@ -159,11 +159,8 @@ def test_changed_files_are_read_anew(tmp_path) -> None:
 
 
 @pytest.mark.browser
-def test_a_visitor_looks_at_single_weights(visit) -> None:
-    it = visit()
-    page = it.page
-    it.open()
-    it.use_example()
+def test_a_visitor_looks_at_single_weights(example) -> None:
+    it, page = example, example.page
     it.open_layer()
     assert ".layers.1." in page.inner_text(".scope-tensor")
     page.click("#scope-where > button")

@@ -104,7 +104,8 @@ class CheckPanel:
             )
             shape = {"min_width": 200, "elem_id": "limit"}
             self.limit = slider("Prompts per skill", (50, 300), 200, 50, **shape)
-        with gr.Column(visible=False, elem_id="general-suites") as self.general:
+        # Shown by the choice above (check.css): what Gradio has not mounted takes no updates.
+        with gr.Column(elem_id="general-suites") as self.general:
             self._lay_out_suites(settings)
         self.how = HowToAsk(settings)
         with gr.Row(elem_classes="actions"):
@@ -148,7 +149,7 @@ class CheckPanel:
         )
         counts = [*self.items.values(), self.lengths, *self.how.shown]
         general = [self.suites, self.misfits, *counts]
-        shown = [self.limit, self.general, *general]
+        shown = [self.limit, *general]
         self.shared.asking = Asking([self.models, self.kind, *shown], self._fill)
         self.data_sets = None
         if self.shared.settings.is_private:
@@ -185,10 +186,7 @@ class CheckPanel:
         return self._show_kind(kind, self.shared.session(request))
 
     def _show_kind(self, kind: str, session: Session) -> Updates:
-        shown = {
-            self.limit: gr.update(visible=kind == SUITE),
-            self.general: gr.update(visible=kind != SUITE),
-        }
+        shown = {self.limit: gr.update(visible=kind == SUITE)}
         if kind == SUITE:
             return shown | self.how.show(kind, ())
         chosen, offered = self.choice.offer(session, USUAL)
