@@ -58,6 +58,9 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
     return write_folder(tmp_path / "base", base), write_folder(tmp_path / "agent", agent, shards=2)
 
 
+one_dtype = pytest.mark.parametrize("pair", ["BF16"], indirect=True)
+
+
 def test_an_agent_is_rebuilt_bit_for_bit(pair, tmp_path) -> None:
     base, agent = pair
     made = make_delta(base, agent, tmp_path / "a.safetensors")
@@ -105,6 +108,7 @@ def test_tied_heads_stored_twice_and_integers_come_back(tmp_path) -> None:
     assert all(torch.equal(bits_of(t), bits_of(found[n])) for n, t in read_folder(agent).items())
 
 
+@one_dtype
 def test_what_does_not_pay_or_fit_is_refused(pair, tmp_path) -> None:
     base, agent = pair
     out = tmp_path / "a.safetensors"
@@ -131,6 +135,7 @@ def test_what_does_not_pay_or_fit_is_refused(pair, tmp_path) -> None:
     assert not list(tmp_path.glob(".*")) + list(tmp_path.glob("again*"))
 
 
+@one_dtype
 def test_the_commands_make_tell_and_apply(pair, tmp_path, capsys, monkeypatch) -> None:
     from ram_studio.cli.main import commands
 
@@ -152,8 +157,8 @@ def test_a_base_in_other_shards_is_the_same_base(pair, tmp_path) -> None:
     base, agent = pair
     make_delta(base, agent, tmp_path / "a.safetensors")
     resharded = write_folder(tmp_path / "resharded", read_folder(base), shards=3)
-    agents = {"a": tmp_path / "a.safetensors"}
-    assert analyze(resharded, agents).preview() == analyze(base, {"a": agent}).preview()
+    agents = {"a": tmp_path / "a.safetensors", "b": base, "c": base}
+    assert analyze(resharded, agents).preview() == analyze(base, agents | {"a": agent}).preview()
     other = read_folder(base)
     other["model.norm.weight"][0] += 1
     with pytest.raises(CompatibilityError, match="delta of another base"):
@@ -192,6 +197,7 @@ def test_places_beyond_2_31_take_64_bits(tmp_path) -> None:
     assert first == [0, 1, 0]
 
 
+@one_dtype
 def test_a_delta_cannot_be_asked_alone(pair, tmp_path) -> None:
     from ram_studio.app.check.work import open_model
 
