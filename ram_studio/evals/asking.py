@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals.answering.engine import Decoding, Engine
+from ram_studio.evals.answering.engine import Decoding, Engine, ShouldStop
 from ram_studio.evals.how import AS_USUAL, HowToAsk
 from ram_studio.evals.pieces import PieceReader
 from ram_studio.evals.question import UNSCORED, Question, Reply, Verdict
@@ -21,7 +21,6 @@ from ram_studio.evals.suites import Suite, visible
 Progress = Callable[[str, str, int, int], None]
 OnMarks = Callable[[str, str, str], None]
 """Told (model, domain, a letter for each question): see `marks_of`."""
-ShouldStop = Callable[[], bool]
 Row = tuple[Question, Reply, Verdict]
 
 

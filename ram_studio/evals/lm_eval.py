@@ -13,7 +13,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -21,8 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError, RamStudioError, Stopped
-from ram_studio.evals.answering.engine import ChatMode, finished, reason_of, versions
+from ram_studio.evals.answering.engine import (
+    ChatMode,
+    ShouldStop,
+    finished,
+    reason_of,
+    versions,
+)
 from ram_studio.evals.answering.local import LocalEngine
+from ram_studio.evals.asking import Progress, Row
 from ram_studio.evals.question import Question, Reply, Verdict
 from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
 from ram_studio.evals.store.answers import AnswerStore, RunKey
@@ -32,9 +39,6 @@ HARNESS_VERSION = 1
 
 # On a CPU a larger batch gains nothing, and the harness pads it to its longest prompt.
 CPU_BATCH_SIZE = 16
-
-Progress = Callable[[str, str, int, int], None]
-Row = tuple[Question, Reply, Verdict]
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def evaluate_with_harness(
     store: AnswerStore | None = None,
     fresh: bool = False,
     on_progress: Progress | None = None,
-    should_stop: Callable[[], bool] | None = None,
+    should_stop: ShouldStop | None = None,
     **settings: Any,
 ) -> EvalReport:
     """Run lm-eval's tasks on every model in turn and return all answers with its verdicts.

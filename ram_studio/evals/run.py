@@ -11,10 +11,10 @@ from typing import Any
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.decode import OnTokens
-from ram_studio.evals.answering.engine import Engine, EngineName
+from ram_studio.evals.answering.engine import Engine, EngineName, ShouldStop
 from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE, LocalEngine
 from ram_studio.evals.answering.vllm_engine import VllmEngine
-from ram_studio.evals.asking import OnMarks, Progress, ShouldStop, SuiteRun, ask_suites
+from ram_studio.evals.asking import OnMarks, Progress, SuiteRun, ask_suites
 from ram_studio.evals.how import DEFAULT_SEED, HowToAsk
 from ram_studio.evals.question import Question
 from ram_studio.evals.report.floor import Nonsense

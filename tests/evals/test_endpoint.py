@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import threading
 
 import pytest
@@ -151,32 +152,30 @@ def test_a_busy_server_is_asked_again_after_a_pause_and_one_in_lasting_trouble_i
     assert "bad, math: of 2 questions 2 got no answer" in said
 
 
-def test_an_empty_answer_and_cut_ones_are_verdicts():
-    def cut(content: str | None) -> dict:
-        return {"choices": [{"message": {"content": content}, "finish_reason": "length"}]}
-
-    said = {"cut": cut("Well, "), "thought": cut(None), "null": {"choices": [{"message": {}}]}}
-    with serve(lambda body: said.get(asked(body), "")) as server:
-        engine = EndpointEngine(server.url)
-        found = [ask(engine, question(text))[0] for text in ("Say hi.", *said)]
-    assert [(reply.finish, reply.note) for reply in found] == [
-        ("empty", "the model said nothing"),
-        ("length", "cut off after 16 tokens"),
-        ("length", "cut off after 16 tokens before it said anything"),
-        ("empty", "the model said nothing"),
-    ]
+def cut(content: str | None) -> dict:
+    return {"choices": [{"message": {"content": content}, "finish_reason": "length"}]}
 
 
-def test_a_prompt_beyond_the_context_is_told_apart_from_other_refusals():
-    too_long = (400, b'{"error": "This model\'s maximum context length is 4096 tokens."}')
-    other = (422, b'{"error": "bad field"}')
-    with serve(lambda body: too_long if "long" in asked(body) else other) as server:
-        engine = EndpointEngine(server.url)
-        (first,), (second,) = ask(engine, question("long")), ask(engine, question("x"))
-    assert first.finish == "too long"
-    assert "4096" in first.note
-    assert second.finish == "refused"
-    assert second.is_final
+@pytest.mark.parametrize(
+    ("body", "finish", "note"),
+    [
+        ("", "empty", "the model said nothing"),
+        ({"choices": [{"message": {}}]}, "empty", "the model said nothing"),
+        (cut("Well, "), "length", "cut off after 16 tokens"),
+        (cut(None), "length", "cut off after 16 tokens before it said anything"),
+        (
+            (400, b"maximum context length is 4096"),
+            "too long",
+            ".*400:.*4096.*",
+        ),
+        ((422, b"bad field"), "refused", ".*422: bad field"),
+    ],
+)
+def test_what_is_no_whole_answer_is_told_apart_and_final(body, finish, note):
+    with serve(lambda _: body) as server:
+        (reply,) = ask(EndpointEngine(server.url), question())
+    assert (reply.finish, reply.is_final) == (finish, True)
+    assert re.fullmatch(note, reply.note)
 
 
 def test_an_endless_reply_and_a_silent_server_end_at_the_time_limit():

@@ -40,6 +40,7 @@ def test_every_suite_runs_to_its_end_on_a_model_that_talks_nonsense(chat_model):
         "tool,memory,code,math,instructions,health",
         limit=2,
         lengths=(1000,),
+        max_tokens=40,
         device="cpu",
         base="model",
     )

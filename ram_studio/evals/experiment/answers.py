@@ -17,9 +17,10 @@ from ram_studio.algorithm.sketch import BASE, Sketch
 from ram_studio.engine.analyse import analyze_report, load
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.in_memory import InMemoryMerger, SomeAgents
+from ram_studio.evals.answering.engine import ShouldStop
 from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE
 from ram_studio.evals.answering.merged import MergedEngine
-from ram_studio.evals.asking import ShouldStop, SuiteRun, ask_suites
+from ram_studio.evals.asking import SuiteRun, ask_suites
 from ram_studio.evals.experiment.identity import MergeIdentity, identify
 from ram_studio.evals.experiment.items import Items
 from ram_studio.evals.experiment.plan import Plan
