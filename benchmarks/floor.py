@@ -9,7 +9,7 @@ is not flushed to the disk. A merge cannot be faster than this with one thread.
 from __future__ import annotations
 
 import argparse
-from contextlib import nullcontext
+import os
 from pathlib import Path
 
 BUFFER_BYTES = 8 << 20
@@ -24,17 +24,11 @@ def run_floor(out: Path, models: list[Path], passes: int) -> tuple[int, int]:
         for model in models:
             for shard in sorted(model.glob("*.safetensors")):
                 is_copied = number == passes - 1 and model == models[0]
-                copy = (
-                    open(  # noqa: SIM115
-                        out / shard.name, "wb", buffering=0
-                    )
-                    if is_copied
-                    else None
-                )
-                with open(shard, "rb", buffering=0) as source, copy or nullcontext():
+                target = out / shard.name if is_copied else os.devnull
+                with open(shard, "rb", 0) as source, open(target, "wb", 0) as copy:
                     while count := source.readinto(buffer):
                         read += count
-                        if copy:
+                        if is_copied:
                             written += copy.write(buffer[:count])
     return read, written
 

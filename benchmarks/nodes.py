@@ -12,7 +12,10 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass, fields
 
+import measuring
+
 GB = 1e9
+HEADER = ("model", "nodes", "analyze", "merge", "finish", "in all", "node-hours", "bound by")
 
 COUNT_NS = 0.85
 """One core, an element of 3 agents at a density of 10 %, counts alone (RESULTS.md, signs, ...)."""
@@ -71,20 +74,17 @@ def steps(
 def table(cluster: Cluster | None = None) -> str:
     """Return the table as Markdown."""
     cluster = cluster or Cluster()
-    rows = [
-        "| model | nodes | analyze | merge | finish | in all | node-hours | bound by |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    rows: list[tuple[object, ...]] = []
     for name, elements in (("8 B", 8e9), ("70 B", 70e9), ("671 B", 671e9)):
         for nodes in (1, 8, 64):
             found = steps(elements, nodes, cluster)
             seconds = {step: value for step, (value, _) in found.items()}
             total = sum(seconds.values())
             busy = nodes * (seconds["analyze"] + seconds["merge"]) + seconds["finish"]
-            times = " | ".join(map(_time, (*seconds.values(), total)))
+            times = map(_time, (*seconds.values(), total))
             bound = ", ".join(dict.fromkeys(bound for _, bound in found.values()))
-            rows.append(f"| {name} | {nodes} | {times} | {busy / 3600:.2g} | {bound} |")
-    return "\n".join(rows)
+            rows.append((name, nodes, *times, f"{busy / 3600:.2g}", bound))
+    return measuring.table(HEADER, rows)
 
 
 def _time(seconds: float) -> str:

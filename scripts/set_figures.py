@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ram_studio.demo.agents import read_record
 from ram_studio.resources import asset_path
 
 ROOT = Path(__file__).parents[1]
@@ -23,12 +23,12 @@ Row = Mapping[str, float]
 
 def record_of(name: str) -> dict[str, Any]:
     """Return the record of a shipped set."""
-    return dict(json.loads(asset_path(name, "record.json").read_text(encoding="utf-8")))
+    return read_record(asset_path(name))
 
 
 def trials() -> dict[str, Any]:
     """Return what else was tried for the house-style agents, and what another seed gave."""
-    return dict(json.loads((ROOT / "docs" / "trials" / "record.json").read_text(encoding="utf-8")))
+    return read_record(ROOT / "docs" / "trials")
 
 
 def table_of(lines: Sequence[Sequence[str]]) -> str:

@@ -107,20 +107,18 @@ def encode_document(
 def pretrain(
     tokenizer: Any,
     *,
-    architecture: Architecture | None = None,
-    settings: PretrainSettings | None = None,
-    seed: int = 0,
+    architecture: Architecture,
+    settings: PretrainSettings,
+    seed: int,
     on_step: Callable[[int, float, Any], None] | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """Train a base model and return (model with bfloat16-representable float32 weights, record).
 
     Args:
         tokenizer: the example tokenizer.
-        architecture, settings: None for the defaults.
         seed: drives the initial weights and every document drawn.
         on_step: called with (step, loss, model) after every step; steps begin anew with an attempt.
     """
-    architecture, settings = architecture or Architecture(), settings or PretrainSettings()
     attempts: list[dict[str, Any]] = []
     for number in range(settings.attempts):
         model = new_model(architecture, seed + _ATTEMPTS_APART * number)

@@ -118,13 +118,14 @@ def test_unit_tests_must_accept_the_right_version_and_reject_every_faulty_one():
     assert not judge(TESTS, fenced("assert clamp(5, 0, 10) == 5\nexit(0)")).is_correct
 
 
-def test_code_is_found_in_blocks_or_prose():
-    assert find_code("Text\n```python\na = 1\n```\nmore\n```py\nb = 2\n```") == "a = 1\n\nb = 2"
-    assert find_code("```\nx = 1\n```") == "x = 1"
-    assert find_code("```bash\nls\n```\ndef f():\n    pass") == "def f():\n    pass"
-    assert find_code("Sure.\ndef f():\n    return 1") == "def f():\n    return 1"
-    assert find_code("```python\nx = 1") == "x = 1"
-    assert find_code("x = 1") == "x = 1"
+@pytest.mark.parametrize(("text", "code"), [
+    ("Text\n```python\na = 1\n```\nmore\n```py\nb = 2\n```", "a = 1\n\nb = 2"),
+    ("```\nx = 1\n```", "x = 1"), ("```python\nx = 1", "x = 1"), ("x = 1", "x = 1"),
+    ("```bash\nls\n```\ndef f():\n    pass", "def f():\n    pass"),
+    ("Sure.\ndef f():\n    return 1", "def f():\n    return 1"),
+])  # fmt: skip
+def test_code_is_found_in_blocks_or_prose(text, code):
+    assert find_code(text) == code
 
 
 def test_with_code_off_nothing_is_judged():

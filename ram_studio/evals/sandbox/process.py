@@ -10,12 +10,12 @@ import select
 import signal
 import subprocess
 import time
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.sandbox.inside.plain import MOST_BYTES
@@ -62,7 +62,7 @@ class AnswerFault(Exception):
     """The program did not give what it was asked for; its text says why."""
 
 
-class SealedProcess:
+class SealedProcess(AbstractContextManager["SealedProcess"]):
     """A program under way; use it in a `with` statement, which ends it.
 
     source: its text; mode: see `inside.start`; entry: the function the messages are about.
@@ -136,9 +136,6 @@ class SealedProcess:
         stack.callback(self._kill)
         theirs.close()
         replies.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *raised: object) -> None:
         self._stack.close()

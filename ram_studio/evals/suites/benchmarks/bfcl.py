@@ -219,9 +219,7 @@ def nonlive_summary(tallies: Tally, facts: Sequence[Row]) -> dict[str, float]:
     """Return the leaderboard's figures: the mean over languages, and that over the four kinds."""
     shares = {name: right / asked for name, (right, asked) in tallies.items() if asked}
     simple = [shares[name] for name in NONLIVE if name.startswith("simple") and name in shares]
-    kinds = [
-        shares[name] for name in ("multiple", "parallel", "parallel_multiple") if name in shares
-    ]
+    kinds = [shares[name] for name in NONLIVE[3:6] if name in shares]
     if not simple or len(kinds) < 3:
         return {}
     mean = sum(simple) / len(simple)
