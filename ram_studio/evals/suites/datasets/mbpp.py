@@ -2,8 +2,9 @@
 
 The task and its tests are shown, in the words of its authors, without examples. The answer and the
 tests run together in one sealed process, as published: the tests are known to the model anyway, and
-some of them use classes that the answer defines. What reached the tests' end is told by a mark that
-no answer can know.
+some of them use classes that the answer defines. A mark tells that the tests' end was reached, not
+an exit before. So an answer can do no harm, but one that goes for its judge can pass, unlike in the
+suites `code` and `humaneval`, where the two are apart.
 """
 
 from __future__ import annotations
