@@ -125,8 +125,7 @@ def parse_budget(texts: list[str] | None) -> int | dict[str, int] | None:
             return tokens
         if not name.strip():
             raise typer.BadParameter(
-                "name the suites when there are several, as in math=1024",
-                param_hint="--max-tokens",
+                "name the suites when there are several, as in math=1024", param_hint="--max-tokens"
             )
         found[name.strip()] = tokens
     return found or None

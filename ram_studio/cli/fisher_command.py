@@ -16,19 +16,14 @@ def fisher(
     out: Annotated[Path | None, typer.Option(help="Folder for the Fisher files.")] = None,
     examples: Annotated[int, typer.Option(help="Prompts per agent.")] = 256,
     prompts: Annotated[
-        Path | None,
-        typer.Option(help="Text file, one prompt a line [default: the example's own]."),
+        Path | None, typer.Option(help="Text file, one prompt a line [default: the example's own].")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the sampled answers.")] = 0,
     device: options.Device = "auto",
 ) -> None:
     """Estimate the Fisher information that `merge --method fisher --set files=DIR` weighs by."""
     from ram_studio.engine.reading.fisher_files import fisher_path
-    from ram_studio.evals.fisher import (
-        check_knows_examples,
-        estimate_fisher,
-        training_prompts,
-    )
+    from ram_studio.evals.fisher import check_knows_examples, estimate_fisher, training_prompts
 
     agents = options.parse_agents(agent)
     if out is None:
@@ -45,12 +40,7 @@ def fisher(
         chosen = [line for line in lines if line.strip()][:examples]
     for name, source in agents.items():
         path = estimate_fisher(
-            source,
-            fisher_path(out, name),
-            chosen,
-            name=name,
-            seed=seed,
-            device=device,
+            source, fisher_path(out, name), chosen, name=name, seed=seed, device=device
         )
         print(f"{name}: {path}")
     print(f"Next: ram-studio merge ... --method fisher --set files={out}")

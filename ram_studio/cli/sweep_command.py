@@ -53,15 +53,13 @@ Items = Annotated[
     ),
 ]
 HeldOut = Annotated[
-    int | None,
-    typer.Option(help="Further questions that check the winner [default: as --items]."),
+    int | None, typer.Option(help="Further questions that check the winner [default: as --items].")
 ]
 Search = Annotated[
     Literal["grid", "optuna"], typer.Option(help="Every combination, or what Optuna proposes.")
 ]
 EarlyStop = Annotated[
-    bool,
-    typer.Option("--early-stop/--no-early-stop", help="Drop clearly losing settings early."),
+    bool, typer.Option("--early-stop/--no-early-stop", help="Drop clearly losing settings early.")
 ]
 
 

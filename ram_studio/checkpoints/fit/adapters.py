@@ -19,13 +19,7 @@ from typing import Any
 from ram_studio.checkpoints.fit.tied import find_pair, tie_setting
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.derived import LowRank
-from ram_studio.checkpoints.read.describe import (
-    printable,
-    quoted,
-    shown_list,
-    shown_shape,
-    who,
-)
+from ram_studio.checkpoints.read.describe import printable, quoted, shown_list, shown_shape, who
 from ram_studio.checkpoints.read.header import MERGED_DTYPES, TensorInfo
 from ram_studio.errors import CompatibilityError
 

@@ -21,17 +21,8 @@ from ram_studio.checkpoints.fit.experts import in_layout_of
 from ram_studio.checkpoints.fit.mismatches import Mismatch, incompatible, match_agent, unmergeable
 from ram_studio.checkpoints.fit.tied import HeadStorage, resolve_tied
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
-from ram_studio.checkpoints.read.describe import (
-    BASE_NAME,
-    printable,
-    quoted,
-    who,
-)
-from ram_studio.checkpoints.read.header import (
-    MERGED_DTYPES,
-    TensorInfo,
-    element_count,
-)
+from ram_studio.checkpoints.read.describe import BASE_NAME, printable, quoted, who
+from ram_studio.checkpoints.read.header import MERGED_DTYPES, TensorInfo, element_count
 from ram_studio.errors import CompatibilityError, SettingsError
 
 MissingPolicy = Literal["error", "keep-base"]

@@ -114,10 +114,7 @@ def _layers(tensors: Mapping[str, TensorInfo]) -> dict[str, _Layer]:
 
 
 def _matched(
-    ours: _Layer,
-    theirs: _Layer,
-    base: Mapping[str, TensorInfo],
-    agent: Mapping[str, TensorInfo],
+    ours: _Layer, theirs: _Layer, base: Mapping[str, TensorInfo], agent: Mapping[str, TensorInfo]
 ) -> dict[str, TensorInfo] | None:
     """Return a layer's experts by the base's names, None where they are alike or do not fit."""
     if ours.is_stacked and theirs.is_single:
@@ -161,10 +158,7 @@ def _stacked(
 
 
 def _unstacked(
-    ours: _Layer,
-    theirs: _Layer,
-    base: Mapping[str, TensorInfo],
-    agent: Mapping[str, TensorInfo],
+    ours: _Layer, theirs: _Layer, base: Mapping[str, TensorInfo], agent: Mapping[str, TensorInfo]
 ) -> dict[str, TensorInfo] | None:
     gate, down = base[ours.single[0, 0]].shape, base[ours.single[0, 2]].shape
     if len(gate) != 2 or gate != down[::-1] or base[ours.single[0, 1]].shape != gate:
@@ -187,10 +181,7 @@ def _unstacked(
 
 
 def _turned(
-    ours: _Layer,
-    theirs: _Layer,
-    base: Mapping[str, TensorInfo],
-    agent: Mapping[str, TensorInfo],
+    ours: _Layer, theirs: _Layer, base: Mapping[str, TensorInfo], agent: Mapping[str, TensorInfo]
 ) -> dict[str, TensorInfo] | None:
     shapes = {part: base[name].shape for part, name in ours.stack.items()}
     stacks = {part: agent[name] for part, name in theirs.stack.items()}

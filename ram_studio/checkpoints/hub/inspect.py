@@ -134,10 +134,7 @@ def _find_hub_shards(
 
 
 def _fetch(
-    listing: _Listing,
-    files: list[str],
-    token: Token,
-    bar: type[hub_tqdm] | None = None,
+    listing: _Listing, files: list[str], token: Token, bar: type[hub_tqdm] | None = None
 ) -> Path:
     """Download files of one commit into the cache and return the snapshot's folder."""
     return Path(

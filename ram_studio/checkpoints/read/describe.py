@@ -32,10 +32,7 @@ def quoted(text: object) -> str:
 
 
 def shown_list(
-    items: Sequence[str],
-    limit: int = 3,
-    separator: str = "; ",
-    show: Callable[[str], str] = str,
+    items: Sequence[str], limit: int = 3, separator: str = "; ", show: Callable[[str], str] = str
 ) -> str:
     """Join the first `limit` items, each as `show` gives it, and say how many more there are."""
     text = separator.join(map(show, items[:limit]))

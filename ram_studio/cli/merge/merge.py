@@ -53,8 +53,7 @@ class Fit:
     extra: Annotated[str | None, typer.Option(help="error or ignore.")] = None
     rows: Annotated[str | None, typer.Option(help="exact or common.")] = None
     yes_other_base: Annotated[
-        bool,
-        typer.Option("--yes-other-base", help="Merge agents that seem to be of another base."),
+        bool, typer.Option("--yes-other-base", help="Merge agents that seem to be of another base.")
     ] = False
     like: Annotated[
         str | None,

@@ -115,13 +115,7 @@ def merge(
         loaded = None if sketch is None else load_sketch(sketch)
     with progress_bars(quiet=as_json) as (on_progress, on_download):
         result = merge_part(
-            whole,
-            part,
-            out,
-            sketch=loaded,
-            on_progress=on_progress,
-            on_download=on_download,
-            **how,
+            whole, part, out, sketch=loaded, on_progress=on_progress, on_download=on_download, **how
         )
     if as_json:
         print(json.dumps(result.to_dict()))

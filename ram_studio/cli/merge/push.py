@@ -44,12 +44,7 @@ def push(
 
 
 def run(
-    folder: Path,
-    repository: str,
-    *,
-    yes_public: bool,
-    quiet: bool,
-    ahead: PushAhead | None = None,
+    folder: Path, repository: str, *, yes_public: bool, quiet: bool, ahead: PushAhead | None = None
 ) -> Pushed:
     """Push, showing how far it is; ahead: what sent shards while they were merged."""
     from ram_studio.checkpoints.hub.push import PushProgress, push
