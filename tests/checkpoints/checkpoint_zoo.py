@@ -70,8 +70,7 @@ def write_checkpoint(
             weight_map |= dict.fromkeys(part, file_name)
         if index:
             write_json(
-                folder / "model.safetensors.index.json",
-                {"metadata": {}, "weight_map": weight_map},
+                folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": weight_map}
             )
     if config is not None:
         write_json(folder / "config.json", config)

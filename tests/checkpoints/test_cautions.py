@@ -77,10 +77,7 @@ def test_configs_that_compute_something_else_are_reported(tmp_path, ours, theirs
 
 
 ADDED, NEW = [{"id": 3, "content": "<|end|>"}], {"id": 4, "content": "<t>"}
-TOKENIZER = {
-    "added_tokens": ADDED,
-    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2}},
-}
+TOKENIZER = {"added_tokens": ADDED, "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2}}}
 SETTINGS = {"chat_template": "{{ messages }}", "eos_token": "<|end|>"}
 
 
@@ -109,11 +106,7 @@ def test_equal_tokenizers_are_not_mentioned(pair):
         ({"added_tokens": [*ADDED, NEW]}, {}, "5 tokens, the base has 4; added tokens <t> (id 4)"),
         ({"added_tokens": []}, {}, "3 tokens, the base has 4; lacking tokens <|end|> (id 3)"),
         ({"model": {"vocab": {"a": 1, "b": 0, "c": 2}}}, {}, "2 tokens of the vocabulary under"),
-        (
-            {"model": {"vocab": {"a": 0, "b": 1, "d": 2}}},
-            {},
-            "1 token of the base's vocabulary",
-        ),
+        ({"model": {"vocab": {"a": 0, "b": 1, "d": 2}}}, {}, "1 token of the base's vocabulary"),
         ({}, {"eos_token": {"content": "b"}}, "end token b instead of <|end|>"),
     ],
 )
