@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ram_studio.algorithm.meters.storage import Finding, Kind
 from ram_studio.checkpoints.fit.tokenizer_difference import lacks, tokenizer_differences
@@ -59,25 +59,24 @@ def _tokenizer_differences(base: Checkpoint, agent: Checkpoint) -> list[Finding]
     found = []
     differences = tokenizer_differences(base, agent)
     if differences.tokens:
-        found.append(
-            Finding(
-                "tokenizer",
-                f"{who(agent.name)}its tokenizer differs from the base's: "
-                f"{shown_list(differences.tokens, limit=6)}. The base's is copied unless you "
-                "choose another.",
-                (agent.name,),
-            )
+        text = (
+            f"its tokenizer differs from the base's: {shown_list(differences.tokens, limit=6)}. "
+            "The base's is copied unless you choose another."
         )
+        found.append(_about(agent, "tokenizer", text))
     if differences.template:
-        found.append(
-            Finding(
-                "chat-template",
-                f"{who(agent.name)}{differences.template}. What it was trained to answer may need "
-                "its own; the base's is copied unless you choose another tokenizer.",
-                (agent.name,),
-            )
+        text = (
+            f"{differences.template}. What it was trained to answer may need its own; the base's "
+            "is copied unless you choose another tokenizer."
         )
+        found.append(_about(agent, "chat-template", text))
     return found
+
+
+def _about(
+    agent: Checkpoint, kind: Kind, text: str, level: Literal["warn", "note"] = "warn"
+) -> Finding:
+    return Finding(kind, f"{who(agent.name)}{text}", (agent.name,), level)
 
 
 def _adapter(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
@@ -89,11 +88,11 @@ def _adapter(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
     rank = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
     count = sum(isinstance(t.derived, LowRank) for t in agent.tensors.values())
     text = (
-        f"{who(agent.name)}a LoRA adapter of {rank} on {count} of {len(base.tensors)} tensors, "
+        f"a LoRA adapter of {rank} on {count} of {len(base.tensors)} tensors, "
         "applied to the base in float32. Training moved nearly every element of those; where they "
         f"equal the base in {dtypes}, rounding makes that sparsity, not training."
     )
-    return [Finding("adapter", text, (agent.name,), level="note")] if ranks else []
+    return [_about(agent, "adapter", text, "note")] if ranks else []
 
 
 def _lacking(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
@@ -130,7 +129,7 @@ def _same_files(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]
                     f" Your adapter was never applied: it lies in {printable(beside)}; give that "
                     "folder as the agent."
                 )
-            found.append(Finding("equal-base", f"{who(agent.name)}{text}", (agent.name,)))
+            found.append(_about(agent, "equal-base", text))
         elif agent.fingerprint in first:
             other = first[agent.fingerprint]
             found.append(
@@ -146,10 +145,10 @@ def _same_files(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]
             # The same weights in other files are only known after a pass, which keeps or drops it.
             if beside := _adapter_beside(agent):
                 text = (
-                    f"{who(agent.name)}a LoRA adapter lies beside it, in {printable(beside)}. If "
-                    "nothing was changed here, it was never applied: give that folder as the agent."
+                    f"a LoRA adapter lies beside it, in {printable(beside)}. If nothing was "
+                    "changed here, it was never applied: give that folder as the agent."
                 )
-                found.append(Finding("never-applied", text, (agent.name,), level="note"))
+                found.append(_about(agent, "never-applied", text, "note"))
     return found
 
 
@@ -200,10 +199,10 @@ def _config_differences(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
     if not differing:
         return []
     text = (
-        f"{who(agent.name)}its config differs from the base's: {shown_list(differing, limit=6)}. "
-        "The base's is copied."
+        f"its config differs from the base's: {shown_list(differing, limit=6)}. The base's is "
+        "copied."
     )
-    return [Finding("config", text, (agent.name,))]
+    return [_about(agent, "config", text)]
 
 
 def _dtype_differences(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
@@ -215,11 +214,11 @@ def _dtype_differences(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
             pair = (own.dtype, tensor.dtype)
             changed[pair] = changed.get(pair, 0) + 1
     return [
-        Finding(
+        _about(
+            agent,
             "dtype",
-            f"{who(agent.name)}{count} of {len(base.tensors)} tensors are stored in {own}, in the "
-            f"base in {ours}; rounding alone can then look like training.",
-            (agent.name,),
+            f"{count} of {len(base.tensors)} tensors are stored in {own}, in the base in {ours}; "
+            "rounding alone can then look like training.",
         )
         for (own, ours), count in changed.items()
     ]
