@@ -109,7 +109,7 @@ def test_tensors_that_do_not_fit_are_refused(zoo):
 
 @everywhere
 def test_a_head_stored_twice_and_rows_of_some_agents(tmp_path, device):
-    made = make_zoo(tmp_path / "made", 2, agent_dtypes=("BF16", "F32"), seed=6)
+    made = make_zoo(tmp_path / "made", 3, agent_dtypes=("BF16", "F32", "BF16"), seed=6)
     base = {**made.base, HEAD: made.base[EMBEDDING].clone()}
     agents = {
         name: {**tensors, HEAD: tensors[EMBEDDING].clone()} for name, tensors in made.agents.items()

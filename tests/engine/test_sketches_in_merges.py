@@ -29,7 +29,7 @@ def sketch_of(zoo: Zoo) -> Sketch:
     [
         {"agents": 3},
         {"agents": 7},
-        {"agents": 2, "agent_dtypes": ("F32", "BF16")},
+        {"agents": 3, "agent_dtypes": ("F32", "BF16", "BF16")},
     ],
     ids=str,
 )

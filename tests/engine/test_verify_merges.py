@@ -30,7 +30,7 @@ SHAPES = {EMBEDDING: (40, 30), "model.layers.0.w": (5 * GROUP_ELEMENTS,), "model
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
-    return make_zoo(tmp_path_factory.mktemp("made"), 2, shapes=SHAPES, seed=1)
+    return make_zoo(tmp_path_factory.mktemp("made"), 3, shapes=SHAPES, seed=1)
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_an_edited_model_card_is_told_and_added_files_that_load_are_refused(zoo,
 
 def test_the_source_file_that_differs_is_named(zoo, tmp_path):
     out = merge(zoo.recipe(), tmp_path / "out").out
-    assert verify(out, with_sources=True).source_files == 3
+    assert verify(out, with_sources=True).source_files == 4
     shard = zoo.folder / "agent1" / "model.safetensors"
     flip(shard, shard.stat().st_size - 5)
     with pytest.raises(VerificationError) as caught:
@@ -180,7 +180,7 @@ def test_a_passport_of_before_there_were_seals_is_still_read(zoo, tmp_path):
 
 def test_libraries_and_licences_are_in_the_passport(zoo, tmp_path):
     (zoo.base_path / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
-    for name, licence in (("agent0", "mit"), ("agent1", "cc-by-nc-4.0")):
+    for name, licence in (("agent0", "mit"), ("agent1", "cc-by-nc-4.0"), ("agent2", "mit")):
         (zoo.folder / name / "README.md").write_text(f"---\nlicense: {licence}\n---\n")
     result = merge(zoo.recipe(), tmp_path / "out")
     assert result.passport.license.id == "cc-by-nc-4.0"
