@@ -78,31 +78,32 @@ def test_a_missing_file_is_told(tmp_path):
         open_folder(folder, name="a")
 
 
+def offsets(*numbers: int) -> str:
+    return json.dumps({"w": {"saved_offsets": numbers}})
+
+
 @pytest.mark.parametrize(
     ("info", "said"),
     [
-        ({}, "does not say in DCP_SHARDING_INFO"),
-        ({"DCP_SHARDING_INFO": "[" * 5000}, "does not say in DCP_SHARDING_INFO"),
-        ({"DCP_SHARDING_INFO": json.dumps({"w": {"saved_offsets": [0, -1]}})}, "does not say"),
-        ({"DCP_SHARDING_INFO": json.dumps({"w": {"saved_offsets": [2, 0]}})}, "is not complete"),
-        (
-            {"DCP_SHARDING_INFO": json.dumps({"w": {"saved_offsets": [2**62, 2**62]}})},
-            "is not complete",
-        ),
+        ("null", "does not say in DCP_SHARDING_INFO"),
+        ("[" * 5000, "does not say in DCP_SHARDING_INFO"),
+        (offsets(0, -1), "does not say"),
+        (offsets(2, 0), "is not complete"),
+        (offsets(2**62, 2**62), "is not complete"),
     ],
 )
 def test_headers_that_say_nothing_sound_are_refused(tmp_path, info, said):
+    told = {} if info == "null" else {"DCP_SHARDING_INFO": info}
     file = tmp_path / "shard-00001-model-00001-of-00001.safetensors"
-    save_file({"w": torch.ones(2, 2).bfloat16()}, file, {"format": "pt", **info})
+    save_file({"w": torch.ones(2, 2).bfloat16()}, file, {"format": "pt", **told})
     with pytest.raises(CheckpointError, match=said):
         open_folder(tmp_path, name="a")
 
 
 def test_boxes_of_two_dtypes_or_ones_that_overlap_are_refused(tmp_path):
-    def box(rank: int, tensor: torch.Tensor, *offsets: int) -> None:
-        info = json.dumps({"w": {"saved_offsets": list(offsets)}})
+    def box(rank: int, tensor: torch.Tensor, *begin: int) -> None:
         file = tmp_path / f"shard-{rank:05d}-model-00001-of-00001.safetensors"
-        save_file({"w": tensor}, file, {"format": "pt", "DCP_SHARDING_INFO": info})
+        save_file({"w": tensor}, file, {"format": "pt", "DCP_SHARDING_INFO": offsets(*begin)})
 
     box(1, torch.ones(2, 2).bfloat16(), 0, 0)
     box(2, torch.ones(2, 2), 2, 0)

@@ -21,11 +21,16 @@ from checkpoint_zoo import small_tensors, write_checkpoint
 from safetensors.torch import load_file
 
 from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.record.part_plan import PartPlan, PlannedPart, save_plan
+from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.checkpoints.write import output_folder
 from ram_studio.checkpoints.write.output_folder import check_output
 from ram_studio.checkpoints.write.writer import CheckpointWriter
 from ram_studio.errors import OutputError
 
+RECIPE = make_recipe({"base": "b", "agents": {"a": "x"}})
+PART = PlannedPart(part=1, shards={}, nbytes=0)
+PLAN = PartPlan(ram_studio_version="1", recipe=RECIPE, max_shard_bytes=1, sources={}, parts=(PART,))
 TENSORS = small_tensors()
 SPECS = [(name, "BF16", tuple(t.shape)) for name, t in TENSORS.items()]
 
@@ -228,6 +233,13 @@ def test_without_fallocate_files_still_get_their_size(tmp_path, monkeypatch):
     write(tmp_path / "b")
     monkeypatch.undo()
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+
+
+def test_a_file_that_cannot_be_put_in_place_leaves_nothing(tmp_path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OutputError, match=r"The plan .*taken cannot be written"):
+        save_plan(PLAN, tmp_path / "taken")
+    assert nothing_left(tmp_path, "taken")
 
 
 def test_an_output_that_appears_meanwhile_is_not_overwritten(tmp_path):

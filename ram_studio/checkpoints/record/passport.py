@@ -288,7 +288,9 @@ def read_recipe(path: str | Path) -> Recipe:
     Raises: SettingsError for a recipe, VerificationError for a passport; CheckpointError.
     """
     path = Path(path)
-    return _read_passport(path).placed_recipe if _is_passport(path) else load_recipe(path)
+    if not _is_passport(path):
+        return load_recipe(path)
+    return passport_of(Folder(path.parent), path.name).placed_recipe
 
 
 def _is_passport(path: Path) -> bool:
@@ -308,11 +310,7 @@ def read_passport(folder: str | Path) -> Passport:
     Raises: VerificationError when there is none, it is damaged or was changed after the merge;
     CheckpointError when it cannot be read.
     """
-    return _read_passport(Path(folder).expanduser() / PASSPORT_FILE)
-
-
-def _read_passport(path: Path) -> Passport:
-    return passport_of(Folder(path.parent), path.name)
+    return passport_of(Folder(Path(folder).expanduser()))
 
 
 def passport_of(files: Files, name: str = PASSPORT_FILE) -> Passport:
