@@ -29,9 +29,7 @@ pytestmark = pytest.mark.slow
 
 STAGE = HouseStage(
     ColdStartSettings(steps=2, documents=1, micro_batches=1, blocks=(0,)),
-    ReinforceSettings(
-        "follow", "adam", 1e-3, steps=1, prompts=2, group=3, blocks=(0,), house_style=True
-    ),
+    ReinforceSettings("follow", "adam", 1e-3, 1, None, 2, 3, blocks=(0,), house_style=True),
 )
 SKILLS = {
     name: ReinforceSettings(domain, "sgd", 0.02, steps=1, prompts=2, group=3, house_style=True)
@@ -44,9 +42,7 @@ TINY = BuildPlan(
         "example": Training(
             {
                 "coding": ReinforceSettings("code", "sgd", 0.02, steps=2, prompts=2, group=3),
-                "tool": ReinforceSettings(
-                    "tool", "adam", 1e-3, steps=2, stop_at=1.0, prompts=2, group=3
-                ),
+                "tool": ReinforceSettings("tool", "adam", 1e-3, 2, 1.0, prompts=2, group=3),
             }
         ),
         "house": Training(SKILLS, replace(STAGE, is_common=True)),

@@ -33,13 +33,8 @@ langdetect.detect = lambda text: "en"
 
 def verdicts(instruction: str, settings: dict, answer: str) -> list[bool]:
     example = utils.InputExample(0, [instruction], "", [settings])
-    return [
-        check(example, answer).follow_all_instructions
-        for check in (
-            utils.test_instruction_following_strict,
-            utils.test_instruction_following_loose,
-        )
-    ]
+    checks = utils.test_instruction_following_strict, utils.test_instruction_following_loose
+    return [check(example, answer).follow_all_instructions for check in checks]
 
 
 print(json.dumps([verdicts(*case) for case in json.load(sys.stdin)]))

@@ -65,17 +65,13 @@ def test_a_function_that_returns_nothing_fails(question):
     assert "AssertionError" in judge(question, fenced(code)).note
 
 
-@pytest.mark.parametrize(
-    ("code", "note"),
-    [
-        ("import sys; sys.exit(0)", "ended before"),
-        ("import os; os._exit(0)", "ended before"),
-        ("def count_vowels(text): return 3\ndef f(: pass", "SyntaxError"),
-        ("def other(text): return 1", "NameError"),
-        ("import socket; socket.socket()", "PermissionError"),
-        ("while True: print('x' * 999)", "too much output"),
-    ],
-)
+@pytest.mark.parametrize(("code", "note"), [
+    ("import sys; sys.exit(0)", "ended before"), ("import os; os._exit(0)", "ended before"),
+    ("def count_vowels(text): return 3\ndef f(: pass", "SyntaxError"),
+    ("def other(text): return 1", "NameError"),
+    ("import socket; socket.socket()", "PermissionError"),
+    ("while True: print('x' * 999)", "too much output"),
+])  # fmt: skip
 def test_wrong_functions_fail_with_a_reason(code, note):
     verdict = judge(FUNCTION, fenced(code))
     assert not verdict.is_correct

@@ -84,9 +84,8 @@ def test_asking_goes_on_until_the_intervals_are_narrow_or_the_budget_ends(tmp_pa
     with serve(lambda body: "Answer: none") as wrong, serve(half) as torn:
         sources = {"wrong": EndpointEngine(wrong.url, "one")}
         with AnswerStore(tmp_path / "s") as store:
-            report, decided = evaluate_until(
-                sources, "math-made", width=0.15, most=200, store=store
-            )
+            asked = {"width": 0.15, "most": 200, "store": store}
+            report, decided = evaluate_until(sources, "math-made", **asked)
         assert decided.is_decided
         # Nothing is asked twice, and a score near 0 is decided sooner than one near a half.
         assert len(wrong.requests) == decided.questions == report.n == 50
@@ -100,14 +99,11 @@ def test_asking_goes_on_until_the_intervals_are_narrow_or_the_budget_ends(tmp_pa
     assert wide[0] < narrow[0] < narrow[1] < wide[1]
 
 
-@pytest.mark.parametrize(
-    ("suite", "options", "message"),
-    [
-        ("math", {"width": 0.1}, "Only generated suites"),
-        ("math-made", {"width": 0}, "The width is 0"),
-        ("math-made", {"width": 0.1, "most": 10}, "at most 10 questions"),
-    ],
-)
+@pytest.mark.parametrize(("suite", "options", "message"), [
+    ("math", {"width": 0.1}, "Only generated suites"),
+    ("math-made", {"width": 0}, "The width is 0"),
+    ("math-made", {"width": 0.1, "most": 10}, "at most 10 questions"),
+])  # fmt: skip
 def test_what_cannot_be_asked_for_ever_is_refused(suite, options, message):
     with pytest.raises(EvaluationError, match=message):
         evaluate_until({"m": EndpointEngine("http://127.0.0.1:9", "m")}, suite, **options)

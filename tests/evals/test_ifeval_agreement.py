@@ -91,22 +91,13 @@ PAIRS: list[Pair] = [
     ({"check": "parts", "separator": "******", "exactly": 2}, "combination:two_responses", {}),
 ]  # fmt: skip
 SENTENCES = (
-    "The river runs to the sea.",
-    "Lemons, a lemon and lemonade!",
-    "It was seven o'clock; nobody came.",
-    "Is a big fish big?",
-    "a quiet day by the seaside",
-    "ALL DOORS ARE CLOSED.",
-    "Zebras doze in the zoo...",
-    "Well-known facts aren't news.",
-    "Pi is about 3.14, they say.",
-    'He said "Go."',
-    "Mr. Smith left at 10 a.m. today.",
-    "She paid 5 dollars (or so).",
-    "2 * 3 * 4 is 24.",
-    "Write to [name] at [address].",
+    "The river runs to the sea.", "Lemons, a lemon and lemonade!",
+    "It was seven o'clock; nobody came.", "Is a big fish big?", "a quiet day by the seaside",
+    "ALL DOORS ARE CLOSED.", "Zebras doze in the zoo...", "Well-known facts aren't news.",
+    "Pi is about 3.14, they say.", 'He said "Go."', "Mr. Smith left at 10 a.m. today.",
+    "She paid 5 dollars (or so).", "2 * 3 * 4 is 24.", "Write to [name] at [address].",
     "This is *very* important and **bold**.",
-)
+)  # fmt: skip
 LINES = (
     "- one point", "* another point", "• a round point", "-5 degrees", "---",
     "1. First things first.", "## A heading", "<<A title>>", "<< >>", "[name]", "[]",

@@ -102,6 +102,6 @@ def test_a_machine_that_starts_no_process_is_told_in_a_sentence(monkeypatch):
 def test_an_ordinary_user_is_sealed_as_well(tmp_path):
     # Root can do more before sealing; nobody must get the same two kernel layers.
     code = "from inside.seal import seal\nos.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-    code += "limits = {'memory_bytes': 2**29, 'cpu_seconds': 5, 'file_bytes': 4096}\n"
-    code += "print(seal({**limits, 'open_files': 32}))\n"
+    limits = {"memory_bytes": 2**29, "cpu_seconds": 5, "file_bytes": 4096, "open_files": 32}
+    code += f"print(seal({limits}))\n"
     assert "'landlock': True, 'user': True, 'seccomp': True" in inside(code, tmp_path)

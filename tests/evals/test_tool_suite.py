@@ -99,15 +99,11 @@ def test_a_missing_an_extra_or_a_changed_call_fails():
 @pytest.mark.parametrize(
     "text",
     [
-        TEXT,
-        f"[{TEXT}]",
-        f"Let me see. {TEXT} That is it.",
-        f"<tool_call>{TEXT}",
+        *(TEXT, f"[{TEXT}]", f"Let me see. {TEXT} That is it.", f"<tool_call>{TEXT}"),
+        f"```\n{TEXT}\n```",
         "<tool_call><function=get_weather><parameter=city>\nRome\n</parameter>"
         "<parameter=days>2</parameter></function></tool_call>",
-        "get_weather(city='Rome', days=2)",
-        "[get_weather(city='Rome', days=2)]",
-        f"```\n{TEXT}\n```",
+        *("get_weather(city='Rome', days=2)", "[get_weather(city='Rome', days=2)]"),
         '{"name": "get_weather", "args": {"city": "Rome", "days": 2}}',
         '{"type": "function", "name": "get_weather", "parameters": {"city": "Rome", "days": 2}}',
     ],
