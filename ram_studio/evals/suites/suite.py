@@ -90,10 +90,11 @@ def json_lines(path: Path) -> list[Any]:
     text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
     found = []
     for number, line in enumerate(text.split("\n"), start=1):
-        try:
-            found += [json.loads(line)] if line.strip() else []
-        except ValueError as error:
-            raise ValueError(f"line {number} is no JSON: {error}") from error
+        if line.strip():
+            try:
+                found.append(json.loads(line))
+            except ValueError as error:
+                raise ValueError(f"line {number} is no JSON: {error}") from error
     return found
 
 
