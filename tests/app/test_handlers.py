@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,17 +11,10 @@ from random_sketches import make_sketch
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app import numbers
 from ram_studio.app.check.progress_grid import Cell, Scoring, grid_html, progress_html
-from ram_studio.app.jobs import Job
 from ram_studio.app.load import view as load_view
 from ram_studio.app.load import work as load_work
 from ram_studio.app.load.examples import load_example
-from ram_studio.app.load.sources import (
-    MAX_AGENTS,
-    Sources,
-    find_models,
-    name_from,
-    read_sources,
-)
+from ram_studio.app.load.sources import MAX_AGENTS, Sources, find_models, name_from, read_sources
 from ram_studio.app.merge import view, work
 from ram_studio.app.merge.plan import plan_merge
 from ram_studio.app.merge.work import MergeForm
@@ -30,7 +22,6 @@ from ram_studio.app.session import Loaded, Merged
 from ram_studio.app.settings import Settings
 from ram_studio.app.tune.deep_link import Link, read_link
 from ram_studio.app.tune.deep_link import Settings as Tuned
-from ram_studio.app.tune.profile import build_profile
 from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.hub.presets import presets
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
@@ -187,28 +178,6 @@ def test_model_folders_are_found_three_levels_deep(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------- jobs and sessions
 
 
-def test_a_job_reports_and_returns() -> None:
-    def work(report, cancel):
-        for i in range(3):
-            report(i)
-            time.sleep(0.02)
-        return "done"
-
-    job = Job(work)
-    assert set(job.updates(0.005)) <= {0, 1, 2}
-    assert job.result() == "done"
-
-
-def test_a_job_hands_over_its_error() -> None:
-    def work(report, cancel):
-        raise SettingsError("no")
-
-    job = Job(work)
-    assert list(job.updates(0.005)) == []
-    with pytest.raises(SettingsError, match="no"):
-        job.result()
-
-
 def _loaded(title: str = "x") -> Loaded:
     return Loaded(title, None, "base", {"agent0": "a", "agent1": "b"}, make_sketch(2))
 
@@ -241,20 +210,16 @@ def test_loading_others_drops_the_merges_of_these(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------- merging
 
 
-def test_a_form_becomes_the_methods_own_settings() -> None:
+def test_a_form_becomes_the_methods_own_settings_and_a_wrong_seed_is_refused() -> None:
     form = MergeForm("ram+", DEFAULT_INDEX, 0.3, 1.5)
     recipe = form.recipe(_loaded())
     assert recipe.settings["epsilon"] == 1e-5
     assert (recipe.settings["r"], recipe.settings["alpha"]) == (0.3, 1.5)
     form = MergeForm("task-arithmetic", 0, 0.3, 1.5, {"scale": 1.0})
     assert form.recipe(_loaded()).settings == {"scale": 1.0}
-
-
-@pytest.mark.parametrize("seed", [float("nan"), float("inf"), -1])
-def test_a_wrong_seed_is_refused_in_words(seed: float) -> None:
-    form = MergeForm("ram", 0, 0.1, 2.0, seed=seed)
-    with pytest.raises(SettingsError, match="seed"):
-        form.recipe(_loaded())
+    for seed in (float("nan"), float("inf"), -1):
+        with pytest.raises(SettingsError, match="seed"):
+            MergeForm("ram", 0, 0.1, 2.0, seed=seed).recipe(_loaded())
 
 
 def test_file_names_are_made_from_letters_only() -> None:
@@ -339,12 +304,6 @@ def test_the_mosaic_of_questions_fills_while_they_are_answered() -> None:
     assert '<path class="wrong" d="M15 2.5h5"/><path class="unasked" d="M20 2.5h5"/>' in html
     assert 'width="150" height="10"' in html
     assert "32 right so far" in html
-
-
-def test_the_profile_has_mergekit_s_factors_at_every_point() -> None:
-    profile = build_profile(make_sketch(3), example="dense")
-    assert len(profile["mergekit"]) == len(LADDER)
-    assert profile["example"] == "dense"
 
 
 def test_what_is_wrong_is_shown_as_the_library_says_it(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def text_of(page, part: str) -> str:
     return page.inner_text(f"[data-part={part}]")
 
 
-def test_rounding_is_told_for_every_format(page, real_sketch) -> None:
+def test_rounding_signs_and_sizes_are_told(page, real_sketch) -> None:
     profile = build_profile(real_sketch)
     mount(page, profile, point=DEFAULT_INDEX)
     factors = [a["lambda"] for a in real_sketch.preview()["agents"].values()]
@@ -206,6 +206,23 @@ def test_rounding_is_told_for_every_format(page, real_sketch) -> None:
     dots = page.locator("[data-part=rounding-chart] path:visible").count()
     assert dots == sum(c is not None for layer in profile["rounding"]["layers"] for c, *_ in layer)
 
+    # Signs and sizes, of the same page.
+    relations = profile["relations"]
+    conflict = relations["conflict"][DEFAULT_INDEX] / relations["shared"][DEFAULT_INDEX]
+    cancelled = relations["cancelled"][DEFAULT_INDEX]
+    mass = 2 * sum(cancelled) / sum(relations["shared_magnitude"][DEFAULT_INDEX])
+    line = text_of(page, "relations-line")
+    assert f"{100 * conflict:.1f} %" in line
+    assert f"{100 * mass:.1f} %" in line
+    rows = [row.split("\t") for row in text_of(page, "agree-agents").splitlines()]
+    for row, agent in zip(rows, real_sketch.preview()["agents"].values(), strict=True):
+        assert float(row[1]) == pytest.approx(agent["rho"], rel=1e-2)
+        assert float(row[2]) == pytest.approx(agent["rho_m"], rel=1e-2)
+    assert len(text_of(page, "pairs").splitlines()) >= 3
+    cosines = [row.split("\t")[1:] for row in text_of(page, "cosine").splitlines()]
+    assert cosines[0][1] == f"{relations['cosine'][0][1]:.3f}".replace("-", "−")
+    assert page.locator("[data-part=relations-chart] rect.bar").count() == len(profile["layers"])
+
 
 def test_advice_is_python_s_sentence(page, real_sketch) -> None:
     profile = json.loads(json.dumps(build_profile(real_sketch)))
@@ -223,26 +240,6 @@ def test_advice_is_python_s_sentence(page, real_sketch) -> None:
     assert f"{real_sketch.agents[0]} 1.000 instead of" in verdict
     mount(page, profile, point=DEFAULT_INDEX, r=0.0)
     assert "Nothing is rescaled" in text_of(page, "rounding-line")
-
-
-def test_signs_and_sizes_are_told(page, real_sketch) -> None:
-    profile = build_profile(real_sketch)
-    mount(page, profile, point=DEFAULT_INDEX)
-    relations = profile["relations"]
-    conflict = relations["conflict"][DEFAULT_INDEX] / relations["shared"][DEFAULT_INDEX]
-    cancelled = relations["cancelled"][DEFAULT_INDEX]
-    mass = 2 * sum(cancelled) / sum(relations["shared_magnitude"][DEFAULT_INDEX])
-    line = text_of(page, "relations-line")
-    assert f"{100 * conflict:.1f} %" in line
-    assert f"{100 * mass:.1f} %" in line
-    rows = [row.split("\t") for row in text_of(page, "agree-agents").splitlines()]
-    for row, agent in zip(rows, real_sketch.preview()["agents"].values(), strict=True):
-        assert float(row[1]) == pytest.approx(agent["rho"], rel=1e-2)
-        assert float(row[2]) == pytest.approx(agent["rho_m"], rel=1e-2)
-    assert len(text_of(page, "pairs").splitlines()) >= 3
-    cosines = [row.split("\t")[1:] for row in text_of(page, "cosine").splitlines()]
-    assert cosines[0][1] == f"{relations['cosine'][0][1]:.3f}".replace("-", "−")
-    assert page.locator("[data-part=relations-chart] rect.bar").count() == len(profile["layers"])
 
 
 def test_old_sketches_say_what_to_do(page) -> None:

@@ -32,18 +32,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["", "datasets/"])
-def test_a_profile_opens_from_a_repository(hub: LoopbackHub, folder: Path, kind: str) -> None:
-    hub.add(f"{kind}lab/profiles", folder)
-    loaded = sketch_at("lab/profiles", SPACE)
-    assert loaded.is_sketch_only
-    assert build_profile(loaded.sketch)["agents"] == ["coding", "tool", "memory"]
-    assert [file for file, _ in hub.downloads()] == ["profile.safetensors"]
-
-
-def test_a_repository_without_one_sketch_is_told(
-    hub: LoopbackHub, folder: Path, tmp_path: Path
-) -> None:
+def test_a_profile_opens_from_a_repository(hub: LoopbackHub, folder: Path, tmp_path: Path) -> None:
+    hub.add("lab/models", folder)
+    hub.add("datasets/lab/data", folder)
+    for name in ("lab/models", "lab/data"):
+        loaded = sketch_at(name, SPACE)
+        assert loaded.is_sketch_only
+        assert loaded.sketch.agents == ("coding", "tool", "memory")
+    assert [file for file, _ in hub.downloads()] == ["profile.safetensors"] * 2
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "model.safetensors").write_bytes(b"x")
     hub.add("lab/empty", tmp_path / "empty")

@@ -31,6 +31,7 @@ SHORT_SECONDS = 3.0
 OVERDUE_SECONDS = 10.0
 """A short job that takes longer than this was none: another short one may run beside it."""
 
+_PER_SESSION = 2
 MOST_LANES = 4
 _MOST_KNOWN = 10_000
 _LEARNING = 0.5
@@ -114,7 +115,6 @@ class Lanes:
     Args:
         long_lanes: jobs of any length that run at once; a lane for short ones comes on top.
         per_address: most jobs of one address in line or running, of which half run; 0 is no limit.
-        per_session: the same for a session.
         most_waiting: longest line.
         hint: what a refused visitor can do instead, a sentence.
 
@@ -127,14 +127,13 @@ class Lanes:
         long_lanes: int | None = None,
         *,
         per_address: int = 0,
-        per_session: int = 2,
         most_waiting: int = 100,
         hint: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.long_lanes = long_lanes or min(MOST_LANES, max(1, (os.cpu_count() or 1) // 2))
-        self._per_address, self._per_session = per_address, per_session
-        self._most_waiting, self._hint, self._clock = most_waiting, hint, clock
+        self._per_address, self._most_waiting = per_address, most_waiting
+        self._hint, self._clock = hint, clock
         self.is_kept = False
         self._lock = threading.Lock()
         self._waiting: list[Turn] = []
@@ -152,7 +151,7 @@ class Lanes:
             every = [*self._waiting, *self._running]
             # Without an address (a test, a call from this machine) only the session counts.
             for limit, mine, who in (
-                (self._per_session, [t for t in every if t.session == session], "you"),
+                (_PER_SESSION, [t for t in every if t.session == session], "you"),
                 (
                     self._per_address if address else 0,
                     [t for t in every if t.address == address],

@@ -13,12 +13,8 @@ from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.algorithm.sketch import Sketch
 
 
-def build_profile(sketch: Sketch, *, example: str | None = None) -> dict[str, Any]:
-    """Return ``client_profile`` with mergekit's factors at each ladder point.
-
-    ``example`` names the shipped set, so that a copied link can open it again.
-    """
+def build_profile(sketch: Sketch) -> dict[str, Any]:
+    """Return ``client_profile`` with mergekit's factors at each ladder point."""
     profile = client_profile(sketch)
     profile["mergekit"] = [list(sketch.dialects(k)[-1].factors) for k in range(len(LADDER))]
-    profile["example"] = example
     return profile
