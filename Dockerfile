@@ -52,7 +52,7 @@ RUN mkdir -p "$HF_HOME"
 COPY --from=build /opt/ram-studio /opt/ram-studio
 COPY --chown=user app.py ./
 # The loops as machine code, in the user's cache, so that the first merge need not wait for a compiler.
-RUN python -c "from ram_studio.algorithm.kernels.cpu import warm; warm()"
+RUN python -c "from ram_studio.algorithm.kernels.warming import warm; warm()"
 
 EXPOSE 7860
 HEALTHCHECK --interval=30s --timeout=5s --start-period=60s --retries=3 \

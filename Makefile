@@ -158,7 +158,7 @@ $(VENV)/.real-stamp: $(VENV)/.test-stamp
 
 # What every app and most merges run, compiled once before several processes would do it at once.
 $(VENV)/.loops-stamp: ram_studio/algorithm/kernels/loops.py $(VENV)/.app-stamp
-	$(BIN)/python -c 'from ram_studio.algorithm.kernels.cpu import warm; warm()'
+	$(BIN)/python -c 'from ram_studio.algorithm.kernels.warming import warm; warm()'
 	@touch $@
 
 $(VENV)/.browser-stamp: scripts/chromium.py $(VENV)/.test-stamp

@@ -51,7 +51,7 @@ def build(settings: Settings | None = None) -> gr.Blocks:
 
 def _warm(settings: Settings) -> None:
     """Compile and import while nobody, or only the first visitor, waits for it."""
-    from ram_studio.algorithm.kernels.cpu import warm
+    from ram_studio.algorithm.kernels.warming import warm
     from ram_studio.algorithm.ladder import DEFAULT_INDEX
     from ram_studio.app.details.panel import shown
     from ram_studio.app.load.examples import TITLES, example_profile, load_example

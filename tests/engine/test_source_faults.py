@@ -17,6 +17,7 @@ from engine_zoo import (
     write_folder,
 )
 
+from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.blocks import GROUP_ELEMENTS, Block
@@ -110,11 +111,18 @@ def test_what_is_not_finite_is_placed_in_its_tensor(tmp_path, base, agent, said)
             run()
 
 
-def test_finite_numbers_too_far_apart_are_refused_by_name(tmp_path):
-    write_folder(tmp_path / "base", {"w": torch.full((3,), 3e38)})
-    write_folder(tmp_path / "a", {"w": torch.full((3,), -3e38)})
+@pytest.mark.parametrize("method", ["ram+", "ram", "task-arithmetic", "ties", "dare-ta"])
+def test_finite_numbers_too_far_apart_are_refused_by_name(tmp_path, method):
+    far = {"base": 3e38, "a": -3e38, "b": 3e38, "c": 3e38}
+    for name, value in far.items():
+        write_folder(tmp_path / name, {"w": torch.full((3,), value)})
+    agents = {name: str(tmp_path / name) for name in "abc"}
     with pytest.raises(NonFiniteError, match=r"`w`.*more than float32"):
-        analyze(tmp_path / "base", {"a": tmp_path / "a"})
+        analyze(tmp_path / "base", agents)
+    sources = {"base": str(tmp_path / "base"), "agents": agents, "other_base": "accept"}
+    recipe = make_recipe({**sources, "method": method})
+    with pytest.raises(NonFiniteError, match=r"`w`.*more than float32"):
+        merge(recipe, tmp_path / "out")
 
 
 BIG = {EMBEDDING: (4 * GROUP_ELEMENTS,), "model.layers.0.w": (3 * GROUP_ELEMENTS,)}

@@ -283,18 +283,3 @@ def round_stochastically(
     """
     name = {"u": "bfloat16", "f": "float32" if out.itemsize == 4 else "float16"}[out.dtype.kind]
     loop_named(f"stochastic_{name}")(values, changed, np.uint64(key), np.uint64(start), out)
-
-
-def warm(n_agents: tuple[int, ...] = (2, 3, 4)) -> None:
-    """Compile what a merge and an analysis of bfloat16 checkpoints run, for the next start."""
-    for n in n_agents:
-        base, pattern = np.zeros(TILE := 64, np.uint16), np.zeros(TILE, pattern_dtype(n))
-        agents, merged = (base,) * n, np.empty_like(base)
-        find_patterns(base, agents, pattern, np.float32(0))
-        count_patterns(pattern, n)
-        for elect_sign in (False, True):
-            rule = Rule(0.0, (1.0,) * n, (0.0, *(1 / c for c in range(1, n + 1))), elect_sign)
-            merge(rule, base, agents, merged, pattern, arithmetic="float32")
-            masks = pattern, pattern
-            measure(rule, base, agents, merged, masks, [0, TILE], arithmetic="float32")
-        fill_chain(base, agents, np.zeros((1 << n) * n * ladder.BIN_COUNT, dtype=np.int32))

@@ -110,6 +110,16 @@ def _like(value, example):
     return lambda value, example: np.float64(value)
 
 
+def is_wide(example):
+    """Return whether the arithmetic asked for holds what a float32 cannot."""
+
+
+@overload(is_wide)
+def _is_wide(example):
+    answer = example == types.float64
+    return lambda example: answer
+
+
 @loop
 def nearest_bfloat16(value):
     """Round a finite float32 to the nearest bfloat16, ties to even; overflow gives infinity."""
@@ -244,8 +254,9 @@ def merge_mean(base, agents, merged, pattern, kept, epsilon, factors, shares):
             size = size_of(value - near)
             is_kept = size > limit
             found |= np.uint32(1 << t) if is_kept else np.uint32(0)
-            if kept is not None:
+            if is_wide(one) or kept is not None:  # else an infinite tau shows in the result
                 largest = max(largest, size)
+            if kept is not None:
                 is_kept &= (np.uint32(kept[i]) & np.uint32(1 << t)) != 0
             y = like(value, one)
             count += one if is_kept else zero
