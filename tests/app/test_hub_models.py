@@ -28,7 +28,7 @@ from ram_studio.engine.events import CancelToken
 from ram_studio.engine.microscope.view import Span, look
 from ram_studio.engine.verify import verify
 
-AGENTS = ("coding", "tool")
+AGENTS = ("coding", "tool", "memory")
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +55,7 @@ def test_an_analysis_stores_nothing_and_all_that_follows_reads_there_too(
 ) -> None:
     found = analyze([])
     example = load_example("independent")
-    expected = example.sketch.select(AGENTS).counts
-    assert np.array_equal(found.sketch.counts.shared, expected.shared)
+    assert np.array_equal(found.sketch.counts.shared, example.sketch.counts.shared)
     session = Session("s", tmp_path / "session", loaded=found.loaded("models"))
     (tmp_path / "session").mkdir()
     said = fit_html(found.fit, found.sketch, is_public=False)
@@ -101,6 +100,6 @@ def test_a_download_that_is_asked_for_is_done_and_told(tmp_path: Path) -> None:
     events: list[object] = []
     found = analyze(events, download=True)
     assert found.fit.is_local
-    assert len(stored(tmp_path)) == 3
+    assert len(stored(tmp_path)) == 4
     assert found.loaded("x").remote_bytes == 0
     assert any(isinstance(event, DownloadProgress) for event in events)
