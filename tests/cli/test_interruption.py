@@ -12,7 +12,7 @@ WRITING = (
 
 
 def test_a_stopped_merge_exits_with_130_and_leaves_nothing(cli, stopping, example, tmp_path):
-    """Of the two signals one is sent, here; the other is in test_sweep_command.py."""
+    """One handler takes both signals; one is sent."""
     cli("--version")
     assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM)
     merge = ("merge", *example, "--out", tmp_path / "merged")
