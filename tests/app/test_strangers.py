@@ -101,6 +101,10 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
         made.slow.clear()
         blocks.close()
         made.workspace.close()
+    # Here, where its warnings are let through, and not while another file is tested.
+    del blocks, made
+    asyncio.set_event_loop(None)
+    gc.collect()
     assert list(folder.glob("app-*")) == []
 
 
