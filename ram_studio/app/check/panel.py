@@ -104,7 +104,7 @@ class CheckPanel:
             )
             shape = {"min_width": 200, "elem_id": "limit"}
             self.limit = slider("Prompts per skill", (50, 300), 200, 50, **shape)
-        # Shown by the choice above (check.css): what Gradio has not mounted takes no updates.
+        # Shown by the choice above, as the slider is (check.css): unmounted parts take no updates.
         with gr.Column(elem_id="general-suites") as self.general:
             self._lay_out_suites(settings)
         self.how = HowToAsk(settings)
@@ -149,20 +149,19 @@ class CheckPanel:
         )
         counts = [*self.items.values(), self.lengths, *self.how.shown]
         general = [self.suites, self.misfits, *counts]
-        shown = [self.limit, *general]
-        self.shared.asking = Asking([self.models, self.kind, *shown], self._fill)
+        self.shared.asking = Asking([self.models, self.kind, *general], self._fill)
         self.data_sets = None
         if self.shared.settings.is_private:
             with self.general:
-                self.data_sets = DataSets(self.shared, self._show_general, shown)
-        self.kind.input(self._choose_kind, self.kind, shown, queue=False, **QUIET)
+                self.data_sets = DataSets(self.shared, self._show_general, general)
+        self.kind.input(self._choose_kind, self.kind, general, queue=False, **QUIET)
         self.suites.input(self._show_items, self.suites, counts, queue=False, **QUIET)
         # Nothing is asked anew: the same answers are judged by another margin.
         last = {"trigger_mode": "always_last", "queue": False}
         judged = [self.verdicts, self.scores]
         self.margin.input(self._set_margin, self.margin, judged, **last, **QUIET)
         self.shared.merged.listen([self.models], self._offer)
-        again = [self.note, self.grid, self.kind, *shown, self.models, *result]
+        again = [self.note, self.grid, self.kind, *general, self.models, *result]
         self.shared.loaded.listen(again, self._show)
 
     def _offer(self, session: Session) -> Updates:
@@ -186,11 +185,10 @@ class CheckPanel:
         return self._show_kind(kind, self.shared.session(request))
 
     def _show_kind(self, kind: str, session: Session) -> Updates:
-        shown = {self.limit: gr.update(visible=kind == SUITE)}
         if kind == SUITE:
-            return shown | self.how.show(kind, ())
+            return self.how.show(kind, ())
         chosen, offered = self.choice.offer(session, USUAL)
-        return {**shown, **offered, **self._show_items(chosen)}
+        return {**offered, **self._show_items(chosen)}
 
     def _show_general(self, session: Session) -> Updates:
         return self._show_kind("general", session)
