@@ -159,7 +159,6 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(
     assert page.locator("#scores table.heat tbody tr:not(.floor)").count() == 2
 
 
-@pytest.mark.slow
 def test_a_phone_shows_suites_chat_and_history_without_scrolling_sideways(visit) -> None:
     it = visit(PHONE, color_scheme="dark")
     page = it.page

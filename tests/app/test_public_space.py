@@ -10,8 +10,6 @@ import pytest
 
 from ram_studio.resources import asset_path
 
-pytestmark = pytest.mark.slow
-
 gradio_client = pytest.importorskip("gradio_client")
 
 

@@ -20,8 +20,6 @@ from visitor import RefusedError, Visitor, tell
 from ram_studio.app.public.visitor import may_push, offers_sign_in
 from ram_studio.resources import asset_path
 
-pytestmark = pytest.mark.slow
-
 OWNER, FRIEND = "hf_of_the_owner", "hf_of_a_friend"
 HOST = "owner-ram-studio.hf.space"
 SECRET = "secret of the Space"

@@ -77,7 +77,6 @@ def test_a_process_is_measured_and_its_failure_reported():
         measuring.run_process([sys.executable, "-c", "raise SystemExit('wrong')"])
 
 
-@pytest.mark.slow
 def test_the_command_that_is_timed_merges(tiny, tmp_path):
     runs = measuring.run_in_turns({"ram+": merges.merge_command(tiny, 2, "ram+")}, 1, tmp_path)
     assert len(runs["ram+"]) == 1

@@ -12,7 +12,6 @@ import torch
 import zoo
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_without_a_gpu_it_says_so():
     done = subprocess.run(

@@ -26,7 +26,6 @@ def test_pages_quote_the_shipped_records(page):
     assert written(text) == text, "run `make docs`"
 
 
-@pytest.mark.slow
 def test_the_lessons_script_prints_its_table(capsys):
     main = runpy.run_path(str(ROOT / "examples" / "lesson_table.py"))["main"]
     main(["--set", "example", "--prompts", "2"])

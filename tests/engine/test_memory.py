@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors.torch import save_file
 
@@ -48,7 +47,6 @@ def peak_bytes(folder: Path, elements: int) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.slow
 def test_memory_does_not_grow_with_the_tensor(tmp_path):
     small = peak_bytes(tmp_path / "small", 4_000_000)
     large = peak_bytes(tmp_path / "large", 40_000_000)
@@ -57,7 +55,6 @@ def test_memory_does_not_grow_with_the_tensor(tmp_path):
     assert large < 400_000_000
 
 
-@pytest.mark.slow
 def test_the_peak_of_a_merge_is_its_own_and_not_that_of_whoever_started_it(tmp_path):
     held = bytearray(b"x") * 600_000_000
     assert peak_bytes(tmp_path, 1000) < len(held)

@@ -47,7 +47,6 @@ def save_models(folder: Path, kind: str, *, tied: bool, dtype: torch.dtype) -> N
         model.save_pretrained(folder / agent)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "tied", "dtype", "output"),
     [

@@ -148,7 +148,7 @@ def _small(search: str, store, stop_after: int | None = None):
 
 @pytest.mark.parametrize(
     ("search", "polls"),
-    [("grid", (30, 150)), pytest.param("optuna", (130,), marks=pytest.mark.slow)],
+    [("grid", (30, 150)), ("optuna", (130,))],
 )
 def test_stopping_anywhere_and_resuming_equals_an_uninterrupted_run(search, polls, tmp_path):
     with AnswerStore(tmp_path / "whole.sqlite3") as store:
