@@ -6,6 +6,7 @@ import { layerTitle } from "./canvas/words.js";
 import { marker, named, put } from "./nodes.js";
 
 const PAUSE = 300;
+const JUMP = 5000; // what a jump may take, where its answer shows nothing new
 const MOST_MARKERS = 4;
 
 let root = null;
@@ -14,6 +15,7 @@ let at = 0;
 let timer = 0;
 let asked = ""; // a layer that was pressed, or "TENSOR ELEMENT"
 let layer = ""; // in the head
+let isDue = false; // settings moved, and the weights are not asked for again yet
 let isLate = false; // settings moved while weights were on their way
 let drawnFor = null; // the point of the ladder that the cells show
 
@@ -22,6 +24,13 @@ export const mountScope = (element, props, watch) => {
   watch("value", () => setData(props.value));
   setData(props.value);
   onPaint(paintCells);
+  // Weights that are still to be renewed wait for the jump's answer: asked for meanwhile, the old ones
+  // would come after it, and stay.
+  document.addEventListener("click", (event) => {
+    if (!isDue || !event.target.closest("#scope-jump")) return;
+    settingsRest(JUMP);
+    isLate = true;
+  }, true);
   // Wherever the focus is, unless something lies above it.
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || !isOpen() || document.querySelector("dialog[open], :popover-open")) return;
@@ -73,13 +82,15 @@ const see = (weight) => {
 };
 
 // After Tune's settings or the models changed: the same weights again, if anybody sees them.
-export const settingsRest = () => {
+export const settingsRest = (pause = PAUSE) => {
   clearTimeout(timer);
+  isDue = true;
   timer = setTimeout(() => {
+    isDue = false;
     const button = document.getElementById("scope-refresh");
     isLate = isOpen() && !data;
     if (button && data && isOpen()) button.click();
-  }, PAUSE);
+  }, pause);
 };
 
 const setData = (value) => {

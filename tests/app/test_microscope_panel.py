@@ -164,8 +164,21 @@ def test_a_visitor_looks_at_single_weights(example) -> None:
     it.open_layer()
     assert ".layers.1." in page.inner_text(".scope-tensor")
     page.click("#scope-where > button")
-    page.click("#scope-jump")
+    # Settings moved a moment before: the weights are asked for again after the jump, and it stays.
+    page.evaluate(
+        """() => {
+          const refresh = document.querySelector("#scope-refresh");
+          refresh.addEventListener("click", () => { document.body.dataset.renewed = "yes"; });
+          const dial = document.querySelector("#dial-r");
+          dial.value = 0.3;
+          dial.dispatchEvent(new Event("input", { bubbles: true }));
+          setTimeout(() => document.querySelector("#scope-jump").click(), 250);
+        }"""
+    )
     page.wait_for_selector(".scope-detail .scope-who .item:nth-of-type(2)")
+    page.wait_for_selector("body[data-renewed]")
+    it.settle()
+    assert page.is_visible(".scope-detail .scope-who .item:nth-of-type(2)")
     page.focus(".scope-cell[aria-selected]")
     before = page.inner_text(".scope-detail h3")
     page.keyboard.press("ArrowRight")
