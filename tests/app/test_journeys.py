@@ -220,8 +220,8 @@ def test_the_dense_lesson_says_that_ram_cannot_help_and_its_check_can_be_stopped
     page.wait_for_selector("[data-part=along] >> text=of every update")
     # TIES has no sums: it is merged when it is looked at.
     page.click("[data-method=ties]")
+    page.wait_for_selector(".cv-legend >> text=trimmed")
     page.wait_for_selector("[data-agent=tool]:not([data-kept=''])")
-    assert "trimmed" in page.text_content(".cv-legend")
     page.click("[data-method='ram+']")
     page.wait_for_selector("[data-agent=tool][data-lambda^='1']")
     assert page.get_attribute("[data-part=verdict]", "data-tone") == "good"
