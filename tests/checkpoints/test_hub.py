@@ -122,11 +122,14 @@ def test_a_token_is_sent_and_neither_shown_nor_stored(hub, source, caplog):
     hub.add("owner/secret", source, is_private=True)
     hub.tokens.add("somebody")
     with caplog.at_level(logging.DEBUG):
+        streamed = inspect_source("owner/secret", name="base", token=token, stream=True)
         opened = open_checkpoint("owner/secret", name="base", token=token)
         with pytest.raises(HubError) as caught:
             open_checkpoint("owner/none", name="base", token=token)
     assert f"Bearer {token}" in hub.tokens
-    assert token not in repr(opened) + str(caught.value) + caplog.text
+    assert streamed.remote
+    shown = [streamed, *streamed.remote.values(), opened]
+    assert token not in repr(shown) + str(caught.value) + caplog.text
     home = Path(os.environ["HF_HOME"])
     assert not any(token.encode() in p.read_bytes() for p in home.rglob("*") if p.is_file())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -58,7 +58,7 @@ class HubShards:
     name: str
     repository: str
     site: str
-    token: Token
+    token: Token = field(repr=False)
     check: Callable[[], None]
 
     def __post_init__(self) -> None:
