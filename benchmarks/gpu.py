@@ -117,7 +117,7 @@ def resident_rows(device: str, agents: int, most: int, rounds: int) -> list[list
         plan = Plan(
             get_method("ram"),
             get_method("ram").prepare(make_settings("ram", {}), facts),
-            Known(facts, None, False, 0),
+            Known(facts),
             {b.tensor.name: "BF16" for b in blocks},
             {b.tensor.name: b.index for b in blocks},
             rounding,

@@ -19,6 +19,7 @@ from ram_studio.checkpoints.fit.compatibility import (
     check_compatibility,
 )
 from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.passes.counting import Choose, Counting, Tally, as_base, every_agent
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions, run_pass
@@ -56,6 +57,26 @@ def load(
         missing=missing,
         extra=extra,
         rows=rows,
+    )
+
+
+def load_sources(
+    recipe: Recipe,
+    on_download: Callable | None = None,
+    cancel: CancelToken | None = None,
+    *,
+    stream: bool = False,
+) -> CompatibilityReport:
+    """Open a recipe's sources, see ``load``."""
+    return load(
+        recipe.base,
+        recipe.agents,
+        missing=recipe.missing,
+        extra=recipe.extra,
+        rows=recipe.rows,
+        on_download=on_download,
+        cancel=cancel,
+        stream=stream,
     )
 
 

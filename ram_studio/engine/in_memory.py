@@ -138,13 +138,12 @@ class InMemoryMerger:
         start = time.monotonic()
         run = replace(self._run, on_progress=on_progress, cancel=cancel or self._run.cancel)
         job = MergeJob(self._known.report_of(recipe), recipe, run)
-        dtypes = {tensor.name: job.dtype_of(tensor) for tensor in job.report.tensors}
-        for name, dtype in dtypes.items():
+        for name, dtype in job.dtypes.items():
             check_fits(name, dtype, self._targets.get(name))
         try:
             plan = job.plan(self._sketch_for(job, run))
             self.current = job.recipe
-            agents = job.run(plan, ModelSink(self._targets, dtypes))
+            agents = job.run(plan, ModelSink(self._targets, job.dtypes))
         except BaseException:
             self.restore()
             raise

@@ -22,8 +22,10 @@ from ram_studio.algorithm.methods import Need, get_method, make_settings
 from ram_studio.algorithm.rounding import Rounding
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
+from ram_studio.checkpoints.fit.storage_report import check_sketch
 from ram_studio.checkpoints.record.part_receipt import MergeFacts
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
+from ram_studio.checkpoints.write.shard_plan import TensorSpec
 from ram_studio.checkpoints.write.sidecars import OUTPUT_DTYPES
 from ram_studio.engine.facts import find_facts
 from ram_studio.engine.passes.driver import RunOptions, run_pass
@@ -91,7 +93,8 @@ def recipe_of(
 class MergeJob:
     """One merge of an opened and checked set of checkpoints.
 
-    recipe: with all of its settings, defaults too; bytes_read: so far.
+    recipe: with all of its settings, defaults too; dtypes: that tensors are written in, by name;
+    bytes_read: so far.
     """
 
     def __init__(
@@ -109,6 +112,10 @@ class MergeJob:
         self.recipe = recipe.model_copy(update={"settings": self.settings.model_dump(mode="json")})
         self.needs = self.method.needs(self.settings)
         self.merged = report.merged
+        asked = OUTPUT_DTYPES.get(recipe.dtype or "")
+        self.dtypes = {
+            t.name: asked if asked and t.kind == "merge" else t.dtype for t in report.tensors
+        }
         self.names = tuple(agent.name for agent in report.agents)
         self.bytes_read = 0
         self.options = run or RunOptions.of()
@@ -123,11 +130,10 @@ class MergeJob:
         """Elements of all merged tensors, a tied matrix once."""
         return self.report.counted_elements
 
-    def dtype_of(self, tensor: MergeTensor) -> str:
-        """Return the dtype a tensor is written in."""
-        if tensor.kind == "copy" or self.recipe.dtype is None:
-            return tensor.dtype
-        return OUTPUT_DTYPES[self.recipe.dtype]
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """Name, dtype and shape of each tensor of the output, in file order."""
+        return [(t.name, self.dtypes[t.name], t.shape) for t in self.report.tensors]
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -135,7 +141,7 @@ class MergeJob:
         if self.method.rule is None:
             return "float64"
         kinds = {
-            arithmetic((self.dtype_of(t), t.base.dtype, *(a.dtype for a in t.agents)))
+            arithmetic((self.dtypes[t.name], t.base.dtype, *(a.dtype for a in t.agents)))
             for t in self.merged
         }
         return "float32" if "float32" in kinds else "float64"
@@ -146,6 +152,8 @@ class MergeJob:
         Raises: SketchError when the sketch is not of these files; SettingsError when the settings
         do not suit these agents.
         """
+        if sketch is not None:
+            check_sketch(sketch, self.report)
         known = find_facts(
             self.report, self.needs, self.settings, self.recipe.seed, sketch, self.options
         )
@@ -154,7 +162,7 @@ class MergeJob:
             method=self.method,
             prepared=self.method.prepare(self.settings, known.facts),
             known=known,
-            dtypes={t.name: self.dtype_of(t) for t in self.merged},
+            dtypes=self.dtypes,
             rows={t.name: i for i, t in enumerate(self.merged)},
             rounding=self.recipe.rounding,
             device=self.options.device,
@@ -197,12 +205,11 @@ class MergeJob:
 
     def facts_of(self, plan: Plan) -> MergeFacts:
         """Return what the plan was made of, as far as results and checks need it."""
-        counted, active = plan.known.counted, getattr(plan.prepared, "expected_active", None)
-        magnitude = None if counted is None else counted.magnitude
+        known, active = plan.known, getattr(plan.prepared, "expected_active", None)
         return MergeFacts(
             factors={name: self._factor(plan, t) for t, name in enumerate(self.names)},
-            rho_m={name: _rho_m(magnitude, t) for t, name in enumerate(self.names)},
-            shared=None if counted is None else counted.counts.shared[:, 0].sum(0).tolist(),
+            rho_m={name: _rho_m(known.magnitude, t) for t, name in enumerate(self.names)},
+            shared=None if known.counts is None else known.counts.shared[:, 0].sum(0).tolist(),
             active=None if active is None else active.tolist(),
             fisher={} if self.fisher is None else self.fisher.fingerprints,
         )
@@ -240,9 +247,9 @@ class MergeJob:
         if factors is None:
             return None
         column = [float(factors[plan.rows[t.name], agent]) for t in self.report.counted]
-        if len(set(column)) <= 1 or plan.known.counted is None:
+        if len(set(column)) <= 1 or plan.known.counts is None:
             return column[0] if column else 1.0
-        weights = plan.known.counted.counts.shared[:, 0, agent, 0]
+        weights = plan.known.counts.shared[:, 0, agent, 0]
         return float(np.average(column, weights=weights)) if weights.any() else 1.0
 
 

@@ -11,24 +11,27 @@ from typing import Unpack
 
 from ram_studio.algorithm.meters.storage import texts
 from ram_studio.algorithm.sketch import Sketch
-from ram_studio.checkpoints.hub.url_folder import is_url, local_path
-from ram_studio.checkpoints.record.passport import ShardRecord
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.checkpoints.write.output_folder import SIDECAR_BYTES, check_output
-from ram_studio.checkpoints.write.sidecars import sidecar_files
+from ram_studio.checkpoints.write.part_url import PartsUrl
+from ram_studio.checkpoints.write.parts_place import parts_place
 from ram_studio.checkpoints.write.writer import DEFAULT_MAX_SHARD_BYTES, CheckpointWriter
+from ram_studio.engine.analyse import load_sources
 from ram_studio.engine.job import MergeJob
-from ram_studio.engine.parts.planning import load_sources
-from ram_studio.engine.parts.to_url import merge_to_url
+from ram_studio.engine.parts.finishing import finish_opened, result_of
+from ram_studio.engine.parts.planning import OpenPlan, plan_of
+from ram_studio.engine.parts.steps import is_finished, merge_units, share_of, upload_watch
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions
 from ram_studio.engine.passes.source_hashes import SourceHasher
-from ram_studio.engine.reading.sampling import other_bases, refuse_other_bases, sampled_densities
+from ram_studio.engine.reading.sampling import check_other_bases
 from ram_studio.engine.result import (
     MergeResult,
     close,
     flush_watch,
     make_passport,
     measured_peak_rss_bytes,
+    shard_records,
+    sidecars_of,
 )
 
 
@@ -47,7 +50,8 @@ def merge(
     """Merge as the recipe says into the folder ``out``, which appears whole or not at all.
 
     Args:
-        out: a folder that does not exist yet, or an fsspec URL, see ``merge_to_url``.
+        out: a folder that does not exist yet, or an fsspec URL, whose shards go up as
+            they are merged: what is there already when it failed or was stopped is kept.
         sketch: of the same files; saves the counting pass when the recipe's epsilon is on the
             ladder. The merge counts again and refuses a sketch that does not belong to them.
         max_shard_bytes: the most bytes of tensor data in one file.
@@ -65,81 +69,93 @@ def merge(
     Raises: SettingsError, CheckpointError, CompatibilityError, HubError, SketchError, OutputError;
     Stopped when cancelled. Nothing is left behind then.
     """
-    options = RunOptions.of(**run)
-    if is_url(out):
-        if (here := local_path(str(out))) is None:
+    options, start = RunOptions.of(**run), time.monotonic()
+    with parts_place(out) as place:
+        # What is wrong with the output is told before a download, not only before the work.
+        if isinstance(place, PartsUrl):
             assert names is None, "who renames sources gives a folder"
-            return merge_to_url(
-                recipe,
-                str(out),
-                options,
-                sketch=sketch,
-                max_shard_bytes=max_shard_bytes,
-                hash_sources=hash_sources,
-                on_download=on_download,
-                stream=stream,
-            )
-        out = here
-    check_output(out, needed_bytes=0)  # before a download, not only before the work
-    start = time.monotonic()
-    report = load_sources(recipe, on_download, options.cancel, stream=stream)
-    unlike = other_bases(sampled_densities(report))
-    if recipe.other_base == "refuse":
-        refuse_other_bases(unlike)
-    hasher = SourceHasher(report) if hash_sources else None
-    tell = hasher.watch(options.on_progress) if hasher else options.on_progress
-    job = MergeJob(report, recipe, replace(options, on_progress=tell))
-    checkpoints = {c.name: c for c in report.checkpoints}
+            place.receipt("none")
+        else:
+            check_output(place.out, needed_bytes=0)
+        report = load_sources(recipe, on_download, options.cancel, stream=stream)
+        job = MergeJob(report, recipe, options)
+        if isinstance(place, PartsUrl):
+            return _to_url(job, place, sketch, max_shard_bytes, hash_sources, start)
+        hasher = SourceHasher(report) if hash_sources else None
+        return _to_folder(job, place.out, sketch, max_shard_bytes, hasher, names or {}, start)
+
+
+def _to_folder(
+    job: MergeJob,
+    folder: Path,
+    sketch: Sketch | None,
+    max_shard_bytes: int,
+    hasher: SourceHasher | None,
+    names: Mapping[str, str],
+    start: float,
+) -> MergeResult:
+    """Write the merged folder, card and passport included; start: by ``time.monotonic``."""
+    report, recipe, options = job.report, job.recipe, job.options
+    warnings = texts(check_other_bases(report, recipe))
     # Read before the work: what cannot be copied must not show after an hour.
-    files = sidecar_files(report.base, dtype=recipe.dtype, tokenizer=checkpoints[recipe.tokenizer])
+    files = sidecars_of(job)
     writer = CheckpointWriter(
-        out,
-        [(t.name, job.dtype_of(t), t.shape) for t in report.tensors],
+        folder,
+        job.specs,
         max_shard_bytes=max_shard_bytes,
-        sources=[c.folder for c in checkpoints.values()],
+        sources=[c.folder for c in report.checkpoints],
         sidecar_bytes=SIDECAR_BYTES + sum(map(len, files.values())),
         receiver=options.receiver,
     )
     with writer, hasher or contextlib.nullcontext():
-        return _write(job, writer, files, sketch, hasher, texts(unlike), names or {}, start)
+        if hasher is not None:
+            job.options = replace(options, on_progress=hasher.watch(options.on_progress))
+        plan = job.plan(sketch)
+        agents = job.run(plan, writer)
+        hashes = hasher.finish(options.on_progress, options.cancel) if hasher else {}
+        shards = shard_records(writer.shards, writer.digests())
+        passport = make_passport(
+            job, agents, shards, hashes, warnings=warnings, with_torch=not plan.is_fused
+        )
+        passport = close(passport.renamed(names), files, writer.shards)
+        options.cancel.raise_if_cancelled()
+        watch = flush_watch(writer.nbytes, len(writer.shards), options)
+        return MergeResult(
+            out=writer.finish(files, on_wait=watch),
+            method=recipe.method,
+            agents=agents,
+            bytes_read=job.bytes_read,
+            bytes_written=writer.nbytes,
+            seconds=time.monotonic() - start,
+            peak_rss_bytes=measured_peak_rss_bytes(),
+            passport=passport,
+        )
 
 
-def _write(
+def _to_url(
     job: MergeJob,
-    writer: CheckpointWriter,
-    files: dict[str, bytes],
+    place: PartsUrl,
     sketch: Sketch | None,
-    hasher: SourceHasher | None,
-    warnings: tuple[str, ...],
-    names: Mapping[str, str],
+    max_shard_bytes: int,
+    hash_sources: bool,
     start: float,
 ) -> MergeResult:
-    """Merge into the writer, and give its folder the small files, card and passport among them.
+    """Merge shard by shard, each as a part of its own, to object storage.
 
-    start: by ``time.monotonic``; the others as for ``merge`` and ``make_passport``.
+    A shard goes up while the next one is merged, and its copy here is removed then. Given again, a
+    merge that failed or was stopped goes on with the shards that are missing; those of the run
+    before are fetched once and compared with their digests. One that is finished is left as it is.
     """
-    options = job.options
-    plan = job.plan(sketch)
-    agents = job.run(plan, writer)
-    hashes = hasher.finish(options.on_progress, options.cancel) if hasher else {}
-    sizes = {shard.file_name: shard.file_size for shard in writer.shards}
-    shards = {
-        name: ShardRecord(nbytes=sizes[name], blake3=digest)
-        for name, digest in writer.digests().items()
-    }
-    passport = make_passport(
-        job, agents, shards, hashes, warnings=warnings, with_torch=not plan.is_fused
-    )
-    passport = close(passport.renamed(names), files, writer.shards)
-    options.cancel.raise_if_cancelled()
-    watch = flush_watch(writer.nbytes, len(writer.shards), options)
-    return MergeResult(
-        out=writer.finish(files, on_wait=watch),
-        method=job.recipe.method,
-        agents=agents,
-        bytes_read=job.bytes_read,
-        bytes_written=writer.nbytes,
-        seconds=time.monotonic() - start,
-        peak_rss_bytes=measured_peak_rss_bytes(),
-        passport=passport,
-    )
+    run = job.options
+    plan = plan_of(job, None, max_shard_bytes=max_shard_bytes, hash_sources=hash_sources)
+    if is_finished(plan, place):
+        return result_of(plan, place, start)
+    place.begin(plan.digest)
+    opened, ready = OpenPlan(plan, job, run), job.plan(sketch)
+    sizes = [part.nbytes for part in plan.parts]
+    for index, part in enumerate(plan.parts):
+        tell = share_of(run.on_progress, sum(sizes[:index]), sizes[index], sum(sizes))
+        merge_units(opened, ready, part.part, place, tell)
+    place.wait(upload_watch(run))
+    finish_opened(opened, place)
+    return result_of(plan, place, start, job.bytes_read)

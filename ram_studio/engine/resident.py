@@ -29,7 +29,7 @@ from ram_studio.engine.loaded_model import ModelSink, check_fits, flat_tensors, 
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions, run_pass
 from ram_studio.engine.passes.plan import Backend
 from ram_studio.engine.reading.blocks import Block, blocks_of
-from ram_studio.engine.reading.devices import devices_of, free_bytes
+from ram_studio.engine.reading.devices import free_bytes
 from ram_studio.engine.reading.residence import Residence
 from ram_studio.errors import SettingsError
 
@@ -91,7 +91,7 @@ class ResidentMerge:
         self.report: CompatibilityReport = load(
             base, agents, **self._policies, cancel=options.cancel
         )
-        residence = self._reserve(options.device)
+        residence = self._reserve(options)
         self.nbytes = residence.nbytes
         self._run = replace(options, residence=residence)
         self.sketch: Sketch = sketch_of(self.report, self._run, relations=relations)
@@ -129,16 +129,16 @@ class ResidentMerge:
         agents = job.run(job.plan(self.sketch), sink)
         return ResidentResult(recipe, sink.finish(), agents, time.monotonic() - start)
 
-    def _reserve(self, device: str) -> Residence:
+    def _reserve(self, options: RunOptions) -> Residence:
         """Return room for everything, a merged model beside it."""
-        devices = devices_of(device)
+        devices = options.devices
         free = [free_bytes(name) // devices.count(name) for name in devices]
         merged = sum(t.base.nbytes for t in self.report.tensors)
         budgets = [max(0, int(_SPARE * n) - merged // len(devices)) for n in free]
         residence = Residence(self.report.merged, devices, budgets)
         if residence.left_out:
             needed = residence.nbytes + residence.left_out + merged
-            where = "RAM" if device == "cpu" else device
+            where = "RAM" if options.device == "cpu" else options.device
             raise SettingsError(
                 f"Holding base, {len(self.report.agents)} agents and a merge takes "
                 f"{shown_bytes(needed)}; {where} has {shown_bytes(sum(free))} free. Merge into a "
@@ -179,7 +179,7 @@ class _TensorSink(ModelSink):
         residence = job.options.residence
         assert residence is not None, "the merge finds its blocks there"
         tensors = job.report.tensors
-        dtypes = {t.name: job.dtype_of(t) for t in tensors}
+        dtypes = job.dtypes
         self._shapes = {t.name: t.shape for t in tensors}
         self._given: dict[str, Any] = {}
         if into is not None:

@@ -28,6 +28,7 @@ from ram_studio.checkpoints.record.passport import (
     source_record,
 )
 from ram_studio.checkpoints.write.shard_plan import Shard, index_json
+from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.engine.events import Progress
 from ram_studio.engine.job import AgentResult, MergeJob
 from ram_studio.engine.passes.driver import RunOptions
@@ -85,6 +86,21 @@ class MergeResult:
         }
 
 
+def sidecars_of(job: MergeJob) -> dict[str, bytes]:
+    """Return the small files that a merge takes over from its sources, see ``sidecar_files``."""
+    recipe = job.recipe
+    tokenizer = next(c for c in job.report.checkpoints if c.name == recipe.tokenizer)
+    return sidecar_files(job.report.base, dtype=recipe.dtype, tokenizer=tokenizer)
+
+
+def shard_records(shards: Sequence[Shard], digests: Mapping[str, str]) -> dict[str, ShardRecord]:
+    """Return what passports say of written shards, in the order of their digests."""
+    sizes = {shard.file_name: shard.file_size for shard in shards}
+    return {
+        name: ShardRecord(nbytes=sizes[name], blake3=digest) for name, digest in digests.items()
+    }
+
+
 def close(passport: Passport, files: dict[str, bytes], shards: Sequence[Shard]) -> Passport:
     """Add card and passport to the small files of a merge; return the passport, sealed.
 
@@ -111,7 +127,7 @@ def make_passport(
     shards: in file order; hashes: of the sources' files, by checkpoint; warnings: beside those of
     the compatibility check; with_torch: whether torch computed.
     """
-    dtypes = {job.dtype_of(t) for t in job.merged}
+    dtypes = {job.dtypes[t.name] for t in job.merged}
     records = {
         agent.name: agent_record(
             agent,

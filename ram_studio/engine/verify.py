@@ -16,9 +16,9 @@ from ram_studio.checkpoints.hub.url_folder import files_at
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_list, who
 from ram_studio.checkpoints.record.passport import Passport, passport_of
+from ram_studio.engine.analyse import load_sources
 from ram_studio.engine.events import CancelToken, ProgressCallback
 from ram_studio.engine.job import AgentResult, MergeJob
-from ram_studio.engine.parts.planning import load_sources
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.engine.reading.sources import Sources

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
-from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
+from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list
 from ram_studio.checkpoints.read.folder import Files
 from ram_studio.checkpoints.record.passport import PASSPORT_FILE, Passport, SourceRecord
 from ram_studio.engine.passes.driver import RunOptions
@@ -119,4 +119,4 @@ def _other_sizes(source: Checkpoint, record: SourceRecord) -> list[str]:
 
 def _other(source: Checkpoint, why: str) -> str:
     place = source.source if source.remote else source.folder
-    return f"{who(source.name)}{printable(place)} is not the checkpoint merged: {why}"
+    return f"{source.who}{printable(place)} is not the checkpoint merged: {why}"

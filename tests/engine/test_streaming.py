@@ -14,13 +14,13 @@ from loopback_hub import LoopbackHub
 from safetensors.numpy import load_file
 
 from ram_studio.algorithm.sketch import Sketch
+from ram_studio.checkpoints.fit.storage_report import check_sketch
 from ram_studio.checkpoints.hub import ranges
 from ram_studio.checkpoints.read import remote
 from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
 from ram_studio.engine.analyse import analyze, analyze_report, load
-from ram_studio.engine.facts import check_sketch
 from ram_studio.engine.merge import merge
 from ram_studio.engine.microscope.view import microscope
 from ram_studio.engine.verify import verify

@@ -8,10 +8,10 @@ import torch
 from random_zoo import SHAPES, flat, recipe_for, write_zoo
 
 from ram_studio.algorithm import ladder
-from ram_studio.algorithm.methods import METHODS
+from ram_studio.algorithm.methods import METHODS, Need, make_settings
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
 from ram_studio.engine.analyse import analyze, load
-from ram_studio.engine.facts import count_magnitudes
+from ram_studio.engine.facts import find_facts
 from ram_studio.engine.merge import merge
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.errors import SettingsError, SketchError
@@ -139,14 +139,18 @@ def test_magnitudes_are_counted_for_any_number_of_agents(n_agents, tmp_path) -> 
     report = load(base, agents)
     counted = report.counted
     x, ys = flat(base), [flat(folder) for folder in agents.values()]
-    per_tensor = count_magnitudes(report, RunOptions.of(threads=2), per_tensor=True)[0]
+
+    def bins_of(device: str, scope: str) -> np.ndarray:
+        needs, settings = frozenset({Need.MAGNITUDES}), make_settings("ties", {"scope": scope})
+        run = RunOptions.of(device, threads=2)
+        return find_facts(report, needs, settings, 0, None, run).facts.magnitudes.bins
+
+    per_tensor = bins_of("cpu", "tensor")
     for row, tensor in zip(per_tensor, counted, strict=True):
         for counts, y in zip(row, ys, strict=True):
             tau = (y[tensor.name].float() - x[tensor.name].float()).flatten().numpy()
             keys = ladder.key_of(tau)
             want = np.bincount(keys[keys >= 0], minlength=ladder.BIN_COUNT)
             np.testing.assert_array_equal(counts, want)
-    whole = count_magnitudes(report, RunOptions.of(), per_tensor=False)[0]
-    np.testing.assert_array_equal(whole[0], per_tensor.sum(0))
-    on_torch = count_magnitudes(report, RunOptions.of("torch:2"), per_tensor=True)[0]
-    np.testing.assert_array_equal(on_torch, per_tensor)
+    np.testing.assert_array_equal(bins_of("cpu", "global")[0], per_tensor.sum(0))
+    np.testing.assert_array_equal(bins_of("torch:2", "tensor"), per_tensor)

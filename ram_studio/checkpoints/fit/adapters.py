@@ -19,7 +19,7 @@ from typing import Any
 from ram_studio.checkpoints.fit.tied import find_pair, tie_setting
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.derived import LowRank
-from ram_studio.checkpoints.read.describe import printable, quoted, shown_list, shown_shape, who
+from ram_studio.checkpoints.read.describe import printable, quoted, shown_list, shown_shape
 from ram_studio.checkpoints.read.header import MERGED_DTYPES, TensorInfo
 from ram_studio.errors import CompatibilityError
 
@@ -45,12 +45,12 @@ def applied(agent: Checkpoint, base: Checkpoint) -> Checkpoint:
     """
     if base.adapter is not None:
         raise CompatibilityError(
-            f"{who(base.name)}{printable(base.folder)} is a LoRA adapter; give the whole model "
+            f"{base.at} is a LoRA adapter; give the whole model "
             "that the agents were trained from as the base."
         )
     if agent.adapter is None:
         return agent
-    config, at = agent.adapter, f"{who(agent.name)}{printable(agent.folder)}"
+    config, at = agent.adapter, agent.at
     _check_kind(config, at)
     _check_patterns(config, at)
     factors, whole = _sorted(agent.tensors)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ram_studio.algorithm.meters.storage import Finding, Kind
-from ram_studio.checkpoints.fit.tokenizer_difference import lacks, tokenizer_differences
+from ram_studio.checkpoints.fit.tokenizers import tokenizer_findings
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.derived import LowRank
-from ram_studio.checkpoints.read.describe import printable, shown_list, who
+from ram_studio.checkpoints.read.describe import printable, shown_list
 from ram_studio.checkpoints.read.header import MERGED_DTYPES
 from ram_studio.checkpoints.read.shard_files import ADAPTER_CONFIG
 
@@ -47,36 +47,16 @@ def cautions(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
                 "copied, add them to the merged folder yourself where you trust them.",
             )
         )
-    found += _lacking(base, agents)
     for agent in agents:
         found += _config_differences(base, agent)
         found += _dtype_differences(base, agent) if agent.adapter is None else _adapter(base, agent)
-        found += _tokenizer_differences(base, agent)
-    return found
-
-
-def _tokenizer_differences(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
-    found = []
-    differences = tokenizer_differences(base, agent)
-    if differences.tokens:
-        text = (
-            f"its tokenizer differs from the base's: {shown_list(differences.tokens, limit=6)}. "
-            "The base's is copied unless you choose another."
-        )
-        found.append(_about(agent, "tokenizer", text))
-    if differences.template:
-        text = (
-            f"{differences.template}. What it was trained to answer may need its own; the base's "
-            "is copied unless you choose another tokenizer."
-        )
-        found.append(_about(agent, "chat-template", text))
-    return found
+    return found + tokenizer_findings(base, agents)
 
 
 def _about(
     agent: Checkpoint, kind: Kind, text: str, level: Literal["warn", "note"] = "warn"
 ) -> Finding:
-    return Finding(kind, f"{who(agent.name)}{text}", (agent.name,), level)
+    return Finding(kind, f"{agent.who}{text}", (agent.name,), level)
 
 
 def _adapter(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
@@ -93,29 +73,6 @@ def _adapter(base: Checkpoint, agent: Checkpoint) -> list[Finding]:
         f"equal the base in {dtypes}, rounding makes that sparsity, not training."
     )
     return [_about(agent, "adapter", text, "note")] if ranks else []
-
-
-def _lacking(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:
-    """Say now what would stop the merge from being asked anything: no tokenizer, no template."""
-    missing = lacks(base)
-    if missing is None:
-        return []
-    kind: Kind = "chat-template" if "template" in missing else "tokenizer"
-    having = [agent.name for agent in agents if lacks(agent) is None]
-    if having and kind == "chat-template":
-        return []  # told as a difference of that agent
-    advice = (
-        f"take an agent's (tokenizer: {having[0]})" if having else "add the files to the base first"
-    )
-    return [
-        Finding(
-            kind,
-            f"The base has {missing}, and the merge would take over the base's: it could not be "
-            f"{'asked as in a chat' if kind == 'chat-template' else 'asked anything'}. To have "
-            f"them, {advice}.",
-            level="note",
-        )
-    ]
 
 
 def _same_files(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Finding]:

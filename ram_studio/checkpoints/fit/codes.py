@@ -23,7 +23,6 @@ from ram_studio.checkpoints.read.describe import (
     quoted,
     shown_list,
     shown_shape,
-    who,
 )
 from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.errors import CompatibilityError
@@ -54,7 +53,7 @@ def decoded(checkpoint: Checkpoint) -> Checkpoint:
     Raises: CompatibilityError for other kinds of quantization, by name, and for codes whose scales
     are missing or do not fit.
     """
-    at = f"{who(checkpoint.name)}{printable(checkpoint.folder)}"
+    at = checkpoint.at
     tensors = dict(checkpoint.tensors)
     for pattern, kind in _OTHERS:
         if sign := next((name for name in tensors if pattern.search(name)), None):
@@ -104,7 +103,7 @@ def decoded_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[Fin
             isinstance(t.derived, Scaled | Microscaled) for t in checkpoint.tensors.values()
         )
         text = (
-            f"{who(checkpoint.name)}{plural(count, 'tensor')} stored in {' and '.join(kinds)}, "
+            f"{checkpoint.who}{plural(count, 'tensor')} stored in {' and '.join(kinds)}, "
             "read as the bfloat16 they stand for."
         )
         if checkpoint.name != BASE_NAME:

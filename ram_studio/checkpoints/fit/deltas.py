@@ -12,7 +12,7 @@ from dataclasses import replace
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.content_hash import hash_bytes, hash_tensor
 from ram_studio.checkpoints.read.derived import Sparse
-from ram_studio.checkpoints.read.describe import printable, quoted, who
+from ram_studio.checkpoints.read.describe import printable, quoted
 from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.errors import CompatibilityError
 
@@ -40,12 +40,11 @@ def rebuilt(agent: Checkpoint, base: Checkpoint) -> Checkpoint:
     """
     if base.delta is not None:
         raise CompatibilityError(
-            f"{who(base.name)}{printable(base.folder)} is a delta; give the whole model that it "
-            "was made from as the base."
+            f"{base.at} is a delta; give the whole model that it was made from as the base."
         )
     if agent.delta is None:
         return agent
-    at = f"{who(agent.name)}{printable(agent.folder)}"
+    at = agent.at
     made = agent.delta.get("base")
     # Of files still on the Hub the fingerprint is another one.
     if base.is_local and made != base.fingerprint and not _same_content(agent.delta, base):

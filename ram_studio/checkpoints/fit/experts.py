@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from ram_studio.algorithm.meters.storage import Finding
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.derived import Run, Tile, Tiled, Transposed
-from ram_studio.checkpoints.read.describe import plural, who
+from ram_studio.checkpoints.read.describe import plural
 from ram_studio.checkpoints.read.header import DTYPE_BITS, TensorInfo
 
 _SINGLE = re.compile(
@@ -78,7 +78,7 @@ def in_layout_of(base: Checkpoint, agent: Checkpoint) -> tuple[Checkpoint, Findi
     if not changed:
         return agent, None
     text = (
-        f"{who(agent.name)}experts of {plural(changed, 'layer')} are stored in another layout than "
+        f"{agent.who}experts of {plural(changed, 'layer')} are stored in another layout than "
         "the base's; they are read as the base has them."
     )
     note = Finding("sources", text, (agent.name,), level="note")

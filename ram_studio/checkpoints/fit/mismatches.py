@@ -19,7 +19,6 @@ from ram_studio.checkpoints.read.describe import (
     quoted,
     shown_list,
     shown_shape,
-    who,
 )
 from ram_studio.checkpoints.read.header import COPIED_DTYPES, MERGED_DTYPES, TensorInfo
 from ram_studio.checkpoints.read.remote import Remote
@@ -91,7 +90,7 @@ def unmergeable(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> li
     return [
         Mismatch(
             "dtype",
-            f"{who(checkpoint.name)}tensor {quoted(name)} ({printable(tensor.path.name)}) has "
+            f"{checkpoint.who}tensor {quoted(name)} ({printable(tensor.path.name)}) has "
             f"dtype {tensor.dtype}, expected BF16, F16 or F32",
         )
         for name, tensor in tensors.items()
@@ -118,7 +117,7 @@ def match_agent(
     rows: str,
 ) -> tuple[list[Mismatch], list[str]]:
     """Return what keeps one agent from being merged, and what to tell the user if nothing does."""
-    at = who(agent.name)
+    at = agent.who
     problems = unmergeable(agent, {n: t for n, t in tensors.items() if n in base.tensors})
     told: dict[str, list[str]] = {}  # what is told -> tensors
 
@@ -202,7 +201,7 @@ def _compare(
 
     remote: where their files are; None if bytes cannot be compared yet.
     """
-    at = f"{who(agent.name)}tensor {quoted(base.name)} ({printable(own.path.name)})"
+    at = f"{agent.who}tensor {quoted(base.name)} ({printable(own.path.name)})"
     if own.shape != base.shape:
         text = f"{at} has shape {shown_shape(own.shape)}, the base has {shown_shape(base.shape)}"
         same_rows = (

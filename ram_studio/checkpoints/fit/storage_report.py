@@ -133,7 +133,7 @@ def storage_report(
     if sketch is None:
         return report
     if fit is not None:
-        _check_sketch_is_of(sketch, fit)
+        check_sketch(sketch, fit, only_local=True)
     dtypes = {name: agent.dtypes for name, agent in report.agents.items()}
     return replace(
         report,
@@ -147,13 +147,16 @@ def storage_report(
     )
 
 
-def _check_sketch_is_of(sketch: Sketch, fit: CompatibilityReport) -> None:
+def check_sketch(sketch: Sketch, fit: CompatibilityReport, *, only_local: bool = False) -> None:
+    """Raise SketchError unless a sketch is of these checkpoints, agents in this order.
+
+    only_local: of files still on the Hub compare the names alone.
+    """
     names = tuple(agent.name for agent in fit.agents)
-    # Of files still on the Hub the fingerprint is another: only the names can be compared.
     other = [
         c.name
-        for c in (fit.base, *fit.agents)
-        if c.is_local and not c.is_known_as(sketch.fingerprints.get(c.name))
+        for c in fit.checkpoints
+        if (c.is_local or not only_local) and not c.is_known_as(sketch.fingerprints.get(c.name))
     ]
     if sketch.agents != names or other:
         raise SketchError(

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
-from ram_studio.checkpoints.read.describe import quoted, who
+from ram_studio.checkpoints.read.describe import quoted
 from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.checkpoints.read.same_bytes import same_bytes
 from ram_studio.errors import CheckpointError
@@ -76,7 +76,7 @@ class TiedResolution:
         """Tell of a head that an agent trained apart from an embedding the base ties it to."""
         if is_left_out:
             self.warnings.append(
-                f"{who(agent.name)}{quoted(head)} differs from {quoted(embedding)} though the base "
+                f"{agent.who}{quoted(head)} differs from {quoted(embedding)} though the base "
                 f"ties them; the agent's {quoted(head)} is left out, as asked by extra: ignore."
             )
         else:
@@ -212,7 +212,7 @@ def _follow_base_with_both(
     setting = tie_setting(base)
     if setting and not base_is_tied:
         found.warnings.append(
-            f"{who(base.name)}config.json says tie_word_embeddings, but the stored {quoted(head)} "
+            f"{base.who}config.json says tie_word_embeddings, but the stored {quoted(head)} "
             f"differs from {quoted(embedding)}; they are merged as two matrices."
         )
     parted = []

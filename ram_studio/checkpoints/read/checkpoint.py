@@ -114,6 +114,16 @@ class Checkpoint:
     remote: Remote = field(default_factory=dict, compare=False, repr=False)
 
     @property
+    def who(self) -> str:
+        """How messages about it start, see ``describe.who``."""
+        return who(self.name)
+
+    @property
+    def at(self) -> str:
+        """How messages about it as a whole start: who it is, and where it lies."""
+        return f"{self.who}{printable(self.folder)}"
+
+    @property
     def is_readable(self) -> bool:
         """Whether a pass can read its tensors: from this disk, or from where they are."""
         return self.is_local or bool(self.remote)

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE, QUANTIZATION, Checkpoint
-from ram_studio.checkpoints.read.describe import printable, who
+from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.json_files import parse_json_object, read_bounded
 from ram_studio.checkpoints.read.links import check_link
 from ram_studio.errors import SettingsError
@@ -53,7 +53,7 @@ def sidecar_files(
 
 def _taken(checkpoint: Checkpoint, name: str) -> bytes | None:
     """Return a file of a checkpoint's folder, None where there is none."""
-    path, at = checkpoint.folder / name, who(checkpoint.name)
+    path, at = checkpoint.folder / name, checkpoint.who
     if not (path.exists() if name == CONFIG_FILE else path.is_file()):
         return None
     return read_bounded(check_link(path, at), at)
@@ -61,7 +61,7 @@ def _taken(checkpoint: Checkpoint, name: str) -> bytes | None:
 
 def _with_dtype(data: bytes, dtype: str | None, base: Checkpoint) -> bytes:
     """Return config.json, its dtype entries changed to `dtype`; byte for byte when none changes."""
-    config = parse_json_object(data, base.folder / CONFIG_FILE, who(base.name))
+    config = parse_json_object(data, base.folder / CONFIG_FILE, base.who)
     # Of a base that was read as the numbers its codes stand for, see ``fit.codes``.
     if QUANTIZATION in config and QUANTIZATION not in base.config:
         del config[QUANTIZATION]

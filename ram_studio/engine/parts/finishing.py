@@ -17,7 +17,6 @@ from ram_studio.checkpoints.record.part_receipt import Receipt, read_receipt
 from ram_studio.checkpoints.record.passport import AgentRecord, passport_of
 from ram_studio.checkpoints.write.parts_place import PartsPlace, parts_place
 from ram_studio.checkpoints.write.shard_plan import index_json
-from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.engine.events import Meter
 from ram_studio.engine.job import AgentResult, check_counts
 from ram_studio.engine.parts.planning import OpenPlan, naming, open_plan
@@ -26,7 +25,13 @@ from ram_studio.engine.passes.driver import RunKeywords, RunOptions
 from ram_studio.engine.passes.merging import MergeTally
 from ram_studio.engine.passes.plan import Merged
 from ram_studio.engine.reading.sampling import other_bases, sampled_densities
-from ram_studio.engine.result import MergeResult, close, make_passport, measured_peak_rss_bytes
+from ram_studio.engine.result import (
+    MergeResult,
+    close,
+    make_passport,
+    measured_peak_rss_bytes,
+    sidecars_of,
+)
 from ram_studio.errors import PlanError
 
 
@@ -72,11 +77,7 @@ def finish_opened(opened: OpenPlan, place: PartsPlace) -> int:
     agents = job.results(facts, tally)
     shards = {name: r for _, receipt in receipts for name, r in receipt.header.shards.items()}
     hashes = _hashes(receipts)
-    checkpoints = {c.name: c for c in opened.report.checkpoints}
-    recipe = plan.recipe
-    files = sidecar_files(
-        opened.report.base, dtype=recipe.dtype, tokenizer=checkpoints[recipe.tokenizer]
-    )
+    files = sidecars_of(job)
     passport = make_passport(
         job,
         agents,

@@ -16,16 +16,16 @@ from ram_studio._version import __version__
 from ram_studio.algorithm.ladder import LADDER, ladder_index, snap
 from ram_studio.algorithm.methods import Need
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
-from ram_studio.checkpoints.read.describe import plural, shown_list, who
+from ram_studio.checkpoints.read.describe import plural, shown_list
 from ram_studio.checkpoints.record.part_plan import PartPlan, PlannedPart, PlannedSource
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.checkpoints.write.shard_plan import METADATA, Shard, lay_out
 from ram_studio.checkpoints.write.writer import DEFAULT_MAX_SHARD_BYTES
-from ram_studio.engine.analyse import load
+from ram_studio.engine.analyse import load_sources
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.job import MergeJob
 from ram_studio.engine.passes.driver import RunOptions
-from ram_studio.engine.reading.sampling import other_bases, refuse_other_bases, sampled_densities
+from ram_studio.engine.reading.sampling import check_other_bases
 from ram_studio.errors import PlanError, RamStudioError, SettingsError, Stopped
 
 
@@ -64,8 +64,8 @@ def plan_of(
     """Return a job cut into parts, see ``make_plan``."""
     report = job.report
     if job.recipe.other_base == "refuse":
-        refuse_other_bases(other_bases(sampled_densities(report)))
-    shards = _shards_of(job, max_shard_bytes)
+        check_other_bases(report, job.recipe)
+    shards = lay_out(job.specs, max_shard_bytes, METADATA)
     runs = cut([shard.file_size for shard in shards], parts or len(shards))
     chosen = [[shards[i] for i in run] for run in runs]
     hashed = deal_files(report, chosen) if hash_sources else [{} for _ in chosen]
@@ -165,7 +165,7 @@ class OpenPlan:
     @cached_property
     def shards(self) -> list[Shard]:
         """All of the output, in file order."""
-        return _shards_of(self.job, self.plan.max_shard_bytes)
+        return lay_out(self.job.specs, self.plan.max_shard_bytes, METADATA)
 
     def shards_of(self, names: Collection[str]) -> list[Shard]:
         """Return the shards with these file names."""
@@ -188,7 +188,7 @@ def open_plan(plan: PartPlan, run: RunOptions, on_download: Callable | None = No
     """
     report = load_sources(plan.recipe, on_download, run.cancel)
     stale = [
-        f"{who(c.name)}{c.source}"
+        f"{c.who}{c.source}"
         for c in report.checkpoints
         if c.fingerprint != plan.sources[c.name].fingerprint
     ]
@@ -211,28 +211,3 @@ def naming(plan: PartPlan, part: int) -> Iterator[None]:
     except RamStudioError as error:
         error.args = (f"{text}: {error}",)
         raise
-
-
-def load_sources(
-    recipe: Recipe,
-    on_download: Callable | None,
-    cancel: CancelToken | None,
-    *,
-    stream: bool = False,
-) -> CompatibilityReport:
-    """Open a recipe's sources, see ``load``."""
-    return load(
-        recipe.base,
-        recipe.agents,
-        missing=recipe.missing,
-        extra=recipe.extra,
-        rows=recipe.rows,
-        on_download=on_download,
-        cancel=cancel,
-        stream=stream,
-    )
-
-
-def _shards_of(job: MergeJob, max_shard_bytes: int) -> list[Shard]:
-    specs = [(t.name, job.dtype_of(t), t.shape) for t in job.report.tensors]
-    return lay_out(specs, max_shard_bytes, METADATA)

@@ -25,7 +25,7 @@ from ram_studio.checkpoints.record.part_receipt import (
     read_receipt,
 )
 from ram_studio.checkpoints.record.partial_file import load_partial, save_partial
-from ram_studio.checkpoints.record.passport import PASSPORT_FILE, ShardRecord, passport_of
+from ram_studio.checkpoints.record.passport import PASSPORT_FILE, passport_of
 from ram_studio.checkpoints.write.parts_place import PartsPlace, parts_place
 from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.engine.analyse import partial_sketch
@@ -36,7 +36,7 @@ from ram_studio.engine.passes.driver import RunKeywords, RunOptions
 from ram_studio.engine.passes.merging import MergeTally
 from ram_studio.engine.passes.plan import Plan
 from ram_studio.engine.passes.source_hashes import SourceHasher
-from ram_studio.engine.result import flush_watch
+from ram_studio.engine.result import flush_watch, shard_records
 from ram_studio.errors import PlanError, RamStudioError, SketchError
 
 
@@ -204,16 +204,12 @@ def _merge_unit(unit: _Unit, place: PartsPlace, on_progress: ProgressCallback | 
         tally = job.merge_into(ready, sink, only=names)
         _check_unit(ready, tally, opened, names)
         hashes = hasher.finish(on_progress, cancel) if hasher else {}
-        digests, total = sink.digests(), tally.total
-        sizes = {shard.file_name: shard.file_size for shard in unit.shards}
+        total = tally.total
         header = ReceiptHeader(
             plan=opened.plan.digest,
             part=unit.part,
             facts=job.facts_of(ready),
-            shards={
-                name: ShardRecord(nbytes=sizes[name], blake3=digest)
-                for name, digest in digests.items()
-            },
+            shards=shard_records(unit.shards, sink.digests()),
             hashes=_hashes(unit.files, hashes),
             with_torch=not ready.is_fused,
             is_along=total.is_along,
@@ -305,11 +301,11 @@ def _is_merged(plan: PartPlan, part: int, place: PartsPlace, unit: str, facts: M
 
 def _check_unit(ready: Plan, tally: MergeTally, opened: OpenPlan, names: Collection[str]) -> None:
     """Compare what was counted with what the sketch says of the tensors."""
-    counted = ready.known.counted
-    if counted is None:
+    counts = ready.known.counts
+    if counts is None:
         return
     rows = [i for i, t in enumerate(opened.report.counted) if t.name in names]
-    if not np.array_equal(tally.shared, counted.counts.shared[rows, 0].sum(0)):
+    if not np.array_equal(tally.shared, counts.shared[rows, 0].sum(0)):
         refuse_counts(is_from_sketch=ready.known.is_from_sketch)
 
 

@@ -49,9 +49,13 @@ class RunKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the passes of one run have in common, see RunKeywords; all checked."""
+    """What the passes of one run have in common, see RunKeywords; all checked.
+
+    devices: the torch devices that ``device`` stands for.
+    """
 
     device: str
+    devices: tuple[str, ...]
     threads: int
     block_elements: int
     on_progress: ProgressCallback | None
@@ -79,16 +83,22 @@ class RunOptions:
             from ram_studio.engine.reading.staging import DEVICE_BLOCK_ELEMENTS
 
             block_elements = DEVICE_BLOCK_ELEMENTS
-        threads = thread_count(threads)
-        cancel = cancel or CancelToken()
-        return cls(device, threads, block_elements, on_progress, cancel, residence, receiver)
+        return cls(
+            device,
+            devices_of(device),
+            thread_count(threads),
+            block_elements,
+            on_progress,
+            cancel or CancelToken(),
+            residence,
+            receiver,
+        )
 
     def with_residence(self, tensors: Sequence[MergeTensor]) -> RunOptions:
         """Return options by which these tensors, once read, stay on the device, where they fit."""
         if self.residence is not None:
             return self
-        devices = devices_of(self.device)
-        stays = plan_residence(tensors, devices, self.threads, self.block_elements)
+        stays = plan_residence(tensors, self.devices, self.threads, self.block_elements)
         return replace(self, residence=stays)
 
 
@@ -142,12 +152,11 @@ def run_pass(report: CompatibilityReport, work: Work, run: RunOptions) -> int:
     Stopped when cancelled; KeyboardInterrupt passes through. All threads have ended in each case.
     """
     blocks = work.blocks(run.block_elements)
-    devices = devices_of(run.device)
     meter = Meter(work.stage, sum(block.nbytes for block in blocks), len(work.tensors))
     read = meter.read().total_bytes
     opened = Sources(*report.checkpoints, check=run.cancel.raise_if_cancelled)
-    with opened as sources, settled(devices), _one_torch_thread(run.device):
-        _run_threads(_Thread(work, run, sources, meter, _Locked(blocks), devices))
+    with opened as sources, settled(run.devices), _one_torch_thread(run.device):
+        _run_threads(_Thread(work, run, sources, meter, _Locked(blocks)))
         sources.check_unchanged()
         if run.residence is not None:
             read -= run.residence.fill(blocks, sources)
@@ -164,7 +173,6 @@ class _Thread:
     sources: Sources
     meter: Meter
     queue: _Locked
-    devices: tuple[str, ...]
     stop: threading.Event = field(default_factory=threading.Event)
 
     def __call__(self, number: int) -> None:
@@ -177,7 +185,7 @@ class _Thread:
             from ram_studio.engine.passes.torch_backend import TorchBackend
             from ram_studio.engine.reading.staging import DeviceReader
 
-            reader = DeviceReader(self.sources, self.devices, *buffers, number=number)
+            reader = DeviceReader(self.sources, self.run.devices, *buffers, number=number)
             backend = TorchBackend(check)
         worker = self.work.worker(backend)
         for block in self.queue:

@@ -22,31 +22,19 @@ them ``fill_chain`` up to six agents, beyond ``fill_steps``; ``count_sizes``."""
 
 
 @dataclass(frozen=True)
-class Counted:
-    """Counts at one epsilon, and how they came about.
-
-    counts: per counted tensor; magnitude: float64 (tensors, agents, 2), sums of |tau| over elements
-    changed alone, and with others, or None; is_from_sketch: whether no pass made them; bytes_read:
-    for them.
-    """
-
-    counts: OverlapCounts
-    magnitude: np.ndarray | None = None
-    is_from_sketch: bool = False
-    bytes_read: int = 0
-
-
-@dataclass(frozen=True)
 class Known:
     """The facts of a merge, and what they were made of.
 
-    counted: counts at the method's epsilon, or None; is_from_sketch: whether a sketch told them.
+    counts: per counted tensor, at the method's epsilon, or None; magnitude: float64 (tensors,
+    agents, 2), sums of |tau| over elements changed alone, and with others, or None; is_from_sketch:
+    whether a sketch told them; bytes_read: for them.
     """
 
     facts: Facts
-    counted: Counted | None
-    is_from_sketch: bool
-    bytes_read: int
+    counts: OverlapCounts | None = None
+    magnitude: np.ndarray | None = None
+    is_from_sketch: bool = False
+    bytes_read: int = 0
 
 
 @dataclass(frozen=True)

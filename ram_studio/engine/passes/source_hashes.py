@@ -157,7 +157,7 @@ class SourceHasher:
         except OSError as error:
             self._close()
             raise CheckpointError(
-                f"{who(checkpoint.name)}{printable(error.filename)} cannot be opened: "
+                f"{checkpoint.who}{printable(error.filename)} cannot be opened: "
                 f"{error.strerror}. Check that the file is there and readable, and run again."
             ) from error
         self._waiting = sorted(

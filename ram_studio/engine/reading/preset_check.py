@@ -205,7 +205,7 @@ def _other_bases_named(
         named = bases_of(agent) if agent.name != BASE_NAME else ()
         if named and preset.base.repository.lower() not in {name.lower() for name in named}:
             texts.append(
-                f"{who(agent.name)}its card names another base ({printable(', '.join(named))}), "
+                f"{agent.who}its card names another base ({printable(', '.join(named))}), "
                 f"the set lists {preset.base.repository}."
             )
     return texts

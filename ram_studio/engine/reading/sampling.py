@@ -18,6 +18,7 @@ from ram_studio.algorithm.meters.storage import DENSE, Finding, dense_finding, t
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
 from ram_studio.checkpoints.read.describe import shown_list
+from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.reading.sources import Sources
 from ram_studio.errors import CompatibilityError
 
@@ -73,13 +74,18 @@ def other_bases(shares: Mapping[str, float]) -> tuple[Finding, ...]:
     return tuple(dense_finding(name, share, is_sampled=True) for name, share in dense.items())
 
 
-def refuse_other_bases(found: tuple[Finding, ...]) -> None:
-    """Raise CompatibilityError if some agents are of another base."""
-    if found:
+def check_other_bases(report: CompatibilityReport, recipe: Recipe) -> tuple[Finding, ...]:
+    """Return those warnings for a recipe's sources.
+
+    Raises: CompatibilityError if there are some, unless the recipe accepts them.
+    """
+    found = other_bases(sampled_densities(report))
+    if found and recipe.other_base == "refuse":
         raise CompatibilityError(
             f"{shown_list(texts(found), separator=' ')} Give the base it was trained from; where "
             f"this is the one, {OPTION_WORDS['other base']} to merge nevertheless."
         )
+    return found
 
 
 def _pages(tensors: list[MergeTensor]) -> Iterator[tuple[MergeTensor, int, int]]:

@@ -197,7 +197,7 @@ class Sources:
             if count:
                 index = tuple(int(i) for i in np.unravel_index(first, tensor.shape))
                 return NonFiniteError(
-                    f"{who(checkpoint.name)}{tensor.path}: tensor `{tensor.name}` has {count} "
+                    f"{checkpoint.who}{tensor.path}: tensor `{tensor.name}` has {count} "
                     f"NaN or Inf {'element' if count == 1 else 'elements'}, the first at index "
                     f"{index}; every element must be finite. Fetch or export this checkpoint again."
                 )
