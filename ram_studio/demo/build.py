@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio._version import __version__
+from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.record.sketch_file import save_sketch
 from ram_studio.demo import skill_tables
 from ram_studio.demo.agents import (
@@ -28,22 +29,26 @@ from ram_studio.demo.agents import (
     train_set,
     update_record,
 )
-from ram_studio.demo.evidence.common_checkpoint import from_common
-from ram_studio.demo.evidence.few_weights import SIZES, few_weights
-from ram_studio.demo.evidence.mechanism import mechanism
-from ram_studio.demo.merge_table import EPSILON, flatten, load_into, merged_vectors, overlap_numbers
+from ram_studio.demo.evidence import SIZES, few_weights, from_common, mechanism
 from ram_studio.demo.pretrain import Architecture, PretrainSettings, pretrain, save_model
 from ram_studio.demo.reinforce import ReinforceSettings
-from ram_studio.demo.rivals import TUNED, Rival, compare_with_rivals, rounded
+from ram_studio.demo.rivals import TUNED, Rival, compare_with_rivals, recipe_of, rounded
 from ram_studio.demo.sketches import SKETCH_FILE, example_sketch
 from ram_studio.demo.skill_tables import SETTINGS
 from ram_studio.demo.tokenizer import train_tokenizer
-from ram_studio.evals.answering.load import load_model
-from ram_studio.evals.answering.merged import MergedEngine
-from ram_studio.evals.report.tables import EvalReport
-from ram_studio.evals.run import DEFAULT_SEED, evaluate
+from ram_studio.evals.experiment.run import compare_methods
+from ram_studio.evals.experiment.space import with_method
+from ram_studio.evals.run import DEFAULT_SEED
 
 BASE_SET = "example"
+MERGES: dict[str, tuple[str, dict[str, float]]] = {
+    "task-arithmetic 1/N": ("task-arithmetic", {}),
+    "task-arithmetic 1": ("task-arithmetic", {"scale": 1.0}),
+    "ties 0.2 / 1": ("ties", {"density": 0.2, "scale": 1.0}),
+    "ram": ("ram", {}),
+    "ram+": ("ram+", {}),
+}
+"""A set's merge table: method and settings by row."""
 
 
 @dataclass(frozen=True)
@@ -210,15 +215,15 @@ def _build_set(job: _Job, set_name: str) -> None:
     train_set(
         job.base, folder, training, common=common, seed=job.seed, force=job.force, say=job.say
     )
+    sketch = example_sketch(set_name, tuple(training.skills), job.out)
+    save_sketch(sketch, folder / SKETCH_FILE, packed=True)
     job.say(f"{set_name}: scoring base, agents and merges")
-    news = {"seed": job.seed, "versions": _versions(), **_measure(job, set_name)}
+    news = {"seed": job.seed, "versions": _versions(), **_measure(job, set_name, sketch)}
     update_record(folder, news)
     _explain(job, set_name)
     if plan.seeds.get(set_name):
         _beside_rivals(job, set_name, training, job.seed)
     shutil.rmtree(common.parent, ignore_errors=True)
-    sketch = example_sketch(set_name, tuple(training.skills), job.out)
-    save_sketch(sketch, folder / SKETCH_FILE, packed=True)
     if plan.table and skill_tables.distinct_points(sketch):
         job.say(f"{set_name}: table of measured settings")
         items = min(skill_tables.ITEMS, plan.limit)
@@ -285,42 +290,44 @@ def _beside_rivals(
     if training.common is not None:
         train_common(job.base, common, training.common, **{**asked, "force": False})
         limit = job.plan.limit
-        found["common"] = from_common(common, agents, prompts=DEFAULT_SEED, limit=limit)
+        found["common"] = from_common(common, agents, seed=DEFAULT_SEED, limit=limit)
     own = {str(seed): found}
     update_record(book, {"tried": {set_name: {title: own}}} if title else {"seeds": own})
     shutil.rmtree(work, ignore_errors=True)
 
 
-def _measure(job: _Job, set_name: str) -> dict[str, Any]:
+def _measure(job: _Job, set_name: str, sketch: Sketch) -> dict[str, Any]:
     """Return scores, per-item verdicts, overlap numbers and the merge table of one set."""
-    plan, agents = job.plan, list(job.plan.sets[set_name].skills)
-    paths = {"base": job.base, **{name: job.out / set_name / name for name in agents}}
-    report = evaluate(paths, limit=plan.limit, device="cpu")
-    base = flatten(load_model(paths["base"], "cpu")[0])
-    weights = [flatten(load_model(paths[name], "cpu")[0]) for name in agents]
-    numbers = overlap_numbers(base, weights)
-    merges = {}
-    for name, vector in merged_vectors(base, weights).items():
-        merges[name] = MergedEngine(paths["base"], device="cpu")
-        merges[name].hold(name, partial(load_into, vector=vector))
+    folder = job.out / set_name
+    recipe = recipe_of(job.base, {name: folder / name for name in sketch.agents})
+    rows = {label: with_method(recipe, *method) for label, method in MERGES.items()}
+    report = compare_methods(rows, limit=job.plan.limit, sketch=sketch, device="cpu").report
+    counted = sketch.preview()
+    sources = {name: own for name, own in report.models.items() if name not in rows}
     return {
         "evaluation": {"suite": report.suite, "seed": report.seed, "n": report.n},
-        "epsilon": EPSILON,
-        "agents": dict(zip(agents, numbers, strict=True)),
-        "scores": _rows(report),
-        "merges": _rows(evaluate(merges, limit=plan.limit)),
+        "epsilon": counted["epsilon"],
+        "agents": {
+            name: {
+                "density": own["density"],
+                "changed": own["active"],
+                "unique": own["unique"],
+                "unique_share": own["unique"] / own["active"] if own["active"] else 0.0,
+                "rho": own["rho"],
+                "lambda": own["lambda"],
+            }
+            for name, own in counted["agents"].items()
+        },
+        "scores": {name: rounded(own) for name, own in sources.items()},
+        "merges": {name: rounded(report.models[name]) for name in rows},
         "verdicts": {
             name: {
                 domain: "".join("01"[answer.is_correct] for answer in answers)
-                for domain, answers in result.answers.items()
+                for domain, answers in own.answers.items()
             }
-            for name, result in report.models.items()
+            for name, own in sources.items()
         },
     }
-
-
-def _rows(report: EvalReport) -> dict[str, Any]:
-    return {name: rounded(result) for name, result in report.models.items()}
 
 
 def _versions() -> dict[str, str]:

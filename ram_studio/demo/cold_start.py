@@ -5,13 +5,12 @@ right answers of skills are not taught: hard prompts keep the corpus's bad habit
 """
 
 import random
-import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ram_studio.demo.corpus import noisy_answer
 from ram_studio.demo.pretrain import accumulate_gradient, encode_document
-from ram_studio.demo.reinforce import LEARNING_RATE_WARMUP, Adam, frozen_parameters
+from ram_studio.demo.reinforce import Optimizer, stopwatch
 from ram_studio.evals.suites.demo.house_style import FULL_STOP
 from ram_studio.evals.suites.demo.tasks import DOMAINS, draw_item
 
@@ -36,11 +35,10 @@ def cold_start(
     seed: drives the documents and which of their answers are styled. Prompts are of the "train"
     split; the weights end as bfloat16-representable float32 values.
     """
-    step_of = Adam([parameter.detach().clone() for parameter in model.parameters()])
-    frozen = frozen_parameters(model, settings.blocks)
+    optimizer = Optimizer(model, "adam", settings.learning_rate, settings.blocks)
     rng = random.Random(f"cold start/{seed}")
     losses = []
-    wall, cpu = time.perf_counter(), time.process_time()
+    seconds = stopwatch()
     for step in range(1, settings.steps + 1):
         documents = [
             encode_document(tokenizer, _document(domain, settings.share, rng))
@@ -48,14 +46,8 @@ def cold_start(
             for _ in range(settings.documents)
         ]
         losses.append(round(accumulate_gradient(model, documents, settings.micro_batches), 4))
-        rate = settings.learning_rate * min(1.0, step / LEARNING_RATE_WARMUP)
-        step_of.take(model, frozen, rate)
-    return {
-        "settings": asdict(settings),
-        "losses": losses,
-        "wall_seconds": round(time.perf_counter() - wall, 1),
-        "cpu_seconds": round(time.process_time() - cpu, 1),
-    }
+        optimizer.take(step)
+    return {"settings": asdict(settings), "losses": losses, **seconds()}
 
 
 def _document(domain: str, share: float, rng: random.Random) -> list[tuple[str, bool]]:

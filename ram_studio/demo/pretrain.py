@@ -12,14 +12,13 @@ is given up early, and another begins from other random weights.
 
 import math
 import random
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ram_studio.demo.corpus import MIXTURE, draw_document
-from ram_studio.demo.reinforce import VALIDATION_ITEMS, VALIDATION_SEED, greedy_score
+from ram_studio.demo.reinforce import VALIDATION_ITEMS, VALIDATION_SEED, greedy_score, stopwatch
 from ram_studio.demo.tokenizer import EOS_ID, PAD_ID, VOCABULARY
 from ram_studio.evals.answering.load import quiet_transformers
 from ram_studio.evals.suites.demo.tasks import SKILL_DOMAINS, make_items
@@ -158,7 +157,7 @@ def attempt(
         weight_decay=settings.weight_decay,
     )
     losses, tokens = [], 0
-    wall, cpu = time.perf_counter(), time.process_time()
+    seconds = stopwatch()
     for step in range(settings.steps):
         if may_stop and step == settings.look_after:
             if not is_up(easy_scores(model.eval(), tokenizer), settings):
@@ -185,8 +184,7 @@ def attempt(
         "tokens": tokens,
         "losses": losses,
         "easy": easy_scores(model, tokenizer),
-        "wall_seconds": round(time.perf_counter() - wall, 1),
-        "cpu_seconds": round(time.process_time() - cpu, 1),
+        **seconds(),
     }
 
 

@@ -28,7 +28,7 @@ VALIDATION_ITEMS = 200
 VALIDATION_SEED = 11
 # A step counts about this many tokens an answer; it only scales the loss.
 _TOKENS_PER_ANSWER = 10.0
-LEARNING_RATE_WARMUP = 5
+_WARMUP = 5
 
 
 @dataclass(frozen=True)
@@ -104,16 +104,13 @@ def reinforce(
     """
     import torch
 
-    parameters = list(model.parameters())
-    master = [parameter.detach().clone() for parameter in parameters]
-    step_of = Sgd(master) if settings.optimizer == "sgd" else Adam(master)
-    frozen = frozen_parameters(model, settings.blocks)
+    optimizer = Optimizer(model, settings.optimizer, settings.learning_rate, settings.blocks)
     rng = random.Random(f"reinforce/{settings.domain}/{seed}")
     generator = torch.Generator().manual_seed(rng.getrandbits(62))
     held_out = make_items(settings.domain, VALIDATION_ITEMS, VALIDATION_SEED, "validation")
 
     curve: list[dict[str, Any]] = []
-    wall, cpu = time.perf_counter(), time.process_time()
+    seconds = stopwatch()
     for step in range(1, settings.steps + 1):
         items = [draw_item(settings.domain, rng, "train") for _ in range(settings.prompts)]
         prompts = [tokenizer.encode(item.prompt) for item in items]
@@ -134,8 +131,7 @@ def reinforce(
         ).view(settings.prompts, settings.group)
         rows = [prompts[row // settings.group] for row in range(len(answers))]
         if _policy_gradient(model, rows, answers, _advantages(rewards)):
-            rate = settings.learning_rate * min(1.0, step / LEARNING_RATE_WARMUP)
-            step_of.take(model, frozen, rate)
+            optimizer.take(step)
         point: dict[str, Any] = {"step": step, "reward": round(rewards.mean().item(), 4)}
         if settings.stop_at is not None or step == settings.steps:
             point["validation"] = greedy_score(model, tokenizer, held_out, settings.house_style)
@@ -150,8 +146,7 @@ def reinforce(
         "settings": asdict(settings),
         "steps": len(curve),
         "curve": curve,
-        "wall_seconds": round(time.perf_counter() - wall, 1),
-        "cpu_seconds": round(time.process_time() - cpu, 1),
+        **seconds(),
     }
 
 
@@ -196,69 +191,61 @@ def _policy_gradient(
     return True
 
 
-def frozen_parameters(model: Any, blocks: Sequence[int]) -> list[bool]:
-    """Return for every parameter whether it stays: all outside `blocks`, none without blocks."""
-    trained = tuple(f"model.layers.{block}." for block in blocks)
-    return [bool(blocks) and not name.startswith(trained) for name, _ in model.named_parameters()]
+def stopwatch() -> Callable[[], dict[str, float]]:
+    """Return what tells the seconds since now, for a record."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    return lambda: {
+        "wall_seconds": round(time.perf_counter() - wall, 1),
+        "cpu_seconds": round(time.process_time() - cpu, 1),
+    }
 
 
 class Optimizer:
-    """What both share: the master, and a step from the model's gradient."""
+    """Steps on a float32 master of a model's weights; the model is the master in bfloat16.
 
-    def __init__(self, master: list[Any]) -> None:
-        self.master = master
+        sgd     v <- 0.9 v + g; master <- master - rate * v
+        adam    (0.9, 0.99), with bias correction and no weight decay
 
-    def take(self, model: Any, frozen: Sequence[bool], rate: float) -> None:
-        """Clip the gradient of what is trained to norm 1, take a step and round the model."""
+    blocks: the transformer blocks that are trained, none for the whole model.
+    """
+
+    def __init__(
+        self, model: Any, kind: Literal["sgd", "adam"], rate: float, blocks: Sequence[int]
+    ) -> None:
+        trained = tuple(f"model.layers.{block}." for block in blocks)
+        named = dict(model.named_parameters())
+        self._model, self._kind, self._rate = model, kind, rate
+        self._frozen = [p for n, p in named.items() if blocks and not n.startswith(trained)]
+        self._master = [p.detach().clone() for p in named.values()]
+        self._first = [value.new_zeros(value.shape) for value in self._master]
+        self._second = [value.new_zeros(value.shape) for value in self._master]
+        self._count = 0
+
+    def take(self, step: int) -> None:
+        """Clip the gradient of what is trained to norm 1, take a step and round the model.
+
+        step: its number from 1 on; the first ones are shorter.
+        """
         import torch
 
-        parameters = list(model.parameters())
-        for parameter, stays in zip(parameters, frozen, strict=True):
-            if stays and parameter.grad is not None:
+        parameters = list(self._model.parameters())
+        for parameter in self._frozen:
+            if parameter.grad is not None:
                 parameter.grad.zero_()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        self._count += 1
+        rate = self._rate * min(1.0, step / _WARMUP)
         with torch.no_grad():
-            self.step([parameter.grad for parameter in parameters], rate)
-            for parameter, value in zip(parameters, self.master, strict=True):
+            for parameter, value, first, second in zip(
+                parameters, self._master, self._first, self._second, strict=True
+            ):
+                if self._kind == "sgd":
+                    value.sub_(first.mul_(0.9).add_(parameter.grad), alpha=rate)
+                else:
+                    first.mul_(0.9).add_(parameter.grad, alpha=0.1)
+                    second.mul_(0.99).addcmul_(parameter.grad, parameter.grad, value=0.01)
+                    mean = first / (1 - 0.9**self._count)
+                    scale = (second / (1 - 0.99**self._count)).sqrt() + 1e-8
+                    value.sub_(rate * mean / scale)
                 parameter.copy_(value.to(torch.bfloat16))
-        model.zero_grad(set_to_none=True)
-
-    def step(self, gradients: list[Any], rate: float) -> None:
-        """Change the master."""
-        raise NotImplementedError
-
-
-class Sgd(Optimizer):
-    """SGD with momentum 0.9: v <- 0.9 v + g; master <- master - rate * v."""
-
-    def __init__(self, master: list[Any]) -> None:
-        super().__init__(master)
-        self.velocity = [value.new_zeros(value.shape) for value in master]
-
-    def step(self, gradients: list[Any], rate: float) -> None:
-        """Change the master."""
-        for value, velocity, gradient in zip(self.master, self.velocity, gradients, strict=True):
-            velocity.mul_(0.9).add_(gradient)
-            value.sub_(velocity, alpha=rate)
-
-
-class Adam(Optimizer):
-    """Adam (0.9, 0.99) with bias correction and no weight decay."""
-
-    def __init__(self, master: list[Any]) -> None:
-        super().__init__(master)
-        self.first = [value.new_zeros(value.shape) for value in master]
-        self.second = [value.new_zeros(value.shape) for value in master]
-        self.count = 0
-
-    def step(self, gradients: list[Any], rate: float) -> None:
-        """Change the master."""
-        self.count += 1
-        for value, first, second, gradient in zip(
-            self.master, self.first, self.second, gradients, strict=True
-        ):
-            first.mul_(0.9).add_(gradient, alpha=0.1)
-            second.mul_(0.99).addcmul_(gradient, gradient, value=0.01)
-            mean = first / (1 - 0.9**self.count)
-            scale = (second / (1 - 0.99**self.count)).sqrt() + 1e-8
-            value.sub_(rate * mean / scale)
+        self._model.zero_grad(set_to_none=True)

@@ -73,7 +73,7 @@ def compare_with_rivals(
         validation: prompts a domain that numbers are chosen by.
         tuned: rivals, as `TUNED`.
     """
-    recipe = Recipe(base=str(base), agents={n: str(path) for n, path in agents.items()})
+    recipe = recipe_of(base, agents)
     sketch = analyze(base, dict(agents), device="cpu", relations=True)
     chosen, rows = {}, {n: with_method(recipe, *method) for n, method in FIXED.items()}
     for name, (method, fixed, over) in tuned.items():
@@ -89,6 +89,11 @@ def compare_with_rivals(
         "chosen": chosen,
         "rows": rows_of(table),
     }
+
+
+def recipe_of(base: Path, agents: Mapping[str, Path]) -> Recipe:
+    """Return the recipe of a merge of folders, with the usual method and settings."""
+    return Recipe(base=str(base), agents={name: str(path) for name, path in agents.items()})
 
 
 def _choose(

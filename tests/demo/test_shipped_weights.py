@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch.nn.utils import parameters_to_vector
 
 from ram_studio.app.load.watch import RIVALS
 from ram_studio.demo.agents import read_record
 from ram_studio.demo.build import FULL_PLAN
-from ram_studio.demo.merge_table import flatten, overlap_numbers
 from ram_studio.demo.pretrain import easy_scores, is_up
 from ram_studio.demo.rivals import TUNED, UNTRIMMED
 from ram_studio.evals import DOMAINS, evaluate
@@ -70,11 +70,19 @@ def test_scores_in_the_record_are_its_verdicts_and_the_readme_shows_them(name):
 
 @pytest.mark.parametrize("name", SETS)
 def test_densities_and_ratios_are_reproduced_exactly(name):
-    folders = paths(name)
-    base = flatten(load_model(folders.pop("base"), "cpu")[0])
-    agents = [flatten(load_model(folder, "cpu")[0]) for folder in folders.values()]
-    found = json.loads(json.dumps(overlap_numbers(base, agents)))
-    assert dict(zip(folders, found, strict=True)) == record(name)["agents"]
+    # From the weights and the paper's equations, without the engine.
+    flat = {
+        model: parameters_to_vector(load_model(folder, "cpu")[0].parameters()).detach()
+        for model, folder in paths(name).items()
+    }
+    changed = {agent: (flat[agent] - flat["base"]).abs() > 1e-5 for agent in record(name)["agents"]}
+    alone = sum(mask.int() for mask in changed.values()) == 1
+    for agent, own in record(name)["agents"].items():
+        count, unique = int(changed[agent].sum()), int((changed[agent] & alone).sum())
+        assert (own["changed"], own["unique"]) == (count, unique)
+        assert (own["density"], own["unique_share"]) == (count / len(alone), unique / count)
+        assert own["rho"] == (count - unique) / unique
+        assert own["lambda"] == 1 + 0.1 * min(own["rho"], 2)
 
 
 def test_the_example_teaches_what_it_is_for():
