@@ -131,16 +131,14 @@ def check_parts_folder(out: str | Path, digest: str, sources: Sequence[Path] = (
     return out
 
 
-class PartWriter:
+class PartWriter(ShardWriter):
     """Writes the shards of one part; a context manager, and the sink of its merge.
 
     What a killed run of the same part left is removed first. Leaving without `finish` leaves
     nothing of this part behind.
-
-    Attributes:
-        shards: of the part.
-        nbytes: bytes of them.
     """
+
+    out: Path
 
     def __init__(
         self,
@@ -152,31 +150,20 @@ class PartWriter:
         sources: Sequence[Path] = (),
     ) -> None:
         """Args: plan: its digest; unit: its name; sources: folders the output must not lie in."""
-        self.out = check_parts_folder(out, plan, sources)
-        self.shards = shards
-        self.nbytes = sum(shard.file_size for shard in shards)
+        super().__init__(check_parts_folder(out, plan, sources), shards)
         self._plan = plan
         self._unit = unit
-        self._writer: ShardWriter | None = None
-        self._undo = contextlib.ExitStack()
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as undo:
-            folder = undo.enter_context(reserved(self.out / UNFINISHED / self._unit))
-            with plain_words(f"{printable(self.out)} cannot be prepared"):
-                mark = self.out / UNFINISHED / (PLAN_MARK + self._plan)
-                if not mark.exists():
-                    mark.touch()
-                    undo.callback(self._forget, mark)
-            check_parts_folder(self.out, self._plan)  # another plan may have come meanwhile
-            check_room(self.out, needed_bytes=self.nbytes)
-            self._writer = undo.enter_context(ShardWriter(folder, self.shards, self.out))
-            self._undo = undo.pop_all()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._writer = None
-        self._undo.close()
+    def _reserve(self, undo: contextlib.ExitStack) -> Path:
+        folder = undo.enter_context(reserved(self.out / UNFINISHED / self._unit))
+        with plain_words(f"{printable(self.out)} cannot be prepared"):
+            mark = self.out / UNFINISHED / (PLAN_MARK + self._plan)
+            if not mark.exists():
+                mark.touch()
+                undo.callback(self._forget, mark)
+        check_parts_folder(self.out, self._plan)  # another plan may have come meanwhile
+        check_room(self.out, needed_bytes=self.nbytes)
+        return folder
 
     def _forget(self, mark: Path) -> None:
         """Take the plan's mark away again where no part of it was merged or is being."""
@@ -185,23 +172,10 @@ class PartWriter:
             if all(n == mark.name or n.startswith(own) for n in os.listdir(mark.parent)):
                 mark.unlink()
 
-    def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
-        """Write a piece of a tensor's data, see `ShardWriter.write`."""
-        self._open_writer.write(name, byte_offset, buffer)
-
-    def digests(self) -> dict[str, str]:
-        """Return each shard's BLAKE3, see `ShardWriter.digests`."""
-        return self._open_writer.digests()
-
     def finish(self, receipt: bytes, on_wait: Callable[[int], None] = lambda flushed: None) -> None:
         """Put the shards into the output folder, and then the receipt beside them."""
         with plain_words(f"{printable(self.out)} cannot be completed"):
-            self._open_writer.place(self.out, on_wait)
+            self.place(self.out, on_wait)
             flush(self.out)
             path = self.out / UNFINISHED / (self._unit + RECEIPT)
             write_whole(path, receipt, flushed=True)
-
-    @property
-    def _open_writer(self) -> ShardWriter:
-        assert self._writer is not None, "the writer is used inside its with-block only"
-        return self._writer

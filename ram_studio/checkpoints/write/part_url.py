@@ -99,24 +99,14 @@ class PartsUrl:
         with _as_output_error():
             self.files.remove([_receipt(unit)])
 
-    @contextlib.contextmanager
     def writer(
         self, unit: str, shards: Sequence[Shard], *, plan: str, sources: Sequence[Path] = ()
-    ) -> Iterator[UrlWriter]:
+    ) -> UrlWriter:
         """Return what writes the shard of a unit here, and sends it up when it is finished.
 
         No more than one shard waits for its upload: the next one is begun when it is there.
         """
-        # By URL and shard: two runs of one merge on this machine do not write the same file.
-        key = hashlib.sha256(f"{self.out}/{unit}".encode()).hexdigest()[:32]
-        home = user_folder() / "uploads"
-        with contextlib.ExitStack() as undo:
-            with plain_words(f"{printable(home)} cannot be prepared"):
-                home.mkdir(parents=True, exist_ok=True)  # it stays: others may just be using it
-            folder = undo.enter_context(reserved(home / key))
-            check_room(folder, needed_bytes=sum(shard.file_size for shard in shards))
-            shard = undo.enter_context(ShardWriter(folder, shards, self.out, is_kept=False))
-            yield UrlWriter(self, unit, shard, undo)
+        return UrlWriter(self, unit, shards)
 
     def send(
         self,
@@ -180,30 +170,30 @@ class PartsUrl:
                 self.files.remove([mark])
 
 
-class UrlWriter:
-    """Writes the shards of one unit; undo: removes them, unless they were sent."""
+class UrlWriter(ShardWriter):
+    """Writes the shards of one unit here; leaving without `finish` removes them."""
 
-    def __init__(
-        self, place: PartsUrl, unit: str, shards: ShardWriter, undo: contextlib.ExitStack
-    ) -> None:
-        self.nbytes = shards.nbytes
-        self.undo = undo
-        self._place = place
+    is_kept = False
+
+    def __init__(self, place: PartsUrl, unit: str, shards: Sequence[Shard]) -> None:
+        super().__init__(place.out, shards)
+        self._to = place
         self._unit = unit
-        self._shards = shards
 
-    def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
-        """Write a piece of a tensor's data, see `ShardWriter.write`."""
-        self._shards.write(name, byte_offset, buffer)
-
-    def digests(self) -> dict[str, str]:
-        """Return each shard's BLAKE3, see `ShardWriter.digests`."""
-        return self._shards.digests()
+    def _reserve(self, undo: contextlib.ExitStack) -> Path:
+        # By URL and shard: two runs of one merge on this machine do not write the same file.
+        key = hashlib.sha256(f"{self.out}/{self._unit}".encode()).hexdigest()[:32]
+        home = user_folder() / "uploads"
+        with plain_words(f"{printable(home)} cannot be prepared"):
+            home.mkdir(parents=True, exist_ok=True)  # it stays: others may just be using it
+        folder = undo.enter_context(reserved(home / key))
+        check_room(folder, needed_bytes=self.nbytes)
+        return folder
 
     def finish(self, receipt: bytes, on_wait: Callable[[int], None]) -> None:
         """Have the shards sent, once those before them are there."""
-        files = {s.file_name: self._shards.partial(s) for s in self._shards.shards}
-        self._place.send(self._unit, files, receipt, self.undo.pop_all(), on_wait)
+        files = {s.file_name: self.partial(s) for s in self.shards}
+        self._to.send(self._unit, files, receipt, self._undo.pop_all(), on_wait)
 
 
 def _receipt(unit: str) -> str:

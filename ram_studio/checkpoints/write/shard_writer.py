@@ -1,11 +1,13 @@
 """Writing shards piece by piece: allocated at full size, hashed while written, flushed at the end.
 
 Shards carry a `.partial` suffix until all of them are on the disk; then each is put in its place
-with a rename.
+with a rename. Whose shards they are, and what finishes them, subclasses say: ``writer`` writes a
+whole checkpoint, ``part_folder`` and ``part_url`` a part of one.
 """
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import errno
 import os
@@ -46,37 +48,30 @@ class Receiver(Protocol):
         """
 
 
-class ShardWriter:
-    """Writes some shards into a folder; a context manager. Bytes do not depend on the order.
+class ShardWriter(abc.ABC):
+    """Writes some shards; a context manager. Bytes do not depend on the order of the writes.
+
+    Leaving the block removes what was not finished.
 
     Attributes:
-        folder: where they are written.
+        out: the output.
         shards: the layout, in file order.
         nbytes: bytes of all shards.
+        folder: where they are written, from entering the block on.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        shards: Sequence[Shard],
-        out: Path | str,
-        receiver: Receiver | None = None,
-        *,
-        is_kept: bool = True,
-    ) -> None:
-        """Touch nothing yet.
+    folder: Path
+    is_kept = True
+    """False for shards that only wait here for their upload: they are not flushed."""
 
-        Args:
-            folder: to write in, on the disk of `out`; out: the output, for messages.
-            receiver: gets each shard once it is complete.
-            is_kept: False for shards that only wait here for their upload: they are not flushed.
-        """
-        self._receiver = receiver
+    def __init__(
+        self, out: Path | str, shards: Sequence[Shard], receiver: Receiver | None = None
+    ) -> None:
+        """Touch nothing yet; receiver: gets each shard once it is complete."""
+        self.out = out
         self.shards = shards
         self.nbytes = sum(shard.file_size for shard in shards)
-        self.folder = folder
-        self._out = out
-        self._is_kept = is_kept
+        self._receiver = receiver
         self._place = {
             name: (shard, *place) for shard in shards for name, place in shard.offsets.items()
         }
@@ -90,8 +85,16 @@ class ShardWriter:
         self._digests: dict[str, FollowingDigest] = {}
         self._undo = contextlib.ExitStack()
 
+    @abc.abstractmethod
+    def _reserve(self, undo: contextlib.ExitStack) -> Path:
+        """Return a new folder to write in, on the disk of the output; undo: run at the end.
+
+        Raises: OutputError when the output cannot be used, or does not fit on the disk.
+        """
+
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
+            self.folder = self._reserve(undo)
             undo.callback(self._close_shards)
             for shard in self.shards:
                 self._allocate(shard)
@@ -121,7 +124,7 @@ class ShardWriter:
         view = view.cast("B")
         assert 0 <= byte_offset <= byte_offset + len(view) <= nbytes, f"{name}: outside the tensor"
         position = start + byte_offset
-        with plain_words(f"tensor {quoted(name)} cannot be written to {printable(self._out)}"):
+        with plain_words(f"tensor {quoted(name)} cannot be written to {printable(self.out)}"):
             _write_fully(self._handles[shard.file_name], view, position)
             self._digests[shard.file_name].wrote(position, view)
         with self._count_lock:
@@ -137,7 +140,7 @@ class ShardWriter:
     def digests(self) -> dict[str, str]:
         """Return each shard's BLAKE3 by its final name.
 
-        Call it after the last write and before `finish`, so that the passport can hold them.
+        Call it after the last write and before finishing, so that the passport can hold them.
 
         Raises: OutputError when a tensor was not written in full.
         """
@@ -184,13 +187,13 @@ class ShardWriter:
 
     def _flush_soon(self, shard: Shard) -> None:
         self._unflushed = 0
-        if not self._is_kept:
+        if not self.is_kept:
             return
         self._flushes.append(self._flusher.submit(flush, self.partial(shard)))
 
     def _allocate(self, shard: Shard) -> None:
         """Create a shard at its final size with its header, so that a full disk shows now."""
-        with plain_words(f"{printable(self._out)} cannot be prepared"):
+        with plain_words(f"{printable(self.out)} cannot be prepared"):
             handle = os.open(
                 self.partial(shard), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
             )
@@ -212,7 +215,7 @@ class ShardWriter:
         ]
         if short:
             raise OutputError(
-                f"{printable(self._out)} is incomplete: {shown_list(short)} written; run again."
+                f"{printable(self.out)} is incomplete: {shown_list(short)} written; run again."
             )
 
 

@@ -15,7 +15,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Self
 
 from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE
 from ram_studio.checkpoints.read.describe import printable
@@ -34,7 +33,7 @@ from ram_studio.errors import OutputError
 DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
 
 
-class CheckpointWriter:
+class CheckpointWriter(ShardWriter):
     """Writes one sharded checkpoint; a context manager.
 
     Entering refuses an output that exists, is not writable or does not fit on the disk, takes the
@@ -48,9 +47,9 @@ class CheckpointWriter:
 
     Attributes:
         out: the output folder, absolute.
-        shards: the layout, in file order.
-        nbytes: bytes of all shards.
     """
+
+    out: Path
 
     def __init__(
         self,
@@ -74,38 +73,17 @@ class CheckpointWriter:
 
         Raises: SettingsError when max_shard_bytes is below 1.
         """
-        self.shards = lay_out(tensors, max_shard_bytes, METADATA)
-        self.nbytes = sum(shard.file_size for shard in self.shards)
-        self.out = Path(os.path.abspath(Path(out).expanduser()))
+        folder = Path(os.path.abspath(Path(out).expanduser()))
+        super().__init__(folder, lay_out(tensors, max_shard_bytes, METADATA), receiver)
         self._needed_bytes = self.nbytes + sidecar_bytes
         self._sources = tuple(sources)
-        self._receiver = receiver
-        self._writer: ShardWriter | None = None
-        self._undo = contextlib.ExitStack()
 
-    def __enter__(self) -> Self:
+    def _reserve(self, undo: contextlib.ExitStack) -> Path:
         check_output(self.out, needed_bytes=0, sources=self._sources)
-        with contextlib.ExitStack() as undo:
-            # Leftovers of a killed run are gone after this, and their space is free again.
-            folder = undo.enter_context(reserved(self.out))
-            check_output(self.out, needed_bytes=self._needed_bytes)
-            self._writer = undo.enter_context(
-                ShardWriter(folder, self.shards, self.out, self._receiver)
-            )
-            self._undo = undo.pop_all()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._writer = None
-        self._undo.close()
-
-    def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
-        """Write a piece of a tensor's data, see `ShardWriter.write`."""
-        self._open_writer.write(name, byte_offset, buffer)
-
-    def digests(self) -> dict[str, str]:
-        """Return each shard's BLAKE3 by its final name, see `ShardWriter.digests`."""
-        return self._open_writer.digests()
+        folder = undo.enter_context(reserved(self.out))
+        # Leftovers of a killed run are gone now, and their space is free again.
+        check_output(self.out, needed_bytes=self._needed_bytes)
+        return folder
 
     def finish(
         self,
@@ -129,9 +107,9 @@ class CheckpointWriter:
             assert parts, "a file has a name"
             assert not {"/", ".."} & set(parts), f"{name}: not below the output folder"
             assert name not in own, f"{name}: written by the writer itself"
-        writer, folder = self._open_writer, self._open_writer.folder
+        folder = self.folder
         with plain_words(f"{printable(self.out)} cannot be completed"):
-            writer.place(folder, on_wait)
+            self.place(folder, on_wait)
             contents = dict(files)
             if len(self.shards) > 1:
                 contents[INDEX_FILE] = index_json(self.shards)
@@ -156,8 +134,3 @@ class CheckpointWriter:
         with contextlib.suppress(OSError):
             flush(self.out.parent)
         return self.out
-
-    @property
-    def _open_writer(self) -> ShardWriter:
-        assert self._writer is not None, "the writer is used inside its with-block only"
-        return self._writer
