@@ -62,7 +62,7 @@ def test_a_streamed_analysis_reads_each_byte_once_and_equals_the_local_one(
     hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No data comes along with the headers, and a piece holds a few tensors.
-    monkeypatch.setattr(ranges, "FIRST_REQUEST_BYTES", 8)
+    monkeypatch.setattr(remote, "FIRST_REQUEST_BYTES", 8)
     monkeypatch.setattr(remote, "PIECE_BYTES", 200)
     zoo = make_zoo(tmp_path / "zoo", 3, shards=3, copied=False)
     agents = publish(hub, zoo)
@@ -77,7 +77,7 @@ def test_a_streamed_analysis_reads_each_byte_once_and_equals_the_local_one(
 def test_connections_that_drop_go_on_where_they_broke_off(
     hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranges, "FIRST_REQUEST_BYTES", 8)
+    monkeypatch.setattr(remote, "FIRST_REQUEST_BYTES", 8)
     zoo = make_zoo(tmp_path / "zoo", 2, shards=2)
     agents = publish(hub, zoo)
     report = load("lab/base", agents, stream=True)
@@ -91,7 +91,7 @@ def test_connections_that_drop_go_on_where_they_broke_off(
 def test_a_hub_that_is_gone_is_told_after_a_few_tries(
     hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranges, "FIRST_REQUEST_BYTES", 8)
+    monkeypatch.setattr(remote, "FIRST_REQUEST_BYTES", 8)
     monkeypatch.setattr(ranges, "_PAUSES", (0.0,) * ranges.TRIES)
     zoo = make_zoo(tmp_path / "zoo", 1)
     report = load("lab/base", publish(hub, zoo), stream=True)

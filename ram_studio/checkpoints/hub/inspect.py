@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -311,7 +312,7 @@ def inspect_source(
             check=(lambda: None) if cancel is None else cancel.raise_if_cancelled,
         )
         with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
-            headers = list(pool.map(place.header, [folder / shard for shard in shards]))
+            headers = list(pool.map(partial(place.header, name=name), place.shards))
     contents = [f"{shard}:{listing.contents[shard]}" for shard in shards]
     opened = assemble_checkpoint(
         headers,

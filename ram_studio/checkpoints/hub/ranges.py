@@ -1,7 +1,7 @@
 """Shards on the Hub, read by byte ranges: nothing is stored here.
 
-The `RemoteFiles` of the Hub (see ``read.remote``): huggingface_hub's session, login and proxies,
-one request for each range. A connection that drops goes on where it broke off.
+With huggingface_hub's session, login and proxies, one request for each range. A connection that
+drops goes on where it broke off.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from huggingface_hub.errors import HfHubHTTPError
@@ -19,12 +18,8 @@ from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_st
 from ram_studio.checkpoints.hub.errors import HTTPError, hub_errors
 from ram_studio.checkpoints.hub.transfer import LIBRARY, REQUEST_SECONDS, Token
 from ram_studio.checkpoints.read.describe import printable, who
-from ram_studio.checkpoints.read.header import LENGTH_BYTES, Header, header_length, parse_header
-from ram_studio.checkpoints.read.remote import FollowedHash, Follows
+from ram_studio.checkpoints.read.remote import FIRST_REQUEST_BYTES, RemoteFiles
 from ram_studio.errors import HubError
-
-# Nearly all headers fit into the first request.
-FIRST_REQUEST_BYTES = 100_000
 
 KEPT_BYTES = 4096
 """Ranges up to this size are kept."""
@@ -47,8 +42,8 @@ class Shard:
 
 
 @dataclass(eq=False)
-class HubShards:
-    """The shards of one repository at one commit, as `RemoteFiles`.
+class HubShards(RemoteFiles):
+    """The shards of one repository at one commit.
 
     What came along with a header, or was looked at to compare two tensors, is kept and not asked
     for again. name: "base" or the agent's; site: the Hub's address; check: raises to stop.
@@ -64,31 +59,9 @@ class HubShards:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[Path, dict[int, bytes]] = {path: {} for path in self.shards}
-        self._follows = Follows()
 
-    def header(self, path: Path) -> Header:
-        """Return a shard's header, read with one or two requests.
-
-        Raises: CheckpointError for a header that is not acceptable; HubError.
-        """
-        shard = self.shards[path]
-        at = f"{who(self.name)}{printable(shard.url)}"
-        start = self._fetch(shard, 0, min(FIRST_REQUEST_BYTES, shard.size))
-        end = LENGTH_BYTES + header_length(start[:LENGTH_BYTES], shard.size, at)
-        if len(start) < end:
-            start += self._fetch(shard, len(start), end)
-        self._keep(path, 0, start)
-        return parse_header(
-            start[LENGTH_BYTES:end], file_size=shard.size, path=path, agent=self.name
-        )
-
-    def read(self, path: Path, start: int, length: int) -> bytes:
+    def fetch(self, path: Path, start: int, length: int) -> bytes:
         """Return a range of a shard; see `RemoteFiles`."""
-        found = self._read(path, start, length)
-        self._follows.tell(path, start, found)
-        return found
-
-    def _read(self, path: Path, start: int, length: int) -> bytes:
         with self._lock:
             kept = sorted(self._kept[path].items())
         parts = []
@@ -97,36 +70,33 @@ class HubShards:
             for first, data in (*kept, (end, b"")):
                 if at < first:
                     upto = min(first, end)
-                    parts.append(self._fetch(self.shards[path], at, upto))
+                    parts.append(self._received(self.shards[path], at, upto))
                     at = upto
                 if first <= at < min(first + len(data), end):
                     parts.append(data[at - first : end - first])
                     at += len(parts[-1])
         found = b"".join(parts)
-        if length <= KEPT_BYTES:
-            self._keep(path, start, found)
+        # With a header data may come along.
+        if length <= (KEPT_BYTES if start else FIRST_REQUEST_BYTES):
+            with self._lock:
+                if length > len(self._kept[path].get(start, b"")):
+                    self._kept[path][start] = found
         return found
 
-    def _keep(self, path: Path, start: int, data: bytes) -> None:
-        with self._lock:
-            if len(data) > len(self._kept[path].get(start, b"")):
-                self._kept[path][start] = data
-
     def size(self, path: Path) -> int:
-        """Return a shard's bytes; see `RemoteFiles`."""
+        """Return a shard's bytes."""
         return self.shards[path].size
+
+    def at(self, path: Path) -> str:
+        """Return a shard's address."""
+        return self.shards[path].url
 
     def content_hash(self, path: Path) -> str | None:
         """Return the SHA-256 of a shard that the Hub keeps as a large file; see `RemoteFiles`."""
         content = self.shards[path].content
         return f"sha256:{content}" if len(content) == 64 else None
 
-    def follow(self, path: Path, algorithm: str) -> FollowedHash:
-        """Hash a shard that the Hub keeps otherwise; see `RemoteFiles`."""
-        fetch = partial(self._read, path)
-        return self._follows.follow(path, fetch, self.size(path), algorithm)
-
-    def _fetch(self, shard: Shard, begin: int, end: int) -> bytes:
+    def _received(self, shard: Shard, begin: int, end: int) -> bytes:
         received = bytearray()
         vain = 0
         while len(received) < end - begin:

@@ -1,43 +1,36 @@
 """Checkpoints at fsspec URLs (s3://, gs://, memory://, ...): shards are read there by byte ranges.
 
-The `RemoteFiles` of any file system that fsspec knows, see ``read.remote``. Small files (config,
-tokenizer) are fetched at each opening.
+Small files (config, tokenizer) are fetched at each opening.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ram_studio.checkpoints.hub.url_folder import UrlFolder, local_path
 from ram_studio.checkpoints.read.checkpoint import Checkpoint, assemble, open_folder
 from ram_studio.checkpoints.read.describe import who
-from ram_studio.checkpoints.read.header import LENGTH_BYTES, Header, header_length, parse_header
 from ram_studio.checkpoints.read.json_files import parse_json_object
-from ram_studio.checkpoints.read.remote import FollowedHash, Follows
+from ram_studio.checkpoints.read.remote import RemoteFiles
 from ram_studio.checkpoints.read.shard_files import find_shards, is_small_file
 from ram_studio.checkpoints.write.output_folder import write_whole
 from ram_studio.errors import CheckpointError
 from ram_studio.resources import user_folder
 
 
-@dataclass(frozen=True)
-class UrlShards:
-    """The files of one folder, as `RemoteFiles`; sizes: in bytes, by name; who: starts messages."""
+@dataclass(eq=False)
+class UrlShards(RemoteFiles):
+    """The files of one folder; sizes: in bytes, by name; who: starts messages.
+
+    They have no content hash of their own: what stores tell of it differs from one to the next.
+    """
 
     folder: UrlFolder
     sizes: dict[str, int]
     who: str
-    _follows: Follows = field(default_factory=Follows, compare=False)
-
-    def read(self, path: Path, start: int, length: int) -> bytes:
-        """Return a range of a file; see `RemoteFiles`."""
-        data = self.fetch(path, start, length)
-        self._follows.tell(path, start, data)
-        return data
 
     def fetch(self, path: Path, start: int, length: int) -> bytes:
         """Return a range of a file."""
@@ -51,22 +44,9 @@ class UrlShards:
         """Return a file's bytes."""
         return self.sizes[path.name]
 
-    def content_hash(self, path: Path) -> str | None:
-        """Return None: what stores tell of a file's content differs from one to the next."""
-        return None
-
-    def follow(self, path: Path, algorithm: str) -> FollowedHash:
-        """Hash a file behind those who read it; see `RemoteFiles`."""
-        fetch = partial(self.fetch, path)
-        return self._follows.follow(path, fetch, self.size(path), algorithm)
-
-    def header(self, path: Path, name: str) -> Header:
-        """Return a shard's header; name: "base" or the agent's."""
-        size = self.sizes[path.name]
-        prefix = self.read(path, 0, min(LENGTH_BYTES, size))
-        length = header_length(prefix, size, f"{self.who}{self.folder.at(path.name)}")
-        raw = self.read(path, LENGTH_BYTES, length)
-        return parse_header(raw, file_size=size, path=path, agent=name)
+    def at(self, path: Path) -> str:
+        """Return a file's URL."""
+        return self.folder.at(path.name)
 
 
 def open_url(source: str, *, name: str) -> Checkpoint:
@@ -90,7 +70,7 @@ def open_url(source: str, *, name: str) -> Checkpoint:
     for file, size in sizes.items():
         if is_small_file(file, size):
             # Several processes may open the same URL.
-            write_whole(folder / file, place.read(Path(file), 0, size))
+            write_whole(folder / file, place.fetch(Path(file), 0, size))
     for old in folder.iterdir():
         if old.name not in sizes and not old.name.startswith("."):  # another opening's
             old.unlink(missing_ok=True)
@@ -100,6 +80,6 @@ def open_url(source: str, *, name: str) -> Checkpoint:
 
     shards, weight_map = find_shards(sorted(sizes), Path(source), name=name, read_index=read_index)
     paths = [folder / shard for shard in shards]
-    headers = [place.header(path, name) for path in paths]
+    headers = [place.header(path, name=name) for path in paths]
     remote = dict.fromkeys(paths, place)
     return assemble(headers, folder, name=name, source=source, weight_map=weight_map, remote=remote)

@@ -1,12 +1,13 @@
 """Files that are not on this disk, read a range at a time, each byte once.
 
-`RemoteFiles` is what a place must offer (the Hub does in ``hub.ranges``; whoever adds another file
-system implements its methods). `ReadAhead` stands between it and the readers of a pass; a
-`FollowedHash` is the content hash of a file that is read so.
+`RemoteFiles` is a place with such files: the Hub in ``hub.ranges``, any file system of fsspec in
+``hub.urls``. `ReadAhead` stands between it and the readers of a pass; a `FollowedHash` is the
+content hash of a file that is read so.
 """
 
 from __future__ import annotations
 
+import abc
 import bisect
 import itertools
 import threading
@@ -15,11 +16,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from ram_studio.checkpoints.read.content_hash import make_hasher
-from ram_studio.checkpoints.read.header import TensorInfo
+from ram_studio.checkpoints.read.describe import printable, who
+from ram_studio.checkpoints.read.header import (
+    LENGTH_BYTES,
+    Header,
+    TensorInfo,
+    header_length,
+    parse_header,
+)
+
+FIRST_REQUEST_BYTES = 100_000
+"""Nearly all headers fit into the first request."""
 
 PIECE_BYTES = 8 << 20
 """What is asked for at a time: large enough that a connection's start does not matter."""
@@ -41,26 +52,58 @@ Fetch = Callable[[int, int], bytes]
 """Returns a file's bytes from a position on, by their number."""
 
 
-class RemoteFiles(Protocol):
+@dataclass(eq=False)
+class RemoteFiles(abc.ABC):
     """A place with files; safe to share among threads."""
 
-    def read(self, path: Path, start: int, length: int) -> bytes:
+    _followed: dict[Path, FollowedHash] = field(default_factory=dict, init=False, repr=False)
+
+    @abc.abstractmethod
+    def fetch(self, path: Path, start: int, length: int) -> bytes:
         """Return exactly `length` bytes of a file from `start` on; tries again where it can.
 
         Raises: HubError (or another CheckpointError) when it gives up.
         """
 
+    @abc.abstractmethod
     def size(self, path: Path) -> int:
         """Return a file's bytes."""
+
+    @abc.abstractmethod
+    def at(self, path: Path) -> str:
+        """Return a file's address, as messages call it."""
 
     def content_hash(self, path: Path) -> str | None:
         """Return a file's content hash as the place knows it ("sha256:..."), None if it does not.
 
         See ``content_hash``.
         """
+        return None
+
+    def header(self, path: Path, *, name: str) -> Header:
+        """Return a shard's header, read with one or two requests; name: "base" or the agent's.
+
+        Raises: CheckpointError for a header that is not acceptable; what `fetch` raises.
+        """
+        size = self.size(path)
+        start = self.fetch(path, 0, min(FIRST_REQUEST_BYTES, size))
+        at = f"{who(name)}{printable(self.at(path))}"
+        end = LENGTH_BYTES + header_length(start[:LENGTH_BYTES], size, at)
+        if len(start) < end:
+            start += self.fetch(path, len(start), end - len(start))
+        return parse_header(start[LENGTH_BYTES:end], file_size=size, path=path, agent=name)
+
+    def read(self, path: Path, start: int, length: int) -> bytes:
+        """Return what `fetch` does; a file that is followed is hashed on the way."""
+        data = self.fetch(path, start, length)
+        if (followed := self._followed.get(path)) is not None:
+            followed.took(start, data)
+        return data
 
     def follow(self, path: Path, algorithm: str) -> FollowedHash:
         """Return what hashes a file behind those who read it from now on."""
+        self._followed[path] = FollowedHash(partial(self.fetch, path), self.size(path), algorithm)
+        return self._followed[path]
 
 
 Remote = Mapping[Path, RemoteFiles]
@@ -285,20 +328,3 @@ class FollowedHash:
         finally:
             self._is_filling = False
         return True
-
-
-class Follows:
-    """What a place of remote files needs for the hashes of those that it does not know."""
-
-    def __init__(self) -> None:
-        self._followed: dict[Path, FollowedHash] = {}
-
-    def follow(self, path: Path, fetch: Fetch, size: int, algorithm: str) -> FollowedHash:
-        """Hash a file from now on; `tell` it what is read."""
-        self._followed[path] = FollowedHash(fetch, size, algorithm)
-        return self._followed[path]
-
-    def tell(self, path: Path, start: int, data: bytes) -> None:
-        """Take note of a range that was read."""
-        if (followed := self._followed.get(path)) is not None:
-            followed.took(start, data)
