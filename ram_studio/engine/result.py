@@ -21,7 +21,6 @@ from ram_studio.checkpoints.record.card import model_card
 from ram_studio.checkpoints.record.licences import most_restrictive
 from ram_studio.checkpoints.record.passport import (
     PASSPORT_FILE,
-    LicenceRecord,
     Passport,
     ShardRecord,
     agent_record,
@@ -140,8 +139,6 @@ def make_passport(
         for agent, result in zip(job.report.agents, agents.values(), strict=True)
     }
     base = source_record(job.report.base, hashes.get(job.report.base.name))
-    sources = {"base": base, **records}
-    licence = most_restrictive({name: s.license.licence for name, s in sources.items()})
     return Passport(
         ram_studio_version=__version__,
         recipe=job.recipe,
@@ -155,7 +152,7 @@ def make_passport(
         shards=shards,
         warnings=(*job.report.warnings, *warnings),
         libraries=library_versions(with_torch=with_torch),
-        license=LicenceRecord(id=licence.id, name=licence.name, link=licence.link),
+        license=most_restrictive(source.license for source in (base, *records.values())),
     )
 
 

@@ -7,13 +7,7 @@ import itertools
 import pytest
 from checkpoint_zoo import make, small_tensors
 
-from ram_studio.checkpoints.record.licences import (
-    RANKS,
-    Licence,
-    licence_of,
-    most_restrictive,
-    rank_of,
-)
+from ram_studio.checkpoints.record.licences import RANKS, Licence, licence_of, most_restrictive
 
 
 @pytest.mark.parametrize(
@@ -72,30 +66,16 @@ NAMES = {
 )
 def test_every_licence_has_a_rank(rank, id):
     id, _, name = id.partition(":")
-    assert rank_of(Licence(id or None, name or None)) == rank
-
-
-ONE_OF_EACH = [
-    Licence("cc0-1.0"),
-    Licence("mit"),
-    Licence("mpl-2.0"),
-    Licence("gpl-3.0"),
-    Licence("llama3.2"),
-    Licence("cc-by-nc-4.0"),
-    Licence("cc-by-nd-4.0"),
-    Licence("other", "terms-of-acme"),
-    Licence(),
-]
+    assert Licence(id or None, name or None).rank == rank
 
 
 def test_the_order_is_total_and_what_is_not_stated_is_the_most_restrictive():
-    assert [licence.rank for licence in ONE_OF_EACH] == [rank for rank, _, _ in RANKS]
-    for i, j in itertools.permutations(range(len(ONE_OF_EACH)), 2):
-        pair = {"base": ONE_OF_EACH[i], "a": ONE_OF_EACH[j]}
-        assert most_restrictive(pair) == ONE_OF_EACH[max(i, j)]
-    assert most_restrictive({}) == Licence()
-
-
-def test_of_equally_restrictive_licences_the_first_is_named():
-    licences = {"base": Licence("apache-2.0"), "a": Licence("mit"), "b": Licence("cc0-1.0")}
-    assert most_restrictive(licences) == Licence("apache-2.0")
+    ids = ("cc0-1.0", "mit", "mpl-2.0", "gpl-3.0", "llama3.2", "cc-by-nc-4.0", "cc-by-nd-4.0")
+    one_of_each = [*map(Licence, ids), Licence("other", "terms-of-acme"), Licence()]
+    assert [licence.rank for licence in one_of_each] == [rank for rank, _, _ in RANKS]
+    for low, high in itertools.combinations(one_of_each, 2):
+        assert most_restrictive([low, high]) == most_restrictive([high, low]) == high
+    assert most_restrictive([]) == Licence()
+    # Of equal ones the first is named.
+    two = [Licence("apache-2.0"), Licence("mit"), Licence("cc0-1.0")]
+    assert most_restrictive(two) == Licence("apache-2.0")

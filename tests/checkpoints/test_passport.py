@@ -12,9 +12,9 @@ from checkpoint_zoo import make, small_tensors
 from pydantic import ValidationError
 
 from ram_studio.checkpoints.record.card import model_card
+from ram_studio.checkpoints.record.licences import Licence
 from ram_studio.checkpoints.record.passport import (
     AgentRecord,
-    LicenceRecord,
     Passport,
     ShardRecord,
     SourceRecord,
@@ -99,7 +99,7 @@ def test_records_are_made_from_checkpoints(tmp_path):
 
 
 def test_the_card_is_what_the_hub_expects():
-    card = model_card(passport(license=LicenceRecord(id="apache-2.0")))
+    card = model_card(passport(license=Licence(id="apache-2.0")))
     assert front_matter(card) == {
         "base_model": [HUB_BASE, "Gen-Verse/ReasonFlux-Coder-7B"],
         "base_model_relation": "merge",
@@ -190,7 +190,7 @@ def test_text_of_strangers_cannot_break_the_card():
             agents={"a": AgentRecord(**source)},
             recipe=recipe,
             warnings=(evil,),
-            license=LicenceRecord(id="other", name=evil, link="javascript:alert(1)"),
+            license=Licence(id="other", name=evil, link="javascript:alert(1)"),
             libraries={evil: evil},
         )
     )
@@ -204,10 +204,10 @@ def test_text_of_strangers_cannot_break_the_card():
 
 
 def test_the_card_names_every_licence_and_the_most_restrictive():
-    qwen = LicenceRecord(id="other", name="qwen-research", link="https://hf.co/Qwen/x/LICENSE")
+    qwen = Licence(id="other", name="qwen-research", link="https://hf.co/Qwen/x/LICENSE")
     card = model_card(
         passport(
-            base=SourceRecord(source=HUB_BASE, license=LicenceRecord(id="mit"), **SOURCE),
+            base=SourceRecord(source=HUB_BASE, license=Licence(id="mit"), **SOURCE),
             agents={"a": AgentRecord(source="x/a", license=qwen, **SOURCE)},
             license=qwen,
             recipe=make_recipe({"base": HUB_BASE, "agents": {"a": "x/a"}}),

@@ -19,9 +19,9 @@ from ram_studio.algorithm.meters.rounding_meter import LOST, lost_rescaling
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.checkpoints.read.describe import plural, printable
+from ram_studio.checkpoints.record.licences import Licence
 from ram_studio.checkpoints.record.passport import (
     AgentRecord,
-    LicenceRecord,
     Passport,
     SourceRecord,
 )
@@ -133,24 +133,24 @@ def _front_matter(passport: Passport) -> str:
     return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=1000)
 
 
-def _licence_fields(record: LicenceRecord) -> dict[str, str]:
+def _licence_fields(licence: Licence) -> dict[str, str]:
     """Return the licence as the Hub wants it; what is not spelt as it may be is left out."""
-    if record.id is None or not re.fullmatch(r"[a-z0-9][a-z0-9.+-]{0,60}", record.id):
+    if licence.id is None or not re.fullmatch(r"[a-z0-9][a-z0-9.+-]{0,60}", licence.id):
         return {"license": "unknown"}
-    fields = {"license": record.id}
-    name, link = record.name or "", record.link or ""
-    if record.id == "other" and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._+-]{0,95}", name):
+    fields = {"license": licence.id}
+    name, link = licence.name or "", licence.link or ""
+    if licence.id == "other" and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._+-]{0,95}", name):
         fields["license_name"] = name
-    if record.id == "other" and _PLAIN_LINK.fullmatch(link):
+    if licence.id == "other" and _PLAIN_LINK.fullmatch(link):
         fields["license_link"] = link
     return fields
 
 
-def _licence_link(record: LicenceRecord) -> Markdown:
-    shown = escaped(record.licence.shown)
-    if record.id != "other" or not _PLAIN_LINK.fullmatch(record.link or ""):
+def _licence_link(licence: Licence) -> Markdown:
+    shown = escaped(licence.shown)
+    if licence.id != "other" or not _PLAIN_LINK.fullmatch(licence.link or ""):
         return shown
-    return Markdown(f"[{shown}]({record.link})")
+    return Markdown(f"[{shown}]({licence.link})")
 
 
 def _hub_id_of(record: SourceRecord) -> str | None:

@@ -8,11 +8,12 @@ and nothing stated counts as nothing allowed. A plain reading of names, and no l
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import yaml
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
 
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import printable
@@ -56,15 +57,13 @@ RANKS: tuple[tuple[str, str, str], ...] = (
 )
 """(rank, what it asks, names it matches), from the least to the most restrictive.
 
-The first rank from the most special to the most general matches; see `rank_of`.
+In which order they are tried, `Licence.rank` says.
 """
 
-_NAMES = {name: (i, asks) for i, (name, asks, _) in enumerate(RANKS)}
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class Licence:
-    """What a model card states.
+    """What a model card states, as passports keep it.
 
     Attributes:
         id: `license` as the Hub spells it; None where nothing is stated.
@@ -84,42 +83,34 @@ class Licence:
 
     @property
     def rank(self) -> str:
-        """The rank in `RANKS`."""
-        return rank_of(self)
+        """The rank in `RANKS`: by its id, for "other" by its name.
+
+        A name matches the first rank in the order no-derivatives, non-commercial, then from
+        public-domain on; one that nobody ranked here is "custom", more restrictive than all others.
+        """
+        name = self.shown.strip().lower().replace(" ", "-").replace("_", "-")
+        if name == "unknown":
+            return "unknown"
+        if name != "other":
+            patterns = {rank: pattern for rank, _, pattern in RANKS}
+            for rank in ("no-derivatives", "non-commercial", *patterns):
+                if re.fullmatch(patterns[rank], name):
+                    return rank
+        return "custom"
 
     @property
     def asks(self) -> str:
         """What it asks of somebody who shares a derivative, in a few words."""
-        return _NAMES[self.rank][1]
+        return next(asks for rank, asks, _ in RANKS if rank == self.rank)
 
 
-def rank_of(licence: Licence) -> str:
-    """Return a licence's rank: by its id, for "other" by its name.
-
-    A name matches the first rank in the order no-derivatives, non-commercial, then from
-    public-domain on; one that nobody ranked here is "custom", more restrictive than all others.
-    """
-    if licence.id in (None, "unknown"):
-        return "unknown"
-    name = (licence.name or "other") if licence.id == "other" else licence.id
-    name = name.strip().lower().replace(" ", "-").replace("_", "-")
-    if name == "other":
-        return "custom"
-    patterns = {rank: pattern for rank, _, pattern in RANKS}
-    for rank in ("no-derivatives", "non-commercial", *patterns):
-        if patterns[rank] and re.fullmatch(patterns[rank], name):
-            return rank
-    return "custom"
-
-
-def most_restrictive(licences: Mapping[str, Licence]) -> Licence:
+def most_restrictive(licences: Iterable[Licence]) -> Licence:
     """Return the most restrictive of some licences by their rank; of equal ones the first given.
 
     None at all: unknown.
     """
-    if not licences:
-        return Licence()
-    return max(licences.values(), key=lambda licence: _NAMES[licence.rank][0])
+    order = [rank for rank, _, _ in RANKS]
+    return max(licences, key=lambda licence: order.index(licence.rank), default=Licence())
 
 
 def licence_of(checkpoint: Checkpoint) -> Licence:
@@ -132,8 +123,7 @@ def licence_of(checkpoint: Checkpoint) -> Licence:
     name, link = (_text(fields.get(key)) for key in ("license_name", "license_link"))
     stated = fields.get("license")
     ids = [_text(i) for i in (stated if isinstance(stated, list) else [stated])]
-    found = {i: Licence(i.lower(), name, link) for i in ids if i is not None}
-    return most_restrictive(found)
+    return most_restrictive(Licence(i.lower(), name, link) for i in ids if i is not None)
 
 
 def bases_of(checkpoint: Checkpoint) -> tuple[str, ...]:

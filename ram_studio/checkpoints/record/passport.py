@@ -57,19 +57,6 @@ class SourceFile(Record):
     hash: Annotated[str, Field(pattern=CONTENT_HASH)]
 
 
-class LicenceRecord(Record):
-    """A licence as model cards state it; `id` is None where nothing is stated."""
-
-    id: str | None = None
-    name: str | None = None
-    link: str | None = None
-
-    @property
-    def licence(self) -> Licence:
-        """The licence, with its rank."""
-        return Licence(self.id, self.name, self.link)
-
-
 class SourceRecord(Record):
     """A checkpoint that went into the merge.
 
@@ -89,7 +76,7 @@ class SourceRecord(Record):
     fingerprint: str
     nbytes: Count
     files: dict[str, SourceFile] | None = None
-    license: LicenceRecord = LicenceRecord()
+    license: Licence = Licence()
 
     @property
     def place(self) -> str:
@@ -191,7 +178,7 @@ class Passport(Record):
     files: dict[str, ShardRecord] = Field(default_factory=dict)
     libraries: dict[str, str] = Field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    license: LicenceRecord = LicenceRecord()
+    license: Licence = Licence()
     seal: Digest | None = None
 
     def renamed(self, names: Mapping[str, str]) -> Passport:
@@ -257,7 +244,6 @@ def source_record(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = Non
             path.name: SourceFile(nbytes=checkpoint.size_of(path), hash=hashes[path.name])
             for path in checkpoint.shards
         }
-    licence = licence_of(checkpoint)
     return SourceRecord(
         source=checkpoint.source,
         folder=None
@@ -267,7 +253,7 @@ def source_record(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = Non
         fingerprint=checkpoint.fingerprint,
         nbytes=checkpoint.nbytes,
         files=files,
-        license=LicenceRecord(id=licence.id, name=licence.name, link=licence.link),
+        license=licence_of(checkpoint),
     )
 
 

@@ -152,7 +152,7 @@ def describe_validation(error: ValidationError, model: type[BaseModel] | None = 
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
         field = ".".join(str(part) for part in problem["loc"] if part != "[key]")
         message = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "extra_forbidden":
+        if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             message = "there is no such field"
             if model is not None and len(problem["loc"]) == 1:
                 known = list(model.model_fields)
