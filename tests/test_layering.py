@@ -298,7 +298,7 @@ LIGHT = (
     "ram_studio.algorithm.sketch",
     "ram_studio.algorithm.methods",
     "ram_studio.checkpoints.read.checkpoint",
-    "ram_studio.checkpoints.hub.inspect",
+    "ram_studio.checkpoints.hub.repository",
     "ram_studio.engine.analyse",
     "ram_studio.engine.merge",
     "ram_studio.engine.verify",

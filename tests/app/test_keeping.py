@@ -31,6 +31,7 @@ from ram_studio.app.settings import Settings
 from ram_studio.app.shell import head_html
 from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.hub import rights
+from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.errors import OutputError
 from ram_studio.resources import asset_path
 
@@ -228,8 +229,6 @@ def test_merges_and_gradios_cache_are_kept_below_the_watermark(workspace: Worksp
 def test_what_nobody_has_loaded_leaves_the_hubs_cache_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ram_studio.checkpoints.hub.inspect import download
-
     with serving() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.address)
         monkeypatch.setenv("HF_HOME", str(tmp_path))
@@ -238,7 +237,7 @@ def test_what_nobody_has_loaded_leaves_the_hubs_cache_first(
         folders = {}
         for name in ("base", "coding"):
             hub.add(f"owner/{name}", asset_path("example", name))
-            folders[name] = download(f"owner/{name}", name=name)[0]
+            folders[name] = open_checkpoint(f"owner/{name}", name=name).folder
     used, entries = disk.hub_models({"owner/coding"})
     assert used == sum(map(disk.folder_bytes, tmp_path.glob("hub/models--*/blobs")))
     assert len(entries) == 1

@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 from collections import namedtuple
+from functools import partial
 from pathlib import Path
 
 import huggingface_hub
@@ -14,13 +15,13 @@ import torch
 from checkpoint_zoo import QWEN_CONFIG, raw_safetensors, small_tensors, write_checkpoint, write_json
 
 from ram_studio.checkpoints.fit.compatibility import check_compatibility
-from ram_studio.checkpoints.hub import inspect as hub_module
-from ram_studio.checkpoints.hub.inspect import inspect_source
+from ram_studio.checkpoints.hub import repository
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import Checkpoint, DownloadProgress
 from ram_studio.errors import CheckpointError, CompatibilityError, HubError, Stopped
 
 MODEL = "owner/model"
+inspect_source = partial(open_checkpoint, headers_only=True)
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_a_token_is_sent_and_neither_shown_nor_stored(hub, source, caplog):
     hub.add("owner/secret", source, is_private=True)
     hub.tokens.add("somebody")
     with caplog.at_level(logging.DEBUG):
-        streamed = inspect_source("owner/secret", name="base", token=token, stream=True)
+        streamed = open_checkpoint("owner/secret", name="base", token=token, stream=True)
         opened = open_checkpoint("owner/secret", name="base", token=token)
         with pytest.raises(HubError) as caught:
             open_checkpoint("owner/none", name="base", token=token)
@@ -188,7 +189,7 @@ def test_a_hub_that_is_down_or_unreachable_or_offline_says_so(hub, source, monke
 def test_a_disk_too_small_for_the_download_is_refused_before_it(hub, source, monkeypatch):
     hub.add(MODEL, source)
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(hub_module.shutil, "disk_usage", lambda path: usage(2000, 1100, 900))
+    monkeypatch.setattr(repository.shutil, "disk_usage", lambda path: usage(2000, 1100, 900))
     refuse(MODEL, "900 bytes free", "HF_HOME", inspect_too=False)
     assert hub.downloads(".safetensors") == []
 

@@ -92,10 +92,7 @@ def inspect(
         if is_local(source, settings, name=name):
             checkpoints[name] = open_folder(source, name=name)
         else:
-            # huggingface_hub is only imported by those who use a Hub id.
-            from ram_studio.checkpoints.hub.inspect import inspect_source
-
-            checkpoints[name] = inspect_source(source, name=name, stream=True)
+            checkpoints[name] = open_checkpoint(source, name=name, stream=True)
         nbytes = checkpoints[name].nbytes
         if settings.is_public and nbytes > settings.max_download_bytes:
             raise HubError(

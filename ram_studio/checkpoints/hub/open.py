@@ -1,7 +1,8 @@
-"""A source as a user gives it, opened: a folder here, or a Hub id that is downloaded first."""
+"""A source as a user gives it, opened: a folder here, a URL, or a Hub id."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ram_studio.checkpoints.hub.url_folder import is_url
@@ -25,6 +26,7 @@ def open_checkpoint(
     local_ok: bool = True,
     token: str | None = None,
     stream: bool = False,
+    headers_only: bool = False,
 ) -> Checkpoint:
     """Open a local folder, or download a Hub id `owner/name[@revision]` and open it.
 
@@ -38,7 +40,8 @@ def open_checkpoint(
         local_ok: False refuses local folders and URLs, for an app that strangers use.
         token: a Hub token to use instead of the one huggingface_hub finds; never stored or logged.
         stream: instead of downloading shards that are not in the cache, let passes read them where
-            they are.
+            they are; the result has `is_local` False, and its `nbytes` is known all the same.
+        headers_only: download nothing, and let nobody read more than the headers.
 
     Raises: CheckpointError (the folder), HubError (the Hub), Stopped.
     """
@@ -47,16 +50,17 @@ def open_checkpoint(
     if local_ok and is_local_source(source, name=name):
         return open_folder(source, name=name)
     # Only Hub ids need huggingface_hub, whose import costs more than opening a folder.
-    from ram_studio.checkpoints.hub import inspect as hub
+    from ram_studio.checkpoints.hub.repository import open_repository
 
-    if stream:
-        return hub.inspect_source(
-            source, name=name, cancel=cancel, local_ok=False, token=token, stream=True
-        )
-    folder, revision = hub.download(
-        str(source), name=name, on_progress=on_progress, cancel=cancel, token=token
+    opened = open_repository(
+        str(source),
+        name=name,
+        on_progress=on_progress,
+        cancel=cancel,
+        token=token,
+        download=not (stream or headers_only),
     )
-    return open_folder(folder, name=name, source=str(source), revision=revision)
+    return replace(opened, remote={}) if headers_only else opened
 
 
 def why_no_model(checkpoint: Checkpoint) -> str | None:

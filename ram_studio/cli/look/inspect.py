@@ -31,7 +31,7 @@ def inspect(
     """
     from ram_studio.checkpoints.fit.compatibility import check_compatibility
     from ram_studio.checkpoints.fit.storage_report import storage_report
-    from ram_studio.checkpoints.hub.inspect import inspect_source
+    from ram_studio.checkpoints.hub.open import open_checkpoint
     from ram_studio.checkpoints.read.describe import shown_bytes
     from ram_studio.checkpoints.record.sketch_file import load_sketch
     from ram_studio.cli.look.storage import print_storage
@@ -39,7 +39,7 @@ def inspect(
 
     sources = {"base": options.require_base(base), **options.parse_agents(agent)}
     loaded = None if sketch is None else load_sketch(sketch)
-    opened = {name: inspect_source(source, name=name) for name, source in sources.items()}
+    opened = {n: open_checkpoint(s, name=n, headers_only=True) for n, s in sources.items()}
     report = check_compatibility(opened.pop("base"), list(opened.values()), **vars(policies))
     storage = storage_report(report, loaded)
     # A sketch has counted; without one a sample of the files tells about how much was changed.

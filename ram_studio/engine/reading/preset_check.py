@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
-from ram_studio.checkpoints.hub.inspect import inspect_source
+from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.hub.presets import Listed, Preset
 from ram_studio.checkpoints.hub.transfer import cache_folder
 from ram_studio.checkpoints.read.checkpoint import CancelSignal, Checkpoint
@@ -132,7 +132,7 @@ def check_preset(preset: Preset, cancel: CancelSignal | None = None) -> PresetRe
     try:
         for listed in preset.models:
             opened.append(
-                inspect_source(
+                open_checkpoint(
                     listed.source, name=listed.name, cancel=cancel, local_ok=False, stream=True
                 )
             )

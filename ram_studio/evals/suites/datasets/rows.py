@@ -106,7 +106,7 @@ class DataSet:
     def _downloaded(self, *, is_local: bool) -> Path:
         """Return the file in the Hub's cache; is_local: as it is there, without the network."""
         from ram_studio.checkpoints.hub import rights
-        from ram_studio.checkpoints.hub.inspect import talking_to
+        from ram_studio.checkpoints.hub.repository import talking_to
         from ram_studio.checkpoints.hub.transfer import fetch_file, hub_api
 
         token = rights.token_for(None)

@@ -1,4 +1,4 @@
-"""Checkpoints on the Hugging Face Hub: inspected by their headers, downloaded into its cache.
+"""Checkpoints on the Hugging Face Hub: opened by their headers, or downloaded into its cache.
 
 Everything goes through huggingface_hub, so its cache, its login, its proxies and HF_ENDPOINT apply.
 Weights are safetensors only; pickles are never requested. Tokens are handed through and never
@@ -12,7 +12,7 @@ import glob
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,17 +34,14 @@ from ram_studio.checkpoints.hub.transfer import (
     progress_bar,
     site_address,
 )
-from ram_studio.checkpoints.hub.url_folder import is_url
-from ram_studio.checkpoints.hub.urls import open_url
 from ram_studio.checkpoints.read.checkpoint import (
     CancelSignal,
     Checkpoint,
     ProgressCallback,
-    is_local_source,
+    assemble,
     open_folder,
     split_hub_id,
 )
-from ram_studio.checkpoints.read.checkpoint import assemble as assemble_checkpoint
 from ram_studio.checkpoints.read.describe import printable, shown_bytes, who
 from ram_studio.checkpoints.read.json_files import read_json_object
 from ram_studio.checkpoints.read.shard_files import find_shards, is_small_file
@@ -91,16 +88,6 @@ def talking_to(repository: str, revision: str | None, name: str | None) -> Itera
         hub_logging.set_verbosity(verbosity)
 
 
-def _split(source: str, name: str) -> tuple[str, str | None]:
-    parts = split_hub_id(source)
-    if parts is None:
-        raise CheckpointError(
-            f"{who(name)}{printable(source)} is not a Hub id of the form owner/name[@revision]; "
-            "check the spelling."
-        )
-    return parts
-
-
 def _list_files(repository: str, revision: str | None, token: Token) -> _Listing:
     info = hub_api(token).model_info(
         repository, revision=revision, files_metadata=True, timeout=REQUEST_SECONDS
@@ -113,10 +100,6 @@ def _list_files(repository: str, revision: str | None, token: Token) -> _Listing
         {file.rfilename: file.size or 0 for file in files},
         {file.rfilename: file.lfs.sha256 if file.lfs else str(file.blob_id) for file in files},
     )
-
-
-def _sidecar_names(listing: _Listing) -> list[str]:
-    return [file for file, size in listing.sizes.items() if is_small_file(file, size)]
 
 
 def _find_hub_shards(
@@ -152,47 +135,6 @@ def _fetch(
             tqdm_class=bar or progress_bar("", "", 0, None, None),
         )
     )
-
-
-def download(
-    source: str,
-    *,
-    name: str,
-    on_progress: ProgressCallback | None = None,
-    cancel: CancelSignal | None = None,
-    token: str | None = None,
-) -> tuple[Path, str]:
-    """Download a model's safetensors and small files, and return (folder, commit).
-
-    Files already in the cache are not fetched again. Without a connection a snapshot that is
-    complete in the cache is used.
-
-    Args:
-        source: `owner/name[@revision]`.
-        name: "base" or the agent's name, for messages.
-        on_progress: called from several threads as bytes arrive.
-        cancel: asked as bytes arrive (between files at the latest, where hf_xet transfers them
-            in native code); files that were finished stay in the cache.
-        token: see `open_checkpoint`.
-
-    Raises: HubError, Stopped, CheckpointError for something that is no Hub id.
-    """
-    repository, revision = _split(source, name)
-    access = rights.token_for(token)
-    if cancel is not None:
-        cancel.raise_if_cancelled()
-    with talking_to(repository, revision, name):
-        listing = _listing_or_cache(repository, revision, access, name)
-        if isinstance(listing, Path):
-            return listing, listing.name
-        shards, _ = _find_hub_shards(listing, name, access)
-        _check_rights(listing, shards[0], access)
-        files = shards + _sidecar_names(listing)
-        missing = _missing_bytes(listing, files)
-        _check_disk(missing, source, name)
-        bar = progress_bar(name, source, missing, on_progress, cancel)
-        folder = _fetch(listing, files, access, bar)
-        return folder, folder.name
 
 
 def _listing_or_cache(
@@ -261,42 +203,53 @@ def _check_disk(needed: int, source: str, name: str) -> None:
         )
 
 
-def inspect_source(
-    source: str | Path,
+def open_repository(
+    source: str,
     *,
     name: str,
-    cancel: CancelSignal | None = None,
-    local_ok: bool = True,
-    token: str | None = None,
-    stream: bool = False,
+    on_progress: ProgressCallback | None,
+    cancel: CancelSignal | None,
+    token: str | None,
+    download: bool,
 ) -> Checkpoint:
-    """Return a checkpoint from its headers, without downloading any weights.
+    """Return the checkpoint of `owner/name[@revision]`, with its commit as the revision.
 
-    Of a Hub id the small files (config, tokenizer) are downloaded into the cache, where the later
-    download finds them, and each shard's header is read with a range request. The result has
-    `is_local` False and a fingerprint of its own (`hub-...`, from the Hub's content hashes) unless
-    all shards are in the cache already; its `nbytes` is known before any download.
+    Its small files (config, tokenizer) are downloaded into the cache. Of shards that are not there
+    yet the headers are read with range requests, and passes may read the rest so too: the result is
+    then not local and has a fingerprint of its own (`hub-...`, from the Hub's content hashes). Or
+    they are downloaded, once it is known that they fit; files already in the cache are not fetched
+    again. Without a connection a snapshot that is complete in the cache is used.
 
-    Args: as `open_checkpoint`; stream: passes may read its shards from the Hub.
+    Args: as `open_checkpoint`; download: the shards.
 
-    Raises: CheckpointError, HubError, Stopped.
+    Raises: HubError; CheckpointError for something that is no Hub id, or a damaged file; Stopped.
     """
-    if local_ok and is_url(source):
-        return open_url(str(source), name=name)
-    if local_ok and is_local_source(source, name=name):
-        return open_folder(source, name=name)
-    source = str(source)
-    repository, revision = _split(source, name)
+    parts = split_hub_id(source)
+    if parts is None:
+        raise CheckpointError(
+            f"{who(name)}{printable(source)} is not a Hub id of the form owner/name[@revision]; "
+            "check the spelling."
+        )
+    repository, revision = parts
     access = rights.token_for(token)
+    check = (lambda: None) if cancel is None else cancel.raise_if_cancelled
+    check()
     with talking_to(repository, revision, name):
         listing = _listing_or_cache(repository, revision, access, name)
         if isinstance(listing, Path):
             return open_folder(listing, name=name, source=source, revision=listing.name)
         shards, weight_map = _find_hub_shards(listing, name, access)
         _check_rights(listing, shards[0], access)
-        folder = _fetch(listing, _sidecar_names(listing), access)
-        if all((folder / shard).exists() for shard in shards):
-            return open_folder(folder, name=name, source=source, revision=listing.commit)
+        files = [file for file, size in listing.sizes.items() if is_small_file(file, size)]
+        bar = None
+        if download:
+            files += shards
+            missing = _missing_bytes(listing, files)
+            _check_disk(missing, source, name)
+            bar = progress_bar(name, source, missing, on_progress, cancel)
+        folder = _fetch(listing, files, access, bar)
+        if download or all((folder / shard).exists() for shard in shards):
+            return open_folder(folder, name=name, source=source, revision=folder.name)
 
         place = HubShards(
             {
@@ -309,18 +262,17 @@ def inspect_source(
             repository=repository,
             site=site_address(),
             token=access,
-            check=(lambda: None) if cancel is None else cancel.raise_if_cancelled,
+            check=check,
         )
         with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
             headers = list(pool.map(partial(place.header, name=name), place.shards))
-    contents = [f"{shard}:{listing.contents[shard]}" for shard in shards]
-    opened = assemble_checkpoint(
+    return assemble(
         headers,
         folder,
         name=name,
         source=source,
         revision=listing.commit,
         weight_map=weight_map,
-        hub_contents=contents,
+        hub_contents=[f"{shard}:{listing.contents[shard]}" for shard in shards],
+        remote=dict.fromkeys(place.shards, place),
     )
-    return replace(opened, remote=dict.fromkeys(opened.shards, place)) if stream else opened
