@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ram_studio.algorithm import ladder, overlap
-from ram_studio.algorithm.kernels import cpu
+from ram_studio.algorithm.kernels import cpu, loops
 from ram_studio.algorithm.kernels import torch as twin
 from ram_studio.algorithm.kernels.rules import Drawing, Rule, means
 from ram_studio.algorithm.ladder import BIN_COUNT, EDGE_BITS, LADDER, LADDER_BINS
@@ -48,7 +48,7 @@ def steps_of(block: ElementBlock) -> np.ndarray:
 
 
 def sizes_of(block: ElementBlock) -> np.ndarray:
-    table = np.zeros((len(block.agents), BIN_COUNT + cpu.SCRATCH), dtype=np.int32)
+    table = np.zeros((len(block.agents), BIN_COUNT + cpu.TILE), dtype=np.int32)
     assert cpu.count_sizes(block.base, block.agents, table)
     return table[:, :BIN_COUNT]
 
@@ -90,6 +90,7 @@ def test_every_overlap_count_occurs_and_is_counted(agents, dtype):
 
 @pytest.mark.parametrize("size", [2047, 2048, 2049, 4097])
 def test_patterns_are_right_around_the_kernels_tile(size):
+    assert loops.TILE == cpu.TILE  # else loops write beyond the rows and columns made for them
     block = make_block(size, 3, size, "BF16", "every overlap")
     points = [0, ladder.DEFAULT_INDEX, len(LADDER) - 1]
     counted = overlap.patterns_from_chain(chain_of(block), LADDER_BINS[points], size)
@@ -257,7 +258,7 @@ def test_one_number_that_is_not_finite_is_noticed_wherever_it_is(bad, size, wher
             x, ys = stored[0], tuple(stored[1:])
             chain = np.zeros(24 * BIN_COUNT, dtype=np.int32)
             steps = np.zeros((3, 3, BIN_COUNT), np.int32)
-            sizes = np.zeros((3, BIN_COUNT + cpu.SCRATCH), np.int32)
+            sizes = np.zeros((3, BIN_COUNT + cpu.TILE), np.int32)
             pattern = np.empty(size, np.uint8)
             assert not cpu.fill_chain(x, ys, chain)
             assert not cpu.fill_steps(x, ys, steps)

@@ -23,8 +23,8 @@ from ram_studio.algorithm.shapes import Float64, Int64, UInt
 from ram_studio.errors import SettingsError
 
 MAX_AGENTS = 32
-SCRATCH = 1024
-"""Columns of a table of sizes that loops write to beside its bins."""
+TILE = 2048
+"""``loops.TILE``: the length of rows to work in, and what a table of sizes has beside its bins."""
 
 SUMS = 9
 """What ``measure`` adds up for each agent."""
@@ -214,14 +214,14 @@ def measure(
     [0] / [1] over all blocks is the effective scaling factor: what the output's dtype kept of
     lambda. The others say what is kept of tau, see ``meters.kept``. masks: patterns and voters, see
     ``merge``. cuts: where groups of elements begin and end, ascending from 0 to the block's length.
-    Products, and the sums of up to 1024 of them, are of the arithmetic's digits, added in an order
+    Products, and the sums of up to TILE of them, are of the arithmetic's digits, added in an order
     that depends on the processor. Where float32 cannot hold them they are float64.
     """
     if stored.dtype == np.float16:
         stored = stored.astype(np.float32)
     kind = np.dtype(arithmetic).type
     weights = tuple(map(kind, rule.factors)), tuple(map(kind, rule.shares))
-    work = np.empty((4, 1024), dtype=arithmetic)
+    work = np.empty((4, TILE), dtype=arithmetic)
     sums = np.zeros((len(cuts) - 1, len(agents), SUMS))
     where = np.array(cuts, dtype=np.int64)
     bits = tuple(masks[0].dtype.type(1 << t) for t in range(len(agents)))
@@ -262,7 +262,7 @@ def count_sizes(
 ) -> bool:
     """Count each agent's changes by bin of |tau|.
 
-    table: int32 (agents, bins + SCRATCH), incremented in place.
+    table: int32 (agents, bins + TILE), incremented in place.
     Returns False when some task vector element is not finite.
     """
     return loop_named("count_sizes")(base, agents, table, grid)

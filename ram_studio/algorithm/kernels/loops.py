@@ -24,7 +24,7 @@ from numba import njit, types
 from numba.extending import intrinsic, overload
 from numba.np import linalg
 
-TILE = 1024
+TILE = 2048
 """Elements worked on in one go where several loops follow each other, so that they stay in L1."""
 
 INFINITE = np.int32(0x7F800000)
@@ -343,18 +343,15 @@ def find_voters(base, agents, kept, limits, voters):
 
 
 @loop
-def _find_error(base, agents, part, masks, weights, work):
-    """Write every voter's weight, and what the stored change has beyond the votes.
-
-    work: its rows are base, change, weight and error.
-    """
+def _find_error(base, agents, stored, part, masks, weights, rows):
+    """Write base, change, every voter's weight, and what the change has beyond the votes."""
     pattern, voters, bits = masks
     factors, shares = weights
-    wide, change, weight, error = work[0], work[1], work[2], work[3]
+    wide, change, weight, error = rows
     zero, one = like(0, wide[0]), like(1, wide[0])
     for i in range(part.stop - part.start):
         at = np.uint64(part.start + i)  # unsigned: not tested for counting from the end
-        x, mask, votes = wide[i], np.uint32(pattern[at]), voters[at]
+        x, mask, votes = like(load(base[at]), zero), np.uint32(pattern[at]), voters[at]
         total, count, own = zero, zero, zero
         for t in range(len(agents)):
             is_voter = (votes & bits[t]) != 0
@@ -365,21 +362,23 @@ def _find_error(base, agents, part, masks, weights, work):
         is_shared = (mask & np.uint32(mask - np.uint32(1))) != 0
         for c in range(1, len(agents) + 1):
             own = shares[c] if is_shared & (count == like(c, one)) else own
-        weight[i] = own
-        error[i] = change[i] - own * total
+        step = like(load(stored[at]), zero) - x
+        wide[i], change[i], weight[i], error[i] = x, step, own, step - own * total
 
 
 @loop
-def _measure_agent(agent, bit, pattern, voters, work, sums):
-    """Add one agent's sums over a tile, see ``cpu.measure``."""
-    wide, change, weight, error = work[0], work[1], work[2], work[3]
+def _measure_agent(agent, bit, part, masks, rows):
+    """Return one agent's sums over a tile, see ``cpu.measure``."""
+    pattern, voters = masks[0], masks[1]
+    wide, change, weight, error = rows
     zero = like(0, wide[0])
     alone, alone2, missed, along, along2, off = zero, zero, zero, zero, zero, zero
     norm, rest, unrounded = zero, zero, zero
-    for i in range(agent.shape[0]):
-        mask = pattern[i]
-        tau = like(load(agent[i]), zero) - wide[i]
-        own = weight[i] * tau if (voters[i] & bit) != 0 else zero
+    for i in range(part.stop - part.start):
+        at = np.uint64(part.start + i)
+        mask = pattern[at]
+        tau = like(load(agent[at]), zero) - wide[i]
+        own = weight[i] * tau if (voters[at] & bit) != 0 else zero
         unique = tau if mask == bit else zero
         shared = tau if ((mask & bit) != 0) & (mask != bit) else zero
         alone = plus_product(alone, change[i], unique)
@@ -393,9 +392,7 @@ def _measure_agent(agent, bit, pattern, voters, work, sums):
         asked = stored - error[i]
         rest = plus_product(rest, stored, stored)
         unrounded = plus_product(unrounded, asked, asked)
-    found = (alone, alone2, missed, along, along2, off, norm, rest, unrounded)
-    for k in range(len(found)):
-        sums[k] += np.float64(found[k])
+    return alone, alone2, missed, along, along2, off, norm, rest, unrounded
 
 
 @loop
@@ -404,19 +401,18 @@ def measure(base, agents, stored, masks, cuts, weights, work, sums):
 
     masks: patterns, voters and the agents' bits; weights: factors and shares; work: (4, TILE), of
     their type. Bits come as arguments, of the patterns' type: a bit that LLVM can foresee is tested
-    in 64 bits, a fourth of the elements at a time.
+    in 64 bits, a fourth of the elements at a time. Arrays go whole with a tile's place in them:
+    slices count references.
     """
+    rows = (work[0], work[1], work[2], work[3])  # base, change, weight and error
     for group in range(sums.shape[0]):
         for start in range(cuts[group], cuts[group + 1], TILE):
             part = slice(start, min(start + TILE, cuts[group + 1]))
-            x, z = base[part], stored[part]
-            for i in range(x.shape[0]):
-                work[0, i] = like(load(x[i]), work[0, 0])
-                work[1, i] = like(load(z[i]), work[0, 0]) - work[0, i]
-            pattern, voters, bits = masks[0][part], masks[1][part], masks[2]
-            _find_error(base, agents, part, masks, weights, work)
+            _find_error(base, agents, stored, part, masks, weights, rows)
             for t in range(len(agents)):
-                _measure_agent(agents[t][part], bits[t], pattern, voters, work, sums[group, t])
+                found = _measure_agent(agents[t], masks[2][t], part, masks, rows)
+                for k in range(len(found)):
+                    sums[group, t, k] += np.float64(found[k])
 
 
 # Histograms of |tau|

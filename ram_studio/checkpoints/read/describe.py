@@ -20,7 +20,9 @@ def who(name: str | None) -> str:
 
 def printable(text: object, limit: int = 160) -> str:
     """Return `text` on one line: control characters escaped, the middle cut out beyond `limit`."""
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text)[: 4 * limit])
+    shown = str(text)[: 4 * limit]
+    if not shown.isprintable():
+        shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)
     if len(shown) <= limit:
         return shown
     return f"{shown[: limit // 2]}...{shown[-limit // 4 :]}"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ram_studio.algorithm import ladder, overlap
-from ram_studio.algorithm.kernels.cpu import SCRATCH
+from ram_studio.algorithm.kernels.cpu import TILE
 from ram_studio.algorithm.ladder import Thresholds, ladder_grid
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS, OverlapCounts
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
@@ -30,7 +30,7 @@ ROWS: dict[Histogram, Callable[[int], tuple[int, ...]]] = {
     "patterns": lambda n: (1 << n,) if n <= MAX_PATTERN_AGENTS else (n, n),
     "chain": lambda n: (1 << n, n, ladder.BIN_COUNT),
     "steps": lambda n: (n, n, ladder.BIN_COUNT),
-    "sizes": lambda n: (n, ladder.BIN_COUNT + SCRATCH),
+    "sizes": lambda n: (n, ladder.BIN_COUNT + TILE),
 }
 """Shape of a histogram, by the number of agents."""
 

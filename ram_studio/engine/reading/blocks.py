@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
@@ -17,7 +18,7 @@ GROUP_ELEMENTS = 1 << 16
 """Sums over elements are formed in groups of this many, so that they do not depend on the block."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Block:
     """Elements [start, start + n) of one tensor, and the tensor that each agent reads there."""
 
@@ -28,17 +29,17 @@ class Block:
     n: int
     agents: tuple[TensorInfo, ...]
 
-    @property
+    @cached_property
     def sources(self) -> tuple[TensorInfo, ...]:
         """The stored tensors it is read from: the base's, then each agent's."""
         return (self.tensor.base, *self.agents)
 
-    @property
+    @cached_property
     def dtypes(self) -> tuple[str, ...]:
         """How the sources are stored, as safetensors names it."""
         return tuple(source.dtype for source in self.sources)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes to read for it."""
         return self.n * sum(rounding.STORAGE[dtype].itemsize for dtype in self.dtypes)
@@ -63,6 +64,9 @@ class Block:
         every: cut after so many elements too (0: nowhere).
         """
         stop = self.start + self.n
+        if self.n <= elements and not every and min(self.tensor.common_numel, default=stop) >= stop:
+            yield self
+            return
         edges = {n for n in self.tensor.common_numel if self.start < n < stop}
         edges |= {*range(self.start, stop, every)} if every else set()
         cuts = sorted(edges | {*range(self.start, stop, elements), stop})
