@@ -101,19 +101,33 @@ def sketch_header(sketch: Sketch) -> dict[str, Any]:
 def sketch_arrays(sketch: Sketch) -> dict[str, np.ndarray]:
     """Return a sketch's arrays by the names that they have in its file."""
     arrays = {"magnitudes": sketch.magnitudes, "numel": sketch.counts.numel}
-    arrays |= _arrays("counts", sketch.counts)
+    arrays |= _count_arrays("counts", sketch.counts)
     if sketch.rounded is not None:
-        arrays |= _arrays("rounded", sketch.rounded)
-    if sketch.relations is not None:
-        arrays |= _relation_arrays(sketch.relations)
+        arrays |= _count_arrays("rounded", sketch.rounded)
+    if (relations := sketch.relations) is not None:
+        # What each agent alone changed and shares follows from the sums by set.
+        sums = "magnitude" if relations.by_set is None else "by_set"
+        others = ("pair_counts", "pair_sums", "dots", "conflicts", "cancelled")
+        arrays |= _fields("relations", relations, *others, sums)
     if sketch.steps is not None:
         arrays |= _step_arrays(sketch.steps)
-    if sketch.energies is not None:
-        arrays |= _energy_arrays(sketch.energies)
+    if (energies := sketch.energies) is not None:
+        # Up to six agents all else follows from the sums by set.
+        names = ("square", "cross", "meet") if energies.products is None else ("products",)
+        arrays |= _fields("energies", energies, *names)
     if sketch.stacks is not None:
         arrays |= {"stacks.numel": sketch.stacks.counts.numel}
-        arrays |= _arrays("stacks", sketch.stacks.counts)
-    return {name: np.ascontiguousarray(a) for name, a in arrays.items()}
+        arrays |= _count_arrays("stacks", sketch.stacks.counts)
+    return arrays
+
+
+def _fields(prefix: str, owner: object, *names: str) -> dict[str, np.ndarray]:
+    found = {f"{prefix}.{name}": getattr(owner, name) for name in names}
+    return {name: array for name, array in found.items() if array is not None}
+
+
+def _count_arrays(prefix: str, counts: OverlapCounts) -> dict[str, np.ndarray]:
+    return _fields(prefix, counts, "shared" if counts.patterns is None else "patterns")
 
 
 def write_sketch_file(
@@ -130,12 +144,6 @@ def write_sketch_file(
     with told_as(OutputError, what, "choose another place"):
         write_whole(path, data)
     return path
-
-
-def _arrays(prefix: str, counts: OverlapCounts) -> dict[str, np.ndarray]:
-    if counts.patterns is not None:
-        return {f"{prefix}.patterns": counts.patterns}
-    return {f"{prefix}.shared": counts.shared}
 
 
 def load_sketch(path: str | Path, *, only_profiles: bool = False) -> Sketch:
@@ -266,67 +274,50 @@ def _require(name: str, *claims: object) -> None:
         raise ValueError(name)
 
 
-def _relation_arrays(found: Relations) -> dict[str, np.ndarray]:
-    # What each agent alone changed and shares follows from the sums by set.
-    sums = "magnitude" if found.by_set is None else "by_set"
-    names = ("pair_counts", "pair_sums", "dots", "conflicts", "cancelled", sums)
-    arrays = {f"relations.{name}": getattr(found, name) for name in names}
-    return {name: array for name, array in arrays.items() if array is not None}
+def _checked(
+    arrays: dict[str, np.ndarray], part: str, shapes: dict[str, tuple[int, ...]]
+) -> dict[str, np.ndarray]:
+    """Return the arrays of one part of a sketch by their names in it; shapes: that they must be."""
+    names = [name.removeprefix(f"{part}.") for name in arrays if name.startswith(f"{part}.")]
+    found = {name: arrays[f"{part}.{name}"] for name in names}
+    for name, array in found.items():
+        _require(name, array.shape == shapes[name], np.isfinite(array).all())
+    return found
 
 
-def _build_relations(
-    arrays: dict[str, np.ndarray], n_tensors: int, n_agents: int
-) -> Relations | None:
-    if "relations.dots" not in arrays:
+def _build_relations(arrays: dict[str, np.ndarray], groups: int, n_agents: int) -> Relations | None:
+    points, pairs, has_sets = len(LADDER), len(pairs_of(n_agents)), n_agents <= MAX_PATTERN_AGENTS
+    shapes = {
+        "by_set": (groups, points, len(members_of(n_agents)) if has_sets else 0),
+        "magnitude": (groups, points, n_agents, 2),
+        "pair_counts": (groups, points, pairs, 2),
+        "pair_sums": (groups, points, pairs, 2),
+        "conflicts": (groups, points),
+        "cancelled": (groups, points, n_agents),
+        "dots": (groups, n_agents, n_agents),
+    }
+    found = _checked(arrays, "relations", shapes)
+    if not found:
         return None
-    points, pairs = len(LADDER), len(pairs_of(n_agents))
-
-    def array(name: str, *shape: int) -> np.ndarray:
-        found = arrays[f"relations.{name}"]
-        _require(name, found.shape == (n_tensors, *shape), np.isfinite(found).all())
-        return found
-
-    def optional(name: str, *shape: int) -> np.ndarray | None:
-        return array(name, *shape) if f"relations.{name}" in arrays else None
-
-    by_set = None
-    if n_agents <= MAX_PATTERN_AGENTS:
-        by_set = array("by_set", points, len(members_of(n_agents)))
-        magnitude = magnitude_of_sets(by_set, n_agents)
-    else:
-        magnitude = array("magnitude", points, n_agents, 2)
-    _require("magnitude", (magnitude >= 0).all())
-    return Relations(
-        magnitude=magnitude,
-        by_set=by_set,
-        pair_counts=array("pair_counts", points, pairs, 2),
-        pair_sums=array("pair_sums", points, pairs, 2),
-        conflicts=optional("conflicts", points),
-        cancelled=optional("cancelled", points, n_agents),
-        dots=array("dots", n_agents, n_agents),
-    )
-
-
-def _energy_arrays(found: Energies) -> dict[str, np.ndarray]:
-    # Up to six agents all else follows from the sums by set.
-    if found.products is not None:
-        return {"energies.products": found.products}
-    return {f"energies.{name}": getattr(found, name) for name in ("square", "cross", "meet")}
+    if has_sets:
+        found["magnitude"] = magnitude_of_sets(found["by_set"], n_agents)
+    _require("magnitude", (found["magnitude"] >= 0).all())
+    optional: dict[str, Any] = dict.fromkeys(("by_set", "conflicts", "cancelled"))
+    return Relations(**optional | found)
 
 
 def _build_energies(arrays: dict[str, np.ndarray], n_agents: int) -> Energies | None:
-    def array(name: str, *shape: int) -> np.ndarray:
-        found = arrays[f"energies.{name}"]
-        _require(name, found.shape == (len(LADDER), *shape), np.isfinite(found).all())
-        return found
-
-    if "energies.products" in arrays:
-        products = array("products", len(products_of(n_agents)))
-        return Energies.of_products(products, n_agents)
-    if "energies.square" not in arrays:
-        return None
-    square, cross = (array(name, n_agents, n_agents) for name in ("square", "cross"))
-    return Energies(square, cross, array("meet", n_agents + 1))
+    points, has_sets = len(LADDER), n_agents <= MAX_PATTERN_AGENTS
+    shapes = {
+        "products": (points, len(products_of(n_agents)) if has_sets else 0),
+        "square": (points, n_agents, n_agents),
+        "cross": (points, n_agents, n_agents),
+        "meet": (points, n_agents + 1),
+    }
+    found = _checked(arrays, "energies", shapes)
+    if "products" in found:
+        return Energies.of_products(found["products"], n_agents)
+    return Energies(**found) if found else None
 
 
 _STEP_SHAPES = {
@@ -337,21 +328,17 @@ _STEP_SHAPES = {
     "layer_loose": (4,),
     "layer_sums": (2,),
 }
-
-
 _COUNTED = ("exact", "layer_exact")
 _KINDS = (*_COUNTED, "loose", "layer_loose")
 """Tables of small numbers, stored in 16 bits; the counts of the first two apart, in 64."""
 
 
 def _step_arrays(steps: StepCounts) -> dict[str, np.ndarray]:
-    arrays = {name: getattr(steps, name) for name in _STEP_SHAPES}
-    for name in _COUNTED:
+    arrays = _fields("steps", steps, *_STEP_SHAPES)
+    for name in (f"steps.{name}" for name in _COUNTED):
         arrays[f"{name}_count"] = arrays[name][:, -1]
         arrays[name] = arrays[name][:, :-1]
-    for name in _KINDS:
-        arrays[name] = arrays[name].astype(np.int16)
-    return {f"steps.{name}": array for name, array in arrays.items()}
+    return arrays | {f"steps.{n}": arrays[f"steps.{n}"].astype(np.int16) for n in _KINDS}
 
 
 def _build_steps(
