@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from safetensors.torch import save_file
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.read import checkpoint as checkpoint_module
 from ram_studio.checkpoints.read.checkpoint import split_hub_id
+from ram_studio.checkpoints.read.derived import Scaled
+from ram_studio.checkpoints.read.same_bytes import same_bytes
 from ram_studio.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"
@@ -270,3 +273,16 @@ def test_of_a_large_checkpoint_pages_spread_evenly_are_read(tmp_path, monkeypatc
     assert after(b=(4 * step - 2**16) // 2 + 5) != same
     # Between two pages nothing is read: the docstring says so.
     assert after(a=page_elements + 10) == same
+
+
+def test_equal_bytes_of_another_dtype_derive_other_tensors(tmp_path):
+    codes = torch.arange(16, dtype=torch.uint8).reshape(4, 4)
+    dtypes = {"a": torch.float8_e4m3fn, "b": torch.float8_e4m3fn, "c": torch.float8_e5m2}
+    stored = {name: codes.clone().view(dtype) for name, dtype in dtypes.items()}
+    found = open_checkpoint(
+        write_checkpoint(tmp_path, stored | {"scale": torch.ones(1, 1)}), name="base"
+    ).tensors
+    a, b, c = (
+        replace(found[n], derived=Scaled(found[n], found["scale"], (1, 1), (4, 4))) for n in "abc"
+    )
+    assert [same_bytes(a, other) for other in (b, c)] == [True, False]

@@ -24,7 +24,6 @@ from ram_studio.errors import CheckpointError, told_as
 PIECE_BYTES = 1 << 20
 """So much is read and hashed at a time: it stays in a core's cache in between."""
 
-ALL_CORES = blake3.blake3.AUTO
 _SHARED_PIECE_BYTES = 4 << 20
 """Enough for several cores at a time."""
 
@@ -69,32 +68,14 @@ def blob_of(path: Path) -> Path | None:
     return target if is_cache else None
 
 
-def make_hasher(algorithm: str, *, threads: int = 1) -> Hasher:
-    """Return an empty hasher: "sha256", or "blake3" on so many threads."""
-    return hashlib.sha256() if algorithm == "sha256" else blake3.blake3(max_threads=threads)
+def make_hasher(algorithm: str) -> Hasher:
+    """Return an empty hasher: "sha256", or "blake3" on the thread that uses it."""
+    return hashlib.sha256() if algorithm == "sha256" else blake3.blake3()
 
 
 def _reading(path: Path) -> AbstractContextManager[None]:
     advice = "check the disk, or fetch the file again"
     return told_as(CheckpointError, f"{printable(path)} cannot be read", advice)
-
-
-def hash_file(path: Path, algorithm: str = "blake3", *, threads: int = 1) -> str:
-    """Return a file's content hash; reads it in pieces, as a map's pages would count as memory.
-
-    Args:
-        path: the file.
-        algorithm: "sha256" or "blake3".
-        threads: for "blake3"; ALL_CORES takes one for each core.
-
-    Raises: CheckpointError when it cannot be read.
-    """
-    hasher = make_hasher(algorithm, threads=threads)
-    buffer = memoryview(bytearray(PIECE_BYTES if threads == 1 else _SHARED_PIECE_BYTES))
-    with _reading(path), open(path, "rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            hasher.update(buffer[:count])
-    return f"{algorithm}:{hasher.hexdigest()}"
 
 
 def hash_tensor(tensor: TensorInfo) -> str:
@@ -115,9 +96,16 @@ def hash_tensor(tensor: TensorInfo) -> str:
 def blake3_of(path: Path) -> str:
     """Return a file's BLAKE3 as 64 hex digits, hashed by all cores.
 
+    It is read in pieces, as a map's pages would count as memory.
+
     Raises: CheckpointError when it cannot be read.
     """
-    return hash_file(path, threads=ALL_CORES).removeprefix("blake3:")
+    hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)
+    buffer = memoryview(bytearray(_SHARED_PIECE_BYTES))
+    with _reading(path), open(path, "rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            hasher.update(buffer[:count])
+    return str(hasher.hexdigest())
 
 
 def model_fingerprint(folder: Path, weights: str) -> str:

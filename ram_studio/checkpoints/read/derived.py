@@ -128,11 +128,9 @@ def stored_tensors(tensor: TensorInfo) -> Iterator[TensorInfo]:
     if tensor.derived is None:
         yield tensor
         return
+    parts = (getattr(tensor.derived, field.name) for field in fields(tensor.derived))
     if isinstance(tensor.derived, Tiled):
-        for tile in tensor.derived.tiles:
-            yield from stored_tensors(tile.part)
-        return
-    for field in fields(tensor.derived):
-        part = getattr(tensor.derived, field.name)
+        parts = (tile.part for tile in tensor.derived.tiles)
+    for part in parts:
         if isinstance(part, TensorInfo):
             yield from stored_tensors(part)

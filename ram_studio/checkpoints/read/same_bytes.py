@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from types import MappingProxyType
 
-from ram_studio.checkpoints.read.derived import Tile, Tiled
+from ram_studio.checkpoints.read.derived import Tile
 from ram_studio.checkpoints.read.describe import printable, quoted, who
 from ram_studio.checkpoints.read.header import Derived, TensorInfo
 from ram_studio.checkpoints.read.remote import Remote
@@ -15,26 +15,20 @@ FIRST_BYTES = 4096
 BLOCK_BYTES = 4 * 2**20
 
 
-def _same_derivation(a: Derived | None, b: Derived | None, remote: Remote) -> bool:
-    """Say whether two tensors are computed alike from tensors of the same bytes."""
-    if a is None or b is None or type(a) is not type(b):
+def _same(a: object, b: object, remote: Remote) -> bool:
+    """Say whether two tensors are computed alike from tensors of the same dtype and bytes.
+
+    Or whether two parts of what they are computed from are the same: tensors, tiles, numbers.
+    """
+    if isinstance(a, TensorInfo) and isinstance(b, TensorInfo):
+        return a.dtype == b.dtype and same_bytes(a, b, remote=remote)
+    if type(a) is not type(b):
         return False
-    if isinstance(a, Tiled) and isinstance(b, Tiled):
-        return len(a.tiles) == len(b.tiles) and all(
-            _box(one) == _box(other) and same_bytes(one.part, other.part, remote=remote)
-            for one, other in zip(a.tiles, b.tiles, strict=True)
-        )
-    parts = [(getattr(a, field.name), getattr(b, field.name)) for field in fields(a)]
-    return all(
-        same_bytes(*pair, remote=remote)
-        if all(isinstance(part, TensorInfo) for part in pair)
-        else pair[0] == pair[1]
-        for pair in parts
-    )
-
-
-def _box(tile: Tile) -> tuple[object, ...]:
-    return tile.offsets, tile.shape, tile.part.dtype
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(_same(*pair, remote) for pair in zip(a, b, strict=True))
+    if isinstance(a, Derived | Tile):
+        return all(_same(getattr(a, f.name), getattr(b, f.name), remote) for f in fields(a))
+    return a == b
 
 
 def same_bytes(
@@ -58,7 +52,7 @@ def same_bytes(
     Raises: CheckpointError when a file cannot be read or ends early; HubError.
     """
     if a.derived is not None or b.derived is not None:
-        return _same_derivation(a.derived, b.derived, remote)
+        return _same(a.derived, b.derived, remote)
     if a.nbytes != b.nbytes:
         return False
     if (a.path, a.offset) == (b.path, b.offset):

@@ -92,10 +92,6 @@ class PartPlan(Record):
         """Return "part 2 of 3" for messages."""
         return parts_text(numbers, len(self.parts))
 
-    def to_json(self) -> bytes:
-        """Return the file's content; equal plans give equal bytes."""
-        return (self.model_dump_json(indent=2) + "\n").encode()
-
 
 def save_plan(plan: PartPlan, path: str | Path) -> None:
     """Write a plan; the file appears whole or not at all, and replaces an older one.

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.header import LENGTH_BYTES, header_length, parse_header
-from ram_studio.checkpoints.record.passport import ShardRecord
+from ram_studio.checkpoints.record.passport import Record, ShardRecord
 from ram_studio.errors import CheckpointError, PlanError
 
 _HEADER = "ram_studio_receipt"
 
 
-class MergeFacts(BaseModel):
+class MergeFacts(Record):
     """What a part's merge was made of, the same in every part of one merge.
 
     Attributes:
@@ -36,16 +36,16 @@ class MergeFacts(BaseModel):
         fisher: fingerprints of the Fisher files by agent, of methods that read them.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+    model_config = ConfigDict(ser_json_inf_nan="constants")
 
     factors: dict[str, float | None]
     rho_m: dict[str, float | None]
     shared: list[list[int]] | None
     active: list[int] | None
-    fisher: dict[str, str] = {}
+    fisher: dict[str, str] = Field(default_factory=dict)
 
 
-class ReceiptHeader(BaseModel):
+class ReceiptHeader(Record):
     """What a receipt says in words.
 
     Attributes:
@@ -58,7 +58,7 @@ class ReceiptHeader(BaseModel):
         bytes_read: from the sources.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+    model_config = ConfigDict(ser_json_inf_nan="constants")
 
     format: Literal[2] = 2
     plan: str

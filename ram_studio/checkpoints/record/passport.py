@@ -49,6 +49,10 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    def to_json(self) -> bytes:
+        """Return a file's content; equal records give equal bytes."""
+        return (self.model_dump_json(indent=2) + "\n").encode()
+
 
 class SourceFile(Record):
     """A source's shard: its size and content hash, "sha256:<hex>" or "blake3:<hex>"."""
@@ -219,10 +223,6 @@ class Passport(Record):
         covered = self.model_copy(update={"files": records, "seal": None})
         seal = seal_of(json.loads(covered.to_json()))
         return covered.model_copy(update={"seal": seal})
-
-    def to_json(self) -> bytes:
-        """Return the file's content; equal passports give equal bytes."""
-        return (self.model_dump_json(indent=2) + "\n").encode()
 
 
 def seal_of(passport: Mapping[str, Any]) -> str:
