@@ -75,7 +75,7 @@ def kernels_on(models: list[np.ndarray]) -> dict[str, Callable[[], Work]]:
         return lambda part: cpu.fill_chain(*blocks(part), table) and None
 
     def sizes() -> Work:
-        table = np.zeros((n, ladder.BIN_COUNT + cpu.SCRATCH), dtype=np.int32)
+        table = np.zeros((n, ladder.BIN_COUNT + cpu.TILE), dtype=np.int32)
         return lambda part: cpu.count_sizes(*blocks(part), table) and None
 
     return {
