@@ -73,9 +73,7 @@ def blocks_like(shape: Shape, agents: int, most: int) -> list[Block]:
     for name, dimensions in tensors_of(shape, most):
         n = math.prod(dimensions)
         info = TensorInfo(name, "BF16", dimensions, Path("nowhere"), 0, 2 * n)
-        tensor = MergeTensor(
-            name, "BF16", dimensions, info, (info,) * agents, "merge", True, (n,) * agents
-        )
+        tensor = MergeTensor(info, (info,) * agents)
         blocks.append(Block(len(blocks), len(blocks), tensor, 0, n, tensor.agents))
     return blocks
 

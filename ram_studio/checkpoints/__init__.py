@@ -2,7 +2,7 @@
 
     read    checkpoint, shard_files, header, json_files, links, content_hash, same_bytes, describe
     hub     open, inspect, transfer, errors
-    fit     compatibility, mismatches, tied, cautions, tokenizer_difference, storage_report
+    fit     compatibility, mismatches, tied, cautions, tokenizers, storage_report
     write   writer, shard_plan, output_folder, shard_digest, sidecars
     record  recipe, strict_yaml, passport, card, licences, mergekit, sketch_file, merge_log
 

@@ -21,10 +21,16 @@ from ram_studio.checkpoints.fit.compatibility import (
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.events import CancelToken
-from ram_studio.engine.passes.counting import Choose, Counting, Tally, as_base, every_agent
+from ram_studio.engine.passes.counting import (
+    Choose,
+    Counting,
+    StackTally,
+    Tally,
+    as_base,
+    every_agent,
+)
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions, run_pass
 from ram_studio.engine.passes.relating import RelationTally
-from ram_studio.engine.passes.stacks import StackTally
 
 
 def load(

@@ -67,7 +67,7 @@ def find_facts(
         magnitude = None if related is None else related.magnitude(counts)[:, 0]
 
     row_of = {t.name: i for i, t in enumerate(tensors)}
-    rows = [row_of[t.tied_to or t.name] for t in report.merged]  # a head's is its embedding's
+    rows = [row_of[t.merged_as] for t in report.merged]  # a head's is its embedding's
     ratios, magnitudes = None, None
     if counts is not None:
         entries = tuple(TensorEntry(t.name, t.numel) for t in tensors)

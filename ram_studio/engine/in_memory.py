@@ -9,10 +9,9 @@ whatever the number of agents.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 from ram_studio.algorithm.meters.kept import Kept
@@ -27,7 +26,6 @@ from ram_studio.checkpoints.read.describe import quoted, shown_list
 from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.analyse import sketch_of
-from ram_studio.engine.events import CancelToken, ProgressCallback
 from ram_studio.engine.job import AgentResult, MergeJob, recipe_of
 from ram_studio.engine.loaded_model import ModelComparison, ModelSink, check_fits, flat_tensors
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions
@@ -37,13 +35,12 @@ from ram_studio.errors import SettingsError
 
 @dataclass(frozen=True)
 class AppliedMerge:
-    """A merge that is now in the model: what was asked, each agent's numbers, and how long it took.
+    """A merge that is now in the model: each agent's numbers, and how long it took.
 
     seconds: of this merge alone; counting passes that later merges use again are included in the
     first one that needed them.
     """
 
-    recipe: Recipe
     agents: dict[str, AgentResult]
     seconds: float
 
@@ -51,8 +48,7 @@ class AppliedMerge:
 class SomeAgents:
     """The report and the sketch of some of the agents that were loaded.
 
-    Args:
-        report: of the base and all agents. sketch: of the same files, None while none was counted.
+    sketch: of the report's files, None while none was counted.
     """
 
     def __init__(self, report: CompatibilityReport, sketch: Sketch | None = None) -> None:
@@ -117,17 +113,10 @@ class InMemoryMerger:
         self._report = report
         self._known = SomeAgents(report, sketch)
         self._run = RunOptions.of(**run)
-        self._targets = flat_tensors(model, report.tensors)
-        self.current: Recipe | None = None
+        self._targets = flat_tensors(model.state_dict(), report.tensors)
         self._pour_base(compare=True)
 
-    def apply(
-        self,
-        recipe: Recipe,
-        *,
-        on_progress: ProgressCallback | None = None,
-        cancel: CancelToken | None = None,
-    ) -> AppliedMerge:
+    def apply(self, recipe: Recipe) -> AppliedMerge:
         """Put the merge of a recipe into the model, whatever was in it before.
 
         The recipe's agents are found by name among the report's; its base is the model's.
@@ -136,18 +125,16 @@ class InMemoryMerger:
         that fails or is stopped leaves the base in the model.
         """
         start = time.monotonic()
-        run = replace(self._run, on_progress=on_progress, cancel=cancel or self._run.cancel)
-        job = MergeJob(self._known.report_of(recipe), recipe, run)
+        job = MergeJob(self._known.report_of(recipe), recipe, self._run)
         for name, dtype in job.dtypes.items():
             check_fits(name, dtype, self._targets.get(name))
         try:
-            plan = job.plan(self._sketch_for(job, run))
-            self.current = job.recipe
+            plan = job.plan(self._sketch_for(job))
             agents = job.run(plan, ModelSink(self._targets, job.dtypes))
         except BaseException:
             self.restore()
             raise
-        return AppliedMerge(job.recipe, agents, time.monotonic() - start)
+        return AppliedMerge(agents, time.monotonic() - start)
 
     def apply_agent(self, name: str) -> None:
         """Put one agent's own weights into the model; the base's where it has none.
@@ -162,7 +149,6 @@ class InMemoryMerger:
             own = tensor.agents[position]
             check_fits(tensor.name, own.dtype, self._targets.get(tensor.name))
         self._pour_base()
-        self.current = None
         self._pour(
             [
                 (t, t.agents[position], t.common_numel[position])
@@ -174,25 +160,15 @@ class InMemoryMerger:
     def restore(self) -> None:
         """Put the base back: every element is bit-equal to what the model was loaded with."""
         self._pour_base()
-        self.current = None
 
-    @contextlib.contextmanager
-    def merged(self, recipe: Recipe, **options: Any) -> Iterator[AppliedMerge]:
-        """Hold the merge of a recipe inside a with-block, and the base after it."""
-        applied = self.apply(recipe, **options)
-        try:
-            yield applied
-        finally:
-            self.restore()
-
-    def _sketch_for(self, job: MergeJob, run: RunOptions) -> Sketch | None:
+    def _sketch_for(self, job: MergeJob) -> Sketch | None:
         """Return the sketch of a job's agents where its method asks for counts."""
         if not job.needs & {Need.RATIOS, Need.MAGNITUDES}:
             return None
         by_magnitude = Need.MAGNITUDE_RATIOS in job.needs
         known = self._known
         if known.sketch is None or (by_magnitude and not known.sketch.has_magnitudes):
-            known.sketch = sketch_of(self._report, run, relations=by_magnitude)
+            known.sketch = sketch_of(self._report, self._run, relations=by_magnitude)
         return known.sketch_of(job.recipe)
 
     def _pour_base(self, *, compare: bool = False) -> None:
@@ -211,13 +187,6 @@ class InMemoryMerger:
                     if compare:  # what is begun otherwise must be ended
                         self._run.cancel.raise_if_cancelled()
                     sink.write(tensor.name, start, piece.data)
-
-
-class Nowhere:
-    """A sink that keeps nothing."""
-
-    def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
-        """Let a piece go."""
 
 
 def preview_kept(
@@ -240,5 +209,5 @@ def preview_kept(
     """
     recipe = recipe_of(report, method, settings, dtype="float32")
     job = MergeJob(report, recipe, RunOptions.of(**run))
-    found = job.run(job.plan(sketch), Nowhere())
+    found = job.run(job.plan(sketch), ModelSink({}, {}))
     return {name: agent.kept for name, agent in found.items()}

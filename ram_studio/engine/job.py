@@ -215,7 +215,7 @@ class MergeJob:
         )
 
     def _is_whole(self, tensor: MergeTensor) -> bool:
-        return self.method.whole(self.settings, tensor.tied_to or tensor.name, tensor.shape)
+        return self.method.whole(self.settings, tensor.merged_as, tensor.shape)
 
     def _copy_integers(self, tensors: Sequence[MergeTensor], sink: Sink) -> None:
         with Sources(*self.report.checkpoints) as sources:

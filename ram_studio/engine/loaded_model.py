@@ -15,9 +15,8 @@ from ram_studio.errors import CompatibilityError, SettingsError
 _COMPUTED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|(self_attn|attention|attn)\.(masked_)?bias)$")
 
 
-def flat_tensors(model: Any, tensors: Sequence[MergeTensor]) -> dict[str, Any]:
-    """Return the model's tensor for each of the checkpoint's, flat views that share storage."""
-    state = model.state_dict()
+def flat_tensors(state: Mapping[str, Any], tensors: Sequence[MergeTensor]) -> dict[str, Any]:
+    """Return a state dict's tensor for each of the checkpoint's, flat views that share storage."""
     missing = [t.name for t in tensors if t.name not in state and not _COMPUTED.search(t.name)]
     if missing:
         raise CompatibilityError(
@@ -59,19 +58,14 @@ def torch_dtype(dtype: str) -> Any:
     """Return the torch dtype of a dtype as safetensors names it."""
     import torch
 
-    names: Mapping[str, str] = {
-        "BF16": "bfloat16",
-        "F16": "float16",
-        "F32": "float32",
-        "F64": "float64",
-        "BOOL": "bool",
-        "U8": "uint8",
-    }
-    return getattr(torch, names.get(dtype, dtype.replace("I", "int").replace("U", "uint")))
+    if dtype in ("BF16", "BOOL"):
+        return torch.bfloat16 if dtype == "BF16" else torch.bool
+    words = {"F": "float", "I": "int", "U": "uint"}
+    return getattr(torch, words[dtype[0]] + dtype[1:])
 
 
 class ModelSink:
-    """Takes pieces of stored tensors and puts them into the model's."""
+    """Takes pieces of stored tensors and puts them into the model's; lets go of all others."""
 
     def __init__(self, targets: dict[str, Any], dtypes: dict[str, str]) -> None:
         self._targets = targets
@@ -79,10 +73,10 @@ class ModelSink:
 
     def write(self, name: str, byte_offset: int, buffer: bytes | bytearray | memoryview) -> None:
         """Put a piece of a tensor's data where it belongs."""
-        import torch
-
         if name not in self._targets or memoryview(buffer).nbytes == 0:
             return
+        import torch
+
         values = torch.frombuffer(buffer, dtype=self._dtypes[name])
         start = byte_offset // values.element_size()
         with torch.no_grad():

@@ -20,18 +20,18 @@ from ram_studio.engine.analyse import load_sources
 from ram_studio.engine.job import MergeJob
 from ram_studio.engine.parts.finishing import finish_opened, result_of
 from ram_studio.engine.parts.planning import OpenPlan, plan_of
-from ram_studio.engine.parts.steps import is_finished, merge_units, share_of, upload_watch
+from ram_studio.engine.parts.steps import is_finished, merge_units, share_of
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions
 from ram_studio.engine.passes.source_hashes import SourceHasher
 from ram_studio.engine.reading.sampling import check_other_bases
 from ram_studio.engine.result import (
     MergeResult,
     close,
-    flush_watch,
     make_passport,
     measured_peak_rss_bytes,
     shard_records,
     sidecars_of,
+    waiting,
 )
 
 
@@ -119,7 +119,7 @@ def _to_folder(
         )
         passport = close(passport.renamed(names), files, writer.shards)
         options.cancel.raise_if_cancelled()
-        watch = flush_watch(writer.nbytes, len(writer.shards), options)
+        watch = waiting("flush", options, writer.nbytes, len(writer.shards))
         return MergeResult(
             out=writer.finish(files, on_wait=watch),
             method=recipe.method,
@@ -156,6 +156,6 @@ def _to_url(
     for index, part in enumerate(plan.parts):
         tell = share_of(run.on_progress, sum(sizes[:index]), sizes[index], sum(sizes))
         merge_units(opened, ready, part.part, place, tell)
-    place.wait(upload_watch(run))
+    place.wait(waiting("upload", run))
     finish_opened(opened, place)
     return result_of(plan, place, start, job.bytes_read)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ram_studio.checkpoints.fit.compatibility import (
@@ -183,10 +182,8 @@ class _TensorSink(ModelSink):
         self._shapes = {t.name: t.shape for t in tensors}
         self._given: dict[str, Any] = {}
         if into is not None:
-            owner = (
-                into if hasattr(into, "state_dict") else SimpleNamespace(state_dict=lambda: into)
-            )
-            self._given = flat_tensors(owner, tensors)
+            state = into.state_dict() if hasattr(into, "state_dict") else into
+            self._given = flat_tensors(state, tensors)
         flat = {}
         for t in tensors:
             given, dtype = self._given.get(t.name), torch_dtype(dtypes[t.name])

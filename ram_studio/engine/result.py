@@ -165,15 +165,18 @@ def library_versions(*, with_torch: bool) -> dict[str, str]:
     return found
 
 
-def flush_watch(nbytes: int, shards: int, run: RunOptions) -> Callable[[int], None]:
-    """Return what is called while the output goes to the disk: it reports, and stops."""
+def waiting(stage: str, run: RunOptions, total: int = 0, shards: int = 0) -> Callable[..., None]:
+    """Return what is called while the output goes to the disk or up: it reports, and stops.
+
+    It is given the bytes that are there, and of how many where ``total`` does not say.
+    """
     start = time.monotonic()
 
-    def watch(flushed: int) -> None:
+    def watch(done: int, of: int = total) -> None:
         run.cancel.raise_if_cancelled()
         if run.on_progress:
             seconds = time.monotonic() - start
-            run.on_progress(Progress("flush", "", shards, shards, flushed, nbytes, seconds))
+            run.on_progress(Progress(stage, "", shards, shards, done, of, seconds))
 
     return watch
 

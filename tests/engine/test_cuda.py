@@ -30,8 +30,8 @@ from test_source_faults import TENSOR, poisoned
 from ram_studio.checkpoints.write.writer import CheckpointWriter
 from ram_studio.engine.analyse import analyze, analyze_report, load
 from ram_studio.engine.events import CancelToken, Progress
-from ram_studio.engine.in_memory import Nowhere
 from ram_studio.engine.job import MergeJob
+from ram_studio.engine.loaded_model import ModelSink
 from ram_studio.engine.merge import merge
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.engine.passes.torch_backend import TorchBackend
@@ -206,7 +206,7 @@ def test_a_file_changed_between_the_passes_is_refused(big, device):
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
     try:
         with pytest.raises(SourceChangedError, match=rf"{path} changed after it was loaded"):
-            job.run(plan, Nowhere())
+            job.run(plan, ModelSink({}, {}))
     finally:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 

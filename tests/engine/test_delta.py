@@ -170,7 +170,7 @@ def test_places_beyond_2_31_take_64_bits(tmp_path) -> None:
     n = 2**31 + 8
     tensor = TensorInfo("w", "BF16", (n,), tmp_path, 0, 2 * n)
     width = {
-        numel: delta_module._specs(_merged(replace(tensor, shape=(numel,))), 1)[0][1]
+        numel: delta_module._specs(MergeTensor(replace(tensor, shape=(numel,)), ()), 1)[0][1]
         for numel in (2**31, 2**31 + 1)
     }
     assert width == {2**31: "I32", 2**31 + 1: "I64"}
@@ -205,7 +205,3 @@ def test_a_delta_cannot_be_asked_alone(pair, tmp_path) -> None:
     make_delta(base, agent, tmp_path / "a.safetensors")
     with pytest.raises(EvaluationError, match=r"is a delta.*ram-studio delta apply BASE FILE"):
         open_model(str(tmp_path / "a.safetensors"), "a", CancelToken(), print)
-
-
-def _merged(tensor: TensorInfo) -> MergeTensor:
-    return MergeTensor("w", "BF16", tensor.shape, tensor, (tensor,), "merge", True, (1,))

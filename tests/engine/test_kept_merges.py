@@ -14,8 +14,9 @@ from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.record.passport import read_passport
 from ram_studio.checkpoints.record.sketch_file import load_sketch
 from ram_studio.engine.analyse import load
-from ram_studio.engine.in_memory import Nowhere, preview_kept
+from ram_studio.engine.in_memory import preview_kept
 from ram_studio.engine.job import AgentResult, MergeJob, recipe_of
+from ram_studio.engine.loaded_model import ModelSink
 from ram_studio.engine.merge import merge
 from ram_studio.resources import asset_path
 
@@ -35,7 +36,7 @@ def merged(report, method: str, settings=None, **fields) -> dict[str, AgentResul
     if method in ("average", "sum"):
         method, settings = "task-arithmetic", {"scale": 1.0 if method == "sum" else None}
     job = MergeJob(report, recipe_of(report, method, settings or {}, **fields))
-    return job.run(job.plan(), Nowhere())
+    return job.run(job.plan(), ModelSink({}, {}))
 
 
 def measured(*arguments, **fields) -> dict[str, Kept | None]:

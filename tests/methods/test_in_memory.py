@@ -54,10 +54,11 @@ def test_the_model_holds_what_would_have_been_written(method, values, example, t
     before = snapshot(model)
     recipe = recipe_for(method, settings=values, seed=4)
     written = merge(recipe, tmp_path / "out")
-    with merger.merged(recipe) as applied:
-        for name, tensor in flat(tmp_path / "out").items():
-            assert torch.equal(model.state_dict()[name], tensor.float()), name
-        assert applied.agents == written.agents
+    applied = merger.apply(recipe)
+    for name, tensor in flat(tmp_path / "out").items():
+        assert torch.equal(model.state_dict()[name], tensor.float()), name
+    assert applied.agents == written.agents
+    merger.restore()
     after = model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -102,12 +103,13 @@ def test_a_stopped_merge_leaves_the_base(example) -> None:
     assert not torch.equal(
         before["model.embed_tokens.weight"], model.state_dict()["model.embed_tokens.weight"]
     )
+    merger.restore()
     token = CancelToken()
+    merger = InMemoryMerger(model, load(EXAMPLE / "base", AGENTS), cancel=token)
     token.cancel()
     with pytest.raises(Stopped):
-        merger.apply(recipe_for("ram+"), cancel=token)
+        merger.apply(recipe_for("ram+"))
     assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
-    assert merger.current is None
 
 
 def test_a_model_of_its_own_dtype_must_hold_the_output(tmp_path) -> None:

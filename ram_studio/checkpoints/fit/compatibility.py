@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from ram_studio.algorithm.meters.storage import Finding, texts
@@ -22,7 +23,7 @@ from ram_studio.checkpoints.fit.mismatches import Mismatch, incompatible, match_
 from ram_studio.checkpoints.fit.tied import HeadStorage, resolve_tied
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable, quoted, who
-from ram_studio.checkpoints.read.header import MERGED_DTYPES, TensorInfo, element_count
+from ram_studio.checkpoints.read.header import MERGED_DTYPES, TensorInfo
 from ram_studio.errors import CompatibilityError, SettingsError
 
 MissingPolicy = Literal["error", "keep-base"]
@@ -30,40 +31,65 @@ ExtraPolicy = Literal["error", "ignore"]
 RowsPolicy = Literal["exact", "common"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MergeTensor:
     """One tensor of the merged checkpoint and where its inputs lie.
 
     Attributes:
-        name: the base's name for it.
-        dtype: the base's dtype.
-        shape: the base's shape; the merged tensor has it.
-        base: the base's tensor.
+        base: the base's tensor; the merged one has its name and shape.
         agents: one per agent, in the order given. The base's own stands in where the agent has none
             (its task vector is then zero); a tied head may come from the agent's embedding.
-        kind: "merge", or "copy" for integers and booleans.
-        is_counted: False for a tied head that the base stores a second time: it is merged like
-            its embedding, and left out of all counts.
-        common_numel: per agent, how many elements of the flat prefix the agent really has; beyond
-            them the base stands in. Less than numel only with rows "common".
-        tied_to: the embedding's name where `is_counted` is False (merge both the same way, seeds
-            included, so that they stay equal), else None.
+        tied_to: the embedding's name, for a tied head that the base stores a second time: it is
+            merged like its embedding (seeds included, so that they stay equal), and left out of all
+            counts. Else None.
     """
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
     base: TensorInfo
     agents: tuple[TensorInfo, ...]
-    kind: Literal["merge", "copy"]
-    is_counted: bool
-    common_numel: tuple[int, ...]
     tied_to: str | None = None
 
     @property
+    def name(self) -> str:
+        """The base's name for it."""
+        return self.base.name
+
+    @property
+    def dtype(self) -> str:
+        """The base's dtype."""
+        return self.base.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The base's shape."""
+        return self.base.shape
+
+    @cached_property
     def numel(self) -> int:
         """Number of elements."""
-        return element_count(self.shape)
+        return self.base.numel
+
+    @property
+    def kind(self) -> Literal["merge", "copy"]:
+        """Integers and booleans are copied."""
+        return "merge" if self.dtype in MERGED_DTYPES else "copy"
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it enters densities and rho."""
+        return self.tied_to is None
+
+    @property
+    def merged_as(self) -> str:
+        """The name by which randomness is drawn for it: a tied head goes by its embedding's."""
+        return self.tied_to or self.name
+
+    @cached_property
+    def common_numel(self) -> tuple[int, ...]:
+        """Per agent, how many elements of the flat prefix it really has.
+
+        Beyond them the base stands in. Less than numel only with rows "common".
+        """
+        return tuple(min(own.numel, self.numel) for own in self.agents)
 
 
 @dataclass(frozen=True)
@@ -74,7 +100,6 @@ class CompatibilityReport:
         base, agents: the checkpoints.
         tensors: in the base's file order.
         findings: what the user should know; nothing in them stops a merge.
-        dtypes: per checkpoint name, {dtype: elements}.
         heads: per checkpoint name, how head and embedding are stored; {} where there are none.
     """
 
@@ -82,8 +107,12 @@ class CompatibilityReport:
     agents: tuple[Checkpoint, ...]
     tensors: tuple[MergeTensor, ...]
     findings: tuple[Finding, ...]
-    dtypes: dict[str, dict[str, int]]
     heads: dict[str, HeadStorage]
+
+    @property
+    def dtypes(self) -> dict[str, dict[str, int]]:
+        """Per checkpoint name, {dtype: elements}."""
+        return {c.name: c.dtypes for c in self.checkpoints}
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -141,7 +170,7 @@ class CompatibilityReport:
             "nbytes": checkpoint.nbytes,
             "shards": len(checkpoint.shards),
             "tensors": len(checkpoint.tensors),
-            "dtypes": self.dtypes[checkpoint.name],
+            "dtypes": checkpoint.dtypes,
             "architecture": architectures[0]
             if isinstance(architectures, list) and architectures
             else None,
@@ -196,8 +225,12 @@ def check_compatibility(
     if problems:
         raise incompatible(problems)
     merged = tuple(
-        _merge_tensor(tensor, [own.get(tensor.name, tensor) for own in tied.agents], tied.copy_of)
-        for tensor in base.tensors.values()
+        MergeTensor(
+            tensor,
+            tuple(own.get(name, tensor) for own in tied.agents),
+            tied_to=tied.copy_of.get(name),
+        )
+        for name, tensor in base.tensors.items()
     )
     return CompatibilityReport(
         base=base,
@@ -207,9 +240,16 @@ def check_compatibility(
             *notes,
             *decoded_findings(base, agents),
             *cautions(base, agents),
-            *_tied_notes(tied.copy_of),
+            *(
+                Finding(
+                    "tied-head",
+                    f"The base stores {quoted(head)} a second time ({quoted(embedding)} is the "
+                    "same matrix): it is merged in both places and counted once.",
+                    level="note",
+                )
+                for head, embedding in tied.copy_of.items()
+            ),
         ),
-        dtypes={c.name: _dtype_elements(c) for c in (base, *agents)},
         heads=tied.heads,
     )
 
@@ -230,38 +270,3 @@ def _check_names(base: Checkpoint, agents: Sequence[Checkpoint]) -> None:
         raise CompatibilityError(
             f'The name "{printable(twice[0])}" is {reason}; give every agent a name of its own.'
         )
-
-
-def _merge_tensor(
-    base: TensorInfo, agents: Sequence[TensorInfo], copy_of: dict[str, str]
-) -> MergeTensor:
-    return MergeTensor(
-        name=base.name,
-        dtype=base.dtype,
-        shape=base.shape,
-        base=base,
-        agents=tuple(agents),
-        kind="merge" if base.dtype in MERGED_DTYPES else "copy",
-        is_counted=base.name not in copy_of,
-        common_numel=tuple(min(own.numel, base.numel) for own in agents),
-        tied_to=copy_of.get(base.name),
-    )
-
-
-def _tied_notes(copy_of: dict[str, str]) -> list[Finding]:
-    return [
-        Finding(
-            "tied-head",
-            f"The base stores {quoted(head)} a second time ({quoted(embedding)} is the same "
-            "matrix): it is merged in both places and counted once.",
-            level="note",
-        )
-        for head, embedding in copy_of.items()
-    ]
-
-
-def _dtype_elements(checkpoint: Checkpoint) -> dict[str, int]:
-    elements: Counter[str] = Counter()
-    for tensor in checkpoint.tensors.values():
-        elements[tensor.dtype] += tensor.numel
-    return dict(elements)

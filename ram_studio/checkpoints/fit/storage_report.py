@@ -20,13 +20,13 @@ from ram_studio.algorithm.meters.storage import (
     storage_verdicts,
     texts,
 )
-from ram_studio.checkpoints.read.describe import BASE_NAME, who
 from ram_studio.errors import SketchError
 
 if TYPE_CHECKING:
     from ram_studio.algorithm.sketch import Sketch
     from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
     from ram_studio.checkpoints.fit.tied import HeadStorage
+    from ram_studio.checkpoints.read.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,9 @@ def storage_report(
         report = StorageReport({}, {}, others)
     else:
         report = StorageReport(
-            base_dtypes=fit.dtypes[BASE_NAME],
+            base_dtypes=fit.base.dtypes,
             agents={
-                a.name: AgentStorage(fit.dtypes[a.name], "unknown", _before(a.name, fit))
-                for a in fit.agents
+                a.name: AgentStorage(a.dtypes, "unknown", _before(a, fit.base)) for a in fit.agents
             },
             findings=fit.findings,
             heads=fit.heads,
@@ -166,7 +165,7 @@ def check_sketch(sketch: Sketch, fit: CompatibilityReport, *, only_local: bool =
         )
 
 
-def _before(name: str, fit: CompatibilityReport) -> str:
-    own, base = ("+".join(fit.dtypes[n]) or "nothing" for n in (name, BASE_NAME))
-    beside = "as the base is" if own == base else f"the base as {base}"
-    return f"{who(name)}stored as {own}, {beside}; a pass tells what was trained."
+def _before(agent: Checkpoint, base: Checkpoint) -> str:
+    own, theirs = ("+".join(c.dtypes) or "nothing" for c in (agent, base))
+    beside = "as the base is" if own == theirs else f"the base as {theirs}"
+    return f"{agent.who}stored as {own}, {beside}; a pass tells what was trained."

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -127,6 +128,14 @@ class Checkpoint:
     def is_readable(self) -> bool:
         """Whether a pass can read its tensors: from this disk, or from where they are."""
         return self.is_local or bool(self.remote)
+
+    @property
+    def dtypes(self) -> dict[str, int]:
+        """Stored elements by dtype."""
+        found: Counter[str] = Counter()
+        for tensor in self.tensors.values():
+            found[tensor.dtype] += tensor.numel
+        return dict(found)
 
     def size_of(self, shard: Path) -> int:
         """Return the bytes of one of the shards, wherever it is."""

@@ -36,7 +36,7 @@ def push(
     """
     from ram_studio.checkpoints.read.folder import Folder
     from ram_studio.checkpoints.record.passport import read_passport
-    from ram_studio.engine.verify_files import check_files
+    from ram_studio.engine.verify import check_files
 
     check_files(Folder(folder), read_passport(folder))
     pushed = run(folder, repository, yes_public=yes_public, quiet=as_json)

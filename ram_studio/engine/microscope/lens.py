@@ -199,7 +199,7 @@ def _missing(
     """Return what a method would need beyond the bytes shown and the sketch, or None."""
     method = METHODS[recipe.method]
     needs = method.needs(settings)
-    if method.whole(settings, tensor.tied_to or tensor.name, tensor.shape):
+    if method.whole(settings, tensor.merged_as, tensor.shape):
         return (
             "It merges this matrix as a whole: every element depends on all others, not only on "
             "those shown."

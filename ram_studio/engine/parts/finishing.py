@@ -83,7 +83,7 @@ def finish_opened(opened: OpenPlan, place: PartsPlace) -> int:
         agents,
         shards,
         hashes,
-        warnings=texts(other_bases(sampled_densities(opened.report))),
+        warnings=texts(other_bases(sampled_densities(opened.job.report))),
         with_torch=any(receipt.header.with_torch for _, receipt in receipts),
     )
     close(passport, files, opened.shards)

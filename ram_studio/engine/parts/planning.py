@@ -16,6 +16,7 @@ from ram_studio._version import __version__
 from ram_studio.algorithm.ladder import LADDER, ladder_index, snap
 from ram_studio.algorithm.methods import Need
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import plural, shown_list
 from ram_studio.checkpoints.record.part_plan import PartPlan, PlannedPart, PlannedSource
 from ram_studio.checkpoints.record.recipe import Recipe
@@ -68,7 +69,7 @@ def plan_of(
     shards = lay_out(job.specs, max_shard_bytes, METADATA)
     runs = cut([shard.file_size for shard in shards], parts or len(shards))
     chosen = [[shards[i] for i in run] for run in runs]
-    hashed = deal_files(report, chosen) if hash_sources else [{} for _ in chosen]
+    hashed = deal_files(report, chosen) if hash_sources else [[] for _ in chosen]
     return PartPlan(
         ram_studio_version=__version__,
         recipe=job.recipe,
@@ -82,7 +83,11 @@ def plan_of(
                 part=number,
                 shards={shard.file_name: shard.file_size for shard in own},
                 nbytes=sum(shard.file_size for shard in own),
-                hashes=files,
+                hashes={
+                    c.name: names
+                    for c in report.checkpoints
+                    if (names := tuple(path.name for of, path in files if of is c))
+                },
             )
             for number, (own, files) in enumerate(zip(chosen, hashed, strict=True), start=1)
         ),
@@ -113,11 +118,11 @@ def cut(sizes: Sequence[int], parts: int) -> list[range]:
 
 def deal_files(
     report: CompatibilityReport, chosen: Sequence[Sequence[Shard]]
-) -> list[dict[str, tuple[str, ...]]]:
+) -> list[list[tuple[Checkpoint, Path]]]:
     """Return the source files that each of some runs of shards hashes.
 
-    That is those it reads more of than the others do, by checkpoint; the first run also has those
-    that none of them reads.
+    That is those it reads more of than the others do; the first run also has those that none of
+    them reads.
     """
     part_of = {n: i for i, own in enumerate(chosen) for shard in own for n in shard.offsets}
     read: dict[Path, Counter[int]] = {}
@@ -125,12 +130,11 @@ def deal_files(
         for source in (tensor.base, *tensor.agents):
             if tensor.name in part_of:
                 read.setdefault(source.path, Counter())[part_of[tensor.name]] += source.nbytes
-    dealt: list[dict[str, tuple[str, ...]]] = [{} for _ in chosen]
+    dealt: list[list[tuple[Checkpoint, Path]]] = [[] for _ in chosen]
     for checkpoint in report.checkpoints:
         for path in checkpoint.shards:
             most = read.get(path, Counter({0: 0})).items()
-            part = min(most, key=lambda item: (-item[1], item[0]))[0]
-            dealt[part][checkpoint.name] = (*dealt[part].get(checkpoint.name, ()), path.name)
+            dealt[min(most, key=lambda item: (-item[1], item[0]))[0]].append((checkpoint, path))
     return dealt
 
 
@@ -156,11 +160,6 @@ class OpenPlan:
     plan: PartPlan
     job: MergeJob
     run: RunOptions
-
-    @property
-    def report(self) -> CompatibilityReport:
-        """The sources."""
-        return self.job.report
 
     @cached_property
     def shards(self) -> list[Shard]:

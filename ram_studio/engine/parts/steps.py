@@ -36,8 +36,11 @@ from ram_studio.engine.passes.driver import RunKeywords, RunOptions
 from ram_studio.engine.passes.merging import MergeTally
 from ram_studio.engine.passes.plan import Plan
 from ram_studio.engine.passes.source_hashes import SourceHasher
-from ram_studio.engine.result import flush_watch, shard_records
+from ram_studio.engine.result import shard_records, waiting
 from ram_studio.errors import PlanError, RamStudioError, SketchError
+
+_Files = list[tuple[Checkpoint, Path]]
+"""Source files, each with the checkpoint it is of."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,9 @@ def analyze_part(
         if found is not None and (found.sums is not None) == relations:
             return found
         names = opened.tensors_of(part)
-        own = [t for t in opened.report.counted if t.name in names]
+        own = [t for t in opened.job.report.counted if t.name in names]
         which = (plan.digest, part, len(plan.parts))
-        found = partial_sketch(opened.report, options, own, relations=relations, part=which)
+        found = partial_sketch(opened.job.report, options, own, relations=relations, part=which)
         if file is not None:
             save_partial(found, file)
         return found
@@ -142,7 +145,7 @@ def merge_part(
         _require_sketch(job.needs, sketch)
         ready = job.plan(sketch)
         written = merge_units(opened, ready, part, place, options.on_progress)
-        place.wait(upload_watch(options))
+        place.wait(waiting("upload", options))
         if not written:
             return done
     return replace(
@@ -172,51 +175,49 @@ def merge_units(
         size = sum(shard.file_size for shard in shards)
         if not _is_merged(opened.plan, part, place, unit, facts):
             tell = share_of(on_progress, done, size, own.nbytes)
-            _merge_unit(_Unit(opened, ready, part, unit, shards, files), place, tell)
+            _merge_unit(opened, ready, part, unit, shards, files, place, tell)
             written += size
         done += size
     return written
 
 
-@dataclass(frozen=True)
-class _Unit:
-    """What is merged as a whole: shards of a part, and the source files hashed meanwhile."""
-
-    opened: OpenPlan
-    ready: Plan
-    part: int
-    name: str
-    shards: Sequence[Shard]
-    files: dict[tuple[str, str], tuple[Checkpoint, Path]]
-
-
-def _merge_unit(unit: _Unit, place: PartsPlace, on_progress: ProgressCallback | None) -> None:
-    opened, job, ready = unit.opened, unit.opened.job, unit.ready
+def _merge_unit(
+    opened: OpenPlan,
+    ready: Plan,
+    part: int,
+    unit: str,
+    shards: Sequence[Shard],
+    files: _Files,
+    place: PartsPlace,
+    on_progress: ProgressCallback | None,
+) -> None:
+    """Merge a unit whole: shards of a part, and the source files that are hashed meanwhile."""
+    job = opened.job
     cancel = opened.run.cancel
     before = job.bytes_read
-    folders = [c.folder for c in opened.report.checkpoints]
-    writer = place.writer(unit.name, unit.shards, plan=opened.plan.digest, sources=folders)
-    hasher = _hasher(opened, unit.files)
+    folders = [c.folder for c in opened.job.report.checkpoints]
+    writer = place.writer(unit, shards, plan=opened.plan.digest, sources=folders)
+    hasher = _hasher(opened, files)
     with writer as sink, hasher or contextlib.nullcontext():
         watch = hasher.watch(on_progress) if hasher else on_progress
         job.options = replace(job.options, on_progress=watch)
-        names = tensors_in(unit.shards)
+        names = tensors_in(shards)
         tally = job.merge_into(ready, sink, only=names)
         _check_unit(ready, tally, opened, names)
         hashes = hasher.finish(on_progress, cancel) if hasher else {}
         total = tally.total
         header = ReceiptHeader(
             plan=opened.plan.digest,
-            part=unit.part,
+            part=part,
             facts=job.facts_of(ready),
-            shards=shard_records(unit.shards, sink.digests()),
-            hashes=_hashes(unit.files, hashes),
+            shards=shard_records(shards, sink.digests()),
+            hashes=_hashes(files, hashes),
             with_torch=not ready.is_fused,
             is_along=total.is_along,
             bytes_read=job.bytes_read - before,
         )
         cancel.raise_if_cancelled()
-        on_wait = flush_watch(sink.nbytes, len(unit.shards), opened.run)
+        on_wait = waiting("flush", opened.run, sink.nbytes, len(shards))
         sink.finish(Receipt(header, total.patterns, total.sums).to_bytes(), on_wait)
 
 
@@ -234,18 +235,6 @@ def share_of(
         tell(replace(progress, done_bytes=done, total_bytes=total, seconds=seconds))
 
     return share
-
-
-def upload_watch(run: RunOptions) -> Callable[[int, int], None]:
-    """Return what is called while shards go up: it reports, and stops."""
-    start = time.monotonic()
-
-    def watch(done: int, total: int) -> None:
-        run.cancel.raise_if_cancelled()
-        if run.on_progress:
-            run.on_progress(Progress("upload", "", 0, 0, done, total, time.monotonic() - start))
-
-    return watch
 
 
 def is_finished(plan: PartPlan, place: PartsPlace) -> bool:
@@ -304,27 +293,16 @@ def _check_unit(ready: Plan, tally: MergeTally, opened: OpenPlan, names: Collect
     counts = ready.known.counts
     if counts is None:
         return
-    rows = [i for i, t in enumerate(opened.report.counted) if t.name in names]
+    rows = [i for i, t in enumerate(opened.job.report.counted) if t.name in names]
     if not np.array_equal(tally.shared, counts.shared[rows, 0].sum(0)):
         refuse_counts(is_from_sketch=ready.known.is_from_sketch)
 
 
-def _dealt(
-    opened: OpenPlan, part: int, units: Sequence[Sequence[str]]
-) -> list[dict[tuple[str, str], tuple[Checkpoint, Path]]]:
+def _dealt(opened: OpenPlan, part: int, units: Sequence[Sequence[str]]) -> list[_Files]:
     """Return the part's share of the source files, by the unit that hashes them."""
     own = opened.plan.part(part).hashes
-    dealt = deal_files(opened.report, [opened.shards_of(names) for names in units])
-    paths = {(c.name, path.name): (c, path) for c in opened.report.checkpoints for path in c.shards}
-    return [
-        {
-            (checkpoint, name): paths[checkpoint, name]
-            for checkpoint, names in files.items()
-            for name in names
-            if name in own.get(checkpoint, ())
-        }
-        for files in dealt
-    ]
+    dealt = deal_files(opened.job.report, [opened.shards_of(names) for names in units])
+    return [[(c, path) for c, path in files if path.name in own.get(c.name, ())] for files in dealt]
 
 
 def _known(checkpoint: Checkpoint, path: Path) -> str | None:
@@ -332,20 +310,15 @@ def _known(checkpoint: Checkpoint, path: Path) -> str | None:
     return known_hash(path) if place is None else place.content_hash(path)
 
 
-def _hasher(
-    opened: OpenPlan, files: dict[tuple[str, str], tuple[Checkpoint, Path]]
-) -> SourceHasher | None:
+def _hasher(opened: OpenPlan, files: _Files) -> SourceHasher | None:
     """Return what hashes source files behind the readers, None where all are known."""
-    unknown = [path for checkpoint, path in files.values() if _known(checkpoint, path) is None]
-    algorithms = dict.fromkeys(unknown, "blake3")
-    return SourceHasher(opened.report, algorithms=algorithms) if algorithms else None
+    algorithms = {path: "blake3" for c, path in files if _known(c, path) is None}
+    return SourceHasher(opened.job.report, algorithms=algorithms) if algorithms else None
 
 
-def _hashes(
-    files: dict[tuple[str, str], tuple[Checkpoint, Path]], found: dict[str, dict[str, str]]
-) -> dict[str, dict[str, str]]:
+def _hashes(files: _Files, found: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
     hashes: dict[str, dict[str, str]] = {}
-    for (name, file), (checkpoint, path) in files.items():
-        digest = _known(checkpoint, path) or found[name][file]
-        hashes.setdefault(name, {})[file] = digest
+    for checkpoint, path in files:
+        digest = _known(checkpoint, path) or found[checkpoint.name][path.name]
+        hashes.setdefault(checkpoint.name, {})[path.name] = digest
     return hashes

@@ -33,9 +33,8 @@ class RunKeywords(TypedDict, total=False):
 
     device: "auto", "cpu", "cuda" (all of them) or "cuda:N"; threads: default one per core;
     block_elements: that a thread holds at a time, no result depends on it; on_progress: called
-    about ten times a second in the caller's thread; cancel: stops within a block; residence: where
-    blocks that stay in memory are put, or found once it is filled; receiver: of a merge that is
-    written, gets each shard once it is complete.
+    about ten times a second in the caller's thread; cancel: stops within a block; receiver: of a
+    merge that is written, gets each shard once it is complete.
     """
 
     device: str
@@ -43,7 +42,6 @@ class RunKeywords(TypedDict, total=False):
     block_elements: int
     on_progress: ProgressCallback | None
     cancel: CancelToken | None
-    residence: Residence | None
     receiver: Receiver | None
 
 
@@ -51,7 +49,8 @@ class RunKeywords(TypedDict, total=False):
 class RunOptions:
     """What the passes of one run have in common, see RunKeywords; all checked.
 
-    devices: the torch devices that ``device`` stands for.
+    devices: the torch devices that ``device`` stands for; residence: where blocks that stay in
+    memory are put, or found once it is filled.
     """
 
     device: str
@@ -60,8 +59,8 @@ class RunOptions:
     block_elements: int
     on_progress: ProgressCallback | None
     cancel: CancelToken
-    residence: Residence | None
     receiver: Receiver | None = None
+    residence: Residence | None = None
 
     @classmethod
     def of(
@@ -71,7 +70,6 @@ class RunOptions:
         block_elements: int = BLOCK_ELEMENTS,
         on_progress: ProgressCallback | None = None,
         cancel: CancelToken | None = None,
-        residence: Residence | None = None,
         receiver: Receiver | None = None,
     ) -> RunOptions:
         """Return the options that these keywords mean.
@@ -90,7 +88,6 @@ class RunOptions:
             block_elements,
             on_progress,
             cancel or CancelToken(),
-            residence,
             receiver,
         )
 

@@ -72,7 +72,7 @@ class Plan:
     def rule(self, block: Block) -> Rule:
         """Return the rule of a block's tensor, for methods that have one."""
         assert self.method.rule is not None, "the method is a weighted sum"
-        return self.method.rule(self.prepared, self.rows[block.tensor.name], block.name)
+        return self.method.rule(self.prepared, self.rows[block.tensor.name], block.tensor.merged_as)
 
     def arithmetic_of(self, block: Block) -> Arithmetic:
         """In which numbers a block is computed, see ``kernels.rules``."""
@@ -82,7 +82,7 @@ class Plan:
 
     def key(self, tensor: MergeTensor) -> np.uint64:
         """Return the tensor's key for stochastic rounding; a tied head shares its embedding's."""
-        return rounding.stream_key(self.facts.seed, "rounding", tensor.tied_to or tensor.name)
+        return rounding.stream_key(self.facts.seed, "rounding", tensor.merged_as)
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class TorchBackend:
                 x,
                 y,
                 plan.rows[tensor.name],
-                block.name,
+                tensor.merged_as,
                 block.start,
                 tensor.shape,
                 weights,

@@ -45,11 +45,6 @@ class Block:
         return self.n * sum(rounding.STORAGE[dtype].itemsize for dtype in self.dtypes)
 
     @property
-    def name(self) -> str:
-        """The tensor's name as randomness is drawn for it: a tied head goes by its embedding's."""
-        return self.tensor.tied_to or self.tensor.name
-
-    @property
     def groups(self) -> Iterator[slice]:
         """Its parts, cut where the tensor's elements are a multiple of GROUP_ELEMENTS."""
         first = -self.start % GROUP_ELEMENTS or GROUP_ELEMENTS

@@ -15,7 +15,7 @@ import numpy as np
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.read.derived import Microscaled, Scaled
 from ram_studio.checkpoints.read.header import TensorInfo
-from ram_studio.engine.reading.held import Held
+from ram_studio.engine.reading.derived import Held
 
 Stored = Callable[[TensorInfo, int, int], np.ndarray]
 """(tensor, first byte, how many) -> uint8."""

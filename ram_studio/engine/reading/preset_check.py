@@ -166,14 +166,11 @@ def differences_from_list(preset: Preset, fit: CompatibilityReport) -> list[str]
 
 
 def _found(listed: Listed, opened: Checkpoint) -> Found:
-    dtypes: dict[str, int] = {}
-    for tensor in opened.tensors.values():
-        dtypes[tensor.dtype] = dtypes.get(tensor.dtype, 0) + tensor.numel
     return Found(
         listed,
         revision=opened.revision or "",
         licence=licence_of(opened).shown,
-        dtypes=dtypes,
+        dtypes=opened.dtypes,
         nbytes=opened.nbytes,
         is_here=opened.is_local,
     )

@@ -26,8 +26,7 @@ from ram_studio.checkpoints.read.header import DTYPE_BITS, TensorInfo
 from ram_studio.checkpoints.read.remote import ReadAhead, Remote
 from ram_studio.engine.reading.blocks import BLOCK_ELEMENTS, Block
 from ram_studio.engine.reading.codes import microscaled, scaled, transposed
-from ram_studio.engine.reading.derived import low_rank, overlay, put_together
-from ram_studio.engine.reading.held import Held
+from ram_studio.engine.reading.derived import Held, low_rank, overlay, put_together
 from ram_studio.errors import CheckpointError, NonFiniteError, SourceChangedError
 
 _PIECE_BYTES = 4 * BLOCK_ELEMENTS

@@ -292,7 +292,7 @@ class Answers:
             ready = with_fisher_files(
                 recipe, self._fisher, device=device, should_stop=self._is_over
             )
-            applied = self._merger.apply(ready, cancel=self._cancel)
+            applied = self._merger.apply(ready)
             agents = {name: a.to_dict() for name, a in applied.agents.items()}
             entry.note_merge({"agents": agents, "seconds": applied.seconds})
 
