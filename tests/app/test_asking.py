@@ -21,7 +21,7 @@ from ram_studio.app.workspace import Workspace
 from ram_studio.errors import SettingsError
 from ram_studio.evals.pieces import Pieces
 from ram_studio.evals.suites import ALL_SUITES, offered
-from ram_studio.evals.suites.datasets import math500
+from ram_studio.evals.suites.published import math500
 from ram_studio.evals.until import Until
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "evals"))

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.evals.question import Question
-from ram_studio.evals.suites.benchmarks.bfcl import question_of
-from ram_studio.evals.suites.benchmarks.bfcl_languages import LANGUAGES, written
+from ram_studio.evals.suites.published.bfcl import question_of
+from ram_studio.evals.suites.published.bfcl_languages import LANGUAGES, written
 
 Calls = list[dict[str, dict[str, Any]]]
 Case = tuple[str, Any]

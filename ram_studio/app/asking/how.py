@@ -12,7 +12,7 @@ from ram_studio.app.boxes import html, slider
 from ram_studio.app.jobs import QUIET, Updates
 from ram_studio.app.settings import Settings
 from ram_studio.evals.suites import is_a
-from ram_studio.evals.suites.generated.family import HARDEST
+from ram_studio.evals.suites.generated import HARDEST
 from ram_studio.evals.until import FIRST
 
 _WORDS = (

@@ -15,7 +15,7 @@ from ram_studio.evals.answering.engine import Decoding
 from ram_studio.evals.how import DEFAULT_SEED
 from ram_studio.evals.pieces import MODE, Pieces
 from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES, HEALTH, generated, is_a
-from ram_studio.evals.suites.generated.family import HARDEST
+from ram_studio.evals.suites.generated import HARDEST
 from ram_studio.evals.suites.suite import DEFAULT_DIFFICULTY
 from ram_studio.evals.until import FIRST, Until
 

@@ -1,9 +1,9 @@
 """The suites that any causal language model can be asked, by name; each states its version.
 
 A new suite is one file here with a `SUITE` (see `suite.Suite`), named in `_GENERAL` below. `demo`
-is the example agents' own suite; `benchmarks` have their questions in packages of their own;
-`datasets` in a folder or on the Hub; `generated` families have as many as asked for; `health`
-(numbers without right answers) is not a suite of questions, see `ram_studio.evals.suites.health`.
+is the example agents' own suite; `published` benchmarks have their questions elsewhere; `generated`
+families have as many as asked for; `health` (numbers without right answers) is not a suite of
+questions, see `ram_studio.evals.suites.health`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,13 +12,12 @@ from typing import Literal
 
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.suites import (
-    benchmarks,
     code,
-    datasets,
     generated,
     instructions,
     mathematics,
     memory,
+    published,
     tool,
 )
 from ram_studio.evals.suites.demo import suite as demo
@@ -31,7 +30,7 @@ GENERAL_SUITES: dict[str, Suite] = {module.SUITE.name: module.SUITE for module i
 ALL_SUITES: dict[str, Suite] = {
     demo.SUITE.name: demo.SUITE,
     **GENERAL_SUITES,
-    **{suite.name: suite for suite in (*benchmarks.SUITES, *datasets.SUITES, *generated.SUITES)},
+    **{suite.name: suite for suite in (*published.SUITES, *generated.SUITES)},
 }
 
 __all__ = [

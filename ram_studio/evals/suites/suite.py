@@ -45,6 +45,10 @@ class SuiteSettings:
     max_tokens: Budget = None
 
 
+Make = Callable[[SuiteSettings], Sequence[Question]]
+Judge = Callable[[Question, str, CodeSwitch], Verdict]
+
+
 @dataclass(frozen=True)
 class Suite:
     """A named set of questions with its judge.
@@ -63,8 +67,8 @@ class Suite:
     name: str
     version: int
     title: str
-    make: Callable[[SuiteSettings], Sequence[Question]]
-    judge: Callable[[Question, str, CodeSwitch], Verdict]
+    make: Make
+    judge: Judge
     about: str = ""
     runs_code: bool = False
     apart: tuple[str, ...] = ()
@@ -119,11 +123,8 @@ Asked = Callable[[int, Any], dict[str, Any]]
 
 
 def asked_of(
-    name: str,
-    max_new_tokens: int,
-    rows: Callable[[SuiteSettings], Iterable[Any]],
-    asked: Asked,
-) -> Callable[[SuiteSettings], tuple[Question, ...]]:
+    name: str, max_new_tokens: int, rows: Callable[[SuiteSettings], Iterable[Any]], asked: Asked
+) -> Make:
     """Return the `make` of a suite with a question a row: the same ones whatever the seed.
 
     Unless `asked` says otherwise, a question is called after the suite and its row, and domain and
@@ -143,7 +144,7 @@ def asked_of(
 
 def shipped(
     name: str, max_new_tokens: int, asked: Callable[[dict[str, Any]], dict[str, Any]]
-) -> Callable[[SuiteSettings], tuple[Question, ...]]:
+) -> Make:
     """Return the `make` of a suite whose questions are shipped; `asked` knows rows without number.
 
     Names and categories of questions are in their file.

@@ -41,7 +41,7 @@ def _asked(row: dict[str, Any]) -> dict[str, Any]:
     functions = load_data("tool")[0]["functions"]
     return {
         "prompt": row["request"],
-        "gold": "; ".join(_written(call) for call in row["calls"]) or "(no call)",
+        "gold": "; ".join(map(written, row["calls"])) or "(no call)",
         "spec": row["calls"],
         "domain": IRRELEVANCE if row["category"] == IRRELEVANCE else "tool",
         "must_end": row["category"] == IRRELEVANCE,
@@ -52,7 +52,8 @@ def _asked(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _written(call: Mapping[str, Any]) -> str:
+def written(call: Mapping[str, Any]) -> str:
+    """Return a wanted call for people to read, without what may be left out."""
     arguments = {key: values[0] for key, values in call["arguments"].items() if None not in values}
     return f"{call['name']}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 

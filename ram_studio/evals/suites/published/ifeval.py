@@ -14,12 +14,11 @@ from typing import Any
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites.datasets import ifeval_checks
-from ram_studio.evals.suites.datasets.rows import DataSet
 from ram_studio.evals.suites.instructions import accuracies
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, Tally, asked_of, balanced
+from ram_studio.evals.suites.published import ifeval_checks
+from ram_studio.evals.suites.published.rows import DataSet
+from ram_studio.evals.suites.suite import SuiteSettings, Tally, balanced
 
-MAX_NEW_TOKENS = 1280
 DATA = DataSet(
     "ifeval",
     "google/IFEval",
@@ -48,7 +47,7 @@ def _asked(_: int, row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_every = asked_of("ifeval", MAX_NEW_TOKENS, DATA.rows, _asked)
+_every = DATA.make(1280, _asked)
 
 
 def make(settings: SuiteSettings) -> tuple[Question, ...]:
@@ -84,14 +83,5 @@ def summary(tallies: Tally, facts: Sequence[Mapping[str, Any]]) -> dict[str, flo
     return {name.replace("_", " level, "): share for name, share in found.items()}
 
 
-SUITE = Suite(
-    "ifeval",
-    1,
-    "IFEval",
-    make,
-    judge,
-    "instructions that a program can check",
-    summary=summary,
-    absent=DATA.absent,
-    fetch=DATA.fetch,
-)
+ABOUT = "instructions that a program can check"
+SUITE = DATA.suite(1, "IFEval", make, judge, ABOUT, summary=summary)

@@ -16,7 +16,6 @@ import math
 import re
 from collections.abc import Callable
 from fractions import Fraction
-from operator import mul, truediv
 from random import Random
 
 MOST_CHARS = 400
@@ -159,148 +158,133 @@ def _same_parts(kind: str, ours: list[str], other: str, theirs: list[str]) -> bo
 
 def _same_values(said: str, wanted: str) -> bool:
     try:
-        ours, theirs = _Reader(said).whole(), _Reader(wanted).whole()
         for place in _PLACES:
-            a, b = ours(place), theirs(place)
+            ours, theirs = _Reader(said, place).whole(), _Reader(wanted, place).whole()
             # Large whole numbers differ in digits that a float does not have.
-            if not abs(a) < _LARGEST or not abs(b) < _LARGEST:
+            if not abs(ours) < _LARGEST or not abs(theirs) < _LARGEST:
                 return False
-            if abs(a - b) > _TOLERANCE * max(1.0, abs(a), abs(b)):
+            if abs(ours - theirs) > _TOLERANCE * max(1.0, abs(ours), abs(theirs)):
                 return False
     except (ValueError, ArithmeticError, RecursionError, KeyError):
         return False
     return True
 
 
-Value = Callable[[dict[str, float]], complex]
 _FUNCTIONS: dict[str, Callable[[complex], complex]] = {
     "\\sin": cmath.sin, "\\cos": cmath.cos, "\\tan": cmath.tan, "\\ln": cmath.log,
     "\\log": cmath.log10, "\\exp": cmath.exp, "\\arcsin": cmath.asin, "\\arccos": cmath.acos,
     "\\arctan": cmath.atan,
 }  # fmt: skip
+_CONSTANTS: dict[str, complex] = {"\\pi": math.pi, "e": math.e, "i": 1j}
+_CLOSING = {"(": ")", "[": "]", "{": "}", "|": "|"}
 _TOKEN = re.compile(r"\\[a-zA-Z]+|\d+\.?\d*|\.\d+|.", re.DOTALL)
 
 
 class _Reader:
-    """Reads an expression: sums of products of powers; ValueError for anything else."""
+    """Computes an expression while reading it: sums of products of powers.
 
-    def __init__(self, text: str) -> None:
+    Raises: ValueError for anything else; ArithmeticError and KeyError for what has no value.
+    """
+
+    def __init__(self, text: str, place: dict[str, float]) -> None:
         self._tokens: list[str] = _TOKEN.findall(text)
-        self._place = 0
+        self._at = 0
+        self._variables = place
 
-    def whole(self) -> Value:
-        """Return what computes the expression from values of its variables."""
+    def whole(self) -> complex:
+        """Return the value of the whole expression."""
         value = self._sum()
         if self._next():
             raise ValueError("something follows the expression")
         return value
 
     def _next(self) -> str:
-        return self._tokens[self._place] if self._place < len(self._tokens) else ""
+        return self._tokens[self._at] if self._at < len(self._tokens) else ""
 
     def _take(self, *wanted: str) -> str:
         token = self._next()
         if not token or (wanted and token not in wanted):
             raise ValueError(f"found {token!r}")
-        self._place += 1
+        self._at += 1
         return token
 
-    def _sum(self) -> Value:
+    def _sum(self) -> complex:
         sign = -1 if self._next() in ("+", "-") and self._take() == "-" else 1
-        first = self._product()
-        parts = [(sign, first)]
+        terms = [sign * self._product()]
         while self._next() in ("+", "-"):
             sign = -1 if self._take() == "-" else 1
-            parts.append((sign, self._product()))
-        return lambda at: sum(sign * part(at) for sign, part in parts)
+            terms.append(sign * self._product())
+        return sum(terms)
 
-    def _product(self) -> Value:
+    def _product(self) -> complex:
         value = self._power()
         while (token := self._next()) and token not in "+-)]}|,=":
             if token in ("*", "/"):
                 self._take()
-            value = _both(truediv if token == "/" else mul, value, self._power())
+            factor = self._power()
+            value = value / factor if token == "/" else value * factor
         return value
 
-    def _power(self) -> Value:
+    def _power(self) -> complex:
         value = self._atom()
         while self._next() in ("^", "!"):
-            value = _raised(value, self._argument()) if self._take() == "^" else _factorial(value)
+            is_power = self._take() == "^"
+            value = complex(value) ** self._argument() if is_power else _factorial(value)
         return value
 
-    def _argument(self) -> Value:
+    def _argument(self) -> complex:
         """Read what a command takes: a group in braces, or a single sign."""
         if self._next() == "{":
-            return self._group("{", "}")
+            return self._group("{")
         if self._next()[:1].isdigit() and len(self._next()) > 1:
             # \frac12 is 1/2.
             digits = self._take()
-            self._place -= 1
-            self._tokens[self._place : self._place + 1] = list(digits)
+            self._at -= 1
+            self._tokens[self._at : self._at + 1] = list(digits)
         if self._next() == "-":
             self._take()
-            value = self._atom()
-            return lambda at: -value(at)
+            return -self._atom()
         return self._atom()
 
-    def _group(self, opening: str, closing: str) -> Value:
+    def _group(self, opening: str) -> complex:
         self._take(opening)
         value = self._sum()
-        self._take(closing)
+        self._take(_CLOSING[opening])
         return value
 
-    def _atom(self) -> Value:
+    def _atom(self) -> complex:
         token = self._next()
-        if token in ("(", "[", "{"):
-            return self._group(token, {"(": ")", "[": "]", "{": "}"}[token])
-        if token == "|":
-            inner = self._group("|", "|")
-            return lambda at: abs(inner(at))
+        if token in _CLOSING:
+            value = self._group(token)
+            return abs(value) if token == "|" else value
         self._take()
         if token[0].isdigit() or token[0] == ".":
             return self._mixed(float(token))
         if token == "\\frac":
             top = self._argument()
-            return _both(truediv, top, self._argument())
+            return top / self._argument()
         if token == "\\sqrt":
-            root = self._group("[", "]") if self._next() == "[" else None
+            root = self._group("[") if self._next() == "[" else None
             inner = self._argument()
-            if root is None:
-                return lambda at: cmath.sqrt(inner(at))
-            return _raised(inner, _both(truediv, lambda at: 1.0, root))
+            return cmath.sqrt(inner) if root is None else complex(inner) ** (1.0 / root)
         if token in _FUNCTIONS:
-            function, inner = _FUNCTIONS[token], self._power()
-            return lambda at: function(inner(at))
-        constants: dict[str, complex] = {"\\pi": math.pi, "e": math.e, "i": 1j}
-        if token in constants:
-            return lambda at: constants[token]
+            return _FUNCTIONS[token](self._power())
+        if token in _CONSTANTS:
+            return _CONSTANTS[token]
         if len(token) == 1 and token.isalpha() and token.isascii():
-            return lambda at: at[token.lower()]
+            return self._variables[token.lower()]
         raise ValueError(f"found {token!r}")
 
-    def _mixed(self, number: float) -> Value:
+    def _mixed(self, number: float) -> complex:
         """Read 2\\frac13 as two and a third."""
-        rest = "".join(self._tokens[self._place : self._place + 9])
+        rest = "".join(self._tokens[self._at : self._at + 9])
         if number.is_integer() and re.match(r"\\frac(?:\d\d|\{\d+\}\{\d+\})", rest):
-            part = self._atom()
-            return lambda at: number + part(at)
-        return lambda at: number
+            return number + self._atom()
+        return number
 
 
-def _both(operation: Callable[[complex, complex], complex], a: Value, b: Value) -> Value:
-    return lambda at: operation(a(at), b(at))
-
-
-def _raised(a: Value, b: Value) -> Value:
-    return lambda at: complex(a(at)) ** b(at)
-
-
-def _factorial(a: Value) -> Value:
-    def value(at: dict[str, float]) -> complex:
-        given = a(at)
-        number = complex(given).real
-        if given != number or not number.is_integer() or not 0 <= number <= 170:
-            raise ValueError("no factorial")
-        return float(math.factorial(int(number)))
-
-    return value
+def _factorial(given: complex) -> float:
+    number = complex(given).real
+    if given != number or not number.is_integer() or not 0 <= number <= 170:
+        raise ValueError("no factorial")
+    return float(math.factorial(int(number)))

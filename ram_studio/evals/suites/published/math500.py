@@ -12,11 +12,9 @@ from typing import Any
 
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites.datasets.math_answers import same
-from ram_studio.evals.suites.datasets.rows import DataSet
-from ram_studio.evals.suites.suite import Suite, asked_of
+from ram_studio.evals.suites.published.math_answers import same
+from ram_studio.evals.suites.published.rows import DataSet
 
-MAX_NEW_TOKENS = 1024
 DATA = DataSet(
     "math500",
     "HuggingFaceH4/MATH-500",
@@ -63,13 +61,5 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     return Verdict(is_correct, "" if is_correct else f"found {found[:60]}")
 
 
-SUITE = Suite(
-    "math500",
-    1,
-    "MATH-500",
-    asked_of("math500", MAX_NEW_TOKENS, DATA.rows, _asked),
-    judge,
-    "competition problems with a boxed answer",
-    absent=DATA.absent,
-    fetch=DATA.fetch,
-)
+make = DATA.make(1024, _asked)
+SUITE = DATA.suite(1, "MATH-500", make, judge, "competition problems with a boxed answer")

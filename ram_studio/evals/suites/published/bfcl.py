@@ -14,15 +14,15 @@ writes the functions, or our words do, so figures lie near the leaderboard's and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites import tool
-from ram_studio.evals.suites.benchmarks import bfcl_languages as languages
-from ram_studio.evals.suites.benchmarks.wheel import absent, lines_of
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, Tally, balanced
+from ram_studio.evals.suites.published import bfcl_languages as languages
+from ram_studio.evals.suites.published.rows import absent_package, lines_of
+from ram_studio.evals.suites.suite import Make, Suite, SuiteSettings, Tally, balanced
 from ram_studio.evals.suites.tool_calls import Call
 
 DISTRIBUTION = "bfcl-eval==2026.3.23"
@@ -195,7 +195,7 @@ def _exact(value: Any) -> Any:
     return [_exact(part) for part in value] if isinstance(value, list) else value
 
 
-def _make(name: str, categories: Sequence[str]) -> Callable[[SuiteSettings], tuple[Question, ...]]:
+def _make(name: str, categories: Sequence[str]) -> Make:
     def make(settings: SuiteSettings) -> tuple[Question, ...]:
         questions = []
         for category in categories:
@@ -234,27 +234,15 @@ def live_summary(tallies: Tally, facts: Sequence[Row]) -> dict[str, float]:
     return {"live, as the leaderboard": sum(r for r, _ in own) / sum(n for _, n in own)}
 
 
-SUITES = (
-    Suite(
-        "bfcl-nonlive",
-        2,
-        "BFCL, non-live",
-        _make("bfcl-nonlive", NONLIVE),
-        judge,
-        "the leaderboard's questions, made by experts: Python, Java, JavaScript",
-        apart=("bfcl-nonlive irrelevance",),
-        summary=nonlive_summary,
-        absent=absent("bfcl_eval", DISTRIBUTION),
-    ),
-    Suite(
-        "bfcl-live",
-        2,
-        "BFCL, live",
-        _make("bfcl-live", LIVE),
-        judge,
-        "the leaderboard's questions that users asked",
-        apart=("bfcl-live irrelevance", "bfcl-live relevance"),
-        summary=live_summary,
-        absent=absent("bfcl_eval", DISTRIBUTION),
-    ),
-)
+_absent = absent_package("bfcl_eval", DISTRIBUTION)
+SUITES = tuple(
+    Suite(name, 2, title, _make(name, categories), judge, about,
+          apart=apart, summary=summary, absent=_absent)
+    for name, title, categories, about, apart, summary in (
+        ("bfcl-nonlive", "BFCL, non-live", NONLIVE,
+         "the leaderboard's questions, made by experts: Python, Java, JavaScript",
+         ("bfcl-nonlive irrelevance",), nonlive_summary),
+        ("bfcl-live", "BFCL, live", LIVE, "the leaderboard's questions that users asked",
+         ("bfcl-live irrelevance", "bfcl-live relevance"), live_summary),
+    )
+)  # fmt: skip

@@ -16,10 +16,9 @@ from typing import Any
 
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
-from ram_studio.evals.suites.datasets.rows import DataSet
-from ram_studio.evals.suites.suite import Suite, Tally, asked_of
+from ram_studio.evals.suites.published.rows import DataSet
+from ram_studio.evals.suites.suite import Tally
 
-MAX_NEW_TOKENS = 64
 DATA = DataSet(
     "nq",
     "google-research-datasets/nq_open",
@@ -73,14 +72,6 @@ def summary(tallies: Tally, facts: Sequence[Mapping[str, Any]]) -> dict[str, flo
     return {"F1": sum(found) / len(found)} if found else {}
 
 
-SUITE = Suite(
-    "nq",
-    1,
-    "Natural Questions",
-    asked_of("nq", MAX_NEW_TOKENS, DATA.rows, _asked),
-    judge,
-    "questions about the world, without a text",
-    summary=summary,
-    absent=DATA.absent,
-    fetch=DATA.fetch,
-)
+make = DATA.make(64, _asked)
+ABOUT = "questions about the world, without a text"
+SUITE = DATA.suite(1, "Natural Questions", make, judge, ABOUT, summary=summary)

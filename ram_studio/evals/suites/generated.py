@@ -1,0 +1,232 @@
+"""Families of questions drawn from templates: as many as asked for, new ones for every seed.
+
+No model can have seen them. The difficulty, 1 to 5, says how many steps a question takes. Question
+i of a seed is the same however many are asked, so that a smaller limit gives a part of a larger.
+
+- `math-made`: word problems in which a number of things changes step by step;
+- `tool-made`: as many calls as the difficulty says, among functions that do not fit;
+- `code-made`: functions on lists of numbers, put together from steps; run in the sandbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from ram_studio.errors import EvaluationError
+from ram_studio.evals.question import Question
+from ram_studio.evals.suites import code, mathematics, tool
+from ram_studio.evals.suites.suite import Suite, SuiteSettings
+
+USUAL_LIMIT = 60
+HARDEST = 5
+_FRUITLESS = 200
+
+Draw = Callable[[Random, int], dict[str, Any]]
+"""Source of numbers and difficulty -> prompt, gold, spec and category; may repeat itself."""
+
+
+def _family(
+    name: str, max_new_tokens: int, draw: Draw
+) -> Callable[[SuiteSettings], tuple[Question, ...]]:
+    """Return the `make` of a family: each question has a source of numbers of its own."""
+
+    def make(settings: SuiteSettings) -> tuple[Question, ...]:
+        difficulty = settings.difficulty
+        if not 1 <= difficulty <= HARDEST:
+            raise EvaluationError(f"The difficulty is {difficulty}. Choose 1 to {HARDEST}.")
+        start = f"{name}-{difficulty}-{settings.seed}"
+        found: dict[str, Question] = {}
+        for number in range(USUAL_LIMIT if settings.limit is None else settings.limit):
+            drawn = Random(f"{start}/{number}")
+            for _ in range(_FRUITLESS):
+                asked = draw(drawn, difficulty)
+                if asked["prompt"] not in found:
+                    break
+            else:
+                raise EvaluationError(
+                    f"Suite {name} has no more than {number} different questions of difficulty "
+                    f"{difficulty}. Ask fewer, or harder ones."
+                )
+            key = f"{start}-{number:05d}"
+            found[asked["prompt"]] = Question(key, name, max_new_tokens=max_new_tokens, **asked)
+        return tuple(found.values())
+
+    return make
+
+
+_PEOPLE = ("Ada", "Bruno", "Chidi", "Daria", "Elif", "Farid", "Greta", "Hugo", "Ines", "Jun")
+_THINGS = ("marbles", "stamps", "apples", "cards", "shells", "candles", "buttons", "tiles")
+_CHANGES = ("more", "fewer", "times", "groups", "share")
+
+
+def _problem(drawn: Random, difficulty: int) -> dict[str, Any]:
+    """Return a problem of difficulty + 1 steps; every number on the way is whole and above 0."""
+    name, things = drawn.choice(_PEOPLE), drawn.choice(_THINGS)
+    have = drawn.randint(12, 60)
+    said = [f"{name} has {have} {things}."]
+    last = ""
+    for _ in range(difficulty + 1):
+        last = drawn.choice([change for change in _CHANGES if change != last])
+        text, have = _changed(drawn, last, name, things, have)
+        said.append(text)
+    question = f"{' '.join(said)} How many {things} does {name} have now?"
+    prompt = mathematics.PROMPT.format(question=question)
+    gold = str(have)
+    return {"category": f"{difficulty + 1} steps", "prompt": prompt, "gold": gold, "spec": gold}
+
+
+def _changed(drawn: Random, kind: str, name: str, things: str, have: int) -> tuple[str, int]:
+    """Return what happens and how many there are then."""
+    parts = [n for n in (2, 3, 4, 5, 6) if have % n == 0]
+    if kind == "share" and parts:
+        n = drawn.choice(parts)
+        return f"{name} shares all {things} evenly among {n} boxes and keeps one box.", have // n
+    if kind == "fewer" and have > 4:
+        less = drawn.randint(2, have - 2)
+        return f"Then {less} {things} are lost.", have - less
+    if kind == "times" and have <= 2000:
+        n = drawn.choice((2, 3))
+        word = {2: "twice", 3: "three times"}[n]
+        return f"A machine turns them into {word} as many {things}.", n * have
+    if kind == "groups":
+        groups, each = drawn.randint(2, 6), drawn.randint(3, 12)
+        return f"Each of {groups} friends gives {name} {each} {things}.", have + groups * each
+    more = drawn.randint(3, 40)
+    return f"{name} finds {more} more {things}.", have + more
+
+
+_TYPES = {str: "string", int: "integer"}
+# What arguments are called, and the values that they take.
+_VALUES: dict[str, tuple[Any, ...]] = {
+    "city": ("Lisbon", "Nairobi", "Osaka", "Lima", "Tallinn", "Perth", "Quito", "Tunis"),
+    "person": _PEOPLE[:8],
+    "item": ("lamps", "chairs", "maps", "kettles", "tents", "radios"),
+    "days": tuple(range(1, 11)),
+    "seats": tuple(range(1, 9)),
+    "minutes": tuple(range(5, 95, 5)),
+    "count": tuple(range(2, 30)),
+    "euros": tuple(range(100, 2000, 50)),
+    "volume": tuple(range(1, 11)),
+}
+# Name: what it does, its arguments, how it is asked for.
+_FUNCTIONS = {
+    "get_forecast": ("Weather forecast of a city.", ("city", "days"),
+                     "tell me the weather in {city} for the next {days} days"),
+    "book_train": ("Book train seats to a city.", ("city", "seats"),
+                   "book {seats} seats on the train to {city}"),
+    "send_reminder": ("Send a person a reminder after some minutes.", ("person", "minutes"),
+                      "remind {person} in {minutes} minutes"),
+    "order_items": ("Order a number of items from the shop.", ("item", "count"),
+                    "order {count} {item}"),
+    "check_stock": ("How many of an item a city's warehouse has.", ("item", "city"),
+                    "look up how many {item} the warehouse in {city} has"),
+    "set_budget": ("Set a person's monthly budget in euros.", ("person", "euros"),
+                   "set {person}'s monthly budget to {euros} euros"),
+    "plan_visit": ("Plan a visit of a person to a city.", ("person", "city"),
+                   "plan a visit of {person} to {city}"),
+    "play_music": ("Play music for a person at a volume from 1 to 10.", ("person", "volume"),
+                   "play music for {person} at volume {volume}"),
+}  # fmt: skip
+
+
+def _schema(name: str) -> dict[str, Any]:
+    text, arguments, _ = _FUNCTIONS[name]
+    properties = {key: {"type": _TYPES[type(_VALUES[key][0])]} for key in arguments}
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    function = {"name": name, "description": text, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def _request(drawn: Random, difficulty: int) -> dict[str, Any]:
+    """Return a request for so many calls, with up to as many and two more functions on offer."""
+    offered = drawn.sample(list(_FUNCTIONS), min(len(_FUNCTIONS), difficulty + 2))
+    calls: list[tuple[str, dict[str, Any]]] = []
+    while len(calls) < difficulty:
+        name = drawn.choice(offered)
+        own = {key: drawn.choice(_VALUES[key]) for key in _FUNCTIONS[name][1]}
+        if (name, own) not in calls:
+            calls.append((name, own))
+    wishes = [_FUNCTIONS[name][2].format(**own) for name, own in calls]
+    wanted = [{"name": n, "arguments": {k: [v] for k, v in own.items()}} for n, own in calls]
+    return {
+        "category": f"{difficulty} calls",
+        "prompt": f"Please {', then '.join(wishes)}.",
+        "gold": "; ".join(map(tool.written, wanted)),
+        "spec": wanted,
+        "tools": tuple(map(_schema, offered)),
+    }
+
+
+Values = list[int]
+# What a step does with the number k, in words, in Python and here.
+Step = tuple[str, str, Callable[[Values, int], Values]]
+_STEPS: tuple[Step, ...] = (
+    ("add {k} to every number", "[v + {k} for v in values]", lambda vs, k: [v + k for v in vs]),
+    ("multiply every number by {k}", "[v * {k} for v in values]",
+     lambda vs, k: [v * k for v in vs]),
+    ("keep only the numbers greater than {k}", "[v for v in values if v > {k}]",
+     lambda vs, k: [v for v in vs if v > k]),
+    ("drop every number that {k} divides", "[v for v in values if v % {k}]",
+     lambda vs, k: [v for v in vs if v % k]),
+    ("reverse the order", "values[::-1]", lambda vs, k: vs[::-1]),
+    ("sort them from small to large", "sorted(values)", lambda vs, k: sorted(vs)),
+    ("keep each number's first occurrence only", "list(dict.fromkeys(values))",
+     lambda vs, k: list(dict.fromkeys(vs))),
+    ("leave out the first {k} numbers", "values[{k}:]", lambda vs, k: vs[k:]),
+)  # fmt: skip
+_ENTRY = "changed"
+_TESTS = 6
+
+
+def _function(drawn: Random, difficulty: int) -> dict[str, Any]:
+    """Return a function of difficulty + 1 steps, with tests that each step matters to."""
+    while True:
+        chosen = [(step, drawn.randint(2, 5)) for step in drawn.sample(_STEPS, difficulty + 1)]
+        inputs = [
+            [drawn.randint(-9, 15) for _ in range(drawn.randint(6, 11))] for _ in range(_TESTS)
+        ]
+        if _all_matter(chosen, inputs):
+            break
+    words = [text.format(k=k) for (text, _, _), k in chosen]
+    body = "".join(f"    values = {python.format(k=k)}\n" for (_, python, _), k in chosen)
+    reference = f"def {_ENTRY}(values):\n{body}    return values\n"
+    tests = "\n".join(f"assert {_ENTRY}({v!r}) == {_run(chosen, v)!r}" for v in [*inputs, []])
+    return {
+        # The kind of judging, see the suite `code`.
+        "category": "function",
+        "prompt": (
+            f"Write a Python function `{_ENTRY}(values)` that takes a list of whole numbers and "
+            f"does this with it, in this order: {'; then '.join(words)}. It returns the list that "
+            "results.\n\nReply with the complete Python function in one code block."
+        ),
+        "gold": reference,
+        "spec": {"entry": _ENTRY, "tests": tests, "reference": reference},
+    }
+
+
+def _run(chosen: list[tuple[Step, int]], values: Values) -> Values:
+    for (_, _, step), k in chosen:
+        values = step(values, k)
+    return values
+
+
+def _all_matter(chosen: list[tuple[Step, int]], inputs: list[Values]) -> bool:
+    """Return whether leaving any step out would be noticed."""
+    whole = [_run(chosen, values) for values in inputs]
+    rests = [[*chosen[:i], *chosen[i + 1 :]] for i in range(len(chosen))]
+    return all([_run(rest, values) for values in inputs] != whole for rest in rests)
+
+
+SUITES = tuple(
+    Suite(name, 1, title, _family(name, own.MAX_NEW_TOKENS, draw), own.judge, about, own is code)
+    for name, title, own, draw, about in (
+        ("math-made", "Mathematics, made to order", mathematics, _problem,
+         "problems drawn from templates, new for each seed"),
+        ("tool-made", "Tool use, made to order", tool, _request,
+         "calls drawn from templates, new for each seed"),
+        ("code-made", "Code, made to order", code, _function,
+         "functions drawn from templates, new for each seed"),
+    )
+)  # fmt: skip
