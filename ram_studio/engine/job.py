@@ -205,7 +205,7 @@ class MergeJob:
 
     def facts_of(self, plan: Plan) -> MergeFacts:
         """Return what the plan was made of, as far as results and checks need it."""
-        known, active = plan.known, getattr(plan.prepared, "expected_active", None)
+        known, active = plan.known, plan.prepared.expected_active
         return MergeFacts(
             factors={name: self._factor(plan, t) for t, name in enumerate(self.names)},
             rho_m={name: _rho_m(known.magnitude, t) for t, name in enumerate(self.names)},
@@ -243,7 +243,7 @@ class MergeJob:
 
     def _factor(self, plan: Plan, agent: int) -> float | None:
         """Return lambda as asked for, see AgentResult."""
-        factors = getattr(plan.prepared, "factors", None)
+        factors = plan.prepared.factors
         if factors is None:
             return None
         column = [float(factors[plan.rows[t.name], agent]) for t in self.report.counted]

@@ -15,6 +15,7 @@ from ram_studio.algorithm.methods.base import (
     Method,
     MethodSettings,
     Need,
+    Prepared,
 )
 from ram_studio.algorithm.methods.dare import DARE_TASK_ARITHMETIC, DARE_TIES
 from ram_studio.algorithm.methods.fisher import FISHER
@@ -25,7 +26,6 @@ from ram_studio.algorithm.methods.ram import (
     RAM_PLUS,
     RAM_PLUS_MAGNITUDE,
     RAM_PLUS_SOFT,
-    RegionRule,
 )
 from ram_studio.algorithm.methods.region import REGION, TWO_REGIONS
 from ram_studio.algorithm.methods.task_arithmetic import TASK_ARITHMETIC
@@ -44,7 +44,7 @@ __all__ = [
     "Method",
     "MethodSettings",
     "Need",
-    "RegionRule",
+    "Prepared",
     "get_method",
     "make_settings",
 ]

@@ -81,6 +81,27 @@ class Facts:
         return np.full((len(self.tensors), len(self.agents)), factor)
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A method made ready for one merge.
+
+    factors: float64 (tensors, agents), lambda: what is asked to multiply tau where only one agent
+    changed the element; None where a method asks for no such thing. thresholds: float32 (tensors,
+    agents), kept is only |tau| above, strictly; None for methods that trim nothing.
+    """
+
+    settings: Any
+    facts: Facts
+    factors: np.ndarray | None = None
+    thresholds: np.ndarray | None = None
+
+    @property
+    def expected_active(self) -> np.ndarray | None:
+        """Elements that each agent changed by the facts, int64 (agents,), to check a merge with."""
+        found = self.facts.magnitudes
+        return None if found is None else found.bins.sum((0, 2))
+
+
 class BlockInput(NamedTuple):
     """Elements start, start + 1, ... of one tensor, on the device that merges them.
 
@@ -120,24 +141,13 @@ class BlockOutput(NamedTuple):
     own: Callable[[int], Tensor] | None = None
 
 
-def _nothing(settings: Any) -> frozenset[str]:
-    return frozenset()
-
-
-def _never_whole(settings: Any, name: str, shape: tuple[int, ...]) -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class Method:
     """One merge method.
 
     name: as on the command line; title and formula: for people; source: where it is published;
     settings: model of its settings; needs: of these settings, see Need;
-    prepare: settings and facts -> whatever ``rule`` or ``merge`` wants. What it returns may offer
-    ``factors``, lambda per (tensor, agent): what is asked to multiply tau where only one agent
-    changed the element; and ``expected_active``, int64 (agents,): how many elements each agent
-    changed by the facts given, which the engine compares with what it counts.
+    prepare: settings and facts -> both, with what follows from them for the whole merge.
     rule: for methods that are weighted sums of the tau of an element: (prepared, index among
     Facts.tensors, name) -> the tensor's rule; fast on the CPU, and the same bits everywhere.
     merge_block: for any other method: merges one block with torch, on any device.
@@ -151,14 +161,14 @@ class Method:
     formula: str
     source: str
     settings: type[MethodSettings]
-    prepare: Callable[[Any, Facts], Any]
-    needs: Callable[[Any], frozenset[str]] = _nothing
-    rule: Callable[[Any, int, str], Rule] | None = None
-    merge_block: Callable[[BlockInput, Any], BlockOutput] | None = None
-    whole: Callable[[Any, str, tuple[int, ...]], bool] = _never_whole
+    prepare: Callable[[Any, Facts], Prepared] = Prepared
+    needs: Callable[[Any], frozenset[str]] = lambda settings: frozenset()
+    rule: Callable[[Prepared, int, str], Rule] | None = None
+    merge_block: Callable[[BlockInput, Prepared], BlockOutput] | None = None
+    whole: Callable[[Any, str, tuple[int, ...]], bool] = lambda settings, name, shape: False
     is_experiment: bool = False
 
-    def merge(self, block: BlockInput, prepared: Any) -> BlockOutput:
+    def merge(self, block: BlockInput, prepared: Prepared) -> BlockOutput:
         """Merge one block with torch: by ``merge_block``, or by the rule."""
         if self.merge_block is not None:
             return self.merge_block(block, prepared)

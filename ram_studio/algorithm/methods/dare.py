@@ -17,98 +17,53 @@ mergekit's dare_ties does not trim by magnitude; density 1 is that.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
 from pydantic import Field
 
 from ram_studio.algorithm.kernels.rules import Drawing, Rule
-from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, Need
-from ram_studio.algorithm.methods.task_arithmetic import Scale, default_scale, sum_rule
-from ram_studio.algorithm.methods.ties import elected_rule
-from ram_studio.algorithm.methods.trimming import Density, ScopeOfTrimming, keep_thresholds
+from ram_studio.algorithm.methods.base import Method, MethodSettings, Need, Prepared
+from ram_studio.algorithm.methods.task_arithmetic import Scale, prepare, scale_of, sum_rule
+from ram_studio.algorithm.methods.ties import TiesSettings, elected_rule, prepare_trimmed
 from ram_studio.algorithm.rounding import stream_key
 
-DropRate = Annotated[
-    float,
-    Field(
-        ge=0,
-        lt=1,
-        allow_inf_nan=False,
-        description="Probability that an element of a task vector is dropped.",
-    ),
-]
+
+class _Dropping(MethodSettings):
+    drop_rate: Annotated[
+        float,
+        Field(
+            ge=0,
+            lt=1,
+            allow_inf_nan=False,
+            description="Probability that an element of a task vector is dropped.",
+        ),
+    ] = 0.5
 
 
-class DareTaskArithmeticSettings(MethodSettings):
+class DareTaskArithmeticSettings(_Dropping):
     """Settings of DARE followed by task arithmetic."""
 
-    drop_rate: DropRate = 0.5
     scale: Scale | None = Field(
         default=None, description="Factor on the sum of the rescaled tau; 1/N when left out."
     )
 
 
-class DareTiesSettings(MethodSettings):
+class DareTiesSettings(TiesSettings, _Dropping):
     """Settings of DARE followed by TIES."""
 
-    drop_rate: DropRate = 0.5
-    density: Density = 0.2
-    scale: Scale = Field(default=1.0, description="Factor on the mean of the agreeing tau.")
-    scope: ScopeOfTrimming = "global"
 
-
-@dataclass(frozen=True)
-class Dropping:
-    """DARE made ready for one merge.
-
-    factor: scale / (1 - drop_rate), on the sum or mean of the survivors' tau; factors: the scale
-    per tensor and agent, which is what dropping and rescaling leave on average; thresholds: float32
-    (tensors, agents) for dare-ties, None for dare-ta; expected_active: see ties.ElectedMean.
-    """
-
-    agents: tuple[str, ...]
-    seed: int
-    drop_rate: float
-    factor: float
-    factors: np.ndarray
-    thresholds: np.ndarray | None = None
-    expected_active: np.ndarray | None = None
-
-    def drawing(self, tensor: str) -> Drawing:
-        """Return what is dropped of a tensor: 53-bit numbers below the rate, rounded up."""
-        keys = (stream_key(self.seed, f"dare:{agent}", tensor) for agent in self.agents)
-        return Drawing(tuple(keys), math.ceil(self.drop_rate * 2.0**53))
-
-
-def _rule(prepared: Dropping, tensor: int, name: str) -> Rule:
+def _rule(prepared: Prepared, tensor: int, name: str) -> Rule:
+    settings, facts = prepared.settings, prepared.facts
+    factor = scale_of(settings, facts) / (1.0 - settings.drop_rate)
     if prepared.thresholds is None:
-        rule = sum_rule(len(prepared.agents), prepared.factor)
+        rule = sum_rule(len(facts.agents), factor)
     else:
-        rule = elected_rule(prepared.thresholds[tensor], prepared.factor)
-    if not prepared.drop_rate:
+        rule = elected_rule(prepared.thresholds[tensor], factor)
+    if not settings.drop_rate:
         return rule
-    return rule._replace(drawing=prepared.drawing(name))
-
-
-def _prepare(settings: DareTaskArithmeticSettings | DareTiesSettings, facts: Facts) -> Dropping:
-    kept = 1.0 - settings.drop_rate
-    scale = default_scale(settings.scale, facts)
-    thresholds, expected = None, None
-    if isinstance(settings, DareTiesSettings):
-        assert facts.magnitudes is not None, "its needs name them"
-        thresholds = keep_thresholds(facts.magnitudes, settings.density / kept)
-        expected = facts.magnitudes.bins.sum((0, 2))
-    return Dropping(
-        agents=facts.agents,
-        seed=facts.seed,
-        drop_rate=settings.drop_rate,
-        factor=scale / kept,
-        factors=facts.uniform_factors(scale),
-        thresholds=thresholds,
-        expected_active=expected,
-    )
+    keys = tuple(stream_key(facts.seed, f"dare:{agent}", name) for agent in facts.agents)
+    # Dropped are 53-bit numbers below the rate, rounded up.
+    return rule._replace(drawing=Drawing(keys, math.ceil(settings.drop_rate * 2.0**53)))
 
 
 DARE_TASK_ARITHMETIC = Method(
@@ -117,7 +72,7 @@ DARE_TASK_ARITHMETIC = Method(
     formula="scale * sum of all tau, a share drop_rate of each dropped, the rest / (1 - drop_rate)",
     source="arXiv 2311.03099",
     settings=DareTaskArithmeticSettings,
-    prepare=_prepare,
+    prepare=prepare,
     rule=_rule,
 )
 DARE_TIES = Method(
@@ -127,6 +82,6 @@ DARE_TIES = Method(
     source="arXiv 2311.03099 with arXiv 2306.01708",
     settings=DareTiesSettings,
     needs=lambda settings: frozenset({Need.MAGNITUDES}),
-    prepare=_prepare,
+    prepare=lambda s, facts: prepare_trimmed(s, facts, 1.0 - s.drop_rate),
     rule=_rule,
 )

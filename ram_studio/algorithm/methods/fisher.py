@@ -13,7 +13,6 @@ merging knows importance, not change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
@@ -21,10 +20,10 @@ from pydantic import Field
 from ram_studio.algorithm.methods.base import (
     BlockInput,
     BlockOutput,
-    Facts,
     Method,
     MethodSettings,
     Need,
+    Prepared,
 )
 from ram_studio.algorithm.methods.task_arithmetic import Scale
 
@@ -49,23 +48,12 @@ class FisherSettings(MethodSettings):
     ] = 64
 
 
-@dataclass(frozen=True)
-class WeightedMean:
-    """Fisher merging made ready for one merge."""
-
-    scale: float
-
-
-def _prepare(settings: FisherSettings, facts: Facts) -> WeightedMean:
-    return WeightedMean(settings.scale)
-
-
-def merge_block(block: BlockInput, rule: WeightedMean) -> BlockOutput:
+def merge_block(block: BlockInput, prepared: Prepared) -> BlockOutput:
     """Merge one block; every element that some agent changed counts as active."""
     import torch
 
     assert block.fisher is not None, "the engine provides what the method declared"
-    x, fisher = block.base.double(), block.fisher
+    x, fisher, scale = block.base.double(), block.fisher, prepared.settings.scale
     total, plain, weight = torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x)
     active = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
     for t, agent in enumerate(block.agents):
@@ -80,9 +68,9 @@ def merge_block(block: BlockInput, rule: WeightedMean) -> BlockOutput:
     def own(t: int) -> Tensor:
         tau = block.agents[t].double() - x
         share = fisher[t].double() / weight
-        return rule.scale * tau * torch.where(weight > 0, share, 1.0 / len(block.agents))
+        return scale * tau * torch.where(weight > 0, share, 1.0 / len(block.agents))
 
-    return BlockOutput(torch.where(active != 0, x + rule.scale * mean, x), active, own)
+    return BlockOutput(torch.where(active != 0, x + scale * mean, x), active, own)
 
 
 FISHER = Method(
@@ -92,6 +80,5 @@ FISHER = Method(
     source="arXiv 2111.09832",
     settings=FisherSettings,
     needs=lambda settings: frozenset({Need.FISHER}),
-    prepare=_prepare,
     merge_block=merge_block,
 )

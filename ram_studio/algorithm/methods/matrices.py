@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -17,9 +16,9 @@ from pydantic import Field
 from ram_studio.algorithm.methods.base import (
     BlockInput,
     BlockOutput,
-    Facts,
     Method,
     MethodSettings,
+    Prepared,
 )
 from ram_studio.algorithm.methods.task_arithmetic import Scale, sum_rule
 from ram_studio.algorithm.naming import EMBEDDING, HEAD, layer_of
@@ -50,18 +49,9 @@ class ScaledSettings(MatrixSettings):
     scale: Scale = Field(default=1.0, description="Factor on the merged matrices.")
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A matrix method made ready for one merge; other_factor: on the sum of tau elsewhere."""
-
-    settings: Any
-    other_factor: float
-
-
-def prepare(settings: Any, facts: Facts) -> Prepared:
-    """Return a matrix method made ready; its settings have ``others``."""
-    factor = {"mean": 1.0 / len(facts.agents), "sum": 1.0, "base": 0.0}[settings.others]
-    return Prepared(settings, factor)
+def other_factor(settings: Any, n_agents: int) -> float:
+    """Return the factor on the sum of tau in tensors that are no linear layers."""
+    return {"mean": 1.0 / n_agents, "sum": 1.0, "base": 0.0}[settings.others]
 
 
 def is_linear(settings: Any, name: str, shape: tuple[int, ...]) -> bool:
@@ -82,19 +72,15 @@ def matrix_method(
         told: name, title, formula, source and settings of the method.
     """
 
-    def merge_block(block: BlockInput, rule: Prepared) -> BlockOutput:
-        return merge_matrices(block, rule, lambda taus: merge_one(taus, rule.settings, block.check))
+    def merge_block(block: BlockInput, prepared: Prepared) -> BlockOutput:
+        settings = prepared.settings
+        return merge_matrices(block, settings, lambda taus: merge_one(taus, settings, block.check))
 
-    return Method(
-        **told,
-        prepare=prepare,
-        merge_block=merge_block,
-        whole=is_linear,
-    )
+    return Method(**told, merge_block=merge_block, whole=is_linear)
 
 
 def merge_matrices(
-    block: BlockInput, rule: Prepared, merge_one: Callable[[Tensor], Tensor]
+    block: BlockInput, settings: Any, merge_one: Callable[[Tensor], Tensor]
 ) -> BlockOutput:
     """Merge a whole tensor matrix by matrix, or a block of another tensor by its factor.
 
@@ -103,10 +89,11 @@ def merge_matrices(
     """
     import torch
 
-    if not is_linear(rule.settings, block.name, block.shape):
+    if not is_linear(settings, block.name, block.shape):
         from ram_studio.algorithm.kernels import torch as kernels
 
-        averaging = sum_rule(len(block.agents), rule.other_factor)
+        n = len(block.agents)
+        averaging = sum_rule(n, other_factor(settings, n))
         # Of matrices there are no own parts, so all tensors are measured alike.
         merged = kernels.merge(averaging, block.base, block.agents)
         return BlockOutput(merged.values, merged.pattern)

@@ -20,7 +20,6 @@ isotropic assumption, as its second limitation; the weighting is our answer to i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -35,6 +34,7 @@ from ram_studio.algorithm.methods.base import (
     Method,
     MethodSettings,
     Need,
+    Prepared,
 )
 
 Shared = Annotated[
@@ -76,19 +76,6 @@ class RamPlusSettings(RamSoftSettings):
     alpha: Alpha = scaling.DEFAULT_ALPHA
 
 
-@dataclass(frozen=True)
-class RegionRule:
-    """RAM made ready for one merge.
-
-    epsilon: float32 threshold; factors: lambda (tensors, agents); elect_sign: in the
-    shared region.
-    """
-
-    epsilon: np.float32
-    factors: np.ndarray
-    elect_sign: bool
-
-
 def factors_for(rule: str, settings: RamSettings, ratios: np.ndarray) -> np.ndarray:
     """Return lambda for an array of rho, float64 of the same shape."""
     r = getattr(settings, "r", 0.0)
@@ -107,21 +94,21 @@ def _needs_magnitudes(settings: RamSettings) -> frozenset[str]:
     return counts | {Need.MAGNITUDE_RATIOS} if counts else counts
 
 
-def _prepare(rule: str) -> Callable[[RamSettings, Facts], RegionRule]:
-    def prepare(settings: RamSettings, facts: Facts) -> RegionRule:
-        shape = (len(facts.tensors), len(facts.agents))
-        factors = (
-            np.ones(shape) if facts.ratios is None else factors_for(rule, settings, facts.ratios)
-        )
-        return RegionRule(float32_threshold(settings.epsilon), factors, settings.shared == "ties")
+def _prepare(rule: str) -> Callable[[RamSettings, Facts], Prepared]:
+    def prepare(settings: RamSettings, facts: Facts) -> Prepared:
+        if facts.ratios is None:
+            return Prepared(settings, facts, facts.uniform_factors(1.0))
+        return Prepared(settings, facts, factors_for(rule, settings, facts.ratios))
 
     return prepare
 
 
-def rule_of(prepared: RegionRule, tensor: int, name: str) -> Rule:
+def rule_of(prepared: Prepared, tensor: int, name: str) -> Rule:
     """Return Eq. 7 with a tensor's lambda."""
-    factors = tuple(prepared.factors[tensor].tolist())
-    return Rule(float(prepared.epsilon), factors, means(len(factors)), prepared.elect_sign)
+    assert prepared.factors is not None, "made ready with them"
+    factors, settings = tuple(prepared.factors[tensor].tolist()), prepared.settings
+    epsilon = float(float32_threshold(settings.epsilon))
+    return Rule(epsilon, factors, means(len(factors)), settings.shared == "ties")
 
 
 PRESETS: dict[str, dict[str, object]] = {

@@ -21,10 +21,8 @@ overshoots as the sum does, and a low unique_scale dilutes as the average does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from ram_studio.algorithm.kernels.rules import Rule, means
@@ -36,6 +34,7 @@ from ram_studio.algorithm.methods.base import (
     Facts,
     Method,
     MethodSettings,
+    Prepared,
 )
 from ram_studio.algorithm.methods.task_arithmetic import Scale
 from ram_studio.errors import SettingsError
@@ -60,47 +59,42 @@ class RegionSettings(MethodSettings):
     epsilon: Epsilon = DEFAULT_EPSILON
 
 
-@dataclass(frozen=True)
-class Probe:
-    """The probe made ready: whose region (position among the agents), which part, what factor."""
-
-    agent: int
-    part: str
-    scale: float
-    epsilon: np.float32
-    factors: np.ndarray
-
-
-def _prepare(settings: RegionSettings, facts: Facts) -> Probe:
+def _prepare(settings: RegionSettings, facts: Facts) -> Prepared:
     if settings.agent is not None and settings.agent not in facts.agents:
         raise SettingsError(
             f"The region asked for is of agent {settings.agent!r}; the agents are "
             f"{', '.join(facts.agents)}."
         )
-    agent = 0 if settings.agent is None else facts.agents.index(settings.agent)
     factors = facts.uniform_factors(0.0)
-    factors[:, agent] = settings.scale
-    epsilon = float32_threshold(settings.epsilon)
-    return Probe(agent, settings.part, settings.scale, epsilon, factors)
+    factors[:, place_of(settings, facts.agents)] = settings.scale
+    return Prepared(settings, facts, factors)
 
 
-def merge_block(block: BlockInput, probe: Probe) -> BlockOutput:
+def place_of(settings: Any, agents: tuple[str, ...]) -> int:
+    """Return whose region the settings ask for: the place among these agents."""
+    return 0 if settings.agent is None else agents.index(settings.agent)
+
+
+def merge_block(block: BlockInput, prepared: Prepared) -> BlockOutput:
     """Return one block; the region counts as active, in this agent alone."""
     import torch
 
-    changed = (block.agents - block.base).abs() > float(probe.epsilon)
-    kept = changed[probe.agent]
-    if probe.part != "whole":
+    settings = prepared.settings
+    part, scale = settings.part, settings.scale
+    agent = place_of(settings, prepared.facts.agents)
+    changed = (block.agents - block.base).abs() > float(float32_threshold(settings.epsilon))
+    kept = changed[agent]
+    if part != "whole":
         is_alone = changed.sum(0) == 1
-        kept = kept & (is_alone if probe.part == "unique" else ~is_alone)
-    x, y = block.base.double(), block.agents[probe.agent].double()
+        kept = kept & (is_alone if part == "unique" else ~is_alone)
+    x, y = block.base.double(), block.agents[agent].double()
     # Exactly the agent's element at full strength: base + tau could round away from it.
-    scaled = y if probe.scale == 1.0 else x + probe.scale * (y - x)
+    scaled = y if scale == 1.0 else x + scale * (y - x)
 
     def own(t: int) -> Tensor:
-        return torch.where(kept & (t == probe.agent), probe.scale * (y - x), 0.0)
+        return torch.where(kept & (t == agent), scale * (y - x), 0.0)
 
-    return BlockOutput(torch.where(kept, scaled, x), kept.long() << probe.agent, own)
+    return BlockOutput(torch.where(kept, scaled, x), kept.long() << agent, own)
 
 
 REGION = Method(
@@ -127,21 +121,9 @@ class TwoRegionsSettings(MethodSettings):
     epsilon: Epsilon = DEFAULT_EPSILON
 
 
-@dataclass(frozen=True)
-class ScaledRegions:
-    """Both regions made ready; factors: unique_scale for every tensor and agent."""
-
-    settings: TwoRegionsSettings
-    factors: np.ndarray
-
-
-def _prepare_both(settings: TwoRegionsSettings, facts: Facts) -> ScaledRegions:
-    return ScaledRegions(settings, facts.uniform_factors(settings.unique_scale))
-
-
-def rule_of(prepared: ScaledRegions, tensor: int, name: str) -> Rule:
+def rule_of(prepared: Prepared, tensor: int, name: str) -> Rule:
     """Return a tensor's rule."""
-    settings, n = prepared.settings, prepared.factors.shape[1]
+    settings, n = prepared.settings, len(prepared.facts.agents)
     epsilon = float(float32_threshold(settings.epsilon))
     return Rule(epsilon, (settings.unique_scale,) * n, means(n, settings.shared_scale))
 
@@ -152,7 +134,7 @@ TWO_REGIONS = Method(
     formula="unique: unique_scale * tau_t; shared: shared_scale * mean of the active tau",
     source="ours",
     settings=TwoRegionsSettings,
-    prepare=_prepare_both,
+    prepare=lambda s, facts: Prepared(s, facts, facts.uniform_factors(s.unique_scale)),
     rule=rule_of,
     is_experiment=True,
 )

@@ -7,14 +7,12 @@ scale = 1/N is plain averaging, scale = 1 the plain sum.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-import numpy as np
 from pydantic import Field
 
 from ram_studio.algorithm.kernels.rules import Rule
-from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings
+from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, Prepared
 
 Scale = Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)]
 
@@ -27,17 +25,9 @@ class TaskArithmeticSettings(MethodSettings):
     )
 
 
-@dataclass(frozen=True)
-class ScaledSum:
-    """Task arithmetic made ready for one merge: the factor, and the same per tensor and agent."""
-
-    scale: float
-    factors: np.ndarray
-
-
-def default_scale(scale: float | None, facts: Facts) -> float:
-    """Return the scale, or 1/N where it was left out."""
-    return 1.0 / len(facts.agents) if scale is None else float(scale)
+def scale_of(settings: Any, facts: Facts) -> float:
+    """Return the settings' scale, or 1/N where it was left out."""
+    return 1.0 / len(facts.agents) if settings.scale is None else float(settings.scale)
 
 
 def sum_rule(n_agents: int, factor: float) -> Rule:
@@ -45,13 +35,14 @@ def sum_rule(n_agents: int, factor: float) -> Rule:
     return Rule(0.0, (factor,) * n_agents, (factor,) * (n_agents + 1))
 
 
-def _prepare(settings: TaskArithmeticSettings, facts: Facts) -> ScaledSum:
-    scale = default_scale(settings.scale, facts)
-    return ScaledSum(scale, facts.uniform_factors(scale))
+def prepare(settings: Any, facts: Facts) -> Prepared:
+    """Return a method made ready whose lambda is its scale, for every tensor and agent."""
+    return Prepared(settings, facts, facts.uniform_factors(scale_of(settings, facts)))
 
 
-def _rule(prepared: ScaledSum, tensor: int, name: str) -> Rule:
-    return sum_rule(prepared.factors.shape[1], prepared.scale)
+def _rule(prepared: Prepared, tensor: int, name: str) -> Rule:
+    facts = prepared.facts
+    return sum_rule(len(facts.agents), scale_of(prepared.settings, facts))
 
 
 TASK_ARITHMETIC = Method(
@@ -60,6 +51,6 @@ TASK_ARITHMETIC = Method(
     formula="scale * sum of all tau (scale 1/N is plain averaging)",
     source="arXiv 2212.04089",
     settings=TaskArithmeticSettings,
-    prepare=_prepare,
+    prepare=prepare,
     rule=_rule,
 )

@@ -12,14 +12,15 @@ mergekit the positive one; neither has a reason for it.) What "among the largest
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
 from ram_studio.algorithm.kernels.rules import Rule, means
-from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, Need
-from ram_studio.algorithm.methods.task_arithmetic import Scale
+from ram_studio.algorithm.methods.base import Facts, Method, MethodSettings, Need, Prepared
+from ram_studio.algorithm.methods.task_arithmetic import Scale, prepare
 from ram_studio.algorithm.methods.trimming import Density, ScopeOfTrimming, keep_thresholds
 
 
@@ -31,20 +32,6 @@ class TiesSettings(MethodSettings):
     scope: ScopeOfTrimming = "global"
 
 
-@dataclass(frozen=True)
-class ElectedMean:
-    """TIES made ready for one merge.
-
-    thresholds: float32 (tensors, agents); expected_active: int64 (agents,), how many elements
-    each agent changed by the histogram, for the engine to check it with.
-    """
-
-    thresholds: np.ndarray
-    scale: float
-    factors: np.ndarray
-    expected_active: np.ndarray
-
-
 def elected_rule(thresholds: np.ndarray, factor: float) -> Rule:
     """Return base + factor * mean of the tau above an agent's threshold that agree in sign."""
     n = len(thresholds)
@@ -52,18 +39,16 @@ def elected_rule(thresholds: np.ndarray, factor: float) -> Rule:
     return Rule(0.0, (factor,) * n, means(n, factor), elect_sign=True, thresholds=limits)
 
 
-def _prepare(settings: TiesSettings, facts: Facts) -> ElectedMean:
+def prepare_trimmed(settings: Any, facts: Facts, survive: float = 1.0) -> Prepared:
+    """Return a method made ready that trims to ``density``; survive: share not dropped later."""
     assert facts.magnitudes is not None, "its needs name them"
-    return ElectedMean(
-        keep_thresholds(facts.magnitudes, settings.density),
-        settings.scale,
-        facts.uniform_factors(settings.scale),
-        facts.magnitudes.bins.sum((0, 2)),
-    )
+    thresholds = keep_thresholds(facts.magnitudes, settings.density / survive)
+    return replace(prepare(settings, facts), thresholds=thresholds)
 
 
-def _rule(prepared: ElectedMean, tensor: int, name: str) -> Rule:
-    return elected_rule(prepared.thresholds[tensor], prepared.scale)
+def _rule(prepared: Prepared, tensor: int, name: str) -> Rule:
+    assert prepared.thresholds is not None, "it was made ready for trimming"
+    return elected_rule(prepared.thresholds[tensor], prepared.settings.scale)
 
 
 TIES = Method(
@@ -73,6 +58,6 @@ TIES = Method(
     source="arXiv 2306.01708",
     settings=TiesSettings,
     needs=lambda settings: frozenset({Need.MAGNITUDES}),
-    prepare=_prepare,
+    prepare=prepare_trimmed,
     rule=_rule,
 )

@@ -140,7 +140,7 @@ class Lens:
         dtype = self._plan.dtypes[self.tensor.name]
         row = self._plan.rows[self.tensor.name]
         bits = np.concatenate(self._stored)
-        factors = getattr(self._plan.prepared, "factors", None)
+        factors = self._plan.prepared.factors
         worked = self._worked(index, base, agents)
         return Seen(
             method=self.recipe.method,

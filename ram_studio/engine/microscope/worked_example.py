@@ -15,6 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ram_studio.algorithm.kernels.rules import Arithmetic, Rule
+from ram_studio.algorithm.ladder import float32_threshold
+from ram_studio.algorithm.methods import Prepared
+from ram_studio.algorithm.methods.matrices import other_factor
+from ram_studio.algorithm.methods.region import place_of
+from ram_studio.algorithm.methods.task_arithmetic import sum_rule
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ def number(value: float, digits: int = 6) -> str:
     return f"{value:.{digits}g}".replace("-", "−")
 
 
-def worked_example(method: str, prepared: Any, element: ElementInput) -> Worked:
+def worked_example(method: str, prepared: Rule | Prepared, element: ElementInput) -> Worked:
     """Return one element's merge by a method, worked out.
 
     prepared: the tensor's Rule, or for a method without one what its ``prepare`` returned. Raises:
@@ -69,7 +74,7 @@ def worked_example(method: str, prepared: Any, element: ElementInput) -> Worked:
     """
     if isinstance(prepared, Rule):
         return _by_rule(prepared, element)
-    return _FORMULAS[method](prepared, element)
+    return _FORMULAS[method](prepared.settings, element)
 
 
 def _sum_text(terms: Sequence[float]) -> str:
@@ -139,7 +144,7 @@ def _joined(notes: Sequence[str]) -> str:
     return "; ".join(note for note in notes if note)
 
 
-def _fisher(rule: Any, element: ElementInput) -> Worked:
+def _fisher(settings: Any, element: ElementInput) -> Worked:
     assert element.fisher is not None, "the engine reads what the method declared"
     x, taus = element.base, element.taus
     if not any(taus):
@@ -155,27 +160,29 @@ def _fisher(rule: Any, element: ElementInput) -> Worked:
     else:
         mean = _total(taus) / len(taus)
         text, note = f"{_sum_text(taus)} ÷ {len(taus)}", "no Fisher information here: plain mean"
-    return Worked(f"{number(x)} + {_factor_text(rule.scale)}{text}", x + rule.scale * mean, note)
+    scale = settings.scale
+    return Worked(f"{number(x)} + {_factor_text(scale)}{text}", x + scale * mean, note)
 
 
-def _matrix(rule: Any, element: ElementInput) -> Worked:
-    if rule.other_factor == 0:
+def _matrix(settings: Any, element: ElementInput) -> Worked:
+    factor = other_factor(settings, len(element.values))
+    if factor == 0:
         return _stays(element, "left as in the base")
-    factors = (rule.other_factor,) * (len(element.values) + 1)
-    return _by_rule(Rule(0.0, factors[1:], factors), element)
+    return _by_rule(sum_rule(len(element.values), factor), element)
 
 
-def _region(probe: Any, element: ElementInput) -> Worked:
-    x, tau = element.base, element.taus[probe.agent]
-    name = element.agents[probe.agent]
-    active = [t for t in range(len(element.values)) if element.exceeds(t, probe.epsilon)]
-    if probe.agent not in active:
+def _region(settings: Any, element: ElementInput) -> Worked:
+    agent, scale = place_of(settings, element.agents), settings.scale
+    x, tau, name = element.base, element.taus[agent], element.agents[agent]
+    epsilon = float32_threshold(settings.epsilon)
+    active = [t for t in range(len(element.values)) if element.exceeds(t, float(epsilon))]
+    if agent not in active:
         return _stays(element, f"not changed by {name}: the base stays")
     part = "unique" if len(active) == 1 else "shared"
-    if probe.part not in ("whole", part):
+    if settings.part not in ("whole", part):
         return _stays(element, f"in the {part} region of {name}: the base stays")
-    text = f"{number(x)} + {_factor_text(probe.scale)}{_sum_text([tau])}"
-    value = element.values[probe.agent] if probe.scale == 1.0 else x + probe.scale * tau
+    text = f"{number(x)} + {_factor_text(scale)}{_sum_text([tau])}"
+    value = element.values[agent] if scale == 1.0 else x + scale * tau
     return Worked(text, value, f"in the {part} region of {name}")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ram_studio.algorithm import rounding
 from ram_studio.algorithm.kernels.rules import Arithmetic, Rule, arithmetic
 from ram_studio.algorithm.ladder import Thresholds
-from ram_studio.algorithm.methods import Facts, Method
+from ram_studio.algorithm.methods import Facts, Method, Prepared
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
 from ram_studio.engine.reading.blocks import Block
@@ -47,7 +47,7 @@ class Plan:
     """
 
     method: Method
-    prepared: Any
+    prepared: Prepared
     known: Known
     dtypes: dict[str, str]
     rows: dict[str, int]

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ram_studio.algorithm.methods import RegionRule, make_settings
+from ram_studio.algorithm.ladder import float32_threshold
+from ram_studio.algorithm.methods import make_settings
 from ram_studio.algorithm.methods.ram import RamSettings
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
@@ -52,11 +53,12 @@ def identify(
     if isinstance(settings, RamSettings):
         job = MergeJob(report, recipe, RunOptions.of(device, cancel=cancel))
         prepared = job.plan(sketch).prepared
-        assert isinstance(prepared, RegionRule)
+        assert prepared.factors is not None, "the family's lambda"
         factors = hashlib.blake2b(prepared.factors.tobytes(), digest_size=16).hexdigest()
         if len(prepared.factors) and (prepared.factors == prepared.factors[0]).all():
             known = dict(zip(job.names, prepared.factors[0].tolist(), strict=True))
-        rule = ["ram", float(prepared.epsilon), factors, prepared.elect_sign]
+        epsilon = float(float32_threshold(settings.epsilon))
+        rule = ["ram", epsilon, factors, settings.shared == "ties"]
     else:
         values = settings.model_dump(mode="json")
         if values.get("files") is not None:
