@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -98,24 +98,36 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class StorageVerdict:
-    """What one agent's differences from the base are.
+class AgentStorage:
+    """How one agent is stored, and what its differences from the base are.
 
     Attributes:
         verdict: "training"; "partly-storage" when the dtype makes a third or more of the density;
-            "storage" when it makes nearly all; "unchanged".
+            "storage" when it makes nearly all; "unchanged"; "unknown" before a pass.
         text: one or two sentences that name the agent.
-        stored: counts as stored.
+        stored: counts as stored; None before a pass.
         rounded: counts as if every agent were stored in the base's dtype; None when all are.
+        dtypes: {dtype: elements}; empty when only a sketch is known.
     """
 
     verdict: Verdict
     text: str
-    stored: Share
-    rounded: Share | None
+    stored: Share | None = None
+    rounded: Share | None = None
+    dtypes: dict[str, int] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        shares = {"stored": self.stored, "rounded": self.rounded}
+        return {
+            "dtypes": self.dtypes,
+            "verdict": self.verdict,
+            "text": self.text,
+            **{name: None if share is None else share.to_dict() for name, share in shares.items()},
+        }
 
 
-def storage_verdicts(sketch: Sketch, point: int = DEFAULT_INDEX) -> dict[str, StorageVerdict]:
+def storage_verdicts(sketch: Sketch, point: int = DEFAULT_INDEX) -> dict[str, AgentStorage]:
     """Return for each agent what its differences are, at a ladder point.
 
     Where an agent changed nothing above that epsilon but something below, the verdict is that of
@@ -124,17 +136,15 @@ def storage_verdicts(sketch: Sketch, point: int = DEFAULT_INDEX) -> dict[str, St
     rounded = None if sketch.rounded is None else sketch.grouped("model", sketch.rounded)
     found = {}
     for t, agent in enumerate(sketch.agents):
-        shares = {
-            place: (
-                _share(sketch, sketch.model, place, t),
-                None if rounded is None else _share(sketch, rounded, place, t),
-            )
-            for place in (point, 0)
-        }
-        judged = shares[point if shares[point][0].active else 0]
-        dtypes = (sketch.dtypes.get(agent, "?"), sketch.dtypes.get(BASE, "?"))
-        verdict, text = _judge(agent, *dtypes, *judged)
-        found[agent] = StorageVerdict(verdict, text, *shares[point])
+        dtypes = sketch.dtypes.get(agent, "?"), sketch.dtypes.get(BASE, "?")
+
+        def shares(at: int, t: int = t) -> tuple[Share, Share | None]:
+            stored = _share(sketch, sketch.model, at, t)
+            return stored, None if rounded is None else _share(sketch, rounded, at, t)
+
+        told = shares(point)
+        verdict, text = _judge(agent, *dtypes, *(told if told[0].active else shares(0)))
+        found[agent] = AgentStorage(verdict, text, *told)
     return found
 
 
@@ -185,10 +195,8 @@ def pass_findings(sketch: Sketch, point: int = DEFAULT_INDEX) -> tuple[Finding, 
             found.append(Finding("equal-base", verdict.text, (agent,)))
         elif verdict.verdict in ("storage", "partly-storage"):
             found.append(Finding("storage", verdict.text, (agent,)))
-        else:
-            share = verdict.rounded or verdict.stored
-            if share.density > DENSE:
-                found.append(dense_finding(agent, share.density))
+        elif (share := verdict.rounded or verdict.stored) and share.density > DENSE:
+            found.append(dense_finding(agent, share.density))
     for pair in equal_agents(sketch):
         found.append(
             Finding(
@@ -227,16 +235,13 @@ def equal_agents(sketch: Sketch) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for b in range(len(sketch.agents)):
         for a in range(b):
-            if sketch.model.active[0, 0, a] == 0 or not _same_spread(sketch.magnitudes, a, b):
+            same = np.array_equal(sketch.magnitudes[a], sketch.magnitudes[b])
+            if sketch.model.active[0, 0, a] == 0 or not same:
                 continue
             if _same_elements(sketch, a, b) and _same_direction(sketch, a, b):
                 found.append((sketch.agents[a], sketch.agents[b]))
                 break  # of three equal agents, two pairs say it all
     return found
-
-
-def _same_spread(magnitudes: np.ndarray, a: int, b: int) -> bool:
-    return bool(np.array_equal(magnitudes[a], magnitudes[b]))
 
 
 def _same_elements(sketch: Sketch, a: int, b: int) -> bool:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.algorithm.meters.storage import (
+    AgentStorage,
     Finding,
-    Share,
-    Verdict,
     combined,
     pass_findings,
     storage_verdicts,
@@ -27,35 +26,6 @@ if TYPE_CHECKING:
     from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
     from ram_studio.checkpoints.fit.tied import HeadStorage
     from ram_studio.checkpoints.read.checkpoint import Checkpoint
-
-
-@dataclass(frozen=True)
-class AgentStorage:
-    """One agent.
-
-    Attributes:
-        dtypes: {dtype: elements}; empty when only a sketch is known.
-        verdict: "training", "partly-storage", "storage", "unchanged"; "unknown" before a pass.
-        text: the verdict in one or two sentences.
-        stored, rounded: what it changed as stored, and as if in the base's dtype (None when all
-            agents are stored in it, or before a pass).
-    """
-
-    dtypes: dict[str, int]
-    verdict: Verdict
-    text: str
-    stored: Share | None = None
-    rounded: Share | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return {
-            "dtypes": self.dtypes,
-            "verdict": self.verdict,
-            "text": self.text,
-            "stored": None if self.stored is None else self.stored.to_dict(),
-            "rounded": None if self.rounded is None else self.rounded.to_dict(),
-        }
 
 
 @dataclass(frozen=True)
@@ -123,7 +93,8 @@ def storage_report(
         report = StorageReport(
             base_dtypes=fit.base.dtypes,
             agents={
-                a.name: AgentStorage(a.dtypes, "unknown", _before(a, fit.base)) for a in fit.agents
+                a.name: AgentStorage("unknown", _before(a, fit.base), dtypes=a.dtypes)
+                for a in fit.agents
             },
             findings=fit.findings,
             heads=fit.heads,
@@ -137,8 +108,8 @@ def storage_report(
     return replace(
         report,
         agents={
-            name: AgentStorage(dtypes.get(name, {}), v.verdict, v.text, v.stored, v.rounded)
-            for name, v in storage_verdicts(sketch, point).items()
+            name: replace(agent, dtypes=dtypes.get(name, {}))
+            for name, agent in storage_verdicts(sketch, point).items()
         },
         findings=combined(report.findings, pass_findings(sketch, point)),
         epsilon=LADDER[point],
