@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ram_studio.algorithm.shapes import Int
+from ram_studio.algorithm.shapes import Int, Real
 
 MAX_PATTERN_AGENTS = 6
 """Up to 6 agents every overlap pattern is counted; beyond, only how many share with how many."""
@@ -83,11 +83,29 @@ class OverlapCounts:
         """
         if self.patterns is None:
             raise ValueError("Agents can only be dropped when overlap patterns were counted.")
-        kept = np.zeros((*self.patterns.shape[:2], 1 << len(keep)), dtype=np.int64)
-        for mask in range(self.patterns.shape[-1]):
-            new = sum((mask >> agent & 1) << i for i, agent in enumerate(keep))
-            kept[:, :, new] += self.patterns[:, :, mask]
+        masks = [(mask,) for mask in range(self.patterns.shape[-1])]
+        kept = keep_sets(self.patterns, masks, masks[: 1 << len(keep)], keep)
         return OverlapCounts.from_patterns(self.numel, kept)
+
+
+def keep_sets(
+    values: Real[np.ndarray, "*groups sets"],
+    old: Sequence[tuple[int, ...]],
+    new: Sequence[tuple[int, ...]],
+    keep: Sequence[int],
+) -> Real[np.ndarray, "*groups kept"]:
+    """Return sums by set of agents as if only these agents (indices, in this order) were merged.
+
+    old, new: what the last axis holds before and after: (bit mask, members that it is about, if
+    any, ascending). Sums about an agent that is dropped are left out.
+    """
+    place = {row: i for i, row in enumerate(new)}
+    kept = np.zeros((*values.shape[:-1], len(new)), dtype=values.dtype)
+    for i, (mask, *about) in enumerate(old):
+        if set(about) <= set(keep):
+            renamed = sum((mask >> agent & 1) << t for t, agent in enumerate(keep))
+            kept[..., place[renamed, *sorted(map(keep.index, about))]] += values[..., i]
+    return kept
 
 
 def shared_of_patterns(

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any
 
+import numpy as np
+
+from ram_studio.algorithm.shapes import Float
 from ram_studio.errors import SettingsError
 
 DEFAULT_R = 0.1
@@ -49,8 +52,20 @@ _RULES: Mapping[str, Callable[[float, float, float], float]] = {
 }
 RULES = tuple(_RULES)
 
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {"r": 0.1, "alpha": 2.0, "scope": "global"},
+    "authors-script": {"r": 0.2, "alpha": 1.0, "scope": "global"},
+    "mergekit": {"r": 0.1, "alpha": 0.2, "scope": "tensor"},
+}
+"""RAM+ settings that give what each implementation gives at its defaults.
+
+The authors' script has lambda = 1 + (f - 1) min(1, rho) with f = 1.2 in its README, which is RAM+
+with r = f - 1 and alpha = 1 (it divides by zero where unique = 0, and counts a tied head twice);
+mergekit's ``ramplus_tl`` counts rho in each tensor and caps it at 0.2.
+"""
+
 MAGNITUDE_RULE = "ram+m"
-"""The rule whose rho weighs every element by |tau|, see ``relations.magnitude_ratios``."""
+"""The rule whose rho weighs every element by |tau|, see ``relations.group_ratios``."""
 
 
 def check_scaling(rule: str, r: float, alpha: float) -> None:
@@ -81,52 +96,9 @@ def scaling_factor(
     return _RULES[rule](rho, r, alpha)
 
 
-class Dialect(NamedTuple):
-    """One implementation's scaling factors: its name, lambda per agent, and what differs."""
-
-    name: str
-    factors: tuple[float, ...]
-    note: str
-
-
-def authors_script_factor(rho: float, f: float) -> float:
-    """Return lambda as in the authors' script: 1 + (f - 1) * min(1, rho), with f = 1 + r.
-
-    The script divides by zero when unique = 0; an infinite rho counts as 1 here.
-    """
-    return 1.0 + (f - 1.0) * min(1.0, rho)
-
-
-def dialects(
-    rho: tuple[float, ...],
-    rho_by_tensor: tuple[tuple[float, ...], ...],
-    tensor_weights: tuple[tuple[float, ...], ...],
-) -> tuple[Dialect, ...]:
-    """Return the scaling factors of the paper, the authors' script and mergekit at their defaults.
-
-    Args:
-        rho: global overlap-unique ratio per agent.
-        rho_by_tensor: per agent, the ratio inside each tensor (mergekit's scope).
-        tensor_weights: per agent, its unique elements in each tensor; mergekit's factor is shown
-            as the mean over them, since it differs from tensor to tensor.
-    """
-
-    def tensor_mean(ratios: tuple[float, ...], weights: tuple[float, ...]) -> float:
-        total = sum(weights)
-        if not total:
-            return 1.0
-        return sum(w * _clipped(x, 0.1, 0.2) for x, w in zip(ratios, weights, strict=True)) / total
-
-    return (
-        Dialect("paper", tuple(_clipped(x, 0.1, 2.0) for x in rho), "r 0.1, alpha 2, global rho"),
-        Dialect(
-            "authors-script",
-            tuple(authors_script_factor(x, 1.2) for x in rho),
-            "1 + (f - 1) min(1, rho), f 1.2, global rho",
-        ),
-        Dialect(
-            "mergekit",
-            tuple(map(tensor_mean, rho_by_tensor, tensor_weights)),
-            "ramplus_tl: r 0.1, alpha 0.2, rho per tensor (mean over unique elements)",
-        ),
-    )
+def scaling_factors(
+    ratios: Float[np.ndarray, ...], rule: str, r: float, alpha: float
+) -> Float[np.ndarray, ...]:
+    """Return ``scaling_factor`` of every rho, float64 of the same shape."""
+    flat = [scaling_factor(rho, rule, r, alpha) for rho in ratios.ravel().tolist()]
+    return np.array(flat, dtype=np.float64).reshape(ratios.shape)

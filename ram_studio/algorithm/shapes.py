@@ -10,8 +10,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or "jaxtyping" in sys.modules:
-    from jaxtyping import Bool, Float, Float32, Float64, Int, Int64, UInt, UInt16
+    from jaxtyping import Bool, Float, Float32, Float64, Int, Int64, Real, UInt, UInt16
 else:
-    Bool = Float = Float32 = Float64 = Int = Int64 = UInt = UInt16 = Any
+    Bool = Float = Float32 = Float64 = Int = Int64 = Real = UInt = UInt16 = Any
 
-__all__ = ["Bool", "Float", "Float32", "Float64", "Int", "Int64", "UInt", "UInt16"]
+__all__ = ["Bool", "Float", "Float32", "Float64", "Int", "Int64", "Real", "UInt", "UInt16"]

@@ -317,9 +317,9 @@ class Sketch:
     def _magnitude_ratios(self, point: int, by: str) -> Float[np.ndarray, "groups agents"]:
         if not self.is_profile:
             magnitude = self.known_relations().magnitude[:, point]
-            return relations.magnitude_ratios(magnitude, self.groups(by))
+            return relations.group_ratios(magnitude, self.groups(by))
         magnitude = self.grouped_relations(by).magnitude[:, point]
-        return relations.magnitude_ratios(magnitude, [[g] for g in range(len(magnitude))])
+        return relations.group_ratios(magnitude, [[g] for g in range(len(magnitude))])
 
     def _describe(
         self,
@@ -377,24 +377,24 @@ class Sketch:
         if scope not in SCOPES:
             raise SettingsError(f"The scope is {scope!r}; it must be one of {', '.join(SCOPES)}.")
         by = "model" if scope == "global" else scope
-        if magnitude is not None:
-            return relations.magnitude_ratios(magnitude, self.groups(by))[self.group_index(by)]
-        shared = self.grouped(by).shared[:, point]
-        per_group = np.array(
-            [
-                [scaling.overlap_unique_ratio(int(a[1:].sum()), int(a[0])) for a in group]
-                for group in shared
-            ]
-        )
-        return per_group[self.group_index(by)]
+        shared = self.counts.shared[:, point]
+        counts = np.stack([shared[..., 0], shared[..., 1:].sum(-1)], axis=-1)
+        sums = counts if magnitude is None else magnitude
+        return relations.group_ratios(sums, self.groups(by))[self.group_index(by)]
 
-    def dialects(self, point: int = DEFAULT_INDEX) -> tuple[scaling.Dialect, ...]:
-        """Return the scaling factors of other implementations for these agents."""
-        by_tensor = self.ratios(point, "tensor")
-        unique = self.counts.shared[:, point, :, 0].astype(np.float64)
-        rho = self.ratios(point, "global")
-        return scaling.dialects(
-            tuple(float(x) for x in rho[0]) if len(rho) else tuple(0.0 for _ in self.agents),
-            tuple(map(tuple, by_tensor.T.tolist())),
-            tuple(map(tuple, unique.T.tolist())),
-        )
+    def dialects(self, point: int = DEFAULT_INDEX) -> dict[str, Float[np.ndarray, " agents"]]:
+        """Return each agent's lambda as other implementations have it, see ``scaling.PRESETS``.
+
+        Where rho is counted in each tensor: their mean over the agent's unique elements, or 1.
+        """
+        unique = self.counts.shared[:, point, :, 0]
+        found = {}
+        for name, preset in scaling.PRESETS.items():
+            ratios = self.ratios(point, preset["scope"])
+            factors = scaling.scaling_factors(ratios, "ram+", preset["r"], preset["alpha"])
+            if preset["scope"] == "global" and len(factors):
+                found[name] = factors[0]
+                continue
+            total, weighed = unique.sum(0), (unique * factors).sum(0)
+            found[name] = np.divide(weighed, total, out=np.ones(len(total)), where=total > 0)
+        return found

@@ -84,7 +84,6 @@ def find_facts(
         tensors=tuple(t.name for t in report.merged),
         ratios=ratios,
         magnitudes=magnitudes,
-        total=sum(numel),
     )
     return Known(facts, counts, magnitude, sketch is not None and not is_counted, read)
 

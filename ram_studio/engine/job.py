@@ -256,7 +256,7 @@ class MergeJob:
 def _rho_m(magnitude: np.ndarray | None, agent: int) -> float | None:
     if magnitude is None:
         return None
-    return float(relations.magnitude_ratios(magnitude, [range(len(magnitude))])[0, agent])
+    return float(relations.group_ratios(magnitude, [range(len(magnitude))])[0, agent])
 
 
 def check_counts(facts: MergeFacts, tally: MergeTally, *, is_from_sketch: bool) -> None:

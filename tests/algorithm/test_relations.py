@@ -239,7 +239,7 @@ def test_nothing_unique_is_exactly_nothing_also_where_sums_are_not_exact():
     assert rows[0, 0, 3] != 0  # a last digit is left of what was taken away again
     found = relations.build_relations(rows, dots, count(block))
     assert found.magnitude[0, 0, 0, 0] == 0
-    assert relations.magnitude_ratios(found.magnitude[:, 0], [[0]])[0, 0] == math.inf
+    assert relations.group_ratios(found.magnitude[:, 0], [[0]])[0, 0] == math.inf
 
 
 def test_zero_and_minus_zero_are_no_change():
@@ -252,4 +252,4 @@ def test_zero_and_minus_zero_are_no_change():
 
 def test_ratio_by_magnitude_has_the_edge_cases_of_the_count():
     magnitude = np.array([[[0.0, 0.0], [0.0, 2.0], [2.0, 3.0]]])
-    assert relations.magnitude_ratios(magnitude, [[0]]).tolist() == [[0.0, math.inf, 1.5]]
+    assert relations.group_ratios(magnitude, [[0]]).tolist() == [[0.0, math.inf, 1.5]]

@@ -1,4 +1,4 @@
-"""rho and lambda: the published rules, their edges, and other implementations' dialects."""
+"""rho and lambda: the published rules and their edges."""
 
 from __future__ import annotations
 
@@ -75,18 +75,3 @@ def test_lambda_at_the_papers_defaults(rho, rule, expected):
 def test_settings_outside_their_range_are_refused_by_name(rule, r, alpha, named):
     with pytest.raises(SettingsError, match=named):
         scaling.scaling_factor(1.0, rule, r, alpha)
-
-
-def test_dialects_show_each_implementation_at_its_own_defaults():
-    paper, script, mergekit = scaling.dialects(
-        rho=(0.5, 4.0, math.inf, 0.0),
-        rho_by_tensor=((0.1, 3.0), (0.1, 0.15), (math.inf, math.inf), (0.0, 0.0)),
-        tensor_weights=((30.0, 10.0), (0.0, 7.0), (0.0, 0.0), (5.0, 5.0)),
-    )
-    assert [paper.name, script.name, mergekit.name] == ["paper", "authors-script", "mergekit"]
-    # 1 + 0.1 min(rho, 2)
-    assert paper.factors == pytest.approx((1.05, 1.2, 1.2, 1.0), rel=1e-15)
-    # 1 + 0.2 min(rho, 1); the script divides by zero at unique = 0
-    assert script.factors == pytest.approx((1.1, 1.2, 1.2, 1.0), rel=1e-15)
-    # 1 + 0.1 min(rho, 0.2) per tensor, weighted by unique elements: 30 of 1.01 and 10 of 1.02
-    assert mergekit.factors == pytest.approx((1.0125, 1.015, 1.0, 1.0), rel=1e-15)

@@ -254,13 +254,15 @@ def test_the_client_profile_holds_the_same_counts_as_the_previews():
             ]
 
 
-def test_dialects_of_a_sketch_use_global_and_tensor_ratios():
-    paper, script, mergekit = a_sketch().dialects()
+def test_dialects_are_those_of_each_implementation_at_its_own_defaults():
+    found = a_sketch().dialects()
+    assert list(found) == ["paper", "authors-script", "mergekit"]
     everything = reference.shared_counts(totals(list(range(len(NAMES))), DEFAULT_INDEX), 3)
     for t in range(3):
         rho = reference.ratio(everything[t])
-        assert paper.factors[t] == pytest.approx(1 + 0.1 * min(rho, 2.0), rel=1e-12)
-        assert script.factors[t] == pytest.approx(1 + 0.2 * min(rho, 1.0), rel=1e-12)
+        assert found["paper"][t] == pytest.approx(1 + 0.1 * min(rho, 2.0), rel=1e-12)
+        assert found["authors-script"][t] == pytest.approx(1 + 0.2 * min(rho, 1.0), rel=1e-12)
+        # Per tensor, weighed by unique elements.
         weighted = [
             (row[0], 1 + 0.1 * min(reference.ratio(row), 0.2))
             for row in (
@@ -268,7 +270,12 @@ def test_dialects_of_a_sketch_use_global_and_tensor_ratios():
             )
         ]
         mean = sum(w * f for w, f in weighted) / sum(w for w, _ in weighted)
-        assert mergekit.factors[t] == pytest.approx(mean, rel=1e-12)
+        assert found["mergekit"][t] == pytest.approx(mean, rel=1e-12)
+    # Nothing unique: rho is infinite (the authors' script divides by zero); nothing changed: 0.
+    edges = sketch_of([10, 0, 4, 6, 0, 0, 0, 0]).dialects()
+    assert edges["paper"].tolist() == pytest.approx([1.2, 1.15, 1.0])
+    assert edges["authors-script"].tolist() == pytest.approx([1.2, 1.2, 1.0])
+    assert edges["mergekit"].tolist() == pytest.approx([1.0, 1.02, 1.0])
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,6 @@ def prepared(
         tensors=(TENSOR,),
         ratios=np.full((1, len(agents)), ratio),
         magnitudes=magnitudes_of(base, agents),
-        total=len(base),
     )
     return chosen, chosen.prepare(settings_of(method, values), facts)
 

@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 
 from ram_studio.algorithm.meters.relations import products_of
-from ram_studio.algorithm.overlap import OverlapCounts
+from ram_studio.algorithm.overlap import OverlapCounts, keep_sets
 from ram_studio.algorithm.shapes import Float64
 
 
@@ -113,14 +113,9 @@ class Energies:
         """
         if self.products is None:
             raise ValueError("Agents can only be dropped when sums by set were kept.")
-        place_of = {product: i for i, product in enumerate(products_of(len(keep)))}
-        kept = np.zeros((len(self.products), len(place_of)))
-        for place, (mask, a, b) in enumerate(products_of(self.n_agents)):
-            if a in keep and b in keep:
-                new = sum((mask >> old & 1) << i for i, old in enumerate(keep))
-                first, last = sorted((list(keep).index(a), list(keep).index(b)))
-                kept[:, place_of[new, first, last]] += self.products[:, place]
-        return Energies.of_products(kept, len(keep))
+        n = len(keep)
+        kept = keep_sets(self.products, products_of(self.n_agents), products_of(n), keep)
+        return Energies.of_products(kept, n)
 
     def ram(self, point: int, factors: Sequence[float]) -> list[Kept | None]:
         """Return each agent's Kept in a merge of the RAM family at a ladder point.

@@ -28,7 +28,7 @@ def client_profile(sketch: Sketch) -> dict[str, Any]:
     of 2**N counts by agent bit mask, or None beyond six agents), overlap (K x N x N: elements agent
     t shares with exactly j others), layers, layer_total, layer_active (K x layers x N), layer_count
     (K x layers x (N + 1): elements by overlap count), modules, module_total, module_active,
-    dialects, defaults, rules, dtypes, warnings; as_base_dtype_overlap (K x N x N or None);
+    defaults, rules, dtypes, warnings; as_base_dtype_overlap (K x N x N or None);
     energy, cross (K x N x N), meet (K x (N + 1)), norm2, others_all (N): sums for kept and all
     else, see ``kept.Energies``, the first two as shares of norm2, in twelve digits; relations and
     rounding. Each of these is None where the sketch does not have it.

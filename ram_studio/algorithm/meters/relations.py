@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS, OverlapCounts
+from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS, OverlapCounts, keep_sets
 from ram_studio.algorithm.scaling import overlap_unique_ratio
-from ram_studio.algorithm.shapes import Float64, Int64
+from ram_studio.algorithm.shapes import Float64, Int64, Real
 
 EXPONENTS = 256
 """Exponent fields of float32; statistics of rounding are kept by that of the agent's element."""
@@ -58,59 +58,33 @@ def products_of(n_agents: int) -> list[tuple[int, int, int]]:
     return [(m, a, b) for m, a in members_of(n_agents) for b in range(a, n_agents) if m >> b & 1]
 
 
-@dataclass(frozen=True)
 class RowLayout:
-    """Where the kernels keep which statistic: consecutive rows of one table.
+    """Where the kernels keep which statistic of some agents: consecutive rows of one table.
 
+    has_sets: whether |tau| is kept by set of agents.
     magnitudes: |tau| by set and agent (row mask * agents + agent), or for more agents than sets
-    are kept for, by agent: alone, shared; conflicts: one row; cancelled: one per agent; pairs:
-    PAIR_ROWS per pair; products: see ``meters.kept``; loose: two (|tau|, tau**2) per agent,
+    are kept for, by agent: alone, shared. conflicts: one row, elements whose signs differ.
+    cancelled: one per agent, what points against the sum. pairs: PAIR_ROWS per pair.
+    products: of tau_a tau_b, see ``products_of``; for more agents than sets are kept for tau_t**2,
+    then tau_t times the other changes, both by agent and number of others, and the square of the
+    sum by number of agents. loose: |tau| and tau**2 of what is not counted in steps, by agent,
     nearness to an edge and binade.
     """
 
-    n_agents: int
+    def __init__(self, n_agents: int) -> None:
+        n = self.n_agents = n_agents
+        self.has_sets = n <= MAX_PATTERN_AGENTS
+        self.magnitudes = slice(0, n << n if self.has_sets else 2 * n)
+        self.conflicts = self.magnitudes.stop
+        self.cancelled = _next(self.conflicts + 1, n)
+        self.pairs = _next(self.cancelled.stop, PAIR_ROWS * len(pairs_of(n)))
+        products = len(products_of(n)) if self.has_sets else 2 * n * n + n
+        self.products = _next(self.pairs.stop, products)
+        self.loose = _next(self.products.stop, 4 * EXPONENTS * n)
 
-    @property
-    def has_sets(self) -> bool:
-        """Whether |tau| is kept by set of agents."""
-        return self.n_agents <= MAX_PATTERN_AGENTS
 
-    @property
-    def magnitudes(self) -> slice:
-        """Rows of |tau|."""
-        return slice(0, self.n_agents << self.n_agents if self.has_sets else 2 * self.n_agents)
-
-    @property
-    def conflicts(self) -> int:
-        """Row of the elements whose signs differ."""
-        return self.magnitudes.stop
-
-    @property
-    def cancelled(self) -> slice:
-        """Rows of what points against the sum."""
-        return slice(self.conflicts + 1, self.conflicts + 1 + self.n_agents)
-
-    @property
-    def pairs(self) -> slice:
-        """Rows of the pairs."""
-        start = self.cancelled.stop
-        return slice(start, start + PAIR_ROWS * len(pairs_of(self.n_agents)))
-
-    @property
-    def products(self) -> slice:
-        """Rows of tau_a tau_b: by set and pair; for more agents than sets are kept for, see there.
-
-        Those are tau_t**2, then tau_t times the other changes, both by agent and number of others,
-        and the square of the sum by number of agents.
-        """
-        n, start = self.n_agents, self.pairs.stop
-        return slice(start, start + (len(products_of(n)) if self.has_sets else 2 * n * n + n))
-
-    @property
-    def loose(self) -> slice:
-        """Rows of the updates that are not counted in steps."""
-        start = self.products.stop
-        return slice(start, start + 4 * EXPONENTS * self.n_agents)
+def _next(start: int, rows: int) -> slice:
+    return slice(start, start + rows)
 
 
 @dataclass(frozen=True)
@@ -167,12 +141,7 @@ class Relations:
         if self.by_set is None:
             raise ValueError("Agents can only be dropped when sums by set were kept.")
         n = len(keep)
-        new_place = {member: place for place, member in enumerate(members_of(n))}
-        kept = np.zeros((*self.by_set.shape[:2], len(new_place)))
-        for place, (mask, agent) in enumerate(members_of(self.n_agents)):
-            if agent in keep:
-                new = sum((mask >> old & 1) << i for i, old in enumerate(keep))
-                kept[:, :, new_place[new, list(keep).index(agent)]] += self.by_set[:, :, place]
+        kept = keep_sets(self.by_set, members_of(self.n_agents), members_of(n), keep)
         old_pairs = {pair: place for place, pair in enumerate(pairs_of(self.n_agents))}
         chosen = [old_pairs[min(p), max(p)] for p in itertools.combinations(keep, 2)]
         counts, sums = self.pair_counts[:, :, chosen], self.pair_sums[:, :, chosen]
@@ -221,21 +190,21 @@ def magnitude_of_sets(
     return out
 
 
-def magnitude_ratios(
-    magnitude: Float64[np.ndarray, "tensors agents 2"], groups: Sequence[Sequence[int]]
+def group_ratios(
+    sums: Real[np.ndarray, "tensors agents 2"], groups: Sequence[Sequence[int]]
 ) -> Float64[np.ndarray, "groups agents"]:
-    """Return rho_m = sum of shared |tau| / sum of unique |tau| of each agent over each group.
+    """Return shared / unique of each agent over each group, from what it changed alone and shared.
 
-    Like the paper's rho (Eq. 2) with every element weighted by how far it moved. The paper names
-    the isotropic assumption - every changed element counts the same - as its second limitation;
-    this ratio and the rule ``ram+m`` that uses it are ours, not the paper's. Sums are rounded once;
-    edge cases are those of counts.
+    Of counts that is rho (Eq. 2), of sums of |tau| rho_m: every element weighted by how far it
+    moved. The paper names the isotropic assumption - every changed element counts the same - as its
+    second limitation; rho_m and the rule ``ram+m`` that uses it are ours, not the paper's. Sums are
+    rounded once; edge cases: see ``scaling.overlap_unique_ratio``.
     """
-    n = magnitude.shape[1]
+    n = sums.shape[1]
     ratios = [
-        overlap_unique_ratio(math.fsum(magnitude[g, t, 1]), math.fsum(magnitude[g, t, 0]))
-        for g in map(list, groups)
-        for t in range(n)
+        overlap_unique_ratio(math.fsum(shared), math.fsum(unique))
+        for columns in (sums[list(g)].reshape(len(g), 2 * n).T.tolist() for g in groups)
+        for unique, shared in zip(columns[::2], columns[1::2], strict=True)
     ]
     return np.array(ratios, dtype=np.float64).reshape(len(groups), n)
 

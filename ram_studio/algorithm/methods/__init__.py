@@ -21,7 +21,6 @@ from ram_studio.algorithm.methods.dare import DARE_TASK_ARITHMETIC, DARE_TIES
 from ram_studio.algorithm.methods.fisher import FISHER
 from ram_studio.algorithm.methods.isotropic import ISO
 from ram_studio.algorithm.methods.ram import (
-    PRESETS,
     RAM,
     RAM_PLUS,
     RAM_PLUS_MAGNITUDE,
@@ -32,6 +31,7 @@ from ram_studio.algorithm.methods.task_arithmetic import TASK_ARITHMETIC
 from ram_studio.algorithm.methods.ties import TIES
 from ram_studio.algorithm.methods.tsv import TSV
 from ram_studio.algorithm.methods.wudi import WUDI
+from ram_studio.algorithm.scaling import PRESETS
 from ram_studio.errors import SettingsError, did_you_mean
 
 __all__ = [

@@ -66,7 +66,7 @@ class Facts:
     agents: names; seed: of the recipe; tensors: names of all merged tensors, in file order;
     ratios: overlap-unique ratio (tensors, agents) at the settings' epsilon and scope, of counts or
     of sums of |tau| as the method needs, or None when not needed;
-    magnitudes: or None when not needed; total: counted elements.
+    magnitudes: or None when not needed.
     """
 
     agents: tuple[str, ...]
@@ -74,7 +74,6 @@ class Facts:
     tensors: tuple[str, ...]
     ratios: np.ndarray | None = None
     magnitudes: Magnitudes | None = None
-    total: int = 0
 
     def uniform_factors(self, factor: float) -> np.ndarray:
         """Return one factor for every tensor and agent, float64 (tensors, agents)."""

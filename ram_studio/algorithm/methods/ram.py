@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import Field
 
 from ram_studio.algorithm import scaling
@@ -76,14 +75,6 @@ class RamPlusSettings(RamSoftSettings):
     alpha: Alpha = scaling.DEFAULT_ALPHA
 
 
-def factors_for(rule: str, settings: RamSettings, ratios: np.ndarray) -> np.ndarray:
-    """Return lambda for an array of rho, float64 of the same shape."""
-    r = getattr(settings, "r", 0.0)
-    alpha = getattr(settings, "alpha", scaling.DEFAULT_ALPHA)
-    flat = [scaling.scaling_factor(float(rho), rule, r, alpha) for rho in ratios.ravel()]
-    return np.array(flat, dtype=np.float64).reshape(ratios.shape)
-
-
 def _needs(settings: RamSettings) -> frozenset[str]:
     # With r = 0 lambda is 1 whatever rho is, so the counting pass can be left out.
     return frozenset({Need.RATIOS}) if getattr(settings, "r", 0.0) else frozenset()
@@ -98,7 +89,9 @@ def _prepare(rule: str) -> Callable[[RamSettings, Facts], Prepared]:
     def prepare(settings: RamSettings, facts: Facts) -> Prepared:
         if facts.ratios is None:
             return Prepared(settings, facts, facts.uniform_factors(1.0))
-        return Prepared(settings, facts, factors_for(rule, settings, facts.ratios))
+        alpha = getattr(settings, "alpha", scaling.DEFAULT_ALPHA)
+        r = getattr(settings, "r", 0.0)
+        return Prepared(settings, facts, scaling.scaling_factors(facts.ratios, rule, r, alpha))
 
     return prepare
 
@@ -109,19 +102,6 @@ def rule_of(prepared: Prepared, tensor: int, name: str) -> Rule:
     factors, settings = tuple(prepared.factors[tensor].tolist()), prepared.settings
     epsilon = float(float32_threshold(settings.epsilon))
     return Rule(epsilon, factors, means(len(factors)), settings.shared == "ties")
-
-
-PRESETS: dict[str, dict[str, object]] = {
-    "paper": {"r": 0.1, "alpha": 2.0, "scope": "global"},
-    "authors-script": {"r": 0.2, "alpha": 1.0, "scope": "global"},
-    "mergekit": {"r": 0.1, "alpha": 0.2, "scope": "tensor"},
-}
-"""RAM+ settings that give what each implementation gives at its defaults.
-
-The authors' script has lambda = 1 + (f - 1) min(1, rho) with f = 1.2 in its README, which is RAM+
-with r = f - 1 and alpha = 1 (it divides by zero where unique = 0, and counts a tied head twice);
-mergekit's ``ramplus_tl`` counts rho in each tensor and caps it at 0.2.
-"""
 
 
 def _family(

@@ -16,5 +16,5 @@ from ram_studio.algorithm.sketch import Sketch
 def build_profile(sketch: Sketch) -> dict[str, Any]:
     """Return ``client_profile`` with mergekit's factors at each ladder point."""
     profile = client_profile(sketch)
-    profile["mergekit"] = [list(sketch.dialects(k)[-1].factors) for k in range(len(LADDER))]
+    profile["mergekit"] = [sketch.dialects(k)["mergekit"].tolist() for k in range(len(LADDER))]
     return profile
