@@ -17,10 +17,8 @@ from ram_studio.algorithm import naming
 from ram_studio.algorithm.exact_sums import ExactSum, rounded
 from ram_studio.algorithm.grouping import add_stacks
 from ram_studio.algorithm.meters.kept import build_energies
-from ram_studio.algorithm.meters.relations import Relations
 from ram_studio.algorithm.meters.rounding_meter import StepCounts, add_up
 from ram_studio.algorithm.meters.storage import Finding, combined, pass_findings, texts
-from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.shapes import Float64
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.errors import SketchError
@@ -103,47 +101,40 @@ def add_partial(found: Sequence[PartialSketch]) -> PartialSketch:
     assert found, "there is something to add"
     first = found[0]
     _check_belong_together(found)
-    places = {}  # part -> which partial sketch it is in, and where among its tensors
-    for which, partial in enumerate(found):
-        start = 0
-        for number, count in partial.parts.items():
-            places[number] = (which, slice(start, start + count))
-            start += count
-    order = [places[number] for number in sorted(places)]
+    sketches = [partial.sketch for partial in found]
+    parts = {number: count for partial in found for number, count in partial.parts.items()}
+    # Tensors of all, in the order of the parts that they are of.
+    order = np.argsort(np.repeat(list(parts), list(parts.values())), kind="stable")
 
-    def joined(of_each: Sequence[np.ndarray | None]) -> Any:
-        pieces = [array[where] for which, where in order if (array := of_each[which]) is not None]
-        return np.concatenate(pieces) if pieces else None
-
-    def counts(of_each: Sequence[OverlapCounts]) -> OverlapCounts:
-        return OverlapCounts(
-            joined([c.numel for c in of_each]),
-            joined([c.patterns for c in of_each]),
-            joined([c.shared for c in of_each]),
+    def joined(name: str) -> Any:
+        """Return counts or relations of all tensors; what no sketch has is None."""
+        of_each = [own for s in sketches if (own := getattr(s, name)) is not None]
+        if not of_each:
+            return None
+        return replace(
+            of_each[0],
+            **{
+                field.name: np.concatenate([getattr(own, field.name) for own in of_each])[order]
+                for field in fields(of_each[0])
+                if getattr(of_each[0], field.name) is not None
+            },
         )
 
-    sketches = [partial.sketch for partial in found]
-    rounded_counts = [s.rounded for s in sketches if s.rounded is not None]
-    related = [s.relations for s in sketches if s.relations is not None]
-    relations = {
-        field.name: joined([getattr(r, field.name) for r in related])
-        for field in fields(Relations)
-        if related
-    }
+    tensors = [tensor for s in sketches for tensor in s.tensors]
     steps, sums = _added_steps(found)
     return replace(
         first,
         sketch=replace(
             first.sketch,
-            tensors=tuple(t for which, where in order for t in sketches[which].tensors[where]),
-            counts=counts([s.counts for s in sketches]),
+            tensors=tuple(tensors[i] for i in order),
+            counts=joined("counts"),
             magnitudes=np.sum([s.magnitudes for s in sketches], axis=0),
-            rounded=counts(rounded_counts) if rounded_counts else None,
-            relations=Relations(**relations) if related else None,
+            rounded=joined("rounded"),
+            relations=joined("relations"),
             steps=steps,
             stacks=add_stacks([s.stacks for s in sketches if s.stacks is not None]),
         ),
-        parts={n: p.parts[n] for n in sorted(places) for p in [found[places[n][0]]]},
+        parts={number: parts[number] for number in sorted(parts)},
         sums=sums,
     )
 

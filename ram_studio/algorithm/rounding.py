@@ -15,7 +15,6 @@ from ram_studio.algorithm.kernels import cpu
 from ram_studio.algorithm.shapes import Bool, Float, UInt
 
 Rounding = Literal["nearest", "stochastic"]
-ROUNDINGS: tuple[Rounding, ...] = ("nearest", "stochastic")
 STORAGE: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype(np.uint16),
     "F16": np.dtype(np.float16),

@@ -196,7 +196,7 @@ def test_stochastic_rounding_never_crosses_to_infinity(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("mode", rounding.ROUNDINGS)
+@pytest.mark.parametrize("mode", ["nearest", "stochastic"])
 def test_what_lies_beyond_the_dtype_becomes_infinite_and_is_not_hidden(dtype, mode):
     value = {"BF16": 4e38, "F16": 65520.0, "F32": 4e38}[dtype]
     stored = rounding.store(np.array([value, -value]), dtype, mode, key=KEY)

@@ -97,11 +97,11 @@ def rounding_preview(
     return found
 
 
-def rounding_warning(sketch: Sketch, previewed: Mapping[str, Any], dtype: str | None = None) -> str:
-    """Return the advice on rounding to nearest in a dtype (default: the base's), "" for none.
+def rounding_warning(sketch: Sketch, previewed: Mapping[str, Any]) -> str:
+    """Return the advice on rounding to nearest in the base's dtype, "" for none.
 
     previewed: what ``rounding_preview`` returned.
     """
-    words = dtype or DTYPE_WORDS.get(sketch.dtypes.get(BASE, ""), "bfloat16")
+    words = DTYPE_WORDS.get(sketch.dtypes.get(BASE, ""), "bfloat16")
     factors = {n: (a["stochastic"], a["nearest"]) for n, a in previewed[words].items()}
     return rounding_advice(words, factors)
