@@ -15,7 +15,7 @@ import torch
 from checkpoint_zoo import QWEN_CONFIG, raw_safetensors, small_tensors, write_checkpoint, write_json
 
 from ram_studio.checkpoints.fit.compatibility import check_compatibility
-from ram_studio.checkpoints.hub import repository
+from ram_studio.checkpoints.hub import repository, rights
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import Checkpoint, DownloadProgress
 from ram_studio.errors import CheckpointError, CompatibilityError, HubError, Stopped
@@ -122,11 +122,11 @@ def test_a_token_is_sent_and_neither_shown_nor_stored(hub, source, caplog):
     token = "hf_" + "x" * 34
     hub.add("owner/secret", source, is_private=True)
     hub.tokens.add("somebody")
-    with caplog.at_level(logging.DEBUG):
-        streamed = open_checkpoint("owner/secret", name="base", token=token, stream=True)
-        opened = open_checkpoint("owner/secret", name="base", token=token)
+    with caplog.at_level(logging.DEBUG), rights.acting_as(token):
+        streamed = open_checkpoint("owner/secret", name="base", stream=True)
+        opened = open_checkpoint("owner/secret", name="base")
         with pytest.raises(HubError) as caught:
-            open_checkpoint("owner/none", name="base", token=token)
+            open_checkpoint("owner/none", name="base")
     assert f"Bearer {token}" in hub.tokens
     assert streamed.remote
     shown = [streamed, *streamed.remote.values(), opened]

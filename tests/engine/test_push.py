@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import huggingface_hub
@@ -123,12 +124,19 @@ class Waiting(PushAhead):
     """Lets the merge go on only once a shard has arrived, and notes whether it was finished."""
 
     out: Path
+    one, arrived = threading.Lock(), threading.Semaphore(0)
 
     def take(self, shard: Shard, path: Path) -> None:
-        super().take(shard, path)
-        with self._changed:
-            self._changed.wait_for(lambda: not self._queue and not self._is_busy)
+        with self.one:
+            super().take(shard, path)
+            assert self.arrived.acquire(timeout=60)
         assert not self.out.exists(), "the merge is still being written"
+
+    def _send(self, name: str, path: Path) -> None:
+        try:
+            super()._send(name, path)
+        finally:
+            self.arrived.release()
 
 
 def test_shards_go_up_while_others_are_merged(

@@ -24,7 +24,7 @@ def open_loaded(loaded: Loaded) -> CompatibilityReport:
     states = tuple(state for folder in folders for state in _states(folder))
     # What is read from the Hub is read with the rights of whoever opened it, and holds their token:
     # so it is kept with what they loaded, and goes with it.
-    key = (states, rights.token_for(None))
+    key = (states, rights.token())
     report: CompatibilityReport | None = loaded.opened.get(key)
     if report is None:
         options: dict[str, Any] = dict(loaded.options)

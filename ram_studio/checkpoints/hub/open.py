@@ -24,7 +24,6 @@ def open_checkpoint(
     on_progress: ProgressCallback | None = None,
     cancel: CancelSignal | None = None,
     local_ok: bool = True,
-    token: str | None = None,
     stream: bool = False,
     headers_only: bool = False,
 ) -> Checkpoint:
@@ -38,7 +37,6 @@ def open_checkpoint(
         on_progress: called with a `DownloadProgress` while downloading, from several threads.
         cancel: asked between pieces of a download; a stopped download can be resumed.
         local_ok: False refuses local folders and URLs, for an app that strangers use.
-        token: a Hub token to use instead of the one huggingface_hub finds; never stored or logged.
         stream: instead of downloading shards that are not in the cache, let passes read them where
             they are; the result has `is_local` False, and its `nbytes` is known all the same.
         headers_only: download nothing, and let nobody read more than the headers.
@@ -57,7 +55,6 @@ def open_checkpoint(
         name=name,
         on_progress=on_progress,
         cancel=cancel,
-        token=token,
         download=not (stream or headers_only),
     )
     return replace(opened, remote={}) if headers_only else opened

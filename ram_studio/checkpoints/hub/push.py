@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -26,13 +28,7 @@ from huggingface_hub.utils import (
 
 from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.hub.errors import hub_errors
-from ram_studio.checkpoints.hub.transfer import (
-    REQUEST_SECONDS,
-    Token,
-    fetch_file,
-    hub_api,
-    site_address,
-)
+from ram_studio.checkpoints.hub.transfer import REQUEST_SECONDS, fetch_file, hub_api, site_address
 from ram_studio.checkpoints.read.checkpoint import CancelSignal, split_hub_id
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.record.passport import PASSPORT_FILE, read_passport
@@ -73,18 +69,27 @@ class PushProgress:
     total_bytes: int
 
 
-def check_push(repository: str, *, public: bool = False, token: str | None = None) -> Token:
-    """Refuse, before any work, a push that could not be done; return the token to use.
+def check_push(repository: str, *, public: bool = False) -> None:
+    """Refuse, before any work, a push that could not be done.
 
     Raises: HubError for a name that is none, nobody logged in, or a repository that is public
     without the second yes.
     """
-    access = _access(repository, token)
+    if split_hub_id(repository) != (repository, None):
+        raise HubError(
+            f"{printable(repository)} is not a name on the Hub; push to owner/name, where the "
+            "owner is you or an organisation of yours."
+        )
+    token = rights.token()
+    if token is False or not (token or huggingface_hub.get_token()):
+        raise HubError(
+            f"Nobody is logged in, so nothing can be pushed to {repository}; {rights.advice()}, "
+            "with the right to write."
+        )
     with _talking_of(repository):
-        found = _found(repository, access)
+        found = _found(repository)
     if found is not None:
         _check_visibility(repository, found, public)
-    return access
 
 
 def push(
@@ -92,7 +97,6 @@ def push(
     repository: str,
     *,
     public: bool = False,
-    token: str | None = None,
     on_progress: Callable[[PushProgress], None] | None = None,
     cancel: CancelSignal | None = None,
     ahead: Mapping[str, CommitOperationAdd] = MappingProxyType({}),
@@ -102,7 +106,6 @@ def push(
     Args:
         folder: of a finished merge. repository: `owner/name`; created where there is none.
         public: the second yes: create it public, or write to one that is.
-        token: to use instead of the one huggingface_hub finds.
         ahead: files that went up already, see ``PushAhead``.
 
     Raises: VerificationError without a sound passport; HubError, see ``check_push``, and for a
@@ -110,15 +113,15 @@ def push(
     """
     folder = Path(folder)
     passport = read_passport(folder)
-    access = check_push(repository, public=public, token=token)
+    check_push(repository, public=public)
     names = list(dict.fromkeys([*passport.shards, *passport.files, "README.md", PASSPORT_FILE]))
     sizes = {name: (folder / name).stat().st_size for name in names}
-    api = hub_api(access)
+    api = hub_api()
     url = f"{site_address()}/{repository}"
     with _talking_of(repository):
-        found = _made(repository, access, public)
+        found = _made(repository, public)
         if _has_model(found):
-            if _passport_there(repository, found, access) != (folder / PASSPORT_FILE).read_bytes():
+            if _passport_there(repository, found) != (folder / PASSPORT_FILE).read_bytes():
                 raise HubError(
                     f"{repository} holds another model already; push to another name, or remove "
                     f"that one first ({url}/settings)."
@@ -157,22 +160,24 @@ class PushAhead:
         sent: what has arrived, by file name.
     """
 
-    def __init__(self, repository: str, *, public: bool = False, token: str | None = None) -> None:
+    def __init__(self, repository: str, *, public: bool = False) -> None:
         """Check what can be checked before any work, see ``check_push``.
 
         Args: as for ``push``. Raises: HubError.
         """
         self._repository, self._public = repository, public
-        self._access = check_push(repository, public=public, token=token)
+        check_push(repository, public=public)
         self.sent: dict[str, CommitOperationAdd] = {}
-        self._queue: deque[tuple[str, Path]] = deque()
+        self._queue: SimpleQueue[tuple[str, Path] | None] = SimpleQueue()
         self._is_open: bool | None = None
-        self._is_busy = self._is_over = False
-        self._changed = threading.Condition()
+        self._is_over = False
+        # An upload cannot be broken off: it must not hold up the end of the program. It has the
+        # rights of whoever merges.
+        work = partial(copy_context().run, self._work)
+        self._thread = threading.Thread(target=work, name="push", daemon=True)
 
     def __enter__(self) -> Self:
-        # An upload cannot be broken off: it must not hold up the end of the program.
-        threading.Thread(target=self._work, name="push", daemon=True).start()
+        self._thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -180,55 +185,44 @@ class PushAhead:
 
     def take(self, shard: Shard, path: Path) -> None:
         """Send a shard after those that wait already."""
-        with self._changed:
-            self._queue.append((shard.file_name, path))
-            self._changed.notify_all()
+        self._queue.put((shard.file_name, path))
 
     def release(self, on_wait: Callable[[], None]) -> None:
         """Begin no more; return when the shard under way has arrived."""
         self._end()
-        with self._changed:
-            while self._is_busy:
-                self._changed.wait(_WAIT_SECONDS)
-                on_wait()
+        while self._thread.is_alive():
+            self._thread.join(_WAIT_SECONDS)
+            on_wait()
 
     def _end(self) -> None:
-        with self._changed:
-            self._is_over = True
-            self._queue.clear()
-            self._changed.notify_all()
+        self._is_over = True
+        self._queue.put(None)
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._is_busy = False
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: self._queue or self._is_over)
-                if self._is_over:
-                    return
-                name, path = self._queue.popleft()
-                self._is_busy = True
+        for name, path in iter(self._queue.get, None):
+            if self._is_over:
+                return
             # Whatever keeps it from arriving is told by the push at the end, if it is still so.
             with contextlib.suppress(HubError, OSError), _talking_of(self._repository):
                 self._send(name, path)
 
     def _send(self, name: str, path: Path) -> None:
         if self._is_open is None:
-            found = _made(self._repository, self._access, self._public)
+            found = _made(self._repository, self._public)
             self._is_open = not _has_model(found)
         if self._is_open:
             addition = CommitOperationAdd(name, str(path))
-            api = hub_api(self._access)
+            api = hub_api()
             api.preupload_lfs_files(self._repository, [addition], free_memory=False)
             self.sent[name] = addition
 
 
-def _made(repository: str, access: Token, public: bool) -> dict[str, Any]:
+def _made(repository: str, public: bool) -> dict[str, Any]:
     """Return what is known of a repository, see ``_found``; made private where there is none."""
-    found = _found(repository, access)
+    found = _found(repository)
     if found is None:
-        hub_api(access).create_repo(repository, private=not public, exist_ok=True)
-        found = _found(repository, access) or {"private": False, "files": []}
+        hub_api().create_repo(repository, private=not public, exist_ok=True)
+        found = _found(repository) or {"private": False, "files": []}
     # Somebody may have made it in the meantime, and organisations have rules of their own.
     _check_visibility(repository, found, public)
     return found
@@ -264,25 +258,10 @@ def _talking_of(repository: str) -> Iterator[None]:
             enable_progress_bars()
 
 
-def _access(repository: str, token: str | None) -> Token:
-    if split_hub_id(repository) != (repository, None):
-        raise HubError(
-            f"{printable(repository)} is not a name on the Hub; push to owner/name, where the "
-            "owner is you or an organisation of yours."
-        )
-    access = rights.token_for(token)
-    if access is False or not (access or huggingface_hub.get_token()):
-        raise HubError(
-            f"Nobody is logged in, so nothing can be pushed to {repository}; {rights.advice()}, "
-            "with the right to write."
-        )
-    return access
-
-
-def _found(repository: str, access: Token) -> dict[str, Any] | None:
+def _found(repository: str) -> dict[str, Any] | None:
     """Return whether a repository is private, its commit and files; None where there is none."""
     try:
-        info = hub_api(access).model_info(repository, timeout=REQUEST_SECONDS)
+        info = hub_api().model_info(repository, timeout=REQUEST_SECONDS)
     except RepositoryNotFoundError:
         return None
     # What the Hub does not say is taken for the worse.
@@ -298,8 +277,8 @@ def _check_visibility(repository: str, found: Mapping[str, Any], public: bool) -
         )
 
 
-def _passport_there(repository: str, found: Mapping[str, Any], access: Token) -> bytes | None:
+def _passport_there(repository: str, found: Mapping[str, Any]) -> bytes | None:
     if PASSPORT_FILE not in found["files"]:
         return None
-    path = fetch_file(repository, PASSPORT_FILE, token=access, revision=found["commit"])
+    path = fetch_file(repository, PASSPORT_FILE, revision=found["commit"])
     return path.read_bytes()

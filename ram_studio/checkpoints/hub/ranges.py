@@ -16,7 +16,8 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
 from ram_studio.checkpoints.hub.errors import HTTPError, hub_errors
-from ram_studio.checkpoints.hub.transfer import LIBRARY, REQUEST_SECONDS, Token
+from ram_studio.checkpoints.hub.rights import Token
+from ram_studio.checkpoints.hub.transfer import LIBRARY, REQUEST_SECONDS
 from ram_studio.checkpoints.read.describe import printable, who
 from ram_studio.checkpoints.read.remote import FIRST_REQUEST_BYTES, RemoteFiles
 from ram_studio.errors import HubError

@@ -28,7 +28,6 @@ from ram_studio.checkpoints.hub.ranges import HubShards, Shard
 from ram_studio.checkpoints.hub.transfer import (
     LIBRARY,
     REQUEST_SECONDS,
-    Token,
     cache_folder,
     hub_api,
     progress_bar,
@@ -88,8 +87,8 @@ def talking_to(repository: str, revision: str | None, name: str | None) -> Itera
         hub_logging.set_verbosity(verbosity)
 
 
-def _list_files(repository: str, revision: str | None, token: Token) -> _Listing:
-    info = hub_api(token).model_info(
+def _list_files(repository: str, revision: str | None) -> _Listing:
+    info = hub_api().model_info(
         repository, revision=revision, files_metadata=True, timeout=REQUEST_SECONDS
     )
     files = [file for file in info.siblings or [] if "/" not in file.rfilename]
@@ -102,14 +101,12 @@ def _list_files(repository: str, revision: str | None, token: Token) -> _Listing
     )
 
 
-def _find_hub_shards(
-    listing: _Listing, name: str, token: Token
-) -> tuple[list[str], dict[str, str] | None]:
+def _find_hub_shards(listing: _Listing, name: str) -> tuple[list[str], dict[str, str] | None]:
     """Return the safetensors files to use and the index's map; see `find_shards`."""
     folder = Path(listing.repository)  # what messages show in place of a folder
 
     def read_index(file: str) -> dict[str, Any]:
-        return read_json_object(_fetch(listing, [file], token) / file, who(name), unique=True)
+        return read_json_object(_fetch(listing, [file]) / file, who(name), unique=True)
 
     try:
         return find_shards(sorted(listing.sizes), folder, name=name, read_index=read_index)
@@ -117,9 +114,7 @@ def _find_hub_shards(
         raise HubError(str(error)) from error
 
 
-def _fetch(
-    listing: _Listing, files: list[str], token: Token, bar: type[hub_tqdm] | None = None
-) -> Path:
+def _fetch(listing: _Listing, files: list[str], bar: type[hub_tqdm] | None = None) -> Path:
     """Download files of one commit into the cache and return the snapshot's folder."""
     return Path(
         huggingface_hub.snapshot_download(
@@ -129,7 +124,7 @@ def _fetch(
             cache_dir=cache_folder(),
             endpoint=site_address(),
             **LIBRARY,
-            token=token,
+            token=rights.token(),
             allow_patterns=[glob.escape(file) for file in files],
             max_workers=PARALLEL_REQUESTS,
             tqdm_class=bar or progress_bar("", "", 0, None, None),
@@ -137,16 +132,14 @@ def _fetch(
     )
 
 
-def _listing_or_cache(
-    repository: str, revision: str | None, token: Token, name: str
-) -> _Listing | Path:
+def _listing_or_cache(repository: str, revision: str | None, name: str) -> _Listing | Path:
     """Return the repository's files; or the snapshot to use although the Hub could not be asked.
 
     Only where the Hub did not answer or is down: a refusal counts even if files are in the cache,
     and where strangers come nothing is taken from there without the Hub's word.
     """
     try:
-        return _list_files(repository, revision, token)
+        return _list_files(repository, revision)
     except (HTTPError, OfflineModeIsEnabled) as error:
         response = getattr(error, "response", None)
         if rights.is_shared() or (response is not None and response.status_code < 500):
@@ -157,14 +150,14 @@ def _listing_or_cache(
         return folder
 
 
-def _check_rights(listing: _Listing, file: str, token: Token) -> None:
+def _check_rights(listing: _Listing, file: str) -> None:
     """Have the Hub say whether this visitor may read a file, which may be in the cache already.
 
     Everybody may list the files of a gated repository.
     """
     if rights.is_shared():
         huggingface_hub.get_hf_file_metadata(
-            listing.url(file), token=token, timeout=REQUEST_SECONDS
+            listing.url(file), token=rights.token(), timeout=REQUEST_SECONDS
         )
 
 
@@ -209,7 +202,6 @@ def open_repository(
     name: str,
     on_progress: ProgressCallback | None,
     cancel: CancelSignal | None,
-    token: str | None,
     download: bool,
 ) -> Checkpoint:
     """Return the checkpoint of `owner/name[@revision]`, with its commit as the revision.
@@ -231,15 +223,14 @@ def open_repository(
             "check the spelling."
         )
     repository, revision = parts
-    access = rights.token_for(token)
     check = (lambda: None) if cancel is None else cancel.raise_if_cancelled
     check()
     with talking_to(repository, revision, name):
-        listing = _listing_or_cache(repository, revision, access, name)
+        listing = _listing_or_cache(repository, revision, name)
         if isinstance(listing, Path):
             return open_folder(listing, name=name, source=source, revision=listing.name)
-        shards, weight_map = _find_hub_shards(listing, name, access)
-        _check_rights(listing, shards[0], access)
+        shards, weight_map = _find_hub_shards(listing, name)
+        _check_rights(listing, shards[0])
         files = [file for file, size in listing.sizes.items() if is_small_file(file, size)]
         bar = None
         if download:
@@ -247,7 +238,7 @@ def open_repository(
             missing = _missing_bytes(listing, files)
             _check_disk(missing, source, name)
             bar = progress_bar(name, source, missing, on_progress, cancel)
-        folder = _fetch(listing, files, access, bar)
+        folder = _fetch(listing, files, bar)
         if download or all((folder / shard).exists() for shard in shards):
             return open_folder(folder, name=name, source=source, revision=folder.name)
 
@@ -261,7 +252,7 @@ def open_repository(
             name=name,
             repository=repository,
             site=site_address(),
-            token=access,
+            token=rights.token(),
             check=check,
         )
         with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+Token = str | bool | None
+"""As huggingface_hub takes it: False sends none, None its own."""
+
 LOG_IN = "log in with `hf auth login` (or set HF_TOKEN)"
 
 _visitor: ContextVar[str | None] = ContextVar("ram_studio_hub_token", default=None)
@@ -38,9 +41,9 @@ def acting_as(token: str | None) -> Iterator[None]:
         _visitor.reset(before)
 
 
-def token_for(given: str | None) -> str | bool | None:
-    """Return the token to use, as huggingface_hub takes it: False sends none, None its own."""
-    return given or _visitor.get() or (False if is_shared() else None)
+def token() -> Token:
+    """Return the token to use."""
+    return _visitor.get() or (False if is_shared() else None)
 
 
 def advice() -> str:

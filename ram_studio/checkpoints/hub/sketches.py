@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.algorithm.sketch import Sketch
-from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.read.checkpoint import is_local_source, split_hub_id
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_bytes, shown_list
 from ram_studio.checkpoints.record.recipe import check_agent_name
@@ -102,8 +101,7 @@ def _fetch(source: str, most: int) -> Path:
     found = split_hub_id(source)
     assert found is not None, "a source that is not here is spelt like a Hub id"
     repository, revision = found
-    token = rights.token_for(None)
-    api = hub_api(token)
+    api = hub_api()
     with hub_errors(repository, revision, name="sketch", site=site_address()):
         asked: dict[str, Any] = {
             "revision": revision,
@@ -132,4 +130,4 @@ def _fetch(source: str, most: int) -> Path:
                 "profile)."
             )
         revision = str(info.sha)
-        return fetch_file(repository, names[0], token=token, repo_type=kind, revision=revision)
+        return fetch_file(repository, names[0], repo_type=kind, revision=revision)

@@ -12,15 +12,13 @@ import huggingface_hub
 from huggingface_hub.utils import tqdm as hub_tqdm
 
 from ram_studio._version import __version__
+from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.read.checkpoint import CancelSignal, DownloadProgress, ProgressCallback
 
 LIBRARY: dict[str, Any] = {"library_name": "ram-studio", "library_version": __version__}
 """How requests introduce themselves."""
 
 REQUEST_SECONDS = 30.0
-
-Token = str | bool | None
-"""As huggingface_hub takes it, see `rights.token_for`."""
 
 
 def site_address() -> str:
@@ -38,14 +36,14 @@ def cache_folder() -> Path:
     return Path(huggingface_hub.constants.HF_HUB_CACHE)
 
 
-def hub_api(token: Token) -> huggingface_hub.HfApi:
-    """Return what asks the Hub with a token."""
-    return huggingface_hub.HfApi(endpoint=site_address(), token=token, **LIBRARY)
+def hub_api() -> huggingface_hub.HfApi:
+    """Return what asks the Hub with the rights that this thread has, see `rights`."""
+    return huggingface_hub.HfApi(endpoint=site_address(), token=rights.token(), **LIBRARY)
 
 
-def fetch_file(repository: str, file: str, *, token: Token, **how: Any) -> Path:
+def fetch_file(repository: str, file: str, **how: Any) -> Path:
     """Return a file of a repository in the cache; how: further options of `hf_hub_download`."""
-    how |= {"cache_dir": cache_folder(), "endpoint": site_address(), "token": token}
+    how |= {"cache_dir": cache_folder(), "endpoint": site_address(), "token": rights.token()}
     return Path(huggingface_hub.hf_hub_download(repository, file, **LIBRARY, **how))
 
 

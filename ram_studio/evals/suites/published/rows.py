@@ -126,19 +126,17 @@ class DataSet:
 
     def _downloaded(self, *, is_local: bool) -> Path:
         """Return the file in the Hub's cache; is_local: as it is there, without the network."""
-        from ram_studio.checkpoints.hub import rights
         from ram_studio.checkpoints.hub.repository import talking_to
         from ram_studio.checkpoints.hub.transfer import fetch_file, hub_api
 
-        token = rights.token_for(None)
         with talking_to(self.repository, self.revision, None):
             if not is_local:
                 # One question that is not asked again: a download would try for half a minute.
-                hub_api(token).dataset_info(
+                hub_api().dataset_info(
                     self.repository, revision=self.revision, timeout=_ANSWER_SECONDS
                 )
             how = {"revision": self.revision, "local_files_only": is_local}
-            return fetch_file(self.repository, self.file, token=token, repo_type="dataset", **how)
+            return fetch_file(self.repository, self.file, repo_type="dataset", **how)
 
 
 @lru_cache(maxsize=16)
