@@ -292,8 +292,8 @@ def test_what_is_there_already_is_not_overwritten(zoo):
         ("memory://zoo", "no safetensors"),
         ("ftp://me:secret@host/model", r"ftp://\.\.\.@host/model holds a password"),
         ("https://host/model?X-Amz-Signature=secret", "https://host/model holds .* signed query"),
-        ("s3://bucket/model", "needs a package that is not installed: pip install s3fs"),
-        ("gs://bucket/model", "needs a package that is not installed: pip install gcsfs"),
+        ("s3://bucket/model", "needs a package that is not installed: Install s3fs"),
+        ("gs://bucket/model", "needs a package that is not installed: Please install gcsfs"),
     ],
 )
 def test_what_cannot_be_used_is_told(zoo, source, words, monkeypatch):

@@ -20,17 +20,6 @@ from ram_studio.checkpoints.read.folder import Files, Folder
 from ram_studio.checkpoints.read.remote import fetched
 from ram_studio.errors import CheckpointError, RamStudioError
 
-PACKAGES = {
-    "s3": "s3fs",
-    "s3a": "s3fs",
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "az": "adlfs",
-    "abfs": "adlfs",
-    "abfss": "adlfs",
-}
-"""What fsspec needs for a scheme."""
-
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://.+", re.IGNORECASE)
 _SECRET = re.compile(r"://[^/@]*:[^/@]*@|\?.*=")
 # Of shards, by a scheme's own options: pieces of a multipart upload, and how many at a time. By
@@ -60,8 +49,7 @@ def url_errors(what: str) -> Iterator[None]:
     except (RamStudioError, KeyboardInterrupt):
         raise
     except ImportError as error:
-        package = PACKAGES.get(re.sub(r"^.*?(\w+)://.*$", r"\1", what).lower())
-        cure = f"pip install {package}" if package else printable(error, 200)
+        cure = printable(error, 200)
         raise CheckpointError(f"{what} needs a package that is not installed: {cure}.") from error
     except Exception as error:  # the libraries of stores have exceptions of their own
         reason = printable(str(error) or type(error).__name__, 200).rstrip(".")
@@ -83,10 +71,8 @@ class UrlFolder:
     root: str
 
     @classmethod
-    def of(cls, url: str, at: str = "") -> UrlFolder:
+    def of(cls, url: str) -> UrlFolder:
         """Return the folder at a URL; nothing is asked of it yet.
-
-        at: the start of messages.
 
         Raises: CheckpointError for a scheme that fsspec does not know or lacks a package for, and
         for URLs that hold a password or a signature.
@@ -94,10 +80,10 @@ class UrlFolder:
         if _SECRET.search(url):
             shown = re.sub(r"://[^/@]*@", "://...@", url).partition("?")[0]
             raise CheckpointError(
-                f"{at}{printable(shown)} holds a password or a signed query, which would be kept "
+                f"{printable(shown)} holds a password or a signed query, which would be kept "
                 "in logs and passports. Give credentials by the environment or a profile."
             )
-        with url_errors(f"{at}{printable(url)}"):
+        with url_errors(printable(url)):
             import fsspec
 
             system, root = fsspec.core.url_to_fs(url)

@@ -17,7 +17,6 @@ import yaml
 
 from ram_studio.algorithm.meters.rounding_meter import LOST, lost_rescaling
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.checkpoints.read.checkpoint import split_hub_id
 from ram_studio.checkpoints.read.describe import plural, printable
 from ram_studio.checkpoints.record.licences import Licence
 from ram_studio.checkpoints.record.passport import (
@@ -119,8 +118,7 @@ def _template() -> Template:
 
 
 def _front_matter(passport: Passport) -> str:
-    ids = [_hub_id_of(record) for record in passport.sources.values()]
-    known = list(dict.fromkeys(i for i in ids if i is not None))
+    known = list(dict.fromkeys(s.repository for s in passport.sources.values() if s.repository))
     fields: dict[str, Any] = {}
     if known:
         fields |= {"base_model": known, "base_model_relation": "merge"}
@@ -153,23 +151,17 @@ def _licence_link(licence: Licence) -> Markdown:
     return Markdown(f"[{shown}]({licence.link})")
 
 
-def _hub_id_of(record: SourceRecord) -> str | None:
-    """Return the repository of a source that came from the Hub, which alone has a revision."""
-    parts = split_hub_id(record.source) if record.revision is not None else None
-    return parts[0] if parts else None
-
-
 def _display_name(record: SourceRecord) -> str:
     """Return a source's name without a path: its Hub id, or its folder's last name."""
-    return _hub_id_of(record) or PurePath(record.source).name or "base"
+    return record.repository or PurePath(record.source).name or "base"
 
 
 def _linked(record: SourceRecord) -> Markdown:
     """Return a link to a source's commit on the Hub, or a local one's name."""
-    hub_id = _hub_id_of(record)
-    if hub_id is None:
+    name = record.repository
+    if name is None:
         return Markdown(f"{escaped(_display_name(record))} (local)")
-    return Markdown(f"[{escaped(hub_id)}](https://huggingface.co/{hub_id}/tree/{record.revision})")
+    return Markdown(f"[{escaped(name)}](https://huggingface.co/{name}/tree/{record.revision})")
 
 
 def _linked_papers(source: str) -> Markdown:
@@ -293,5 +285,4 @@ def _recipe_text(passport: Passport) -> Markdown:
 
 
 def _shown_source(source: str, record: SourceRecord) -> str:
-    hub_id = _hub_id_of(record)
-    return f"./{PurePath(source).name}" if hub_id is None else f"{hub_id}@{record.revision}"
+    return f"./{PurePath(source).name}" if record.repository is None else record.place

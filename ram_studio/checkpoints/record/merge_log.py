@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +104,8 @@ def remember_merge(
 def _append(path: Path, line: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     # One write to a file opened for appending: lines of several processes do not mix.
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(handle, line.encode() + b"\n")
-    finally:
-        os.close(handle)
+    with open(path, "ab", buffering=0, opener=partial(os.open, mode=0o600)) as file:
+        file.write(line.encode() + b"\n")
 
 
 def past_merges(store: Path) -> list[PastMerge]:

@@ -83,10 +83,16 @@ class SourceRecord(Record):
     license: Licence = Licence()
 
     @property
+    def repository(self) -> str | None:
+        """The repository of a source that came from the Hub, which alone has a revision."""
+        parts = split_hub_id(self.source) if self.revision is not None else None
+        return None if parts is None else parts[0]
+
+    @property
     def place(self) -> str:
         """Where it was: a folder, or of a Hub id the very commit, whatever its branch is now."""
-        parts = split_hub_id(self.source) if self.revision is not None else None
-        return self.folder or self.source if parts is None else f"{parts[0]}@{self.revision}"
+        here = self.folder or self.source
+        return here if self.repository is None else f"{self.repository}@{self.revision}"
 
 
 class KeptRecord(Record):

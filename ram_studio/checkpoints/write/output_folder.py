@@ -24,29 +24,21 @@ from ram_studio.errors import OutputError
 SIDECAR_BYTES = 2**20
 
 
-def check_output(out: str | Path, *, needed_bytes: int, sources: Sequence[Path] = ()) -> Path:
-    """Return `out` as an absolute path after making sure that a checkpoint can be written there.
+def check_output(
+    out: str | Path, *, needed_bytes: int, sources: Sequence[Path] = (), may_exist: bool = False
+) -> None:
+    """Make sure that a checkpoint can be written to `out`.
 
     Args:
         out: a folder that does not exist yet, or an empty one.
         needed_bytes: bytes of all files to be written.
         sources: folders that are read meanwhile; the output must not lie inside one of them.
+        may_exist: whether it may be there already and hold something.
 
     Raises: OutputError when it exists, lies inside a source, its parent is not writable, or the
     disk is too small (both numbers are in the message). Nothing has been written then.
     """
-    out = Path(os.path.abspath(Path(out).expanduser()))
-    check_room(out, needed_bytes=needed_bytes, sources=sources, may_exist=False)
-    return out
-
-
-def check_room(
-    out: Path, *, needed_bytes: int, sources: Sequence[Path] = (), may_exist: bool = True
-) -> None:
-    """Make sure that so many bytes can be written to `out`, see `check_output`.
-
-    may_exist: whether it may be there already and hold something.
-    """
+    out = absolute(out)
     try:
         if not may_exist:
             _refuse_existing(out)
@@ -91,6 +83,11 @@ def _refuse_existing(out: Path) -> None:
             f"{printable(out)} is a mount point, which cannot be replaced in one step; choose a "
             "new folder inside it."
         )
+
+
+def absolute(out: str | Path) -> Path:
+    """Return an output folder as an absolute path; links are not followed."""
+    return Path(os.path.abspath(Path(out).expanduser()))
 
 
 def nearest_folder(out: Path) -> Path:

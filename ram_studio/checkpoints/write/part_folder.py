@@ -24,7 +24,8 @@ from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.folder import Folder
 from ram_studio.checkpoints.read.shard_files import INDEX_FILE, UNFINISHED
 from ram_studio.checkpoints.write.output_folder import (
-    check_room,
+    absolute,
+    check_output,
     flush,
     plain_words,
     reserved,
@@ -48,7 +49,7 @@ class PartsFolder:
 
     def __init__(self, out: str | Path) -> None:
         """Args: out: need not exist."""
-        self.out = Path(os.path.abspath(Path(out).expanduser()))
+        self.out = absolute(out)
         self.files = Folder(self.out)
         self.uploaded: Collection[str] = ()
 
@@ -115,11 +116,11 @@ def check_parts_folder(out: str | Path, digest: str, sources: Sequence[Path] = (
 
     Raises: OutputError when it holds something else, or parts of another plan, or lies in a source.
     """
-    out = Path(os.path.abspath(Path(out).expanduser()))
+    out = absolute(out)
     with plain_words(f"{printable(out)} cannot be used for the output"):
         names = os.listdir(out) if out.is_dir() else []
         if UNFINISHED not in names:
-            check_room(out, needed_bytes=0, sources=sources, may_exist=False)
+            check_output(out, needed_bytes=0, sources=sources)
             return out
         plans = [n for n in os.listdir(out / UNFINISHED) if n.startswith(PLAN_MARK)]
     if other := [name for name in plans if name != PLAN_MARK + digest]:
@@ -162,7 +163,7 @@ class PartWriter(ShardWriter):
                 mark.touch()
                 undo.callback(self._forget, mark)
         check_parts_folder(self.out, self._plan)  # another plan may have come meanwhile
-        check_room(self.out, needed_bytes=self.nbytes)
+        check_output(self.out, needed_bytes=self.nbytes, may_exist=True)
         return folder
 
     def _forget(self, mark: Path) -> None:

@@ -22,7 +22,7 @@ from typing import Self
 from ram_studio.checkpoints.hub.url_folder import UrlFolder
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.shard_files import UNFINISHED
-from ram_studio.checkpoints.write.output_folder import check_room, plain_words, reserved
+from ram_studio.checkpoints.write.output_folder import check_output, plain_words, reserved
 from ram_studio.checkpoints.write.part_folder import PLAN_MARK, RECEIPT, in_order
 from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.checkpoints.write.shard_writer import ShardWriter
@@ -187,7 +187,7 @@ class UrlWriter(ShardWriter):
         with plain_words(f"{printable(home)} cannot be prepared"):
             home.mkdir(parents=True, exist_ok=True)  # it stays: others may just be using it
         folder = undo.enter_context(reserved(home / key))
-        check_room(folder, needed_bytes=self.nbytes)
+        check_output(folder, needed_bytes=self.nbytes)
         return folder
 
     def finish(self, receipt: bytes, on_wait: Callable[[int], None]) -> None:

@@ -21,6 +21,7 @@ from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.shard_files import INDEX_FILE
 from ram_studio.checkpoints.write.output_folder import (
     SIDECAR_BYTES,
+    absolute,
     check_output,
     flush,
     plain_words,
@@ -73,8 +74,7 @@ class CheckpointWriter(ShardWriter):
 
         Raises: SettingsError when max_shard_bytes is below 1.
         """
-        folder = Path(os.path.abspath(Path(out).expanduser()))
-        super().__init__(folder, lay_out(tensors, max_shard_bytes, METADATA), receiver)
+        super().__init__(absolute(out), lay_out(tensors, max_shard_bytes, METADATA), receiver)
         self._needed_bytes = self.nbytes + sidecar_bytes
         self._sources = tuple(sources)
 
