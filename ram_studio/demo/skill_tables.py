@@ -30,9 +30,8 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals.experiment.plan import ComparePlan
 from ram_studio.evals.experiment.runner import Runner
 from ram_studio.evals.experiment.space import setting_label
-from ram_studio.evals.question import Question
+from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.skill_table import Measured, load_table, save_table, skill_table
-from ram_studio.evals.report.tables import Answer
 from ram_studio.evals.run import DEFAULT_SEED
 from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.resources import asset_path, user_folder

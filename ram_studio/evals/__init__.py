@@ -4,16 +4,10 @@ Importing this package loads neither torch nor transformers; evaluating does.
 """
 
 from ram_studio.evals.answering.endpoint import EndpointEngine
-from ram_studio.evals.question import Question
+from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.report.statistics import Comparison, compare_all, items_needed
-from ram_studio.evals.report.tables import (
-    Answer,
-    EvalReport,
-    ModelResult,
-    PairedCounts,
-    compare,
-)
+from ram_studio.evals.report.tables import EvalReport, ModelResult, PairedCounts, compare
 from ram_studio.evals.run import DEFAULT_SEED, EvaluationPlan, evaluate
 from ram_studio.evals.store.answers import AnswerStore, default_store_path
 from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES, Suite, register

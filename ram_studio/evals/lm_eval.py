@@ -30,8 +30,8 @@ from ram_studio.evals.answering.engine import (
 )
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.asking import Progress, Row
-from ram_studio.evals.question import Question, Reply, Verdict
-from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
+from ram_studio.evals.question import Answer, Question, Reply, Verdict
+from ram_studio.evals.report.tables import EvalReport, ModelResult
 from ram_studio.evals.store.answers import AnswerStore, RunKey
 
 HARNESS_VERSION = 1
@@ -194,10 +194,7 @@ class _Runner:
         if not store.answers(run):
             # In one transaction: a task that has answers here has all of them.
             store.record(run, rows_of(self.run(task)), origin)
-        return [
-            (row.question, Answer.of(row.reply, row.verdict, row.origin))
-            for row in store.answers(run)
-        ]
+        return [(row.question, row.answer) for row in store.answers(run)]
 
     def run(self, task: str) -> Mapping[str, Any]:
         """Return the harness's results.

@@ -1,4 +1,6 @@
-"""The records that pass between suites, engines and the store: question, reply, verdict.
+"""The records that pass between suites, engines, store and reports.
+
+An engine gives a reply to a question, a suite its verdict, and both together are an answer.
 
 Plain data: no model, no file, no torch.
 """
@@ -80,3 +82,33 @@ class Verdict:
     is_correct: bool
     note: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One model output with its verdict.
+
+    note: why it is wrong or remarkable, in words ("cut off after 48 tokens"); often empty. facts:
+    what the checker counted, e.g. single constraints. seconds: the item's share of its batch.
+    finish: how it ended, see `Reply`. origin: {"software": versions by name, "seed": of the
+    questions} of when it was asked; empty where that was not recorded.
+    """
+
+    text: str
+    is_correct: bool
+    note: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float | None = None
+    finish: Finish = "end"
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(reply: Reply, verdict: Verdict, origin: Mapping[str, Any] | None = None) -> "Answer":
+        """Return the answer that a reply and its verdict make."""
+        judged = (verdict.is_correct, verdict.note, verdict.facts)
+        return Answer(reply.text, *judged, reply.seconds, reply.finish, origin or {})
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the model was asked and answered: what was not is neither right nor wrong."""
+        return self.finish not in UNSCORED

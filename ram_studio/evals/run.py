@@ -16,9 +16,9 @@ from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE, LocalEngine
 from ram_studio.evals.answering.vllm_engine import VllmEngine
 from ram_studio.evals.asking import OnMarks, Progress, SuiteRun, ask_suites
 from ram_studio.evals.how import DEFAULT_SEED, HowToAsk
-from ram_studio.evals.question import Question
+from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.floor import Nonsense
-from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
+from ram_studio.evals.report.tables import EvalReport, ModelResult
 from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, HEALTH, Suite, suite_names
 from ram_studio.evals.suites.health import HealthRun

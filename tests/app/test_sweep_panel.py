@@ -78,8 +78,8 @@ def state() -> SweepState:
         replace(made("bad", 0.4, 0), domains={}, status="failed", note="<i>does not fit</i>"),
     )
     checked = Recheck(
-        Average((DomainScore(60, 45),)),
-        Average((DomainScore(60, 44),)),
+        Average.over([DomainScore(60, 45)]),
+        Average.over([DomainScore(60, 44)]),
         {side: {"code": DomainScore(60, 45)} for side in ("winner", "start")},
         PairedCounts(3, 2, 55),
     )

@@ -15,9 +15,9 @@ from ram_studio.evals import AnswerStore, EndpointEngine, evaluate
 from ram_studio.evals.answering import LocalEngine
 from ram_studio.evals.answering.engine import Decoding
 from ram_studio.evals.answering.local import _Budget
+from ram_studio.evals.question import Answer
 from ram_studio.evals.report.breakdown import breakdown
 from ram_studio.evals.report.samples import FACT, sample_scores
-from ram_studio.evals.report.tables import Answer
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 from ram_studio.resources import asset_path
 

@@ -12,10 +12,10 @@ import ram_studio as rs
 from ram_studio.checkpoints.record.merge_log import MERGE_LOG_FILE, PastMerge
 from ram_studio.errors import EvaluationError, OutputError
 from ram_studio.evals import AnswerStore, compare_all, evaluate
-from ram_studio.evals.question import Question
+from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.breakdown import categories
 from ram_studio.evals.report.export import as_csv, as_dict, as_html, export_report
-from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
+from ram_studio.evals.report.tables import EvalReport, ModelResult
 from ram_studio.evals.store.answers import RunKey
 from ram_studio.evals.store.history import find_runs, stored_report
 

@@ -36,7 +36,7 @@ def test_intervals_at_the_ends_are_not_empty(correct, low, high):
 def test_no_items_give_nan_and_the_whole_interval():
     value = DomainScore(0, 0)
     assert all(map(math.isnan, (value.score, value.stderr)))
-    assert value.ci95 == Average().ci95 == (0.0, 1.0)
+    assert value.ci95 == Average.over(()).ci95 == (0.0, 1.0)
 
 
 def test_average_counts_skills_and_retention_stands_apart():
@@ -76,11 +76,11 @@ def test_paired_counts_and_mcnemar_p():
 
 
 def test_the_average_counts_every_skill_the_same_and_says_how_sure_it_is():
-    even = Average((DomainScore(60, 30), DomainScore(60, 45)))
+    even = Average.over([DomainScore(60, 30), DomainScore(60, 45)])
     assert (even.score, even.n, even.correct) == (0.625, 120, 75)
     # Of domains of one size it is the share of all questions, interval included.
     assert even.ci95 == pytest.approx(DomainScore(120, 75).ci95)
-    odd = Average((DomainScore(1000, 500), DomainScore(10, 10), DomainScore(0, 0)))
+    odd = Average.over([DomainScore(1000, 500), DomainScore(10, 10), DomainScore(0, 0)])
     assert odd.score == 0.75
     low, high = odd.ci95
     # No surer than the smaller domain lets it be.

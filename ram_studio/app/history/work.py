@@ -50,7 +50,7 @@ class PastModel:
     def score_of(self, suite: str) -> Average:
         """Return the average over the skills of a suite that it was asked."""
         run = self.run_of(suite)
-        return score_of(run) if run else Average()
+        return score_of(run) if run else Average.over(())
 
     @property
     def suites(self) -> tuple[str, ...]:

@@ -33,10 +33,9 @@ from ram_studio.checkpoints.record.merge_log import PastMerge, past_merges
 from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError
-from ram_studio.evals.question import Question
+from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.skill_table import Measured, load_table
 from ram_studio.evals.report.skill_table import skill_table as table_of
-from ram_studio.evals.report.tables import Answer
 from ram_studio.evals.store.answers import StoredAnswer
 from ram_studio.evals.store.history import merge_of
 from ram_studio.evals.suites import ALL_SUITES
@@ -204,7 +203,7 @@ def _own_rows(common: own.Common, merges: Mapping[str, PastMerge]) -> dict[str, 
 
 
 def _replies(asked: Sequence[StoredAnswer]) -> dict[str, Answer]:
-    return {a.question.id: Answer.of(a.reply, a.verdict) for a in asked}
+    return {a.question.id: a.answer for a in asked}
 
 
 def _row(method: str, settings: Mapping[str, Any], asked: Sequence[StoredAnswer]) -> Measured:

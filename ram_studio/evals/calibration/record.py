@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import Question
+from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.floor import FACT, best_nonsense
 from ram_studio.evals.report.score import DomainScore
-from ram_studio.evals.report.tables import Answer, EvalReport, outcomes
+from ram_studio.evals.report.tables import EvalReport, outcomes
 from ram_studio.evals.report.trust import trust
 from ram_studio.evals.suites import ALL_SUITES
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ram_studio.evals.calibration.record import DIGITS, calibrated, shipped_records
+from ram_studio.evals.question import Answer
 from ram_studio.evals.report.floor import FACT, best_nonsense
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.report.statistics import holm
-from ram_studio.evals.report.tables import SIGNIFICANCE, Answer, EvalReport, PairedCounts
+from ram_studio.evals.report.tables import SIGNIFICANCE, EvalReport, PairedCounts
 
 FLOOR = "nonsense"
 LEAST = 5

@@ -28,9 +28,8 @@ from ram_studio.evals.experiment.presets import full_recipe
 from ram_studio.evals.experiment.space import Candidate
 from ram_studio.evals.experiment.table import SweepRow
 from ram_studio.evals.fisher import with_fisher_files
-from ram_studio.evals.question import Question
+from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.floor import Nonsense
-from ram_studio.evals.report.tables import Answer
 from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, Suite
 

@@ -382,6 +382,6 @@ def _average(entry: Entry, questions: Sequence[Question]) -> float:
     domains: dict[str, list[Any]] = {}
     for question in questions:
         domains.setdefault(question.domain, []).append(entry.answers[question.id])
-    parts = Average(tuple(DomainScore.of(own) for own in domains.values()))
+    parts = Average.over(DomainScore.of(own) for own in domains.values())
     # Rounded: sums in other orders of equal shares are equal.
     return round(parts.score, 12) if parts.n else 0.0

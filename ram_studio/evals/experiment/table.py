@@ -53,7 +53,7 @@ class SweepRow:
     @property
     def score(self) -> Average:
         """The mean over the skills with its interval."""
-        return Average(tuple(self.domains.values()))
+        return Average.over(self.domains.values())
 
     @property
     def n(self) -> int:

@@ -16,8 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ram_studio.evals.question import Question
-from ram_studio.evals.report.tables import Answer
+from ram_studio.evals.question import Answer, Question
 
 FACT = "samples"
 """The key in `Answer.facts`: whether each of the draws that was answered is right."""

@@ -12,41 +12,38 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Protocol
+from typing import Any
+
+from ram_studio.evals.question import Answer
 
 
-class Marked(Protocol):
-    """An answer, as far as a score needs it."""
-
-    @property
-    def is_correct(self) -> bool:
-        """Whether it is right."""
-
-    @property
-    def is_scored(self) -> bool:
-        """Whether the question was answered at all."""
-
-
-class Share:
-    """What a share of right answers tells, whatever it is over."""
+@dataclass(frozen=True)
+class DomainScore:
+    """How many of `n` answers are right, and how far chance alone could move that."""
 
     n: int
     correct: int
 
+    @staticmethod
+    def of(answers: Iterable[Answer]) -> DomainScore:
+        """Return the score of these answers; questions that were not answered are left out."""
+        marks = [answer.is_correct for answer in answers if answer.is_scored]
+        return DomainScore(len(marks), sum(marks))
+
     @property
     def score(self) -> float:
         """Fraction of right answers, 0 to 1; NaN for n = 0."""
-        raise NotImplementedError
+        return self.correct / self.n if self.n else math.nan
 
     @property
     def stderr(self) -> float:
-        """Standard error of the score. 0 at 0 and 1: trust `ci95` there. NaN for n = 0."""
-        raise NotImplementedError
+        """Standard error sqrt(p (1 - p) / n). 0 at 0 and 1: trust `ci95` there. NaN for n = 0."""
+        return math.sqrt(self.score * (1.0 - self.score) / self.n) if self.n else math.nan
 
     @property
     def _weight(self) -> float:
         """How many questions of one kind would tell as much."""
-        raise NotImplementedError
+        return self.n
 
     @property
     def ci95(self) -> tuple[float, float]:
@@ -69,10 +66,8 @@ class Share:
 
     def interval(self) -> dict[str, float | None]:
         """Return {"score", "low95", "high95"} for a table's row; None where nothing was asked."""
-        if not self.n:
-            return {"score": None, "low95": None, "high95": None}
-        low, high = self.ci95
-        return {"score": self.score, "low95": low, "high95": high}
+        values = (self.score, *self.ci95) if self.n else (None, None, None)
+        return dict(zip(("score", "low95", "high95"), values, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
         """Return {"n", "correct", "score", "stderr", "ci95": [low, high]}."""
@@ -86,74 +81,36 @@ class Share:
 
 
 @dataclass(frozen=True)
-class DomainScore(Share):
-    """How many of `n` answers are right, and how far chance alone could move that."""
+class Average(DomainScore):
+    """The mean of several domains' scores; n, correct: over all of them.
 
-    n: int
-    correct: int
-
-    @staticmethod
-    def of(answers: Iterable[Marked]) -> DomainScore:
-        """Return the score of these answers; questions that were not answered are left out."""
-        marks = [answer.is_correct for answer in answers if answer.is_scored]
-        return DomainScore(len(marks), sum(marks))
-
-    @property
-    def score(self) -> float:
-        """Fraction of right answers, 0 to 1; NaN for n = 0."""
-        return self.correct / self.n if self.n else math.nan
-
-    @property
-    def stderr(self) -> float:
-        """Binomial standard error sqrt(p (1 - p) / n)."""
-        return math.sqrt(self.score * (1.0 - self.score) / self.n) if self.n else math.nan
-
-    @property
-    def _weight(self) -> float:
-        return self.n
-
-
-@dataclass(frozen=True)
-class Average(Share):
-    """The mean of several domains' scores; domains without an answer are left out.
-
-    n, correct: over all of them. The interval is Wilson's at the number of questions that, asked of
-    one domain, would have the mean's standard error; at most k^2 / sum(1 / n_i), which is what it
-    comes to when all k scores are equal, and n where all domains are of one size.
+    The interval is Wilson's at the number of questions that, asked of one domain, would have the
+    mean's standard error; at most k^2 / sum(1 / n_i), which is what it comes to when all k scores
+    are equal, and n where all domains are of one size.
     """
 
-    parts: tuple[DomainScore, ...] = ()
+    parts: tuple[DomainScore, ...]
 
-    @property
-    def n(self) -> int:  # type: ignore[override]
-        """Questions answered."""
-        return sum(part.n for part in self.parts)
-
-    @property
-    def correct(self) -> int:  # type: ignore[override]
-        """Right answers."""
-        return sum(part.correct for part in self.parts)
-
-    @property
-    def _asked(self) -> list[DomainScore]:
-        return [part for part in self.parts if part.n]
+    @staticmethod
+    def over(parts: Iterable[DomainScore]) -> Average:
+        """Return the mean of these scores; domains without an answer are left out."""
+        asked = tuple(part for part in parts if part.n)
+        return Average(sum(part.n for part in asked), sum(part.correct for part in asked), asked)
 
     @property
     def score(self) -> float:
         """Mean of the domains' scores, 0 to 1; NaN for n = 0."""
-        own = self._asked
-        return math.fsum(part.score for part in own) / len(own) if own else math.nan
+        return math.fsum(p.score for p in self.parts) / len(self.parts) if self.n else math.nan
 
     @property
     def stderr(self) -> float:
-        """Standard error sqrt(sum p_i (1 - p_i) / n_i) / k."""
-        own = self._asked
-        return math.sqrt(sum(part.stderr**2 for part in own)) / len(own) if own else math.nan
+        """Standard error sqrt(sum p_i (1 - p_i) / n_i) / k; NaN for n = 0."""
+        squares = sum(part.stderr**2 for part in self.parts)
+        return math.sqrt(squares) / len(self.parts) if self.n else math.nan
 
     @property
     def _weight(self) -> float:
-        own = self._asked
-        most = len(own) ** 2 / math.fsum(1.0 / part.n for part in own)
+        most = len(self.parts) ** 2 / math.fsum(1.0 / part.n for part in self.parts)
         spread, share = self.stderr**2, self.score
         return min(most, share * (1.0 - share) / spread) if spread else most
 

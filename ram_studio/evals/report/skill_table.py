@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import Question
-from ram_studio.evals.report.tables import Answer
+from ram_studio.evals.question import Answer, Question
 
 TABLE_FORMAT = 1
 

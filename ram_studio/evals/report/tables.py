@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import UNSCORED, Finish, Question, Reply, Verdict
+from ram_studio.evals.question import UNSCORED, Answer, Question
 from ram_studio.evals.report.floor import FACT, best_nonsense
 from ram_studio.evals.report.score import Average, DomainScore, number
 from ram_studio.evals.suites import apart
@@ -20,43 +20,6 @@ if TYPE_CHECKING:
 
 # A difference with a larger McNemar p than this is reported as within noise.
 SIGNIFICANCE = 0.05
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One model output with its verdict.
-
-    note: why it is wrong or remarkable, in words ("cut off after 48 tokens"); often empty. facts:
-    what the checker counted, e.g. single constraints. seconds: the item's share of its batch.
-    finish: how it ended, see `Reply`. origin: {"software": versions by name, "seed": of the
-    questions} of when it was asked; empty where that was not recorded.
-    """
-
-    text: str
-    is_correct: bool
-    note: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    seconds: float | None = None
-    finish: Finish = "end"
-    origin: Mapping[str, Any] = field(default_factory=dict)
-
-    @staticmethod
-    def of(reply: Reply, verdict: Verdict, origin: Mapping[str, Any] | None = None) -> "Answer":
-        """Return the answer that a reply and its verdict make."""
-        return Answer(
-            reply.text,
-            verdict.is_correct,
-            verdict.note,
-            verdict.facts,
-            reply.seconds,
-            reply.finish,
-            origin or {},
-        )
-
-    @property
-    def is_scored(self) -> bool:
-        """Whether the model was asked and answered: what was not is neither right nor wrong."""
-        return self.finish not in UNSCORED
 
 
 @dataclass(frozen=True)
@@ -110,7 +73,7 @@ class ModelResult:
     def over_skills(self) -> Average:
         """The mean of the skills' scores; what stands apart from them is no part of it."""
         own = self.domains
-        return Average(tuple(own[domain] for domain in own if domain in self.skills))
+        return Average.over(own[domain] for domain in own if domain in self.skills)
 
     @property
     def average(self) -> float:

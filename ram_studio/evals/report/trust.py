@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ram_studio.evals.question import Question
-from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult, outcomes
+from ram_studio.evals.question import Answer, Question
+from ram_studio.evals.report.tables import EvalReport, ModelResult, outcomes
 from ram_studio.evals.store.records import joined
 
 _GRAM = 4

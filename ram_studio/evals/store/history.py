@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ram_studio.checkpoints.record.merge_log import PastMerge, past_merges
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import Question
+from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.score import Average, DomainScore
-from ram_studio.evals.report.tables import Answer, EvalReport, ModelResult
+from ram_studio.evals.report.tables import EvalReport, ModelResult
 from ram_studio.evals.store.answers import AnswerStore, StoredAnswer, StoredRun
 from ram_studio.evals.suites import HEALTH, apart
 
@@ -105,8 +105,8 @@ def merge_of(run: StoredRun) -> PastMerge | None:
 def score_of(run: StoredRun) -> Average:
     """Return a run's average over its suite's skills, as a check shows it."""
     beside = apart([run.suite])
-    own = [DomainScore(*tally) for domain, tally in run.domains.items() if domain not in beside]
-    return Average(tuple(own))
+    tallies = [tally for domain, tally in run.domains.items() if domain not in beside]
+    return Average.over(DomainScore(*tally) for tally in tallies)
 
 
 def find_runs(store: AnswerStore, ids: Sequence[int]) -> list[StoredRun]:
@@ -160,7 +160,7 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
         for key in _common([held[suite] for held in rows.values()], suite):
             for name, held in rows.items():
                 row = held[suite][key]
-                answers[name].append((row.question, Answer.of(row.reply, row.verdict, row.origin)))
+                answers[name].append((row.question, row.answer))
             asked.setdefault(suite, []).append(row.question)
     paths = {names[run.fingerprint]: run.path for run in runs}
     asked_by = {names[run.fingerprint]: {**run.settings, "begun": run.created} for run in runs}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ram_studio.evals.question import Question, Reply, Verdict
+from ram_studio.evals.question import Answer, Question, Reply, Verdict
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,11 @@ class StoredAnswer:
     reply: Reply
     verdict: Verdict
     origin: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def answer(self) -> Answer:
+        """The answer as reports have it."""
+        return Answer.of(self.reply, self.verdict, self.origin)
 
 
 @dataclass(frozen=True)
