@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ram_studio.errors import EvaluationError, Stopped
-from ram_studio.evals.answering.engine import Decoding, Engine, ShouldStop
+from ram_studio.evals.answering.engine import Engine, ShouldStop
 from ram_studio.evals.how import AS_USUAL, HowToAsk
 from ram_studio.evals.pieces import PieceReader
 from ram_studio.evals.question import UNSCORED, Answer, Question, Reply, Verdict
@@ -51,8 +51,10 @@ class SuiteRun:
     def check(self, questions: Sequence[Question]) -> None:
         """Raise EvaluationError for a suite of which the model can be asked nothing at all.
 
-        What it was asked before, it can be asked: that needs no tokenizer.
+        What it was asked before, it can be asked: that needs no tokenizer. The engine is left as it
+        is for the first draw, whose room for thinking counts.
         """
+        self.engine.decoding = self.how.draws()[0]
         if self.store is not None and not self.fresh and self.store.has_answers(self._key):
             return
         if reason := self._reader.misfit(questions):
@@ -186,26 +188,20 @@ class SuiteRun:
 def ask_suites(
     runs: Sequence[SuiteRun],
     asked: Mapping[str, Sequence[Question]],
-    draws: Sequence[Decoding],
     on_progress: Progress | None = None,
     should_stop: ShouldStop | None = None,
-    *,
-    is_checked: bool = False,
 ) -> list[tuple[Question, Answer]]:
     """Return one model's first answers to several suites, each with the verdicts on all draws.
 
     Args:
-        runs: of one model. asked: questions by suite. draws: how each sample is written.
-        is_checked: whether suites of which nothing can be asked are refused first.
+        runs: of one model, all asked in one way. asked: questions by suite.
 
-    Raises: what `SuiteRun.check` and `SuiteRun.answers` raise.
+    Raises: what `SuiteRun.answers` raises.
     """
     drawn: list[list[tuple[Question, Answer]]] = []
+    draws = runs[0].how.draws() if runs else ()
     for number, decoding in enumerate(draws):
-        for run in runs:
-            run.engine.decoding = decoding
-        for run in runs if is_checked and not number else ():
-            run.check(asked[run.suite.name])
+        runs[0].engine.decoding = decoding
         tell = _of_all(on_progress, number, len(draws))
         rows = [run.answers(asked[run.suite.name], tell, should_stop) for run in runs]
         drawn.append([row for own in rows for row in own])

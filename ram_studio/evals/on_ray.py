@@ -123,12 +123,12 @@ def _ask(
     runs: list[tuple[SuiteRun, FarEngine, Decoding]] = []
     for name, engine in engines.items():
         for decoding in plan.draws():
-            engine.decoding = decoding
             for part in plan.suites:
                 questions = asked[part.name]
                 path = str(engine.path)
                 run = SuiteRun(name, path, engine, part, plan, store, fresh, nonsense=nonsense)
                 run.check(questions)
+                engine.decoding = decoding
                 missing = run.unanswered(questions)
                 run.fresh = False  # it is empty now
                 if missing:

@@ -214,9 +214,9 @@ class _Asking:
             )
             for suite in plan.suites
         ]
-        return ask_suites(
-            runs, self.questions, plan.draws(), self.on_progress, self.should_stop, is_checked=True
-        )
+        for run in runs:
+            run.check(self.questions[run.suite.name])
+        return ask_suites(runs, self.questions, self.on_progress, self.should_stop)
 
     def _measured(self, name: str, engine: Engine) -> Mapping[str, Any] | None:
         """Return a model's health, None where it is not asked for."""

@@ -96,6 +96,12 @@ def test_texts_are_read_in_pieces_by_merges_too(recipe):
     assert "mode" not in whole.report.models["ram+"].asked
 
 
+def test_room_for_thinking_counts_before_any_merge_is_asked(recipe):
+    how = {"decoding": Decoding(think_tokens=5000), "suite": "math", "limit": 2, "device": "cpu"}
+    with pytest.raises(RamStudioError, match=r"Suite math cannot be asked .* context is 4096"):
+        compare_methods({"ram+": recipe}, **how)
+
+
 @pytest.mark.parametrize(
     ("how", "said"),
     [

@@ -122,7 +122,8 @@ class Answers:
     def __init__(self, plan: Plan, is_over: ShouldStop, setup: Setup) -> None:
         self._plan, self._is_over, self._setup = plan, is_over, setup
         self._cancel = CancelToken(is_over)
-        self._closing = contextlib.ExitStack()
+        self._merger: InMemoryMerger | None = None
+        self._asked, self._seconds, self._is_warm = 0, 0.0, False
         recipe = plan.recipe
         self._report = load(
             recipe.base,
@@ -138,20 +139,20 @@ class Answers:
             chat=plan.chat,
             batch_size=setup.batch_size,
         )
-        self._closing.callback(self._engine.close)
-        self._fisher = setup.fisher_folder or self._closing.enter_context(
-            tempfile.TemporaryDirectory(prefix="ram-studio-fisher-")
-        )
-        self._merger: InMemoryMerger | None = None
-        self._asked, self._seconds, self._is_warm = 0, 0.0, False
-        self.items: Items = plan.draw(self._engine.count_tokens)
-        every = [self.items.chosen_by, self.items.held_out]
-        self._nonsense = Nonsense(
-            {name: [q for part in every for q in part.get(name, ())] for name in every[0]},
-            plan.code,
-        )
-        for name, questions in self.items.chosen_by.items():
-            SuiteRun(BASE, None, self._engine, ALL_SUITES[name], plan).check(questions)
+        with contextlib.ExitStack() as closing:
+            closing.callback(self._engine.close)
+            self._fisher = setup.fisher_folder or closing.enter_context(
+                tempfile.TemporaryDirectory(prefix="ram-studio-fisher-")
+            )
+            self.items: Items = plan.draw(self._engine.count_tokens)
+            every = [self.items.chosen_by, self.items.held_out]
+            self._nonsense = Nonsense(
+                {name: [q for part in every for q in part.get(name, ())] for name in every[0]},
+                plan.code,
+            )
+            for name, questions in self.items.chosen_by.items():
+                SuiteRun(BASE, None, self._engine, ALL_SUITES[name], plan).check(questions)
+            self._closing = closing.pop_all()
 
     def _counted(self) -> Sketch | None:
         """Return a sketch with what the methods will want to know, None when that is nothing."""
@@ -221,8 +222,8 @@ class Answers:
         """
         self._cancel.raise_if_cancelled()
         began = time.monotonic()
-        draws = self._plan.draws()
-        total, parts = len(draws) * sum(map(len, questions.values())), dict[str, int]()
+        total = self._plan.samples * sum(map(len, questions.values()))
+        parts: dict[str, int] = {}
 
         def report(_: str, domain: str, answered: int, of: int) -> None:
             # Suites that go together have no domain in common.
@@ -235,7 +236,7 @@ class Answers:
         for name, own in questions.items():
             run = self._run_of(entry, ALL_SUITES[name])
             entry.opened.add(name)
-            answers = ask_suites([run], {name: own}, draws, report, self._is_over)
+            answers = ask_suites([run], {name: own}, report, self._is_over)
             found |= {question.id: answer for question, answer in answers}
             self._note(entry, run)
         seconds = time.monotonic() - began
@@ -247,9 +248,10 @@ class Answers:
         return found
 
     def _run_of(self, entry: Entry, suite: Suite) -> SuiteRun:
+        folders = {BASE: self._plan.recipe.base, **self._plan.recipe.agents}
         return SuiteRun(
             entry.label,
-            self._path_of(entry),
+            str(folders[entry.label]) if entry.candidate.recipe is None else None,
             self._engine,
             suite,
             self._plan,
@@ -258,12 +260,6 @@ class Answers:
             entry.merge or None,
             self._nonsense,
         )
-
-    def _path_of(self, entry: Entry) -> str | None:
-        recipe = self._plan.recipe
-        if entry.candidate.recipe is not None:
-            return None
-        return str(recipe.base if entry.label == BASE else recipe.agents[entry.label])
 
     def _note(self, entry: Entry, run: SuiteRun) -> None:
         """Keep a merge's numbers in the store, or take them from there when none was made now."""

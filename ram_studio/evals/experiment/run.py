@@ -14,7 +14,6 @@ from ram_studio.evals.experiment.plan import ComparePlan, SweepPlan
 from ram_studio.evals.experiment.runner import Runner
 from ram_studio.evals.experiment.space import parse_axes
 from ram_studio.evals.experiment.table import SweepState
-from ram_studio.evals.report.tables import EvalReport, ModelResult
 
 
 def sweep(
@@ -110,21 +109,16 @@ def _method_table(plan: ComparePlan, running: Runner) -> MethodTable:
         raise Stopped(
             "The comparison was stopped before a merge was scored; its answers were kept."
         )
-    asked = running.questions
-    models, merges = {}, {}
-    for entry in finished:
-        known = entry.twin or entry
-        answered = [(q, known.answers[q.id]) for own in asked.values() for q in own]
-        models[entry.label] = ModelResult.of(
-            entry.label, None, answered, plan.suite_names, asked=running.asked
-        )
-        if entry.merge:
-            merges[entry.label] = {**known.merge, "recipe": entry.merge["recipe"]}
+    rows = {entry.label: (entry.twin or entry).answers for entry in finished}
+    merges = {
+        entry.label: {**(entry.twin or entry).merge, "recipe": entry.merge["recipe"]}
+        for entry in finished
+        if entry.merge
+    }
     unfinished = {
         entry.label: entry.note or "the comparison was stopped; run the same again to go on."
         for entry in running.entries
         if entry not in finished
     }
-    report = EvalReport.of(plan.suite_names, plan.seed, asked, models)
-    report = replace(report, until=running.state.until)
+    report = replace(running.report(rows, running.questions), until=running.state.until)
     return MethodTable(report, merges, plan.agents, plan.reference, unfinished, is_stopped)

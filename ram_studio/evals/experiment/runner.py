@@ -21,7 +21,7 @@ from ram_studio.evals.experiment.plan import Plan, SweepPlan
 from ram_studio.evals.experiment.search import OptunaSearch
 from ram_studio.evals.experiment.space import Candidate
 from ram_studio.evals.experiment.table import Ending, Recheck, SweepState
-from ram_studio.evals.question import Question
+from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.samples import sample_scores
 from ram_studio.evals.report.score import Average, DomainScore
 from ram_studio.evals.report.tables import EvalReport, ModelResult
@@ -34,7 +34,8 @@ _ASKS_PER_TRIAL = 5
 class Runner:
     """An experiment under way; `state` is always what is known so far.
 
-    looks: after so many parts of the questions merges are compared.
+    looks: after so many parts of the questions merges are compared. asked: the settings under
+    which all merges are asked, once one was.
 
     Args:
         plan: what to do.
@@ -56,6 +57,7 @@ class Runner:
         self._deadline: float | None = None
         self._began = 0.0
         self._held: dict[str, ModelResult] = {}
+        self.asked: Mapping[str, Any] = {}
         self.looks = 0
 
     def run(self) -> Iterator[SweepState]:
@@ -227,8 +229,9 @@ class Runner:
         except SettingsError as error:
             entry.status, entry.note = "failed", str(error)
             return
+        self.asked = self.asked or self._answers.asked
         entry.answers.update(found)
-        result = self._result(entry)
+        result = self._alone(entry).models[entry.label]
         entry.domains = {d: score for d, score in result.domains.items() if d in result.skills}
         drawn = {d: sample_scores(own) for d, own in result.answers.items()}
         entry.samples = {d: found for d, found in drawn.items() if found}
@@ -281,15 +284,10 @@ class Runner:
         sides = {"winner": ranked[0]}
         if start is not ranked[0] and start.status != "failed":
             sides["start"] = start
-        held, names = self._held_out, self.plan.suite_names
         self.state = replace(self.state, now="held-out items")
-        models = {}
-        for side, entry in sides.items():
-            found = self._answers.ask(entry, held)
-            answered = [(q, found[q.id]) for own in held.values() for q in own]
-            models[side] = ModelResult.of(side, None, answered, names, asked=self.asked)
-            self._held[f"{entry.label}, held out"] = models[side]
-        report = EvalReport.of(names, self.plan.seed, held, models)
+        found = {side: self._answers.ask(entry, self._held_out) for side, entry in sides.items()}
+        report = self.report(found, self._held_out)
+        self._held = {f"{sides[side].label}, held out": row for side, row in report.models.items()}
         self.state = replace(self.state, recheck=Recheck.of(report))
 
     # ------------------------------------------------------------------ telling and stopping
@@ -300,29 +298,36 @@ class Runner:
             self.state,
             rows=tuple(entry.told() for entry in self.entries),
             winner=ranked[0].label if ranked else None,
-            floors=self._floors(ranked[0]) if ranked else {},
+            floors=self._alone(ranked[0]).floors if ranked else {},
             answers=sum(len(e.answers) for e in self.entries if e.twin is None),
             seconds=time.monotonic() - self._began,
         )
         return self.state
 
-    def _result(self, entry: Entry, asked: Mapping[str, Any] | None = None) -> ModelResult:
-        """Return a row with all answers to the questions that merges are compared on."""
-        own = [(self._asked[question], answer) for question, answer in entry.answers.items()]
-        return ModelResult.of(entry.label, None, own, self.plan.suite_names, asked=asked)
+    def report(
+        self, rows: Mapping[str, Mapping[str, Answer]], questions: Mapping[str, Sequence[Question]]
+    ) -> EvalReport:
+        """Return rows by label, with the answers that each gave to all of these questions."""
+        names, every = self.plan.suite_names, [q for own in questions.values() for q in own]
+        models = {
+            label: ModelResult.of(
+                label, None, [(q, answers[q.id]) for q in every], names, asked=self.asked
+            )
+            for label, answers in rows.items()
+        }
+        return EvalReport.of(names, self.plan.seed, questions, models)
 
-    def _floors(self, entry: Entry) -> Mapping[str, float]:
-        """Return the floor of each domain on the questions that an entry answered."""
-        own = {"": [self._asked[question] for question in entry.answers]}
-        names = self.plan.suite_names
-        return EvalReport.of(names, self.plan.seed, own, {"": self._result(entry)}).floors
+    def _alone(self, entry: Entry) -> EvalReport:
+        """Return the report of one row on the questions that it answered."""
+        own = [self._asked[question] for question in entry.answers]
+        return self.report({entry.label: entry.answers}, {"": own})
 
     def _trust(self) -> Mapping[str, Any]:
         """Return what the table's rows rest on, those on held-out questions with them."""
         answered = [entry for entry in self.entries if entry.answers]
         if not answered:
             return {}
-        rows = {entry.label: self._result(entry, self.asked) for entry in answered}
+        rows = {e.label: self._alone(e).models[e.label] for e in answered}
         asked = dict.fromkeys(question for entry in answered for question in entry.answers)
         items = {"": tuple(self._asked[question] for question in asked)}
         state = self.state
@@ -355,11 +360,6 @@ class Runner:
             name: [q for part in by_stage(own, self._shares)[: self.looks] for q in part]
             for name, own in held.items()
         }
-
-    @property
-    def asked(self) -> Mapping[str, Any]:
-        """The settings under which all merges are asked; empty before the model was opened."""
-        return {} if self._answers is None else self._answers.asked
 
     def _is_stopped(self) -> bool:
         return bool(self._should_stop and self._should_stop())
