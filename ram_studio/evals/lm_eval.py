@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.asking import Progress, Row
 from ram_studio.evals.question import Answer, Question, Reply, Verdict
 from ram_studio.evals.report.tables import EvalReport, ModelResult
-from ram_studio.evals.store.answers import AnswerStore, RunKey
+from ram_studio.evals.store.answers import AnswerStore, RunKey, store_or_temporary
 
 HARNESS_VERSION = 1
 """Of this adapter: raised when it reads the harness's results differently."""
@@ -102,13 +103,11 @@ def evaluate_with_harness(
         engine = LocalEngine(folder, device=plan.device, chat=plan.chat)
         runner = _Runner(model, engine, manager, plan)
         answered: list[tuple[Question, Answer]] = []
-        try:
+        with store_or_temporary(store) as answers:
             for task in names:
                 tell(model, task, 0)
-                answered += runner.answers(task, store, fresh)
+                answered += runner.answers(task, answers, fresh)
                 tell(model, task, 1)
-        finally:
-            runner.close()
         asked = [question for question, _ in answered]
         items = items or asked
         if [question.id for question in asked] != [question.id for question in items]:
@@ -118,8 +117,9 @@ def evaluate_with_harness(
             )
         how = {k: v for k, v in engine.identity.items() if k != "fingerprint"}
         seconds = time.perf_counter() - start
-        result = ModelResult.of(model, str(folder), answered, names, seconds=seconds, asked=how)
-        results[model] = replace(result, skills=_first_filters(asked))
+        results[model] = ModelResult.of(
+            model, str(folder), answered, names, seconds=seconds, asked=how
+        )
     report = EvalReport.of(names, 0, {"": items}, results)
     return replace(report, suite=f"lm-eval:{report.suite}")
 
@@ -165,35 +165,31 @@ def _manager(names: Sequence[str], include_path: str | Path | None) -> Any:
     return manager
 
 
+@dataclass
 class _Runner:
     """One model in the harness, loaded when the first task has to be run."""
 
-    def __init__(self, name: str, engine: LocalEngine, manager: Any, plan: HarnessPlan) -> None:
-        self.name, self.engine, self.manager, self.plan = name, engine, manager, plan
-        self._model: Any = None
+    name: str
+    engine: LocalEngine
+    manager: Any
+    plan: HarnessPlan
 
-    def answers(
-        self, task: str, store: AnswerStore | None, fresh: bool
-    ) -> list[tuple[Question, Answer]]:
+    def answers(self, task: str, store: AnswerStore, fresh: bool) -> list[tuple[Question, Answer]]:
         """Return a task's questions with their answers: out of the store, else by running it."""
-        origin = {"software": dict(versions("torch", "transformers", "lm_eval"))}
-        if store is None:
-            return [(q, Answer.of(r, v, origin)) for q, r, v in rows_of(self.run(task))]
-        from importlib.metadata import version
-
+        software = versions("torch", "transformers", "lm_eval")
         key = RunKey.of(
             self.engine.identity,
             f"lm-eval:{task}",
             HARNESS_VERSION,
             engine="lm-eval",
-            lm_eval=version("lm_eval"),
+            lm_eval=software["lm_eval"],
             limit=self.plan.limit,
             tasks=_digest(self.plan.include_path),
         )
         run = store.open_run(key, model=self.name, path=str(self.engine.path), fresh=fresh)
         if not store.answers(run):
             # In one transaction: a task that has answers here has all of them.
-            store.record(run, rows_of(self.run(task)), origin)
+            store.record(run, rows_of(self.run(task)), {"software": dict(software)})
         return [(row.question, row.answer) for row in store.answers(run)]
 
     def run(self, task: str) -> Mapping[str, Any]:
@@ -207,7 +203,7 @@ class _Runner:
             with contextlib.redirect_stdout(sys.stderr):
                 return dict(
                     lm_eval.simple_evaluate(
-                        model=self._loaded(),
+                        model=self._loaded,
                         tasks=[task],
                         limit=self.plan.limit,
                         apply_chat_template=self.engine.is_chat,
@@ -227,28 +223,19 @@ class _Runner:
                 "downloaded or is in the cache."
             ) from error
 
+    @cached_property
     def _loaded(self) -> Any:
-        if self._model is None:
-            from lm_eval.api.registry import get_model
+        from lm_eval.api.registry import get_model
 
-            is_small = self.engine.identity["dtype"] == "float32"
-            self._model = get_model("hf").create_from_arg_obj(
-                {
-                    "pretrained": str(self.engine.path),
-                    "dtype": "float32" if is_small else "auto",
-                    "trust_remote_code": False,
-                },
-                {
-                    "batch_size": CPU_BATCH_SIZE if self.engine.device == "cpu" else "auto",
-                    "device": self.engine.device,
-                },
-            )
-        return self._model
-
-    def close(self) -> None:
-        """Let go of the model."""
-        self._model = None
-        self.engine.close()
+        device, is_small = self.engine.device, self.engine.identity["dtype"] == "float32"
+        return get_model("hf").create_from_arg_obj(
+            {
+                "pretrained": str(self.engine.path),
+                "dtype": "float32" if is_small else "auto",
+                "trust_remote_code": False,
+            },
+            {"batch_size": CPU_BATCH_SIZE if device == "cpu" else "auto", "device": device},
+        )
 
 
 def _digest(folder: str | Path | None) -> str | None:
@@ -344,11 +331,3 @@ def _text(sample: Mapping[str, Any]) -> str:
     if isinstance(answer, str):
         return answer
     return json.dumps(sample.get("filtered_resps"), default=str)
-
-
-def _first_filters(asked: Sequence[Question]) -> tuple[str, ...]:
-    """Return the domains that count in the average: of each task the first of its filters."""
-    first: dict[str, str] = {}
-    for question in asked:
-        first.setdefault(question.category, question.domain)
-    return tuple(first.values())

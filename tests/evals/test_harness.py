@@ -8,6 +8,8 @@ import pytest
 from ram_studio.errors import EvaluationError
 from ram_studio.evals import AnswerStore, evaluate, make_items, score
 from ram_studio.evals.lm_eval import evaluate_with_harness, rows_of
+from ram_studio.evals.store.answers import RunKey
+from ram_studio.evals.store.history import score_of, stored_report
 from ram_studio.resources import asset_path
 
 TASKS = Path(__file__).with_name("lm_eval_tasks")
@@ -56,6 +58,15 @@ def test_filters_are_columns_and_the_metric_is_the_first_of_right_and_wrong():
     weighed = sample(0, 1.0, resps=[[[-1.5, False]], [[-0.5, True]]], filtered_resps=[[1, 2]])
     ((_, reply, _),) = rows_of({"samples": {"t": [weighed]}})
     assert reply.text == "[[1, 2]]"
+
+
+def test_of_several_filters_the_first_makes_the_average_out_of_the_store_too(tmp_path):
+    samples = [sample(0, name == "a", filter=name) for name in ("b", "a")]
+    with AnswerStore(tmp_path / "s") as store:
+        run = store.open_run(RunKey("f", "lm-eval:g", 1, {}), model="m")
+        store.record(run, rows_of({"samples": {"g": samples}}))
+        assert score_of(store.runs()[0]).score == 1.0
+        assert stored_report(store, store.runs()).models["m"].average == 1.0
 
 
 @pytest.mark.parametrize(

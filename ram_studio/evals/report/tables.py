@@ -52,16 +52,15 @@ class ModelResult:
     ) -> "ModelResult":
         """Return the row of these answers; seconds: of all, None for the sum of each one's.
 
-        suites: every domain of theirs is a skill, but those that they keep apart.
+        suites: they decide which domains are skills, see `skills_of`.
         """
         answers: dict[str, list[Answer]] = {}
         for question, answer in answered:
             answers.setdefault(question.domain, []).append(answer)
         if seconds is None:
             seconds = sum(a.seconds or 0.0 for own in answers.values() for a in own)
-        beside = apart(suites)
-        skills = tuple(domain for domain in answers if domain not in beside)
         fixed = {domain: tuple(own) for domain, own in answers.items()}
+        skills = skills_of(suites, answers)
         return ModelResult(name, path, fixed, seconds, skills, health, asked or {})
 
     @property
@@ -102,6 +101,18 @@ class ModelResult:
             "outcomes": {d: outcomes(answers) for d, answers in self.answers.items()},
         }
         return result if self.health is None else {**result, "health": dict(self.health)}
+
+
+def skills_of(suites: Iterable[str], domains: Iterable[str]) -> tuple[str, ...]:
+    """Return the domains that make up the average: those that their suites do not keep apart.
+
+    Of a task of lm-eval with several answer filters, each a domain "task (filter)", the first.
+    """
+    first: dict[str, str] = {}
+    for domain in domains:
+        first.setdefault(domain.partition(" (")[0], domain)
+    beside = apart(suites)
+    return tuple(domain for domain in first.values() if domain not in beside)
 
 
 def outcomes(answers: Iterable[Answer]) -> dict[str, int]:

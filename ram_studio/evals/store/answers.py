@@ -339,7 +339,7 @@ class AnswerStore:
             ).fetchall()
             tallies = self._connection.execute(
                 "SELECT run, domain, count(*), sum(is_correct) FROM answers"
-                f" WHERE {_ANSWERED} GROUP BY run, domain"
+                f" WHERE {_ANSWERED} GROUP BY run, domain ORDER BY run, domain"
             ).fetchall()
             origins = self._connection.execute(
                 "SELECT DISTINCT run, origin FROM answers WHERE origin IS NOT NULL"

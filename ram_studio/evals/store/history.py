@@ -10,9 +10,9 @@ from ram_studio.checkpoints.record.merge_log import PastMerge, past_merges
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.score import Average, DomainScore
-from ram_studio.evals.report.tables import EvalReport, ModelResult
+from ram_studio.evals.report.tables import EvalReport, ModelResult, skills_of
 from ram_studio.evals.store.answers import AnswerStore, StoredAnswer, StoredRun
-from ram_studio.evals.suites import HEALTH, apart
+from ram_studio.evals.suites import HEALTH
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -104,9 +104,8 @@ def merge_of(run: StoredRun) -> PastMerge | None:
 
 def score_of(run: StoredRun) -> Average:
     """Return a run's average over its suite's skills, as a check shows it."""
-    beside = apart([run.suite])
-    tallies = [tally for domain, tally in run.domains.items() if domain not in beside]
-    return Average.over(DomainScore(*tally) for tally in tallies)
+    skills = skills_of([run.suite], run.domains)
+    return Average.over(DomainScore(*run.domains[domain]) for domain in skills)
 
 
 def find_runs(store: AnswerStore, ids: Sequence[int]) -> list[StoredRun]:
