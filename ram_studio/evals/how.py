@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,24 @@ from ram_studio.evals.suites.suite import DEFAULT_DIFFICULTY, Budget
 DEFAULT_SEED = 2026
 MOST_SAMPLES = 64
 GREEDY = Decoding()
+
+
+def by_suite(
+    what: str, given: int | Mapping[str, int | None] | None, names: Sequence[str]
+) -> Iterable[int | None]:
+    """Return the numbers given for all suites, or suite by suite.
+
+    Raises: EvaluationError for a suite that is none of these names.
+    """
+    if not isinstance(given, Mapping):
+        return [given]
+    for name in given:
+        if name not in names:
+            raise EvaluationError(
+                f"A {what} is given for suite {name!r}, which is not asked. Choose from: "
+                f"{', '.join(names)}."
+            )
+    return given.values()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +77,7 @@ class HowToAsk:
 
     def _check_budget(self, names: Sequence[str]) -> None:
         """Raise EvaluationError for budgets and draws that cannot be."""
-        given = self.max_tokens if isinstance(self.max_tokens, Mapping) else {"": self.max_tokens}
-        for name, most in given.items():
-            if name and name not in names:
-                raise EvaluationError(
-                    f"A budget of tokens is given for suite {name!r}, which is not asked. Choose "
-                    f"from: {', '.join(names)}."
-                )
+        for most in by_suite("budget of tokens", self.max_tokens, names):
             if most is not None and most < 1:
                 raise EvaluationError(f"An answer may take {most} tokens. Choose 1 or more.")
         self.decoding.check()

@@ -15,7 +15,7 @@ from ram_studio.evals.answering.engine import Engine, EngineName, ShouldStop
 from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE, LocalEngine
 from ram_studio.evals.answering.vllm_engine import VllmEngine
 from ram_studio.evals.asking import OnMarks, Progress, SuiteRun, ask_suites
-from ram_studio.evals.how import DEFAULT_SEED, HowToAsk
+from ram_studio.evals.how import DEFAULT_SEED, HowToAsk, by_suite
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.floor import Nonsense
 from ram_studio.evals.report.tables import EvalReport, ModelResult
@@ -61,8 +61,7 @@ class EvaluationPlan(HowToAsk):
         names = self.names
         if not models:
             raise EvaluationError("No model to evaluate was given. Name at least one model folder.")
-        limits = self.limit.values() if isinstance(self.limit, Mapping) else [self.limit]
-        for limit in limits:
+        for limit in by_suite("limit", self.limit, names):
             if limit is not None and limit < 1:
                 raise EvaluationError(
                     f"The limit is {limit} questions per suite. Choose 1 or more."

@@ -89,13 +89,13 @@ def test_thinking_has_a_budget_apart_from_the_answers():
 
 
 def test_servers_are_given_the_functions_and_those_that_refuse_them_the_words():
-    refusal = (400, b'{"message": "tool choice requires --enable-auto-tool-choice"}')
-
-    def refuses(body):
-        return refusal if "tools" in body else "[]"
-
-    for answer, is_native in ((lambda body: "[]", True), (refuses, False)):
-        with serve(answer) as server:
+    refusals = (
+        (400, b'{"message": "tool choice requires --enable-auto-tool-choice"}'),
+        (404, b'{"message": "No endpoints found that support tool use"}'),
+    )
+    for refusal in ("[]", *refusals):
+        is_native = refusal == "[]"
+        with serve(lambda body, said=refusal: said if "tools" in body else "[]") as server:
             found = evaluate({"m": EndpointEngine(server.url, parallel=1)}, "tool", limit=3)
             bodies = [body for _, _, body in server.requests]
         assert ("tools" in bodies[-1]) is is_native

@@ -280,6 +280,7 @@ def test_other_weights_templates_and_seeds_and_what_is_forgotten_are_asked(tmp_p
         ({"b": BASE}, " , ", {}, "No suite"),
         ({"b": BASE}, "demo,math", {}, "on its own"),
         ({"b": BASE}, "math", {"limit": 0}, "limit is 0"),
+        ({"b": BASE}, "math", {"limit": {"maths": 5}}, "limit is given for suite 'maths', which"),
         ({"b": BASE}, "math", {"batch_size": 0}, "batch size is 0"),
         ({"b": BASE}, "math", {"base": "x"}, "'x' is none of the models: b"),
         ({"b": BASE}, "code", {"code": "off"}, "switched off"),

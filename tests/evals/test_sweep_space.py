@@ -49,6 +49,7 @@ def test_ranges_have_round_values_and_thresholds_lie_on_the_ladder():
     assert set(ratio.values) <= set(LADDER)
     assert ratio.values[1] == 1e-5
     assert parse_axes({"r": [0.1, 0.2]})[0].values == (0.1, 0.2)
+    assert parse_axes({"r": 0.1})[0].values == (0.1,)
 
 
 def test_what_is_not_varied_keeps_the_recipes_value():

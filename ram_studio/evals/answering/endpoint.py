@@ -41,12 +41,12 @@ PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 _STOP_POLL_SECONDS = 0.1
 _REFUSED_TOOLS = (400, 404, 422, 501)
-_CONTEXT_WORDS = (
+_TOO_LONG = (
     "context length",
     "context_length",
+    "max_model_len",
     "maximum context",
     "too long",
-    "max_model_len",
 )
 
 
@@ -81,8 +81,7 @@ class EndpointEngine:
         self.is_chat = chat != "none"
         self.decoding = Decoding()
         self._takes_tools = True
-        self.seconds, self.parallel = seconds, parallel
-        self._model, self._token = model, token
+        self.seconds, self.parallel, self._model, self._token = seconds, parallel, model, token
         self._given_up = threading.Event()
 
     def _client(self) -> Any:
@@ -188,6 +187,11 @@ class EndpointEngine:
             self._takes_tools = False
             body, prompt = self._body(question, is_chat, False)
             status, text = self._answered(client, path, body)
+        if status == 404:
+            raise EvaluationError(
+                f"{self.url}{path} does not exist (status 404), or has no model {self.model!r}. "
+                "Check the URL, the model's name and whether the server offers chat."
+            )
         seconds = time.perf_counter() - start
         if status is None:
             return Reply("", prompt, "failed", text, seconds=seconds)
@@ -224,8 +228,8 @@ class EndpointEngine:
                 return self._request(client, "POST", path, body)
             except _Busy as busy:
                 reason = f"{busy} ({tried} tries)"
-                wait = min(max(busy.after, pause), LONGEST_PAUSE_SECONDS)
-                if tried > RETRIES or self._given_up.wait(wait):
+                longest = min(max(busy.after, pause), LONGEST_PAUSE_SECONDS)
+                if tried > RETRIES or self._given_up.wait(longest):
                     break
                 pause *= 2
         return None, reason
@@ -265,17 +269,11 @@ class EndpointEngine:
             raise EvaluationError(
                 f"{self.url} refused access with status {status}. Give the token it wants."
             )
-        if status == 404 and method == "POST":
-            raise EvaluationError(
-                f"{self.url}{path} does not exist (status 404), or has no model "
-                f"{self._model!r}. Check the URL, the model's name and whether the "
-                "server offers chat."
-            )
+        text = content.decode("utf-8", "replace")
         if status == 429 or status >= 500:
-            said = _short(content.decode("utf-8", "replace"))
-            text = f"the server answered with status {status}: {said}"
-            raise _Busy(text, _seconds_of(response.headers.get("Retry-After")))
-        return status, content.decode("utf-8", "replace")
+            after = _seconds_of(response.headers.get("Retry-After"))
+            raise _Busy(f"the server answered with status {status}: {_short(text)}", after)
+        return status, text
 
     def close(self) -> None:
         """Do nothing: no connection outlives the questions it was made for."""
@@ -297,7 +295,7 @@ def _seconds_of(text: str | None) -> float:
 def _read(status: int, text: str, prompt: str, limit: int, seconds: float) -> Reply:
     """Return the reply that a response body holds."""
     if status >= 300:
-        is_length = any(word in text.lower() for word in _CONTEXT_WORDS)
+        is_length = any(word in text.lower() for word in _TOO_LONG)
         note = f"the server refused it with status {status}: {_short(text)}"
         return Reply("", prompt, "too long" if is_length else "refused", note, seconds=seconds)
     try:

@@ -85,8 +85,7 @@ def parse_axes(texts: Iterable[str] | Mapping[str, Any]) -> tuple[Axis, ...]:
 
 def _axis(name: str, rest: Any) -> Axis:
     if name in METHOD_AXES:
-        names = rest.split(",") if isinstance(rest, str) else rest
-        methods = tuple(dict.fromkeys(str(n).strip() for n in names))
+        methods = tuple(dict.fromkeys(str(value).strip() for value in _listed(rest)))
         for method in methods:
             get_method(method)
         return Axis("method", methods)
@@ -100,8 +99,7 @@ def _axis(name: str, rest: Any) -> Axis:
         )
     if isinstance(rest, str) and ":" in rest:
         return _range(setting, method or None, rest)
-    given = rest.split(",") if isinstance(rest, str) else rest
-    values = tuple(dict.fromkeys(_value(value) for value in given))
+    values = tuple(dict.fromkeys(_value(value) for value in _listed(rest)))
     if not values or "" in values:
         raise SettingsError(f"The axis {name!r} has an empty value. {_HOW}.")
     return Axis(setting, values, method or None)
@@ -140,6 +138,13 @@ def _usable(name: str, values: Sequence[float]) -> tuple[float, ...]:
     if name == "epsilon":
         values = [LADDER[snap(value)] for value in values]
     return tuple(dict.fromkeys(values))
+
+
+def _listed(given: Any) -> Iterable[Any]:
+    """Return the values that a text, a collection or a single value stands for."""
+    if isinstance(given, str):
+        return given.split(",")
+    return given if isinstance(given, Iterable) else [given]
 
 
 def _value(given: Any) -> Any:
