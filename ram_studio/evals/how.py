@@ -18,9 +18,7 @@ MOST_SAMPLES = 64
 GREEDY = Decoding()
 
 
-def by_suite(
-    what: str, given: int | Mapping[str, int | None] | None, names: Sequence[str]
-) -> Iterable[int | None]:
+def by_suite(what: str, given: Budget, names: Sequence[str]) -> Iterable[int | None]:
     """Return the numbers given for all suites, or suite by suite.
 
     Raises: EvaluationError for a suite that is none of these names.

@@ -48,14 +48,15 @@ DEFAULT_BATCH_SIZE = 128
 # Prompts and answers of a batch take at most this many tokens together: the KV cache of a 7 B model
 # needs some 60 kB for each.
 DEFAULT_BATCH_TOKENS = 65_536
-
+# Only for a larger model is all garbage collected at once: that stops every thread for a third of a
+# second, and what little a small one leaves goes with the next collection anyway.
 COLLECT_ABOVE_BYTES = 200_000_000
-"""Only for a larger model is all garbage collected at once: that stops every thread for a third of
-a second, and what little a small one leaves goes with the next collection anyway."""
-
-
 # Where thinking ends is looked for in the text of so many last tokens.
 _LOOKED_AT = 12
+
+
+Fitting = tuple[Question, str, list[int]]
+"""A question that fits the context, its prompt and the prompt's tokens."""
 
 
 class Written(NamedTuple):
@@ -189,15 +190,11 @@ class LocalEngine:
 
     @cached_property
     def context(self) -> int | None:
-        """Return the most tokens the model was made for; None when its config does not say."""
-        if self._loaded is not None:
-            config = self._loaded.config
-        else:
-            config = transformers().AutoConfig.from_pretrained(
-                self.path, local_files_only=True, trust_remote_code=False
-            )
-        config = config.get_text_config() if hasattr(config, "get_text_config") else config
-        value = getattr(config, "max_position_embeddings", None)
+        """The most tokens the model was made for; None when its config does not say."""
+        config = transformers().AutoConfig.from_pretrained(
+            self.path, local_files_only=True, trust_remote_code=False
+        )
+        value = getattr(config.get_text_config(), "max_position_embeddings", None)
         return int(value) if value else None
 
     def misfit(self, questions: Sequence[Question]) -> str:
@@ -247,12 +244,10 @@ class LocalEngine:
         for batch in self._batches(fitting):
             yield from self._answer_batch(batch, should_stop)
 
-    def _batches(
-        self, rows: list[tuple[Question, str, list[int]]]
-    ) -> Iterator[list[tuple[Question, str, list[int]]]]:
+    def _batches(self, rows: list[Fitting]) -> Iterator[list[Fitting]]:
         """Cut the rows, alike in answer limit and length, into batches that fit in memory."""
         rows = sorted(rows, key=lambda row: (row[0].max_new_tokens, len(row[2])))
-        batch: list[tuple[Question, str, list[int]]] = []
+        batch: list[Fitting] = []
         for row in rows:
             width = len(row[2]) + self._room(row[0])
             full = len(batch) == self.batch_size or (len(batch) + 1) * width > self.batch_tokens
@@ -264,7 +259,7 @@ class LocalEngine:
             yield batch
 
     def _answer_batch(
-        self, batch: list[tuple[Question, str, list[int]]], should_stop: ShouldStop | None
+        self, batch: list[Fitting], should_stop: ShouldStop | None
     ) -> Iterator[list[tuple[Question, Reply]]]:
         """Yield a batch's replies as they end; what has ended is not lost when the rest is."""
         limit = batch[0][0].max_new_tokens
@@ -275,25 +270,19 @@ class LocalEngine:
             told, left = told + share * len(group), left - len(group)
             replies = []
             for row, written in group.items():
-                question, prompt, _ = batch[row]
-                thought = written.tokens if is_thinking(prompt, written.text) else 0
-                if thought and not written.ended and self.decoding.think_tokens:
-                    note = f"cut off while thinking, after {thought} tokens"
-                    reply = Reply(written.text, prompt, "length", note, written.tokens, share)
-                else:
-                    finish, note = finished(written.text, written.ended, limit)
-                    reply = Reply(written.text, prompt, finish, note, written.tokens, share)
-                replies.append((question, reply))
+                (question, prompt, _), (text, ended, tokens) = batch[row], written
+                finish, note = finished(text, ended, limit)
+                if self.decoding.think_tokens and not ended and is_thinking(prompt, text):
+                    note = f"cut off while thinking, after {tokens} tokens"
+                replies.append((question, Reply(text, prompt, finish, note, tokens, share)))
             yield replies
 
     def _written(
-        self,
-        batch: list[tuple[Question, str, list[int]]],
-        limit: int,
-        should_stop: ShouldStop | None,
+        self, batch: list[Fitting], limit: int, should_stop: ShouldStop | None
     ) -> Iterator[dict[int, Written]]:
         """Yield what was written, by place in the batch, as answers end."""
-        model, ends = self.model, ending_ids(self.model, self.tokenizer)
+        model, tokenizer = self.model, self.tokenizer
+        ends = ending_ids(model, tokenizer)
         rows: list[list[int]] = [[] for _ in batch]
         budgets = [_Budget(self, prompt, limit) for _, prompt, _ in batch]
         sampling = None
@@ -308,13 +297,18 @@ class LocalEngine:
         steps = decode_steps(
             model,
             [ids for _, _, ids in batch],
-            pad_id=padding_id(self.tokenizer),
+            pad_id=padding_id(tokenizer),
             end_ids=ends,
             max_new_tokens=limit + self.decoding.think_tokens,
             sampling=sampling,
             should_stop=should_stop,
             is_done=has_ended,
         )
+
+        def written(row: int) -> Written:
+            text = tokenizer.decode(rows[row], skip_special_tokens=True)
+            return Written(text, rows[row][-1] in ends, len(rows[row]))
+
         try:
             with closing(steps):
                 for step in steps:
@@ -322,8 +316,7 @@ class LocalEngine:
                         rows[row].append(token)
                     if self.on_tokens is not None:
                         self.on_tokens(step)
-                    done = {row: self._as_text(rows[row], ends) for row in step if has_ended(row)}
-                    if done:
+                    if done := {row: written(row) for row in step if has_ended(row)}:
                         yield done
         # Torch says both "out of memory" and "ids outside the embedding" this way.
         except (RuntimeError, IndexError) as error:
@@ -332,12 +325,8 @@ class LocalEngine:
                 "fits its vocabulary; if memory ran out, use a smaller batch size."
             ) from error
 
-    def _as_text(self, row: list[int], ends: frozenset[int]) -> Written:
-        text = self.tokenizer.decode(row, skip_special_tokens=True)
-        return Written(text, row[-1] in ends, len(row))
-
     def close(self) -> None:
-        """Let go of the model; two large ones may not fit beside each other."""
+        """Let go of the model: two large ones may not fit beside each other."""
         model, self._loaded = self._loaded, None
         is_large = model is not None and model.get_memory_footprint() > COLLECT_ABOVE_BYTES
         del model

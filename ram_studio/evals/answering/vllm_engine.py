@@ -16,8 +16,7 @@ from typing import Any
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.engine import ShouldStop, reason_of, versions
-from ram_studio.evals.answering.local import LocalEngine, Written
-from ram_studio.evals.question import Question
+from ram_studio.evals.answering.local import Fitting, LocalEngine, Written
 
 DEFAULT_MEMORY_SHARE = 0.85
 
@@ -51,7 +50,6 @@ class VllmEngine(LocalEngine):
             )
         super().__init__(path, device=device, **options)
         self._memory_share = memory_share
-        self._llm: Any = None
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -64,20 +62,21 @@ class VllmEngine(LocalEngine):
         return versions("torch", "transformers", "vllm")
 
     def _written(
-        self,
-        batch: list[tuple[Question, str, list[int]]],
-        limit: int,
-        should_stop: ShouldStop | None,
+        self, batch: list[Fitting], limit: int, should_stop: ShouldStop | None
     ) -> Iterator[dict[int, Written]]:
         # vLLM cannot be interrupted inside a batch.
         if should_stop and should_stop():
             raise Stopped("The evaluation was stopped; finished answers were kept.")
         from vllm import SamplingParams
 
+        how = self.decoding
+        parameters = {"temperature": how.temperature, "max_tokens": limit + how.think_tokens}
+        if how.temperature:
+            parameters |= {"top_p": how.top_p, "seed": how.seed}
         try:
-            outputs = self._engine().generate(
+            outputs = self.model.generate(
                 [{"prompt_token_ids": ids} for _, _, ids in batch],
-                SamplingParams(**self._parameters(limit)),
+                SamplingParams(**parameters),
                 use_tqdm=False,
             )
         except (RuntimeError, ValueError) as error:
@@ -89,33 +88,30 @@ class VllmEngine(LocalEngine):
         written = [Written(a.text, a.finish_reason != "length", len(a.token_ids)) for a in answers]
         yield dict(enumerate(written))
 
-    def _parameters(self, limit: int) -> dict[str, Any]:
-        how = self.decoding
-        found = {"temperature": how.temperature, "max_tokens": limit + how.think_tokens}
-        return {**found, "top_p": how.top_p, "seed": how.seed} if how.temperature else found
+    @property
+    def model(self) -> Any:
+        """The model in vLLM, loaded at the first use."""
+        if self._loaded is not None:
+            return self._loaded
+        from vllm import LLM
 
-    def _engine(self) -> Any:
-        if self._llm is None:
-            from vllm import LLM
-
-            try:
-                self._llm = LLM(
-                    model=str(self.path),
-                    dtype="auto",
-                    seed=0,
-                    trust_remote_code=False,
-                    gpu_memory_utilization=self._memory_share,
-                )
-            # vLLM starts processes and compiles kernels: it fails in many ways.
-            except Exception as error:
-                raise EvaluationError(
-                    f"vLLM does not load {self.path}: {reason_of(error)} Check that a GPU is free, "
-                    "or use the engine 'transformers'."
-                ) from error
-        return self._llm
+        try:
+            self._loaded = LLM(
+                model=str(self.path),
+                dtype="auto",
+                seed=0,
+                trust_remote_code=False,
+                gpu_memory_utilization=self._memory_share,
+            )
+        # vLLM starts processes and compiles kernels: it fails in many ways.
+        except Exception as error:
+            raise EvaluationError(
+                f"vLLM does not load {self.path}: {reason_of(error)} Check that a GPU is free, or "
+                "use the engine 'transformers'."
+            ) from error
+        return self._loaded
 
     def close(self) -> None:
         """Let go of the model."""
-        self._llm = None
-        super().close()
+        self._loaded = None
         gc.collect()
