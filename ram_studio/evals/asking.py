@@ -11,7 +11,7 @@ from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals.answering.engine import Engine, ShouldStop
 from ram_studio.evals.how import AS_USUAL, HowToAsk
 from ram_studio.evals.pieces import PieceReader
-from ram_studio.evals.question import UNSCORED, Answer, Question, Reply, Verdict
+from ram_studio.evals.question import UNSCORED, Answer, Asked, Question, Reply, Verdict
 from ram_studio.evals.report.floor import FACT, Nonsense
 from ram_studio.evals.report.samples import with_samples
 from ram_studio.evals.store.answers import AnswerStore, RunKey, StoredAnswer
@@ -187,7 +187,7 @@ class SuiteRun:
 
 def ask_suites(
     runs: Sequence[SuiteRun],
-    asked: Mapping[str, Sequence[Question]],
+    asked: Asked,
     on_progress: Progress | None = None,
     should_stop: ShouldStop | None = None,
 ) -> list[tuple[Question, Answer]]:

@@ -7,7 +7,7 @@ Plain data: no model, no file, no torch.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -48,6 +48,10 @@ class Question:
         """32 hex digits that change when the model would see or may say something else."""
         seen = [self.domain, self.prompt, list(self.tools), self.max_new_tokens, self.is_raw]
         return hashlib.blake2b(json.dumps(seen).encode(), digest_size=16).hexdigest()
+
+
+Asked = Mapping[str, Sequence[Question]]
+"""Questions by suite."""
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,7 @@ def test_among_equals_the_start_is_the_best(start):
     state = sweep(recipe(r=start), ["r=0,0.001"], items=1, device="cpu", sketch=load_sketch(SKETCH))
     assert state.rows[0].correct == state.rows[1].correct
     assert state.winner == f"ram+ (r {start:g})"
-    assert state.winner_is_start
+    assert state.best.is_start
     assert "It is the setting the sweep started from." in state.statements()
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from ram_studio.evals.experiment.presets import full_recipe
 from ram_studio.evals.experiment.space import Candidate
 from ram_studio.evals.experiment.table import SweepRow
 from ram_studio.evals.fisher import with_fisher_files
-from ram_studio.evals.question import Answer, Question
+from ram_studio.evals.question import Answer, Asked
 from ram_studio.evals.report.floor import Nonsense
 from ram_studio.evals.store.answers import AnswerStore
 from ram_studio.evals.suites import ALL_SUITES, Suite
@@ -41,9 +41,9 @@ class Setup:
     """With what an experiment is run.
 
     device: where the model answers and merges are made. sketch: of base and agents, else they are
-    counted once where a method needs it. store: where answers go and are found again; fresh: forget
-    stored answers first. fisher_folder: where estimated Fisher files are kept, a temporary one when
-    left out. on_progress: called with (label, answers of this stage, of how many).
+    counted once where a method needs it. store, fresh: see `evaluate`. fisher_folder: where
+    estimated Fisher files are kept, a temporary one when left out. on_progress: called with
+    (label, answers of this stage, of how many).
     """
 
     device: str = "auto"
@@ -212,7 +212,7 @@ class Answers:
         """
         return self._seconds / self._asked if self._asked else 0.0
 
-    def ask(self, entry: Entry, questions: Mapping[str, Sequence[Question]]) -> dict[str, Answer]:
+    def ask(self, entry: Entry, questions: Asked) -> dict[str, Answer]:
         """Return question id -> answer of one entry; each batch goes to the store as it comes.
 
         Args:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import Question
+from ram_studio.evals.question import Asked, Question
 from ram_studio.evals.suites import ALL_SUITES, Suite, SuiteSettings, apart
 
 # Of a suite whose questions are fixed, at most this share chooses; the rest checks.
@@ -79,7 +79,7 @@ def draw_items(names: Sequence[str], settings: SuiteSettings, held_out: int) -> 
     return Items(first, second, tuple(kept))
 
 
-def _domains(asked: Mapping[str, Sequence[Question]]) -> tuple[str, ...]:
+def _domains(asked: Asked) -> tuple[str, ...]:
     return tuple(dict.fromkeys(q.domain for questions in asked.values() for q in questions))
 
 

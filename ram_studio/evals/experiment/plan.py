@@ -50,8 +50,9 @@ class Plan(HowToAsk):
 
     # Whether clearly losing merges are dropped on the way, see `race`.
     early_stop = False
-    # Whether merges are proposed by earlier answers.
+    # Whether merges are proposed by earlier answers, and how many.
     is_search = False
+    trials = 0
 
     @property
     def most_items(self) -> int:
@@ -146,12 +147,12 @@ class SweepPlan(Plan):
         if self.search not in ("grid", "optuna"):
             raise SettingsError(f"The search is {self.search!r}; it must be grid or optuna.")
         space = self.space
-        if self.is_search and self.until is not None:
-            raise SettingsError(
-                "A search proposes settings by scores on equally many questions, so it cannot ask "
-                "until decided. Try every combination, or leave --until out."
-            )
         if self.is_search:
+            if self.until is not None:
+                raise SettingsError(
+                    "A search proposes settings by scores on equally many questions, so it cannot "
+                    "ask until decided. Try every combination, or leave --until out."
+                )
             return []
         grid = space.grid()
         if len(grid) > self.max_settings:
@@ -163,13 +164,8 @@ class SweepPlan(Plan):
 
     def recipes(self) -> list[Recipe]:
         """Return the recipe and each method's own defaults."""
-        return [
-            self.recipe,
-            *(
-                with_method(self.recipe, method, METHODS[method].settings().model_dump())
-                for method in self.space.methods
-            ),
-        ]
+        usual = {name: METHODS[name].settings().model_dump() for name in self.space.methods}
+        return [self.recipe, *(with_method(self.recipe, n, values) for n, values in usual.items())]
 
     def draw(self, count_tokens: Callable[[str], int]) -> Items:
         """Return questions to choose by, and others that check the choice."""
@@ -213,8 +209,8 @@ class ComparePlan(Plan):
         """
         recipe = _common_recipe(rows)
         if reference is None:
-            ram_plus = [label for label, row in rows.items() if row.method == "ram+"]
-            reference = (ram_plus or list(rows))[0]
+            ram_plus = (label for label, row in rows.items() if row.method == "ram+")
+            reference = next(ram_plus, next(iter(rows)))
         elif reference not in rows:
             raise SettingsError(
                 f"The reference row is {reference!r}; it must be one of {', '.join(rows)}."

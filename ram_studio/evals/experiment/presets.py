@@ -101,29 +101,23 @@ RAM_ALONE = "RAM"
 """Row of both regions at full strength, where the mechanism's two curves begin."""
 
 
-def mechanism_scales(n_agents: int) -> dict[str, tuple[float, ...]]:
-    """Return what each region is multiplied by, by setting of `two-regions`, the other being 1.
+def _mechanism(recipe: Recipe) -> dict[str, Recipe]:
+    """One region multiplied, the other as it is; the recipe's epsilon is kept as above.
 
     The shared region grows to N times its mean, as in the plain sum; the unique ones shrink to 1/N,
     as in the average.
     """
-    grown = [scale for scale in (1.5, 2.0, 3.0) if scale < n_agents]
-    shrunk = [scale for scale in (0.7, 0.5) if scale > 1.0 / n_agents]
-    return {
-        "shared_scale": (1.0, *grown, float(n_agents)),
-        "unique_scale": (1.0, *shrunk, 1.0 / n_agents),
-    }
-
-
-def _mechanism(recipe: Recipe) -> dict[str, Recipe]:
-    if len(recipe.agents) < 2:
+    n = len(recipe.agents)
+    if n < 2:
         raise SettingsError("Regions are shared by at least two agents; the recipe has one.")
+    grown = [*(scale for scale in (1.5, 2.0, 3.0) if scale < n), float(n)]
+    shrunk = [*(scale for scale in (0.7, 0.5) if scale > 1.0 / n), 1.0 / n]
     shared = {k: v for k, v in recipe.settings.items() if k == "epsilon"}
     found = {RAM_ALONE: with_method(recipe, "two-regions", shared)}
-    for name, scales in mechanism_scales(len(recipe.agents)).items():
-        for scale in scales[1:]:
-            label = f"{name.removesuffix('_scale')} x {scale:.4g}"
-            found[label] = with_method(recipe, "two-regions", {name: scale, **shared})
+    for region, scales in (("shared", grown), ("unique", shrunk)):
+        for scale in scales:
+            values = {f"{region}_scale": scale, **shared}
+            found[f"{region} x {scale:.4g}"] = with_method(recipe, "two-regions", values)
     return found
 
 

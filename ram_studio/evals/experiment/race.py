@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ram_studio.evals.report.tables import PairedCounts
+
 ERROR = 0.05
 SHARES = (0.25, 0.5, 1.0)
 # With fewer items a stage could drop nothing at any usual level.
@@ -58,10 +60,7 @@ def sign_test(wins: int, losses: int) -> float:
 
 
 def loss_to(
-    rival: str,
-    theirs: Mapping[str, bool],
-    own: Mapping[str, bool],
-    level: float,
+    rival: str, theirs: Mapping[str, bool], own: Mapping[str, bool], level: float
 ) -> Loss | None:
     """Return the loss of a setting to a rival on the items both answered, None if not clear.
 
@@ -69,8 +68,6 @@ def loss_to(
         theirs, own: item -> whether the answer is right.
         level: of the test, see `level_for`.
     """
-    common = [item for item in own if item in theirs]
-    wins = sum(own[item] and not theirs[item] for item in common)
-    losses = sum(theirs[item] and not own[item] for item in common)
-    p = sign_test(wins, losses)
-    return Loss(rival, len(common), wins, losses, p, level) if p <= level else None
+    pairs = PairedCounts.of((own[item], theirs[item]) for item in own if item in theirs)
+    p = sign_test(pairs.wins, pairs.losses)
+    return Loss(rival, pairs.n, pairs.wins, pairs.losses, p, level) if p <= level else None

@@ -21,7 +21,7 @@ from ram_studio.evals.experiment.plan import Plan, SweepPlan
 from ram_studio.evals.experiment.search import OptunaSearch
 from ram_studio.evals.experiment.space import Candidate
 from ram_studio.evals.experiment.table import Ending, Recheck, SweepState
-from ram_studio.evals.question import Answer, Question
+from ram_studio.evals.question import Answer, Asked, Question
 from ram_studio.evals.report.samples import sample_scores
 from ram_studio.evals.report.score import Average, DomainScore
 from ram_studio.evals.report.tables import EvalReport, ModelResult
@@ -129,11 +129,8 @@ class Runner:
             for entry in self.entries:
                 entry.twin = twin if entry.twin is start else entry.twin
         distinct = sum(entry.twin is None for entry in self.entries)
-        settings = (
-            self.plan.trials + 1
-            if isinstance(self.plan, SweepPlan) and self.plan.is_search
-            else distinct
-        )
+        # The start, and what a search proposes.
+        settings = self.plan.trials + 1 if self.plan.is_search else distinct
         held = [q for qs in items.held_out.values() for q in qs if q.domain in items.skills]
         self.state = replace(
             self.state,
@@ -268,9 +265,8 @@ class Runner:
             if entry is leader or not entry.is_alive or leader.stages < entry.stages:
                 continue
             made += 1
-            entry.loss = race.loss_to(
-                leader.label, leader.verdicts, entry.verdicts, self.state.level
-            )
+            theirs, own = leader.verdicts, entry.verdicts
+            entry.loss = race.loss_to(leader.label, theirs, own, self.state.level)
             if entry.loss is not None:
                 entry.status = "behind" if final else "dropped"
         self.state = replace(self.state, comparisons=self.state.comparisons + made)
@@ -304,9 +300,7 @@ class Runner:
         )
         return self.state
 
-    def report(
-        self, rows: Mapping[str, Mapping[str, Answer]], questions: Mapping[str, Sequence[Question]]
-    ) -> EvalReport:
+    def report(self, rows: Mapping[str, Mapping[str, Answer]], questions: Asked) -> EvalReport:
         """Return rows by label, with the answers that each gave to all of these questions."""
         names, every = self.plan.suite_names, [q for own in questions.values() for q in own]
         models = {
@@ -339,26 +333,22 @@ class Runner:
         return found
 
     @property
-    def questions(self) -> Mapping[str, Sequence[Question]]:
+    def questions(self) -> Asked:
         """What merges were compared on, by suite; empty before it was drawn."""
-        if self._answers is None:
-            return {}
-        if self.plan.until is None:
-            return self._answers.items.chosen_by
-        return {
-            name: [question for part in parts[: self.looks] for question in part]
-            for name, parts in self._stages.items()
-        }
+        return {} if self._answers is None else self._decisive(self._answers.items.chosen_by)
 
     @property
-    def _held_out(self) -> Mapping[str, Sequence[Question]]:
+    def _held_out(self) -> Asked:
         """The questions of the final check: of each, no more than it took to decide."""
-        held = {} if self._answers is None else self._answers.items.held_out
+        return {} if self._answers is None else self._decisive(self._answers.items.held_out)
+
+    def _decisive(self, asked: Asked) -> Asked:
+        """Return these questions, those of the looks that were made where asking went on until."""
         if self.plan.until is None:
-            return held
+            return asked
         return {
             name: [q for part in by_stage(own, self._shares)[: self.looks] for q in part]
-            for name, own in held.items()
+            for name, own in asked.items()
         }
 
     def _is_stopped(self) -> bool:
@@ -369,7 +359,7 @@ class Runner:
             return False
         kept_back = 0.0
         if self._answers is not None:
-            held = sum(len(questions) for questions in self._answers.items.held_out.values())
+            held = sum(map(len, self._answers.items.held_out.values()))
             kept_back = 2 * held * self._answers.seconds_each
         return time.monotonic() > self._deadline - kept_back
 

@@ -179,8 +179,7 @@ class SweepState:
         """The rows: the winner, then by score, those that are out at the end."""
 
         def rank(row: SweepRow) -> tuple[bool, bool, float]:
-            score = row.score.score if row.n else -1.0
-            return row.label != self.winner, row.is_out, -score
+            return row.label != self.winner, row.is_out, -row.score.score if row.n else 1.0
 
         return tuple(sorted(self.rows, key=rank))
 
@@ -205,7 +204,7 @@ class SweepState:
         if self.until:
             said.append(str(self.until["sentence"]))
         if self.recheck is not None:
-            said += _rechecked(self.recheck, best, self.winner_is_start)
+            said += _rechecked(self.recheck, best)
         elif self.ending == "running":
             pass
         elif self.held_out == 0:
@@ -229,12 +228,6 @@ class SweepState:
         if self.ending != "running":
             said.append(self._told_apart())
         return tuple(said)
-
-    @property
-    def winner_is_start(self) -> bool:
-        """Whether the recipe as it was is the best."""
-        best = self.best
-        return best is not None and best.is_start
 
     def _tried(self) -> str:
         same = sum(row.status == "same" for row in self.rows)
@@ -324,13 +317,13 @@ def _chosen(best: SweepRow, settings: int) -> str:
     return text
 
 
-def _rechecked(recheck: Recheck, best: SweepRow, is_start: bool) -> list[str]:
+def _rechecked(recheck: Recheck, best: SweepRow) -> list[str]:
     said = [
         f"On {recheck.winner.n} held-out items {best.label} scores {_interval(recheck.winner)} "
         f"({100 * (recheck.winner.score - best.score.score):+.1f} points)."
     ]
     counts = recheck.counts
-    if is_start or counts is None:
+    if best.is_start or counts is None:
         said.append("It is the setting the sweep started from.")
         return said
     if counts.is_within_noise:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ram_studio.evals.question import Question
+from ram_studio.evals.question import Asked, Question
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites import ALL_SUITES
 
@@ -40,7 +40,7 @@ class Nonsense:
             and one constant are enough to wait for.
     """
 
-    def __init__(self, asked: Mapping[str, Sequence[Question]], code: CodeSwitch = "auto") -> None:
+    def __init__(self, asked: Asked, code: CodeSwitch = "auto") -> None:
         self._code = code
         self._golds: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         for name, own in asked.items():

@@ -46,7 +46,7 @@ class Comparison:
     @property
     def n(self) -> int:
         """Items both answered."""
-        return self.counts.wins + self.counts.losses + self.counts.ties
+        return self.counts.n
 
     @property
     def is_within_noise(self) -> bool:
@@ -159,8 +159,8 @@ def items_needed(
     if counts.wins == counts.losses:
         return None
     share_of_wins = max(counts.wins, counts.losses) / disagreements
-    total = disagreements + counts.ties
-    return math.ceil(_disagreements_needed(share_of_wins, alpha, power) * total / disagreements)
+    needed = _disagreements_needed(share_of_wins, alpha, power)
+    return math.ceil(needed * counts.n / disagreements)
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.question import UNSCORED, Answer, Question
+from ram_studio.evals.question import UNSCORED, Answer, Asked, Question
 from ram_studio.evals.report.floor import FACT, best_nonsense
 from ram_studio.evals.report.score import Average, DomainScore, number
 from ram_studio.evals.suites import apart
@@ -154,7 +154,7 @@ class EvalReport:
     def of(
         suites: Sequence[str],
         seed: int | None,
-        asked: Mapping[str, Sequence[Question]],
+        asked: Asked,
         models: dict[str, ModelResult],
     ) -> "EvalReport":
         """Return the report of these questions by suite; n is that of the largest domain.
@@ -253,6 +253,11 @@ class PairedCounts:
         pairs = list(verdicts)
         wins, losses = pairs.count((True, False)), pairs.count((False, True))
         return PairedCounts(wins, losses, len(pairs) - wins - losses)
+
+    @property
+    def n(self) -> int:
+        """Items both answered."""
+        return self.wins + self.losses + self.ties
 
     @property
     def p_value(self) -> float:
