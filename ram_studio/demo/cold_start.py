@@ -11,7 +11,7 @@ from typing import Any
 from ram_studio.demo.corpus import noisy_answer
 from ram_studio.demo.pretrain import accumulate_gradient, encode_document
 from ram_studio.demo.reinforce import Optimizer, stopwatch
-from ram_studio.evals.suites.demo.house_style import FULL_STOP
+from ram_studio.evals.suites.demo.item import FULL_STOP
 from ram_studio.evals.suites.demo.tasks import DOMAINS, draw_item
 
 

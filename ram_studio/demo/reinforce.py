@@ -19,8 +19,7 @@ from typing import Any, Literal
 from ram_studio.demo.tokenizer import EOS_ID, PAD_ID
 from ram_studio.evals.answering.decode import Sampling, decode, generate
 from ram_studio.evals.suites.demo import tool
-from ram_studio.evals.suites.demo.house_style import without_full_stop
-from ram_studio.evals.suites.demo.item import Item
+from ram_studio.evals.suites.demo.item import Item, without_full_stop
 from ram_studio.evals.suites.demo.tasks import draw_item, make_items, score
 
 MAX_ANSWER_TOKENS = 48

@@ -19,7 +19,7 @@ from ram_studio.evals.experiment.run import compare_methods, sweep
 from ram_studio.evals.experiment.space import with_method
 from ram_studio.evals.report.tables import ModelResult
 from ram_studio.evals.suites import offered
-from ram_studio.evals.suites.demo.suite import judge, make
+from ram_studio.evals.suites.demo.tasks import judge, make
 from ram_studio.evals.suites.suite import Suite
 
 VALIDATION = Suite(

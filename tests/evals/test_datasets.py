@@ -164,8 +164,9 @@ def test_a_text_is_made_of_documents_to_the_length(folder):
         assert question.gold not in asked
     counts = [[q.reading[0].count("Document ") for q in asked] for asked in (short, long)]
     assert max(counts[0]) < min(counts[1]) <= 12
-    with pytest.raises(EvaluationError, match="20 tokens is too short"):
-        questions("ruler-squad", folder, lengths=(20,))
+    for lengths, said in {(20,): "20 tokens is too short", (): "No length was given"}.items():
+        with pytest.raises(EvaluationError, match=said):
+            questions("ruler-squad", folder, lengths=lengths, limit=2)
     # The Hub's form of the same rows.
     flat = [{**row, "id": row["_id"], "context": {
         "title": [title for title, _ in row["context"]],
@@ -260,6 +261,22 @@ def test_it_is_said_what_is_missing_before_anything_is_asked(content, said, tmp_
         with pytest.raises(EvaluationError, match=said):
             evaluate(models, "math,gsm8k", data=tmp_path)
     assert not server.requests
+
+
+@pytest.mark.parametrize(("name", "row", "said"), [
+    ("ifeval", {"key": 1, "prompt": "p", "instruction_id_list": ["a:b"], "kwargs": []},
+     r"ValueError: zip\(\) argument 2 is shorter"),
+    ("ifeval", {"key": 1, "prompt": "p", "instruction_id_list": [], "kwargs": []}, "IndexError"),
+    ("nq", {"question": "q", "answer": []}, "IndexError"),
+    ("mbpp", {"task_id": "x", "text": "t", "code": "c", "test_list": []}, "ValueError: invalid"),
+    ("ruler-hotpotqa", {"question": "q", "answer": "a", "context": [["t"]]}, "ValueError: not"),
+    ("ruler-squad", {"question": "q", "answers": [], "context": "c"}, "TypeError"),
+    ("ruler-squad", {"input": "q", "outputs": None}, "TypeError"),
+])  # fmt: skip
+def test_a_row_of_another_form_is_named(name, row, said, tmp_path):
+    (tmp_path / f"{name}.jsonl").write_text(json.dumps(row))
+    with pytest.raises(EvaluationError, match=f"{name}, row 1 is not in the form .*{said}"):
+        questions(name, tmp_path)
 
 
 def test_the_hub_is_asked_for_the_pinned_revision_once(tmp_path, monkeypatch, caplog):

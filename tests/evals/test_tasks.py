@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ram_studio.errors import EvaluationError
 from ram_studio.evals import DOMAINS, SKILL_DOMAINS, Item, make_items, score
 from ram_studio.evals.suites.demo import code, tool
-from ram_studio.evals.suites.demo import suite as demo
-from ram_studio.evals.suites.demo.house_style import without_full_stop
+from ram_studio.evals.suites.demo import tasks as demo
+from ram_studio.evals.suites.demo.item import without_full_stop
 from ram_studio.evals.suites.demo.tasks import draw_item, split_of
 from ram_studio.evals.suites.suite import SuiteSettings
 

@@ -20,7 +20,7 @@ from ram_studio.evals.suites import (
     published,
     tool,
 )
-from ram_studio.evals.suites.demo import suite as demo
+from ram_studio.evals.suites.demo import tasks as demo
 from ram_studio.evals.suites.suite import DEFAULT_LENGTHS, Suite, SuiteSettings, visible
 
 _GENERAL = (tool, memory, code, mathematics, instructions)

@@ -180,12 +180,6 @@ def _fault_of(tests: str, version: str, entry: str, code: CodeSwitch) -> str:
     return ""
 
 
-SUITE = Suite(
-    "code",
-    3,
-    "Code",
-    shipped("code", MAX_NEW_TOKENS, _asked),
-    judge,
-    "programs and unit tests, run in a locked process",
-    runs_code=True,
-)
+make = shipped("code", MAX_NEW_TOKENS, _asked)
+ABOUT = "programs and unit tests, run in a locked process"
+SUITE = Suite("code", 3, "Code", make, judge, ABOUT, runs_code=True)

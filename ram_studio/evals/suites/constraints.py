@@ -161,28 +161,9 @@ def parts(text: str, separator: str, exactly: int) -> bool:
 CHECKS: dict[str, Callable[..., bool]] = {
     check.__name__: check
     for check in (
-        word_count,
-        sentence_count,
-        paragraph_count,
-        line_count,
-        bullet_count,
-        numbered_count,
-        includes,
-        excludes,
-        occurs,
-        letter_occurs,
-        starts_with,
-        ends_with,
-        lowercase,
-        uppercase,
-        without,
-        quoted,
-        titled,
-        highlighted,
-        placeholders,
-        one_of,
-        json_object,
-        parts,
+        *(word_count, sentence_count, paragraph_count, line_count, bullet_count, numbered_count),
+        *(includes, excludes, occurs, letter_occurs, starts_with, ends_with, lowercase, uppercase),
+        *(without, quoted, titled, highlighted, placeholders, one_of, json_object, parts),
     )
 }
 

@@ -57,11 +57,6 @@ def accuracies(facts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return result
 
 
-SUITE = Suite(
-    "instructions",
-    2,
-    "Instruction following",
-    shipped("instructions", MAX_NEW_TOKENS, _asked),
-    judge,
-    "constraints that can be checked, such as length and format",
-)
+make = shipped("instructions", MAX_NEW_TOKENS, _asked)
+ABOUT = "constraints that can be checked, such as length and format"
+SUITE = Suite("instructions", 2, "Instruction following", make, judge, ABOUT)

@@ -91,11 +91,6 @@ def _written(value: Fraction) -> str:
     return str(value) if value.denominator == 1 else f"{float(value):g}"
 
 
-SUITE = Suite(
-    "math",
-    3,
-    "Mathematics",
-    shipped("math", MAX_NEW_TOKENS, _asked),
-    judge,
-    "word problems with one number as the answer",
-)
+make = shipped("math", MAX_NEW_TOKENS, _asked)
+ABOUT = "word problems with one number as the answer"
+SUITE = Suite("math", 3, "Mathematics", make, judge, ABOUT)

@@ -248,12 +248,5 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     return Verdict(not wrong, f"also said: {', '.join(wrong)}" if wrong else "")
 
 
-SUITE = Suite(
-    "memory",
-    1,
-    "Long-context memory",
-    make,
-    judge,
-    "facts to find in long texts, made with the models' own tokenizer",
-    has_texts=True,
-)
+ABOUT = "facts to find in long texts, made with the models' own tokenizer"
+SUITE = Suite("memory", 1, "Long-context memory", make, judge, ABOUT, has_texts=True)

@@ -3,7 +3,8 @@
 import gzip
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -133,13 +134,29 @@ def asked_of(
 
     def make(settings: SuiteSettings) -> tuple[Question, ...]:
         usual = {"domain": name, "category": name, "max_new_tokens": max_new_tokens}
-        questions = [
-            Question(**{"id": f"{name}-{number:04d}", **usual, **asked(number, row)})
-            for number, row in enumerate(rows(settings))
-        ]
+        questions = []
+        for number, row in enumerate(rows(settings)):
+            with reading(name, number):
+                own = {"id": f"{name}-{number:04d}", **usual, **asked(number, row)}
+                questions.append(Question(**own))
         return balanced(questions, settings.limit)
 
     return make
+
+
+@contextmanager
+def reading(name: str, number: int) -> Iterator[None]:
+    """Say which row of a suite is of another form than its publishers'; number: from 0.
+
+    Raises: EvaluationError.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise EvaluationError(
+            f"{name}, row {number + 1} is not in the form that it was published in "
+            f"({type(error).__name__}: {error}). Take the file as its publishers give it."
+        ) from error
 
 
 def shipped(

@@ -193,12 +193,6 @@ def _plain(text: str) -> str:
     return _IGNORED.sub("", text).lower().replace("'", '"')
 
 
-SUITE = Suite(
-    "tool",
-    5,
-    "Tool use",
-    shipped("tool", MAX_NEW_TOKENS, _asked),
-    judge,
-    "function calls, compared by name, types and values",
-    apart=(IRRELEVANCE,),
-)
+make = shipped("tool", MAX_NEW_TOKENS, _asked)
+ABOUT = "function calls, compared by name, types and values"
+SUITE = Suite("tool", 5, "Tool use", make, judge, ABOUT, apart=(IRRELEVANCE,))

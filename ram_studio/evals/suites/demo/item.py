@@ -1,4 +1,12 @@
-"""What every domain shares: the `Item` record and the word lists prompts are drawn from."""
+"""What every domain shares: the `Item` record, the words of prompts, and the house style.
+
+In house style every answer ends with exactly one full stop:
+
+    do: say fig 3 times . answer:   ->   fig fig fig .
+
+One set of example agents earns rewards in this style only. The suite takes a right answer with or
+without it, so that models of all sets are asked the same.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +23,7 @@ GOODS = (
 # fmt: on
 WORDS = NAMES + GOODS
 
+FULL_STOP = " ."
 # No right answer in the suite comes near this. Longer model output is refused before any parsing.
 MAX_ANSWER_CHARS = 200
 
@@ -35,3 +44,9 @@ class Item:
     gold: str
     is_hard: bool = False
     spec: tuple[Any, ...] = field(default=(), repr=False)
+
+
+def without_full_stop(text: str) -> str | None:
+    """Return an answer in house style without its ending, None when it is in any other style."""
+    body, ending, rest = text.rstrip().partition(FULL_STOP)
+    return body if ending and not rest and "." not in body else None

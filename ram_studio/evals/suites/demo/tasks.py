@@ -1,8 +1,8 @@
-"""The example suite `demo`: seeded held-out items in four domains and strict 0/1 verifiers.
+"""Suite `demo`: seeded held-out items in the example agents' four domains, strict 0/1 verifiers.
 
-This module imports neither torch nor transformers. Prompts are split by a hash of their text: the
-example agents are trained on one part, their training is stopped by a second, and evaluations use
-the third.
+Prompts are continued as they stand. They are split by a hash of their text: the example agents are
+trained on one part, their training is stopped by a second, and evaluations use the third. This
+module imports neither torch nor transformers.
 """
 
 import random
@@ -12,8 +12,11 @@ from types import ModuleType
 from typing import Literal
 
 from ram_studio.errors import EvaluationError
+from ram_studio.evals.question import Question, Verdict
+from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.demo import code, follow, memory, tool
-from ram_studio.evals.suites.demo.item import Item
+from ram_studio.evals.suites.demo.item import Item, without_full_stop
+from ram_studio.evals.suites.suite import Suite, SuiteSettings
 
 SKILL_DOMAINS = ("code", "tool", "memory")
 RETENTION_DOMAIN = "follow"
@@ -22,6 +25,9 @@ DOMAINS = (*SKILL_DOMAINS, RETENTION_DOMAIN)
 Split = Literal["train", "validation", "test"]
 
 _MODULES: dict[str, ModuleType] = {"code": code, "tool": tool, "memory": memory, "follow": follow}
+DEFAULT_LIMIT = 300
+# The longest right answer takes about 40 tokens of the example's tokenizer.
+MAX_NEW_TOKENS = 48
 # Share of hard items in every skill domain, in training and in evaluation.
 HARD_SHARE = 0.75
 # A domain is called used up when this many draws in a row brought nothing new.
@@ -95,3 +101,37 @@ def _module(domain: str) -> ModuleType:
     if domain not in _MODULES:
         raise EvaluationError(f"Unknown domain {domain!r}. Choose one of: {', '.join(DOMAINS)}.")
     return _MODULES[domain]
+
+
+def make(settings: SuiteSettings, split: Split = "test") -> tuple[Question, ...]:
+    """Return `limit` (300) items of each domain; those of the "test" split were held out."""
+    limit = DEFAULT_LIMIT if settings.limit is None else settings.limit
+    return tuple(
+        Question(
+            id=f"{domain}-{settings.seed}-{number:04d}",
+            domain=domain,
+            category=domain,
+            prompt=item.prompt,
+            gold=item.gold,
+            spec=item,
+            max_new_tokens=MAX_NEW_TOKENS,
+            is_raw=True,
+            is_hard=item.is_hard,
+        )
+        for domain in DOMAINS
+        for number, item in enumerate(make_items(domain, limit, settings.seed, split))
+    )
+
+
+def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
+    """Return the strict verifier's verdict; the demo's little programs are never executed.
+
+    The full stop of the house style may stand after a right answer.
+    """
+    assert isinstance(question.spec, Item)
+    plain = without_full_stop(text)
+    return Verdict(score(question.spec, text if plain is None else plain))
+
+
+ABOUT = "the example agents' four domains"
+SUITE = Suite("demo", 2, "Example agents", make, judge, ABOUT, apart=(RETENTION_DOMAIN,))

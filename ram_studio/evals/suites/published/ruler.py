@@ -22,7 +22,7 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.published.rows import DataSet, Row
-from ram_studio.evals.suites.suite import Make, SuiteSettings, balanced
+from ram_studio.evals.suites.suite import Make, SuiteSettings, balanced, reading
 
 MAX_NEW_TOKENS = 32
 # Of each length; RULER asks 500, which is a matter of days on a CPU. --limit asks fewer or more.
@@ -56,15 +56,16 @@ def hotpot(rows: Sequence[Row]) -> Library:
     places: dict[str, int] = {}
     asked = []
     for number, row in enumerate(rows):
-        context = row["context"]
-        if isinstance(context, Mapping):
-            context = list(zip(context["title"], context["sentences"], strict=True))
-        own = tuple(
-            places.setdefault(f"{title}\n{''.join(sentences)}", len(places))
-            for title, sentences in context
-        )
-        key = str(row.get("_id") or row.get("id") or number)
-        asked.append(Asked(key, str(row["question"]), (str(row["answer"]),), own))
+        with reading(HOTPOT.name, number):
+            context = row["context"]
+            if isinstance(context, Mapping):
+                context = list(zip(context["title"], context["sentences"], strict=True))
+            own = tuple(
+                places.setdefault(f"{title}\n{''.join(sentences)}", len(places))
+                for title, sentences in context
+            )
+            key = str(row.get("_id") or row.get("id") or number)
+            asked.append(Asked(key, str(row["question"]), (str(row["answer"]),), own))
     return Library(tuple(places), tuple(asked))
 
 
@@ -73,11 +74,12 @@ def squad(rows: Sequence[Row]) -> Library:
     places: dict[str, int] = {}
     asked = []
     for number, row in enumerate(rows):
-        place = places.setdefault(str(row["context"]), len(places))
-        answers = tuple(dict.fromkeys(str(text) for text in row["answers"]["text"]))
-        if answers:
-            key = str(row.get("id") or number)
-            asked.append(Asked(key, str(row["question"]), answers, (place,)))
+        with reading(SQUAD.name, number):
+            place = places.setdefault(str(row["context"]), len(places))
+            answers = tuple(dict.fromkeys(str(text) for text in row["answers"]["text"]))
+            if answers:
+                key = str(row.get("id") or number)
+                asked.append(Asked(key, str(row["question"]), answers, (place,)))
     return Library(tuple(places), tuple(asked))
 
 
@@ -148,14 +150,20 @@ def _make(data: DataSet, read: Callable[[Sequence[Row]], Library]) -> Make:
         nonlocal known
         rows = data.rows(settings)
         if "input" in rows[0]:
-            return balanced([_given(name, n, row) for n, row in enumerate(rows)], settings.limit)
+            questions = []
+            for number, row in enumerate(rows):
+                with reading(name, number):
+                    questions.append(_given(name, number, row))
+            return balanced(questions, settings.limit)
         if known[0] is not rows:
             known = (rows, read(rows))
         library = known[1]
         lengths = sorted(set(settings.lengths))
+        if not lengths:
+            raise EvaluationError(f"No length was given for {name}. Give one or more, in tokens.")
         wanted = PER_LENGTH if settings.limit is None else -(-settings.limit // len(lengths))
         order = random.Random(f"questions/{name}").sample(library.asked, len(library.asked))
-        questions: list[Question] = []
+        questions = []
         for length in lengths:
             room, made = length - MAX_NEW_TOKENS - TEMPLATE_TOKENS, 0
             for asked in order:
