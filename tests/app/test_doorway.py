@@ -2,69 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
-from starlette.responses import HTMLResponse
-from visitor import tell
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+from starlette.testclient import TestClient
 
 from ram_studio.app.public.doorway import Doorway, security_headers
 from ram_studio.app.public.presence import Presence, stream_client
 
-
-async def _ask(
-    path: str,
-    body: bytes = b"",
-    *,
-    method: str = "POST",
-    query: str = "",
-    says: int | None = None,
-    presence: Presence | None = None,
-    seen: list[Any] | None = None,
-) -> dict[str, Any]:
-    """Send a request through a doorway to an app that reads it whole; return what it answered."""
-    presence = presence or Presence()
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        if seen is not None:
-            seen.append(presence.count)
-        read, more = b"", True
-        while more:
-            message = await receive()
-            read += message.get("body", b"")
-            more = message.get("more_body", False)
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": read})
-
-    chunks = [body[i : i + 50_000] for i in range(0, len(body), 50_000)] or [b""]
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": chunks.pop(0), "more_body": bool(chunks)}
-
-    answer: dict[str, Any] = {}
-
-    async def send(message: dict[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            answer["status"] = message["status"]
-            answer["headers"] = {k.decode(): v.decode() for k, v in message["headers"]}
-        else:
-            answer["body"] = answer.get("body", b"") + message["body"]
-
-    headers = [] if says is None else [(b"content-length", str(says).encode())]
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "query_string": query.encode(),
-        "headers": headers,
-    }
-    doorway = Doorway(app, presence=presence, headers=security_headers(is_space=True))
-    await doorway(scope, receive, send)
-    return answer
+HEADERS = security_headers(is_space=True)
 
 
-def ask(path: str, body: bytes = b"", **more: Any) -> dict[str, Any]:
-    return tell(_ask(path, body, **more))
+def client(handler: Any = None, presence: Presence | None = None, **options: Any) -> TestClient:
+    """Return who comes through a doorway, to an app that answers with what it read."""
+
+    async def echo(request: Request) -> Response:
+        return Response(await request.body())
+
+    options = {"presence": presence or Presence(), "headers": HEADERS, **options}
+    routes = [Route("/{path:path}", handler or echo, methods=["GET", "POST"])]
+    return TestClient(Starlette(routes=routes, middleware=[Middleware(Doorway, **options)]))
+
+
+def post(path: str, content: bytes | Iterator[bytes] = b"", says: str = "") -> httpx.Response:
+    headers = {"content-length": says} if says else {}
+    return client().post(path, content=content, headers=headers)
+
+
+def pieces(size: int) -> Iterator[bytes]:
+    """Yield a body that does not say how long it is."""
+    for _ in range(size // 50_000):
+        yield b"x" * 50_000
 
 
 def form(name: str, content: bytes) -> bytes:
@@ -72,15 +47,11 @@ def form(name: str, content: bytes) -> bytes:
     return head.encode() + content + b"\r\n--x--\r\n"
 
 
-@pytest.mark.parametrize("says", [None, 17_000_000])
-def test_large_bodies_are_refused_whether_they_say_so_or_not(says: int | None) -> None:
-    body = b"x" * (17_000_000 if says is None else 10)
-    assert ask("/gradio_api/queue/join", body, says=says)["status"] == 413
-    assert ask("/gradio_api/queue/join", b"x" * 15_000_000)["status"] == 200
-
-
-def test_a_length_that_is_none_is_refused() -> None:
-    assert ask("/x", says=-1)["status"] == 413
+def test_large_bodies_are_refused_whether_they_say_so_or_not() -> None:
+    join = "/gradio_api/queue/join"
+    for content, says in ((pieces(17_000_000), ""), (b"x" * 10, "17000000"), (b"", "-1")):
+        assert post(join, content, says).status_code == 413
+    assert post(join, b"x" * 15_000_000).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -98,14 +69,12 @@ def test_a_length_that_is_none_is_refused() -> None:
 )
 def test_uploads_are_recipes_and_profiles(name: str, size: int, status: int) -> None:
     body = form(name, b"r" * size)
-    answer = ask("/gradio_api/upload", body)
-    assert answer["status"] == status
+    answer = post("/gradio_api/upload", body)
+    assert answer.status_code == status
     if status == 200:
-        assert answer["body"] == body, "read ahead, and handed on whole"
-
-
-def test_an_upload_of_several_files_is_refused() -> None:
-    assert ask("/gradio_api/upload", form("a.yaml", b"") + form("b.html", b""))["status"] == 415
+        assert answer.content == body, "read ahead, and handed on whole"
+    several = post("/gradio_api/upload", form("a.yaml", b"") + form("b.html", b""))
+    assert several.status_code == 415
 
 
 @pytest.mark.parametrize(
@@ -120,14 +89,14 @@ def test_an_upload_of_several_files_is_refused() -> None:
     ],
 )
 def test_doors_that_nobody_needs_are_shut(path: str) -> None:
-    assert ask(path)["status"] == 404
+    assert post(path).status_code == 404
 
 
 def test_every_answer_has_the_headers() -> None:
-    for answer in (ask("/"), ask("/gradio_api/proxy=x"), ask("/gradio_api/upload", form("x", b""))):
-        headers = answer["headers"]
-        assert headers["x-content-type-options"] == "nosniff"
-        policy = headers["content-security-policy"]
+    answers = (post("/"), post("/gradio_api/proxy=x"), post("/gradio_api/upload", form("x", b"")))
+    for answer in answers:
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        policy = answer.headers["content-security-policy"]
         assert "frame-ancestors 'self' https://huggingface.co https://*.hf.space" in policy
         assert "object-src 'none'" in policy
         assert "googleapis" not in policy
@@ -136,30 +105,18 @@ def test_every_answer_has_the_headers() -> None:
 
 
 def test_the_page_is_opened_by_what_must_run_before_anything_is_fetched() -> None:
-    async def story(path: str) -> tuple[bytes, str]:
-        async def app(scope: Any, receive: Any, send: Any) -> None:
-            page = HTMLResponse("<html><head><title>ä</title></head></html>")
-            await page(scope, receive, send)
+    async def page(request: Request) -> Response:
+        return HTMLResponse("<html><head><title>ä</title></head></html>")
 
-        sent: list[Any] = []
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        doorway = Doorway(app, presence=Presence(), headers={}, opening="<script>ö</script>")
-        scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
-        await doorway(scope, None, send)
-        headers = {k.decode(): v.decode() for k, v in sent[0]["headers"]}
-        return b"".join(m.get("body", b"") for m in sent[1:]), headers["content-length"]
-
-    page, length = tell(story("/"))
-    assert page.decode().startswith("<html><head><script>ö</script><title>")
-    assert int(length) == len(page)
-    assert "script" not in tell(story("/other"))[0].decode()
+    visitor = client(page, opening="<script>ö</script>")
+    answer = visitor.get("/")
+    assert answer.text.startswith("<html><head><script>ö</script><title>")
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    assert "script" not in visitor.get("/other").text
 
 
 @pytest.mark.parametrize(
-    ("path", "query", "client"),
+    ("path", "query", "whose"),
     [
         ("/gradio_api/heartbeat/abc", "", "abc"),
         ("/gradio_api/queue/data", "session_hash=abc", "abc"),
@@ -171,14 +128,19 @@ def test_the_page_is_opened_by_what_must_run_before_anything_is_fetched() -> Non
         ("/gradio_api/queue/join", "session_hash=abc", None),
     ],
 )
-def test_streams_belong_to_clients(path: str, query: str, client: str | None) -> None:
-    assert stream_client(path, query) == client
+def test_streams_belong_to_clients(path: str, query: str, whose: str | None) -> None:
+    assert stream_client(path, query) == whose
 
 
 def test_a_client_is_there_while_a_stream_is_open() -> None:
     presence, seen = Presence(clock=lambda: 7.0), []
+
+    async def stream(request: Request) -> Response:
+        seen.append(presence.count)
+        return Response()
+
     assert presence.gone_since("abc") == 0.0, "was never there"
-    ask("/gradio_api/heartbeat/abc", method="GET", presence=presence, seen=seen)
+    client(stream, presence).get("/gradio_api/heartbeat/abc")
     assert seen == [1]
     assert presence.gone_since("abc") == 7.0
     presence.arrive("abc"), presence.arrive("abc"), presence.leave("abc")
