@@ -13,6 +13,7 @@ let root = null;
 let data = null;
 let at = 0;
 let timer = 0;
+let asks = 0;
 let asked = ""; // a layer that was pressed, or "TENSOR ELEMENT"
 let layer = ""; // in the head
 let isDue = false; // settings moved, and the weights are not asked for again yet
@@ -63,6 +64,9 @@ const ask = (place) => {
 
 // Read by Gradio when the button above is pressed.
 export const askedPlace = () => asked;
+
+// Of every question to the server: it answers the last one, in whatever order it comes to them.
+export const askNumber = () => { asks += 1; return asks; };
 
 export const closeScope = () => {
   leaveScope();

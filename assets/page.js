@@ -1,7 +1,7 @@
 // Moving between the steps, the theme, and what a browser tab remembers.
 import { pageLink } from "./link.js";
 import { mountMeasured } from "./measured.js";
-import { askedPlace, leaveScope, mountScope } from "./microscope.js";
+import { askedPlace, askNumber, leaveScope, mountScope } from "./microscope.js";
 import * as numbers from "./numbers.js";
 import { present } from "./canvas/canvas.js";
 import { mountLesson, takeLesson } from "./lesson/lesson.js";
@@ -164,6 +164,6 @@ else start();
 
 // What the page's events and its tests call: Gradio runs snippets of script, which cannot import.
 window.RAM = {
-  ...numbers, askedPlace, copyLink, enter, go, mergeMethod, mount, mountMeasured, mountScope, mountTicks, mountVerdicts, open, outcomeOf, setProfile,
+  ...numbers, askedPlace, askNumber, copyLink, enter, go, mergeMethod, mount, mountMeasured, mountScope, mountTicks, mountVerdicts, open, outcomeOf, setProfile,
   settings, tabKey, update,
 };

@@ -24,10 +24,10 @@ import gradio as gr
 from ram_studio.app import templates
 from ram_studio.app.boxes import html
 from ram_studio.app.numbers import duration_text
-from ram_studio.app.public.lanes import Effort, Place, Turn
+from ram_studio.app.public.lanes import Effort, Place
 from ram_studio.app.public.machine import step_back
 from ram_studio.app.public.visitor import way_out, without_places
-from ram_studio.app.session import Session
+from ram_studio.app.session import Loaded, Session
 from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.hub.rights import acting_as
 from ram_studio.engine.events import CancelToken
@@ -64,6 +64,13 @@ _WAITING = "Waiting for its turn"
 _OUT_OF_TIME = "This took longer than a job of one visitor may here and was stopped."
 
 
+def lack(loaded: Loaded | None) -> str:
+    """Return what is missing for work on models, a sentence; "" where they are loaded."""
+    if loaded is None:
+        return NEED_LOAD
+    return NEED_MODELS if loaded.is_sketch_only else ""
+
+
 def costing(work: Work[Result], effort: Effort) -> Work[Result]:
     """Return work with what it will cost, by which it is put in line."""
     work.effort = effort  # type: ignore[attr-defined]
@@ -81,42 +88,37 @@ class Shown(NamedTuple):
 
 
 class Job(Generic[Result]):
-    """Work that runs in its own thread, when it is its turn.
+    """A session's work that runs in its own thread, when it is its turn.
 
     Args:
         work: called with a function that takes progress events (kept: the latest) and a
             CancelToken.
-        turn: its place in the line; None to run at once.
-        is_public: others come here: errors name no place of this machine, pages go first.
-        token: the visitor's for the Hub, while it runs.
 
     Attributes:
         clients: who waits for it (Gradio's session hashes, the tab's key). shown: how, in a page.
         is_told: whether a page has shown how it ended. why: it was stopped, "" for the visitor.
+
+    Raises: LineFullError when this visitor, or the line, has enough jobs.
     """
 
-    def __init__(
-        self,
-        work: Work[Result],
-        turn: Turn | None = None,
-        *,
-        is_public: bool = False,
-        token: str | None = None,
-    ) -> None:
+    def __init__(self, session: Session, work: Work[Result]) -> None:
         self.cancel = CancelToken()
-        self.clients: set[str] = set()
+        self.clients = {session.client, session.key}
         self.shown: Shown | None = None
         self.is_told = False
         self.why = ""
         self._work = work
-        self._turn = turn
-        self._is_public = is_public
-        self._token = token
+        # Where others come errors name no place of this machine, and pages go first.
+        self._is_public = session.is_public
+        self._token = session.token
         self._latest: Any = None
         self._done = threading.Event()
         self._result: Result | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="ram-studio-job", daemon=True)
+        effort = getattr(work, "effort", Effort())
+        self._turn = session.lanes.enter(effort, session.key, session.address)
+        self._turn.job = session.job = self
 
     def _report(self, event: Any) -> None:
         self._latest = event
@@ -125,17 +127,14 @@ class Job(Generic[Result]):
         try:
             if self._is_public:
                 step_back()
-            if self._turn is not None:
-                self._turn.wait(self.cancel)
+            self._turn.wait(self.cancel)
             with acting_as(self._token):
                 self._result = self._work(self._report, self.cancel)
         # Handed to whoever asks for the result, on another thread.
         except BaseException as error:
             self._error = error
         finally:
-            if self._turn is not None:
-                is_whole = self._error is None and not self.cancel.is_cancelled
-                self._turn.leave(finished=is_whole)
+            self._turn.leave(finished=self._error is None and not self.cancel.is_cancelled)
             self._token = None
             self._done.set()
 
@@ -152,18 +151,17 @@ class Job(Generic[Result]):
     @property
     def entered(self) -> float:
         """When it was put in line (time.monotonic)."""
-        return self._turn.asked if self._turn is not None else 0.0
+        return self._turn.asked
 
     @property
     def began(self) -> float | None:
         """When it began to run; None while it stands in line."""
-        return self._turn.began if self._turn is not None else self.entered
+        return self._turn.began
 
     @property
     def latest(self) -> Any:
         """Its place in the line, then the latest progress event of the work."""
-        place = self._turn.place() if self._turn is not None else None
-        return self._latest if place is None else place
+        return self._turn.lanes.place(self._turn) or self._latest
 
     @property
     def is_done(self) -> bool:
@@ -192,7 +190,7 @@ class Job(Generic[Result]):
 
         Waits for its end, so that it cannot go on unseen.
         """
-        if not self._done.is_set() and not (self._turn and self._turn.lanes.is_kept):
+        if not self._done.is_set() and not self._turn.lanes.is_kept:
             self.stop()
             self._done.wait(10)
 
@@ -228,14 +226,8 @@ class Job(Generic[Result]):
 
 
 def begin(session: Session, work: Work[Result]) -> Job[Result]:
-    """Return a session's new job, in line.
-
-    Raises: LineFullError when this visitor, or the line, has enough jobs.
-    """
-    turn = session.lanes.enter(getattr(work, "effort", Effort()), session.key, session.address)
-    job = Job(work, turn, is_public=session.is_public, token=session.token)
-    turn.job = session.job = job
-    job.clients |= {session.client, session.key}
+    """Return a session's new job, in line; raises as ``Job`` does."""
+    job = Job(session, work)
     job.start()
     return job
 
@@ -287,11 +279,7 @@ def watch(
         finish: updates for the result, put into the session; raises RamStudioError to refuse it.
         explain: the status (HTML) of a job without a result; by default the error's own words.
     """
-    refusal = BUSY if session.is_busy else ""
-    if needs_loaded and session.loaded is None:
-        refusal = NEED_LOAD
-    elif needs_loaded and session.models.is_sketch_only:
-        refusal = NEED_MODELS
+    refusal = (lack(session.loaded) if needs_loaded else "") or (BUSY if session.is_busy else "")
     if refusal:
         yield {controls.status: templates.callout(refusal, "warn")}
         return

@@ -11,13 +11,13 @@ import gradio as gr
 from ram_studio.app import shell
 from ram_studio.app.api import endpoints
 from ram_studio.app.boxes import html
-from ram_studio.app.check import panel as check
-from ram_studio.app.history import panel as history
-from ram_studio.app.load import panel as load
-from ram_studio.app.merge import panel as merge
+from ram_studio.app.check.panel import CheckPanel
+from ram_studio.app.history.panel import HistoryPanel
+from ram_studio.app.load.panel import LoadPanel
+from ram_studio.app.merge.panel import MergePanel
 from ram_studio.app.public.visitor import offers_sign_in
 from ram_studio.app.shared import Shared
-from ram_studio.app.tune import panel as tune
+from ram_studio.app.tune.panel import TunePanel
 from ram_studio.app.workspace import Workspace
 
 _STEPS = ("load", "tune", "merge", "check")
@@ -44,8 +44,8 @@ def build_page(workspace: Workspace) -> gr.Blocks:
             shared = Shared(workspace, _stepper())
         # Before the panels' events: their handlers' names would take the endpoints'.
         endpoints.build(workspace)
-        for panel in (load, tune, merge, check, history):
-            panel.build(shared)
+        for panel in (LoadPanel, TunePanel, MergePanel, CheckPanel, HistoryPanel):
+            panel(shared)
         shared.connect()
     app.queue(max_size=200, default_concurrency_limit=8, api_open=False)
     app.ram_workspace = workspace

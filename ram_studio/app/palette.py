@@ -18,16 +18,7 @@ AGENTS_FIGURE = (
 )
 """Agent colours of plotly's figures: between the page's two, since both backgrounds are used."""
 
-PLOTLY_SYMBOLS = (
-    "circle",
-    "square",
-    "triangle-up",
-    "diamond",
-    "x",
-    "star",
-    "pentagon",
-    "hexagon",
-)
+PLOTLY_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "x", "star", "pentagon", "hexagon")
 """The same markers in figures."""
 
 # Shipped with Gradio, with Greek, superscripts and tabular digits; its SemiBold is a subset.

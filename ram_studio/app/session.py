@@ -7,24 +7,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ram_studio.algorithm.sketch import Sketch
-from ram_studio.app.public.lanes import Lanes
+from ram_studio.app.public.lanes import Lanes, Running
 from ram_studio.evals.experiment.table import SweepState
 from ram_studio.evals.report.retention import MARGIN
 from ram_studio.evals.report.tables import EvalReport
-
-
-class Running(Protocol):
-    """A job, as far as a session knows it (see jobs.Job)."""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it has ended, one way or another."""
-
-    def stop(self, why: str = "") -> None:
-        """Ask it to stop."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +109,7 @@ class Session:
     address: who called last; token: theirs for the Hub, when they signed in (from their request,
     in memory only).
     ties: what TIES keeps of the loaded models, by agent, once it was merged (see tune/ties.py).
+    looks: the client and number of what was asked last of the microscope.
     lanes: where its heavy jobs run. is_public: others come here, who are told no place of it.
     """
 
@@ -135,6 +125,7 @@ class Session:
     sweep: SweepState | None = None
     data: str = ""
     ties: list[dict[str, float] | None] | None = None
+    looks: tuple[str, float] = ("", 0.0)
     job: Running | None = None
     touched: float = field(default_factory=time.monotonic)
     client: str = ""
@@ -166,10 +157,6 @@ class Session:
             self.sweep = None
             self.ties = None
         self.loaded = loaded
-
-    def forget_merge(self, name: str) -> None:
-        """Take a merge off the list; its folder is the caller's business."""
-        self.merges.pop(name, None)
 
     def free_name(self, wanted: str) -> str:
         """Return ``wanted``, with a number when a merge of that name exists already."""

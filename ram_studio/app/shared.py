@@ -1,8 +1,8 @@
 """What the panels of the page share, and how one tells the others that something changed.
 
-Every room's ``panel.build(shared)`` lays its panel out inside the open Blocks, connects its events
-and returns its ``Panel`` (a frozen dataclass of the components that others may need). Handlers read
-``gr.Request`` and return dicts keyed by component. Two rules join the panels:
+A panel is a class: made with ``shared`` inside the open Blocks, it lays itself out and connects its
+events. Handlers are given the session of whoever asks (``shared.with_session``) and return dicts
+keyed by component. Two rules join the panels:
 
 - A panel that shows something of the session listens to its ``Change``:
   ``shared.loaded.listen(components, show)``, where ``show(session)`` returns updates of them. The
@@ -129,6 +129,14 @@ class Shared:
     def session(self, request: gr.Request) -> Session:
         """Return the session of whoever asks."""
         return self.workspace.session_of(request)
+
+    def with_session(self, handle: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a handler of an event: ``handle(*inputs, session)`` for whoever asks."""
+
+        def handler(request: gr.Request, *inputs: Any) -> Any:
+            return handle(*inputs, self.session(request))
+
+        return handler
 
     def when_built(self, wire: Callable[[], None]) -> None:
         """Have events connected once every panel stands."""

@@ -173,7 +173,7 @@ class Workspace:
         for session in sessions:
             if not session.is_busy:
                 used_at = wall - (now - session.touched)
-                entries += disk.merges_in(session.merges, used_at, session.forget_merge)
+                entries += disk.merges_in(session.merges, used_at)
         return disk.tidy(entries, used + cached, self.settings.max_disk_bytes)
 
     def close(self) -> None:

@@ -12,7 +12,6 @@ from app_parts import built
 
 from ram_studio.app.asking import plan as asking
 from ram_studio.app.asking.suites import USUAL
-from ram_studio.app.check import work as scoring
 from ram_studio.app.check.panel import CheckPanel
 from ram_studio.app.experiment.panel import ComparePanel
 from ram_studio.app.experiment.sweep_panel import SweepPanel
@@ -43,12 +42,12 @@ ROW = {"problem": "Two and two?", "answer": "4", "subject": "Sums"}
 )
 def test_a_plan_that_cannot_be_is_refused_in_words(suites, limits, lengths, text) -> None:
     with pytest.raises(SettingsError, match=text):
-        scoring.make_plan(suites, limits, lengths, Settings())
+        asking.asked_of(suites, lengths, Settings(), {}, limits)
 
 
 def test_how_to_ask_is_as_usual_where_nothing_is_said() -> None:
     def made(**how):
-        return scoring.make_plan(["math"], {"math": 3}, (), Settings(), how).how
+        return asking.asked_of(["math"], (), Settings(), how).how
 
     assert made(max_tokens=None, seed="") == asking.How(most=1600)
     assert made().settings["max_tokens"] is None
@@ -70,14 +69,14 @@ def test_how_to_ask_is_as_usual_where_nothing_is_said() -> None:
 def test_how_to_ask_is_refused_in_words_beyond_what_is_possible_here(how, text) -> None:
     public = Settings.from_environment(host="0.0.0.0", environ={})
     with pytest.raises(SettingsError, match=text):
-        scoring.make_plan(["math"], {"math": 3}, (), public, how)
+        asking.asked_of(["math"], (), public, how)
 
 
 def test_a_space_offers_less_and_runs_no_code(monkeypatch) -> None:
     space = Settings.from_environment(environ={"SPACE_ID": "a/b"})
     assert max(asking.offered_lengths(space)) == 4000
     with pytest.raises(SettingsError, match="from 1 to 24"):
-        scoring.make_plan(["math"], {"math": 30}, (), space)
+        asking.asked_of(["math"], (), space, {}, {"math": 30})
     monkeypatch.setenv("SPACE_ID", "a/b")
     assert "public Space" in asking.code_refusal()
 
@@ -150,10 +149,10 @@ def test_suites_are_offered_from_the_registry_once_their_questions_are_here(
         # Its texts have lengths, as those of memory.
         assert panel._show_items(["extra"])[panel.lengths]["visible"] is True
         with pytest.raises(SettingsError, match="Suite extra needs a prompt length"):
-            scoring.make_plan(["extra"], {"extra": 2}, (), workspace.settings)
+            asking.asked_of(["extra"], (), workspace.settings)
         public = replace(workspace.settings, is_space=True)
         with pytest.raises(SettingsError, match="Suite away is not offered here"):
-            scoring.make_plan(["away"], {"away": 2}, (1000,), public)
+            asking.asked_of(["away"], (1000,), public)
 
 
 @pytest.fixture(scope="module")
@@ -234,5 +233,5 @@ def test_data_sets_come_from_a_folder_or_the_hub_on_ones_own_machine(
     public = Workspace(Settings.from_environment(host="0.0.0.0", environ={}))
     assert built(CheckPanel, public).data_sets is None
     with pytest.raises(SettingsError, match="not opened by this public app"):
-        scoring.make_plan(["math"], {"math": 1}, (), public.settings, {"data": str(tmp_path)})
+        asking.asked_of(["math"], (), public.settings, {"data": str(tmp_path)})
     public.close()

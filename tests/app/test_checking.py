@@ -13,6 +13,7 @@ import yaml
 from app_parts import built
 from typer.testing import CliRunner
 
+from ram_studio.app.asking.plan import Asked, How, asked_of
 from ram_studio.app.check import browse, chatting, view
 from ram_studio.app.check import work as scoring
 from ram_studio.app.check.panel import CheckPanel
@@ -21,7 +22,8 @@ from ram_studio.app.history import view as past_view
 from ram_studio.app.history import work as past
 from ram_studio.app.history.panel import HistoryPanel
 from ram_studio.app.load.examples import load_example
-from ram_studio.app.merge.work import MergeForm, merge_work
+from ram_studio.app.merge.recipes import recipe_from
+from ram_studio.app.merge.work import merge_work
 from ram_studio.app.session import Said, Session
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Workspace
@@ -36,7 +38,7 @@ from ram_studio.resources import asset_path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "evals"))
 from chat_model import make_chat_model
 
-DEMO = scoring.Plan(("demo",), {"demo": 12})
+DEMO = Asked(limits={"demo": 12})
 
 
 def visitor(workspace: Workspace, name: str = "tab") -> Session:
@@ -46,8 +48,8 @@ def visitor(workspace: Workspace, name: str = "tab") -> Session:
 
 
 def merge(session: Session, workspace: Workspace, method: str = "ram+", name: str = "") -> None:
-    form = MergeForm(method, 20, 0.1, 2.0)
-    work = merge_work(form.recipe(session.loaded), session, workspace.settings, name=name)
+    recipe = recipe_from(session.loaded, method, {})
+    work = merge_work(recipe, session, workspace.settings, name=name)
     work(lambda event: None, CancelToken())
 
 
@@ -129,8 +131,8 @@ def test_general_suites_and_health_run_for_models_with_room(session, workspace, 
     every = scoring.candidates(session)
     folder = make_chat_model(tmp_path / "chat", context=2048)
     chosen = {"base": every["base"]._replace(path=str(folder))}
-    plan = scoring.Plan(("tool", "instructions", "health"), {"tool": 2, "instructions": 1})
-    plan = replace(plan, how=scoring.How(max_tokens=40, think_tokens=8))
+    how, limits = How(max_tokens=40, think_tokens=8), {"tool": 2, "instructions": 1}
+    plan = Asked(("tool", "instructions", "health"), how=how, limits=limits)
     seen: list = []
     report = scoring.score_models(chosen, plan, session, workspace, seen.append, CancelToken())
     assert {d: len(items) for d, items in report.items.items()} == {"tool": 2, "instructions": 1}
@@ -155,7 +157,7 @@ def test_draws_and_asking_until_decided_are_told_beside_the_scores(
     chosen = {"base": scoring.candidates(session)["base"]._replace(path=str(folder))}
     how = {"temperature": 1, "top_p": 0.95, "samples": 2, "seed": 3, "max_tokens": 4}
     how |= {"difficulty": 1, "until": 40, "most": 50}
-    plan = scoring.make_plan(["math-made"], {}, (), workspace.settings, how)
+    plan = asked_of(["math-made"], (), workspace.settings, how, {})
     report = scoring.score_models(
         chosen, plan, session, workspace, lambda event: None, CancelToken()
     )
@@ -373,7 +375,7 @@ def test_what_the_command_line_merged_and_checked_stands_in_history(
 def test_only_common_questions_are_compared_and_the_rest_is_named(session, workspace) -> None:
     merge(session, workspace, "ram")
     evaluate(session, workspace, "base")
-    evaluate(session, workspace, "coding", plan=scoring.Plan(("demo",), {"demo": 5}))
+    evaluate(session, workspace, "coding", plan=Asked(limits={"demo": 5}))
     ids = {model.name: model.id for model in past.past_models(session, workspace)}
     found = past.side_by_side([ids["base"], ids["coding"]], "demo", None, session, workspace)
     assert {len(items) for items in found.report.items.values()} == {5}

@@ -10,7 +10,6 @@ from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.algorithm.methods import METHODS, make_settings
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.merge import controls, recipes
-from ram_studio.app.merge.work import MergeForm
 from ram_studio.app.session import Loaded
 from ram_studio.checkpoints.record.recipe import recipe_yaml
 from ram_studio.errors import SettingsError
@@ -32,9 +31,9 @@ def test_every_setting_of_every_offered_method_has_one_control(method: str) -> N
 def test_untouched_controls_give_the_methods_defaults(method: str) -> None:
     built = [control.build(visible=True) for control in controls.CONTROLS]
     own = controls.own_settings(method, [component.value for component in built])
-    form = MergeForm(method, DEFAULT_INDEX, 0.1, 2.0, own)
-    settings = form.recipe(load_example("1")).settings
-    assert settings == make_settings(method, {}).model_dump()
+    tuned = {"epsilon": LADDER[DEFAULT_INDEX], "r": 0.1, "alpha": 2.0}
+    settings = {**controls.tuned_settings(method, tuned), **own}
+    assert make_settings(method, settings) == make_settings(method, {})
 
 
 def test_limits_and_help_come_from_the_model() -> None:
@@ -84,14 +83,14 @@ def test_a_loaded_recipe_gives_the_same_merge_again(
     assert taken.notes == []
     recipe = taken.recipe
     boxes = range(len(controls.CONTROLS))
-    filled = controls.fill_controls(recipe.method, recipe.settings, boxes)
+    filled = controls.show_controls(recipe.method, boxes, recipe.settings)
     own = controls.own_settings(recipe.method, [filled[box].get("value") for box in boxes])
-    tuned = (taken.point, taken.r, taken.alpha) if method == "ram+" else (0, 0.1, 2.0)
-    form = MergeForm(
-        recipe.method, *tuned, own, recipe.dtype, recipe.rounding, recipe.seed, "auto", ""
+    if method == "ram+":
+        own |= {"epsilon": LADDER[taken.point], "r": taken.r, "alpha": taken.alpha}
+    again = recipes.recipe_from(
+        loaded, recipe.method, own, dtype=recipe.dtype, rounding=recipe.rounding, seed=recipe.seed
     )
-    again = form.recipe(loaded)
-    assert again.method == method
+    assert again == recipe.model_copy(update={"base": again.base, "agents": again.agents})
     assert again.settings == make_settings(method, settings).model_dump()
     assert (again.dtype, again.seed) == ("float32", 7)
 

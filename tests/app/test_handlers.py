@@ -16,8 +16,8 @@ from ram_studio.app.load import work as load_work
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.sources import MAX_AGENTS, Sources, find_models, name_from, read_sources
 from ram_studio.app.merge import view, work
-from ram_studio.app.merge.plan import plan_merge
-from ram_studio.app.merge.work import MergeForm
+from ram_studio.app.merge.controls import tuned_settings
+from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.session import Loaded, Merged
 from ram_studio.app.settings import Settings
 from ram_studio.app.tune.deep_link import Link, read_link
@@ -211,15 +211,13 @@ def test_loading_others_drops_the_merges_of_these(tmp_path: Path) -> None:
 
 
 def test_a_form_becomes_the_methods_own_settings_and_a_wrong_seed_is_refused() -> None:
-    form = MergeForm("ram+", DEFAULT_INDEX, 0.3, 1.5)
-    recipe = form.recipe(_loaded())
-    assert recipe.settings["epsilon"] == 1e-5
-    assert (recipe.settings["r"], recipe.settings["alpha"]) == (0.3, 1.5)
-    form = MergeForm("task-arithmetic", 0, 0.3, 1.5, {"scale": 1.0})
-    assert form.recipe(_loaded()).settings == {"scale": 1.0}
+    tuned = {"epsilon": 1e-4, "r": 0.3, "alpha": 1.5}
+    assert tuned_settings("ram+", tuned) == tuned
+    assert tuned_settings("ram+s", {"r": 0.3, "alpha": 1.5}) == {"r": 0.3}
+    assert tuned_settings("task-arithmetic", tuned) == {}
     for seed in (float("nan"), float("inf"), -1):
         with pytest.raises(SettingsError, match="seed"):
-            MergeForm("ram", 0, 0.1, 2.0, seed=seed).recipe(_loaded())
+            recipe_from(_loaded(), "ram", {}, seed=seed)
 
 
 def test_file_names_are_made_from_letters_only() -> None:
@@ -229,19 +227,20 @@ def test_file_names_are_made_from_letters_only() -> None:
 
 
 def test_the_plan_names_sizes_and_the_rounding_caution(tmp_path: Path) -> None:
-    form = MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0)
-    html = view.plan_html(_loaded(), form, tmp_path / "not" / "there")
+    recipe = recipe_from(_loaded(), "ram+", {})
+    html = view.plan_html(_loaded(), recipe, tmp_path / "not" / "there")
     assert "bfloat16" in html
     assert "rounding to nearest" in html
-    exact = MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0, dtype="float32")
+    exact = recipe.model_copy(update={"dtype": "float32"})
     # How long it takes is told where it was measured: by the analysis, better by a merge alike.
     assert " in about " not in html
     measured = replace(_loaded(), read_rate=1e3)
-    assert " in about " in view.plan_html(measured, form, tmp_path)
+    assert " in about " in view.plan_html(measured, recipe, tmp_path)
     made = Merged("m", tmp_path, "ram+", {"bytes_written": 1, "seconds": 7.0}, "")
-    once = plan_merge(measured, exact, tmp_path, [made])
+    once = view.plan_merge(measured, exact, tmp_path, [made])
     assert once.seconds == 7.0 * once.needed
-    assert plan_merge(measured, replace(form, method="wudi"), tmp_path, [made]).seconds is None
+    wudi = recipe_from(_loaded(), "wudi", {})
+    assert view.plan_merge(measured, wudi, tmp_path, [made]).seconds is None
     assert "rounding to nearest" not in view.plan_html(_loaded(), exact, tmp_path)
 
 

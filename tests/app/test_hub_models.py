@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 from loopback_hub import LoopbackHub
 
-from ram_studio.algorithm.ladder import DEFAULT_INDEX
 from ram_studio.app.asking.plan import misfits_of
 from ram_studio.app.load import work as load_work
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.opened import open_loaded
 from ram_studio.app.load.sources import Sources
 from ram_studio.app.load.view import fit_html
-from ram_studio.app.merge.plan import plan_merge
-from ram_studio.app.merge.view import plan_html
-from ram_studio.app.merge.work import MergeForm, merge_work
+from ram_studio.app.merge.recipes import recipe_from
+from ram_studio.app.merge.view import plan_html, plan_merge
+from ram_studio.app.merge.work import merge_work
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.hub import rights
@@ -64,19 +63,18 @@ def test_an_analysis_stores_nothing_and_all_that_follows_reads_there_too(
     assert session.models.base == f"lab/base@{commits['base']}", "later reads are of these files"
     assert session.models.agents == {name: f"lab/{name}@{commits[name]}" for name in AGENTS}
     assert f"lab/base@{commits['base'][:8]}," in said
-    form = MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0)
-    plan = plan_merge(session.models, form, tmp_path)
+    recipe = recipe_from(session.models, "ram+", {})
+    plan = plan_merge(session.models, recipe, tmp_path)
     assert plan.remote == sum(c.nbytes for c in found.fit.checkpoints) > 0
-    assert "from the Hub again" in plan_html(session.models, form, tmp_path)
+    assert "from the Hub again" in plan_html(session.models, recipe, tmp_path)
     assert misfits_of(session, Settings()), "asked of small files"
     report = open_loaded(session.models)
     before = len(hub.requests)
-    look(report, report.counted[0], [Span(5, 3)], {"ram+": form.recipe(session.models)})
+    look(report, report.counted[0], [Span(5, 3)], {"ram+": recipe})
     sizes = [wanted for _, path, wanted in hub.requests[before:] if path.endswith("safetensors")]
     spans = [tuple(map(int, str(span).removeprefix("bytes=").split("-"))) for span in sizes]
     assert all(last - first < 100_000 for first, last in spans)
-    work = merge_work(form.recipe(session.models), session, Settings())
-    merged = work(lambda event: None, CancelToken())
+    merged = merge_work(recipe, session, Settings())(lambda event: None, CancelToken())
     verify(merged.folder)
     assert not stored(tmp_path)
     # A Hub that goes after the count takes nothing away.

@@ -143,7 +143,7 @@ def test_who_meets_a_limit_is_told_the_way_out(
         lanes.enter(Effort(), "tab", "10.0.0.1")
     with pytest.raises(LineFullError, match=way):
         lanes.enter(Effort(), "tab", "10.0.0.1")
-    job = Job(lambda report, cancel: cancel.raise_if_cancelled())
+    job = Job(Session("tab", tmp_path), lambda report, cancel: None)
     job.stop("time")
     list(job.updates())
     assert way in str(job.outcome()[1])

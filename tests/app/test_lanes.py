@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from clock import Clock
 
 from ram_studio.app.jobs import Job
 from ram_studio.app.public.lanes import Effort, Lanes, LineFullError, Turn
+from ram_studio.app.session import Session
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import Stopped
 
@@ -143,13 +145,14 @@ def test_leaving_while_in_line(lanes: Lanes) -> None:
     assert lanes.counts == (0, 0)
 
 
-def test_heavy_work_steps_back_behind_pages() -> None:
+def test_heavy_work_steps_back_behind_pages(tmp_path: Path) -> None:
     def priority() -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
     found: list[int] = []
     mine = priority()
-    job = Job(lambda report, cancel: found.append(priority()), is_public=True)
+    session = Session("tab", tmp_path, is_public=True)
+    job = Job(session, lambda report, cancel: found.append(priority()))
     list(job.updates())
     # Elsewhere threads have no priority of their own.
     assert found == [min(mine + 5, 19) if sys.platform == "linux" else mine]

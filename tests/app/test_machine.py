@@ -14,6 +14,7 @@ from typing import Any
 import gradio as gr
 import pytest
 
+from ram_studio.app.asking.plan import Asked
 from ram_studio.app.check import lent_gpu
 from ram_studio.app.check import work as check
 from ram_studio.app.public import machine
@@ -56,7 +57,7 @@ def spaces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spaces]:
 
 
 def score(workspace: Any, session: Any, cancel: CancelToken) -> Any:
-    plan = check.Plan(limits={"demo": 4})
+    plan = Asked(limits={"demo": 4})
     models = check.choose(["base", "coding"], session)
     return check.score_models(models, plan, session, workspace, lambda event: None, cancel)
 

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
+from ram_studio.app.asking.plan import asked_of
 from ram_studio.app.check import work as check
 from ram_studio.app.experiment.work import plan_over, sweep_work
 from ram_studio.app.load.examples import load_example
-from ram_studio.app.merge.work import MergeForm, merge_work
+from ram_studio.app.merge.recipes import recipe_from
+from ram_studio.app.merge.work import merge_work
 from ram_studio.app.shared import Tuned
 from ram_studio.app.tune import ties
 from ram_studio.app.tune.deep_link import SHOWN
@@ -97,14 +99,13 @@ def test_checks_and_sweeps_of_own_models_make_the_table_that_is_measured_further
     def asked(suites, limits, *names):
         every = check.candidates(session)
         chosen = {name: every[name] for name in names or every}
-        plan = check.make_plan(suites, limits, (), workspace.settings)
+        plan = asked_of(suites, (), workspace.settings, {}, limits)
         check.score_models(chosen, plan, session, workspace, lambda event: None, CancelToken())
 
     asked(["demo"], {"demo": 12})
     # Without a merge there is nothing to show.
     assert measured_rows(session, workspace) is None
-    form = MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0)
-    merging = merge_work(form.recipe(session.models), session, workspace.settings)
+    merging = merge_work(recipe_from(session.models, "ram+", {}), session, workspace.settings)
     merging(lambda event: None, CancelToken())
     asked(["demo"], {"demo": 12}, "ram+")
     found, shipped = measured_rows(session, workspace), shipped_table("1")

@@ -4,41 +4,63 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import replace
 
+import gradio as gr
 import numpy as np
 import pytest
+from app_parts import built, tuned
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app.jobs import NEED_LOAD
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.opened import open_loaded
+from ram_studio.app.settings import Settings
+from ram_studio.app.shared import Shared, Tuned
 from ram_studio.app.tune import microscope_data, microscope_panel
 from ram_studio.app.tune.microscope_data import ScopeForm
 from ram_studio.app.tune.microscope_panel import ScopePanel
+from ram_studio.app.workspace import Workspace
 from ram_studio.engine.microscope import view as scope
 
 MATRIX = "model.layers.0.mlp.up_proj.weight"
 WIDTH = 128
 """Columns of the example's matrices."""
 
-PANEL = ScopePanel(*(field.name for field in fields(ScopePanel)))
-"""Names instead of components: updates are keyed by whatever stands there."""
+TUNED = Tuned(DEFAULT_INDEX, 0.1, 2.0, "ram+")
 
 
-def show(tensor: str = MATRIX, *, jumps: bool = False, **changes: object) -> dict:
-    form = ScopeForm(**{"point": DEFAULT_INDEX, "r": 0.1, "alpha": 2.0, "rule": "ram+", **changes})
-    form = replace(form, tensor=tensor)
-    return microscope_panel.show(PANEL, load_example("1"), form, jumps=jumps)
+def make(shared: Shared) -> ScopePanel:
+    shared.seed = gr.Number()
+    return ScopePanel(shared)
+
+
+@pytest.fixture(scope="module")
+def panel(tmp_path_factory) -> ScopePanel:
+    return built(make, Workspace(Settings(work_dir=tmp_path_factory.mktemp("page"))))
+
+
+@pytest.fixture
+def show(panel: ScopePanel) -> Callable[..., dict]:
+    """Return what shows the example's weights; the updates are keyed by the components' names."""
+    names = {box: name for name, box in vars(panel).items() if isinstance(box, gr.blocks.Block)}
+
+    def shown(tensor: str = MATRIX, *, jumps: bool = False, tuned: Tuned = TUNED, **form) -> dict:
+        given = ScopeForm(tuned, tensor=tensor, **form)
+        updates = panel.show(load_example("1"), given, jumps=jumps)
+        return {names[box]: update for box, update in updates.items()}
+
+    return shown
 
 
 def value_of(text: str) -> float:
     return float(text.replace("−", "-"))
 
 
-def test_the_panel_shows_the_library_s_numbers_as_text() -> None:
-    loaded = load_example("1")
-    shown = show(start=40, point=DEFAULT_INDEX + 2, r=0.5, rounding="stochastic")
+def test_the_panel_shows_the_library_s_numbers_as_text(show) -> None:
+    loaded, tuned = load_example("1"), TUNED._replace(point=DEFAULT_INDEX + 2, r=0.5)
+    shown = show(start=40, tuned=tuned, rounding="stochastic")
     message, data = shown["status"], shown["view"]
     assert message == ""
     epsilon = LADDER[DEFAULT_INDEX + 2]
@@ -66,8 +88,9 @@ def test_the_panel_shows_the_library_s_numbers_as_text() -> None:
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_every_formula_comes_to_its_result(rounding: str) -> None:
-    data = show("model.layers.1.self_attn.v_proj.weight", rounding=rounding, r=0.7)["view"]
+def test_every_formula_comes_to_its_result(show, rounding: str) -> None:
+    tuned = TUNED._replace(r=0.7)
+    data = show("model.layers.1.self_attn.v_proj.weight", rounding=rounding, tuned=tuned)["view"]
     seen = 0
     for method in data["methods"]:
         for text, result in zip(method["formula"], method["result"], strict=True):
@@ -81,7 +104,7 @@ def test_every_formula_comes_to_its_result(rounding: str) -> None:
     assert seen > 100
 
 
-def test_it_begins_where_something_is_to_be_seen() -> None:
+def test_it_begins_where_something_is_to_be_seen(show) -> None:
     shown = show("")
     assert (shown["layer"]["value"], shown["module"]["value"]) == ("", "")
     assert shown["tensor"]["value"] in shown["tensor"]["choices"]
@@ -93,7 +116,7 @@ def test_it_begins_where_something_is_to_be_seen() -> None:
     assert shown["start"]["maximum"] > microscope_data.COUNT
 
 
-def test_layer_and_module_narrow_the_tensors() -> None:
+def test_layer_and_module_narrow_the_tensors(show) -> None:
     tensor = show(MATRIX, layer="2")["tensor"]
     assert tensor["choices"]
     assert all(".layers.2." in name for name in tensor["choices"])
@@ -106,7 +129,7 @@ def test_layer_and_module_narrow_the_tensors() -> None:
     assert shown["tensor"]["choices"] == ["model.embed_tokens.weight"]
 
 
-def test_jumping_finds_the_next_one_and_says_when_there_is_none() -> None:
+def test_jumping_finds_the_next_one_and_says_when_there_is_none(show) -> None:
     start = 0
     found = []
     for _ in range(3):
@@ -123,7 +146,7 @@ def test_jumping_finds_the_next_one_and_says_when_there_is_none() -> None:
     assert shown["view"]["elements"]
 
 
-def test_a_window_has_the_matrix_s_rows() -> None:
+def test_a_window_has_the_matrix_s_rows(show) -> None:
     data = show(layout="window", start=128 * 5 + 120)["view"]
     assert [head for head, _ in data["rows"]] == [f"row {r}" for r in range(5, 11)]
     assert [len(places) for _, places in data["rows"]] == [8] * 6  # cut off at column 128
@@ -132,13 +155,45 @@ def test_a_window_has_the_matrix_s_rows() -> None:
     assert [len(places) for _, places in data["rows"]] == [10]
 
 
-def test_what_cannot_be_shown_is_said() -> None:
-    shown = microscope_panel.show(PANEL, None, ScopeForm(0, 0.1, 2.0, "ram+"))
-    assert NEED_LOAD in shown["status"]
-    assert shown["view"] is None
+def test_what_cannot_be_shown_is_said(show, panel: ScopePanel) -> None:
+    shown = panel.show(None, ScopeForm(TUNED))
+    assert NEED_LOAD in shown[panel.status]
+    assert shown[panel.view] is None
     shown = show(dtype="int8")
     assert "dtype: Input should be" in shown["status"]
     assert shown["view"] is None
+
+
+def test_what_was_asked_before_does_not_take_the_place_of_a_later_answer(
+    panel: ScopePanel, session, monkeypatch
+) -> None:
+    """A busy server answers a jump before the renewal that was under way when it was pressed."""
+    session.client = "page"
+    form = {**tuned(panel.shared), panel.shared.seed: 0, panel.dtype: "", panel.rounding: "nearest"}
+    form |= {panel.layer: "", panel.module: "", panel.tensor: MATRIX, panel.start: 0}
+    form |= {panel.layout: "run", panel.target: "unique:tool", panel.asked: ""}
+
+    def ask(number: int, *, jumps: bool = False) -> dict:
+        return panel.answer({**form, panel.number: number}, session, jumps=jumps)
+
+    jumped, draw = [], microscope_data.panel_data
+
+    def draw_while_it_is_jumped(*given):
+        if not jumped:
+            jumped.append(None)
+            jumped[0] = ask(2, jumps=True)
+        return draw(*given)
+
+    monkeypatch.setattr(microscope_data, "panel_data", draw_while_it_is_jumped)
+    nothing = gr.skip()
+    assert ask(1) == nothing
+    assert jumped[0][panel.view]["elements"]
+    assert jumped[0][panel.start]["value"] > 0
+    assert ask(1) == nothing, "nor where it is begun after the jump"
+    assert ask(3)[panel.view]["elements"]
+    # A reloaded page counts anew.
+    session.client = "reloaded"
+    assert ask(1)[panel.view]["elements"]
 
 
 def test_changed_files_are_read_anew(tmp_path) -> None:

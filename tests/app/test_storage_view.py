@@ -17,8 +17,8 @@ from ram_studio.app.details import panel as details
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.load.storage_view import report_of, storage_html
 from ram_studio.app.load.view import fit_html
-from ram_studio.app.merge.plan import rounding_caution
-from ram_studio.app.merge.work import MergeForm
+from ram_studio.app.merge.recipes import recipe_from
+from ram_studio.app.merge.view import rounding_caution
 from ram_studio.app.session import Loaded
 from ram_studio.engine.analyse import analyze_report, load
 from ram_studio.resources import asset_path
@@ -134,19 +134,19 @@ def test_the_merge_step_names_who_loses_the_rescaling(mixed) -> None:
         save_file(moved, Path(agents[name]) / "model.safetensors", {"format": "pt"})
     sketch = analyze_report(load(paths["base"], agents), device="cpu")
     loaded = Loaded("steps", None, str(paths["base"]), agents, sketch)
-    form = MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0)
+    recipe = recipe_from(loaded, "ram+", {})
     factor = sketch.preview()["agents"]["one"]["lambda"]
-    told = rounding_caution(loaded, form, "bfloat16")
+    told = rounding_caution(loaded, recipe, "bfloat16")
     assert f"one 1.000 instead of {factor:.3f}; two 1.000" in told
     for quiet in (
-        MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0, rounding="stochastic"),
-        MergeForm("ram", DEFAULT_INDEX, 0.1, 2.0),
-        MergeForm("ram+", DEFAULT_INDEX, 0.0, 2.0),
+        recipe_from(loaded, "ram+", {}, rounding="stochastic"),
+        recipe_from(loaded, "ram", {}),
+        recipe_from(loaded, "ram+", {"r": 0.0}),
     ):
         assert rounding_caution(loaded, quiet, "bfloat16") == ""
-    assert rounding_caution(loaded, form, "float32") == ""
+    assert rounding_caution(loaded, recipe, "float32") == ""
     # Layer by layer there is more than one lambda: what can happen is said instead.
-    by_layer = MergeForm("ram+", DEFAULT_INDEX, 0.1, 2.0, {"scope": "layer"})
+    by_layer = recipe_from(loaded, "ram+", {"scope": "layer"})
     assert "can lose" in rounding_caution(loaded, by_layer, "bfloat16")
 
 

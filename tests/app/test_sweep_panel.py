@@ -9,11 +9,12 @@ import pytest
 from app_parts import built, tuned
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
-from ram_studio.app.experiment import sweep_figure, table, work
+from ram_studio.app.experiment import sweep_figure, table
 from ram_studio.app.experiment.sweep_panel import SweepPanel, found_html
 from ram_studio.app.history.view import side_by_side_html
 from ram_studio.app.history.work import past_models, side_by_side
 from ram_studio.app.load.examples import load_example
+from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
 from ram_studio.app.workspace import Workspace
 from ram_studio.evals.experiment.race import Loss
@@ -53,7 +54,8 @@ def values(panel: SweepPanel, **changes) -> dict:
 
 
 def plan(panel: SweepPanel, **changes):
-    return work.plan_of(panel.read(values(panel, **changes)), load_example("1"))
+    session = Session("key", Path(), load_example("1"))
+    return panel.plan(values(panel, **changes), session)
 
 
 @pytest.fixture
@@ -137,9 +139,9 @@ def test_a_form_that_cannot_be_says_why_beside_it_and_when_started(
     assert session.job is None
 
 
-def test_the_count_says_how_much_is_asked_for(panel):
+def test_the_count_says_how_much_is_asked_for(panel, session):
     def text(**changes):
-        return work.count_text(panel.read(values(panel, **changes)), load_example("1"))
+        return panel.count_text(values(panel, **changes), session)
 
     assert text() == "6 settings, 12 questions each at most."
     assert text(search="optuna", trials=7) == "7 settings to try, 12 questions each at most."

@@ -70,20 +70,16 @@ class AskingEndpoints(Client):
         session = self._session(request)
         self._loaded(analysis, session)
         limit = int(between("limit", limit, 1, _MOST_PROMPTS))
-        how: dict[str, Any] = {
-            "max_tokens": max_tokens,
-            "think_tokens": think_tokens,
-            "until": until,
-        }
-        how |= {"temperature": temperature, "top_p": top_p, "samples": samples}
+        how: dict[str, Any] = {"max_tokens": max_tokens, "think_tokens": think_tokens}
+        how |= {"temperature": temperature, "top_p": top_p, "samples": samples, "until": until}
         how |= {"seed": seed, "difficulty": difficulty, "mode": mode, "data": data}
         margin = between("margin", margin, 0.1, 99.0) / 100
-        plan = self._plan(suites, limit, lengths, how)
+        asked = self._asked(suites, lengths, how, limit)
         every = check.candidates(session)
         wanted = [str(m) for m in models] if models else list(every)
         check_names("model", wanted, every)
         chosen = {name: every[name] for name in wanted}
-        work = check.score_work(chosen, plan, session, self._workspace)
+        work = check.score_work(chosen, asked, session, self._workspace)
         report = described(await finish(work, session), check.agents_of(session), margin)
         for numbers in report["models"].values():
             # gradio_client takes anything with a "path" for a file to download.
@@ -92,19 +88,17 @@ class AskingEndpoints(Client):
                 numbers["folder"] = path
         return report
 
-    def _plan(
-        self, suites: list | None, limit: float, lengths: list | None, how: dict[str, Any]
-    ) -> check.Plan:
-        names = [SUITE] if suites is None else [str(name) for name in suites]
-        check_names("suite", names, known_suites())
-        limits = {n: int(min(limit, most_items(n, self._settings))) for n in names}
-        return check.make_plan(names, limits, lengths or LENGTHS[:1], self._settings, how)
-
-    def _asked(self, suites: list | None, lengths: list | None, how: dict | None) -> Asked:
+    def _asked(
+        self, suites: list | None, lengths: list | None, how: dict | None, limit: int | None = None
+    ) -> Asked:
+        """Return what is asked, checked; limit: of an evaluation, which suites cut down."""
         names = [SUITE] if suites is None else [str(name) for name in suites]
         check_names("suite", names, known_suites())
         check_names("setting of how", list(how or {}), How.__dataclass_fields__)
-        return asked_of(names, lengths or LENGTHS[:1], self._settings, how)
+        limits = None
+        if limit is not None:
+            limits = {name: min(limit, most_items(name, self._settings)) for name in names}
+        return asked_of(names, lengths or LENGTHS[:1], self._settings, how, limits)
 
     async def compare(
         self,

@@ -9,11 +9,7 @@ from __future__ import annotations
 import gradio as gr
 
 from ram_studio.algorithm.ladder import LADDER, snap
-from ram_studio.app.api.arguments import (
-    finish,
-    number,
-    worded,
-)
+from ram_studio.app.api.arguments import finish, number, worded
 from ram_studio.app.api.asking import AskingEndpoints
 from ram_studio.app.jobs import Report
 from ram_studio.app.load import work as load_work
@@ -53,10 +49,7 @@ class Endpoints(AskingEndpoints):
         if not isinstance(agents, dict) or len(agents) > MAX_AGENTS:
             raise SettingsError(f"agents must be an object with 1 to {MAX_AGENTS} names.")
         sources = read_sources(
-            str(base),
-            [str(n) for n in agents],
-            [str(s) for s in agents.values()],
-            self._settings,
+            str(base), [str(n) for n in agents], [str(s) for s in agents.values()], self._settings
         )
         options = {"missing": missing, "extra": extra, "rows": rows}
         session = self._session(request)

@@ -10,20 +10,10 @@ import gradio as gr
 from ram_studio.app.asking import plan
 from ram_studio.app.asking.suites import title_of
 from ram_studio.app.boxes import choice
-from ram_studio.app.jobs import (
-    QUIET,
-    Job,
-    JobControls,
-    Report,
-    Updates,
-    Work,
-    connect,
-    job_controls,
-    watch,
-)
+from ram_studio.app.jobs import QUIET, Report, Updates, Work, connect, job_controls, watch
 from ram_studio.app.session import Session
 from ram_studio.app.shared import Shared
-from ram_studio.app.templates import callout, failure, progress
+from ram_studio.app.templates import callout, progress
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError, SettingsError
 from ram_studio.evals.suites import ALL_SUITES
@@ -47,36 +37,31 @@ class DataSets:
             )
             self.pick = choice("Not here", [], None, elem_id="data-pick")
             ids = {"start": "data-fetch", "stop": "stop-data-fetch", "status": "data-status"}
-            self.controls: JobControls = job_controls("Fetch it from the Hub", **ids)
+            self.controls = job_controls("Fetch it from the Hub", **ids)
         outputs = [self.pick, self.controls.status, *shown]
         quiet = {"queue": False, **QUIET}
-        fold.expand(self._open, None, self.pick, **quiet)
-        self.folder.blur(self._set_folder, self.folder, outputs, **quiet)
-        self.folder.submit(self._set_folder, self.folder, outputs, **quiet)
+        fold.expand(shared.with_session(self._missing), None, self.pick, **quiet)
+        given = shared.with_session(self.set_folder)
+        gr.on([self.folder.blur, self.folder.submit], given, self.folder, outputs, **quiet)
         updated = [self.folder, self.pick, *shown]
         connect(self.controls, shared.workspace, self.run, {self.pick}, updated)
-
-    def _open(self, request: gr.Request) -> Updates:
-        return self._missing(self._shared.session(request))
 
     def _missing(self, session: Session) -> Updates:
         absent = [n for n in plan.absent_here(session.data) if ALL_SUITES[n].fetch is not None]
         choices = [(title_of(name), name) for name in absent]
         return {self.pick: gr.update(choices=choices, value=absent[0] if absent else None)}
 
-    def _set_folder(self, folder: str | None, request: gr.Request) -> Updates:
-        return self.set_folder(folder or "", self._shared.session(request))
-
-    def set_folder(self, folder: str, session: Session) -> Updates:
+    def set_folder(self, folder: str | None, session: Session) -> Updates:
         """Take the rows of data sets from a folder from now on, from the Hub's cache if empty."""
+        folder = (folder or "").strip()
         try:
             self._refuse_others()
-            plan.asked_of([plan.SUITE], (), self._shared.settings, {"data": folder.strip()})
+            plan.asked_of([plan.SUITE], (), self._shared.settings, {"data": folder})
         except RamStudioError as error:
             return {self.controls.status: callout(str(error), "bad")}
-        if folder.strip() == session.data:
+        if folder == session.data:
             return {self.controls.status: ""}
-        session.data = folder.strip()
+        session.data = folder
         return {self.controls.status: "", **self._missing(session), **self._offer(session)}
 
     def _refuse_others(self) -> None:
@@ -101,9 +86,6 @@ class DataSets:
         def tell(event: object) -> Updates:
             return {self.controls.status: progress(None, f"Fetching {title_of(name)}")}
 
-        def explain(error: RamStudioError, job: Job[object]) -> str:
-            return failure(error, "Stopped.")
-
         def finish(_: object) -> Updates:
             said = callout(f"{title_of(name)} is here now.", "good")
             # It lies in the Hub's cache, which a folder would hide.
@@ -111,6 +93,4 @@ class DataSets:
             own = {self.folder: "", self.controls.status: said}
             return {**own, **self._missing(session), **self._offer(session)}
 
-        yield from watch(
-            session, self.controls, prepare, tell, finish, needs_loaded=False, explain=explain
-        )
+        yield from watch(session, self.controls, prepare, tell, finish, needs_loaded=False)

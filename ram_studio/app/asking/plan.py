@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.app.load.opened import open_loaded
+from ram_studio.app.public.lanes import Effort
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
 from ram_studio.errors import RamStudioError, SettingsError
@@ -66,16 +67,21 @@ class How:
 
 @dataclass(frozen=True)
 class Asked:
-    """What merges of an experiment are asked: suites, lengths of long texts, and how."""
+    """What models are asked: suites, lengths of long texts, and how.
+
+    limits: questions of each suite (demo: per skill), in a check; experiments have one for all.
+    """
 
     suites: tuple[str, ...] = (SUITE,)
     lengths: tuple[int, ...] = LENGTHS[:1]
     how: How = field(default_factory=How)
+    limits: Mapping[str, int] = field(default_factory=dict)
 
-    def answers(self, items: int) -> int:
-        """Return how many answers a model is to give at most, to so many questions per skill."""
-        skills = 3 if SUITE in self.suites else len(self.suites)
-        return self.how.samples * skills * (self.how.most if self.how.until else items)
+    def answers(self, items: int = 10) -> int:
+        """Return how many answers a model is to give at most; items: of a suite without a limit."""
+        usual = self.how.most if self.how.until else items
+        skills = ((3 if name == SUITE else 1, name) for name in self.suites)
+        return self.how.samples * sum(n * self.limits.get(name, usual) for n, name in skills)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -83,6 +89,16 @@ class Asked:
         how = self.how
         until = Until(how.until / 100, how.most) if how.until else None
         return {"lengths": self.lengths, "until": until, **how.settings}
+
+
+def asking_effort(session: Session, parts: Sequence[str], answers: int) -> Effort:
+    """Return what a job costs that is to get so many answers for each part.
+
+    Of a shipped set's models answers are shared by all visitors; of others they are one's own.
+    """
+    owner = session.key if session.models.example is None else ""
+    kind = "slow answers" if owner else "answers"
+    return Effort(kind, {f"{owner} {part}": answers for part in parts})
 
 
 def offered_lengths(settings: Settings) -> tuple[int, ...]:
@@ -140,8 +156,12 @@ def asked_of(
     lengths: Sequence[Any],
     settings: Settings,
     how: Mapping[str, Any] | None = None,
+    limits: Mapping[str, Any] | None = None,
 ) -> Asked:
-    """Return what a form asks, checked. how: fields of `How`; what is left out is as usual.
+    """Return what a form asks, checked.
+
+    Args:
+        how: fields of `How`; what is left out is as usual. limits: of a check, questions by suite.
 
     Raises: SettingsError for no suite, one that is not here, or numbers out of range.
     """
@@ -158,7 +178,17 @@ def asked_of(
     for name in chosen:
         if name in absent and settings.is_public:
             raise SettingsError(f"Suite {name} is not offered here: its questions are not there.")
-    return Asked(chosen, wanted or allowed[:1], asked)
+    whole = {}
+    for name in chosen:
+        if limits is None or asked.until or name == HEALTH:
+            continue
+        most, value = most_items(name, settings), limits.get(name)
+        if not isinstance(value, (int, float)) or not 1 <= value <= most:
+            raise SettingsError(
+                f"The number of questions for {name} is {value}; it must be from 1 to {most}."
+            )
+        whole[name] = int(value)
+    return Asked(chosen, wanted or allowed[:1], asked, whole)
 
 
 def _how_of(given: Mapping[str, Any], suites: Sequence[str], settings: Settings) -> How:

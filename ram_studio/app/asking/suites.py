@@ -111,16 +111,13 @@ class Questions:
         offered = [self.choice.box, self.choice.greyed, *self.shown]
         quiet = {"queue": False, **QUIET}
         # Counting tokens takes a moment that nobody waits for who does not open it.
-        fold.expand(self._offer, self.choice.box, offered, **quiet)
+        fold.expand(self._shared.with_session(self.offer), self.choice.box, offered, **quiet)
         self.choice.box.input(self.show, self.choice.box, self.shown, **quiet)
 
-    def _offer(self, suites: Sequence[str] | None, request: gr.Request) -> Updates:
-        return self.offer(suites or (), self._shared.session(request))
-
-    def offer(self, suites: Sequence[str], session: Session) -> Updates:
+    def offer(self, suites: Sequence[str] | None, session: Session) -> Updates:
         """Return updates for the models of a session: the example's skills are only its own."""
         is_foreign = session.loaded is not None and session.loaded.example is None
-        wanted = USUAL if is_foreign and list(suites) == [SUITE] else suites
+        wanted = USUAL if is_foreign and list(suites or ()) == [SUITE] else suites or ()
         chosen, updates = self.choice.offer(session, wanted)
         return {**updates, **self.show(chosen)}
 

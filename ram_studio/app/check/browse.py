@@ -9,6 +9,7 @@ import gradio as gr
 from ram_studio.app.boxes import choice, html, slider
 from ram_studio.app.check.work import BASE, agents_of
 from ram_studio.app.jobs import QUIET, Updates
+from ram_studio.app.session import Session
 from ram_studio.app.shared import Shared
 from ram_studio.app.templates import empty_state, render
 from ram_studio.evals import DOMAINS, EvalReport
@@ -58,7 +59,6 @@ class Browser:
     """The components of the browser, wired."""
 
     def __init__(self, shared: Shared) -> None:
-        self.shared = shared
         with gr.Column(elem_classes="box", visible=False) as self.box:
             html("<h3>Read the answers</h3>")
             with gr.Row(elem_classes="check-form"):
@@ -79,7 +79,7 @@ class Browser:
         for events, by in ((changed, 0), ([previous.click], -1), ([following.click], 1)):
             gr.on(
                 events,
-                self._mover(by),
+                shared.with_session(self._mover(by)),
                 [self.domain, self.which, self.position],
                 [self.position, self.item],
                 queue=False,
@@ -93,8 +93,7 @@ class Browser:
         return [self.box, self.domain, self.which, self.position, self.item]
 
     def _mover(self, by: int) -> Callable[..., Updates]:
-        def look(domain: str, which: str, place: float, request: gr.Request) -> Updates:
-            session = self.shared.session(request)
+        def look(domain: str, which: str, place: float, session: Session) -> Updates:
             return self.at(session.report, domain, which, place + by, agents_of(session))
 
         return look
@@ -113,10 +112,7 @@ class Browser:
         found = matching_items(report, domain, which, agents)
         if not found:
             none = empty_state("No prompt fits this choice.")
-            return {
-                self.position: gr.update(maximum=1, value=1, label="0 of 0"),
-                self.item: none,
-            }
+            return {self.position: gr.update(maximum=1, value=1, label="0 of 0"), self.item: none}
         place = min(max(1, int(place or 1)), len(found))
         return {
             self.position: gr.update(

@@ -10,7 +10,14 @@ import gradio as gr
 
 from ram_studio.app.asking.data import DataSets
 from ram_studio.app.asking.how import HowToAsk
-from ram_studio.app.asking.plan import SUITE, code_refusal, general_suites, most_items
+from ram_studio.app.asking.plan import (
+    SUITE,
+    Asked,
+    asked_of,
+    code_refusal,
+    general_suites,
+    most_items,
+)
 from ram_studio.app.asking.suites import USUAL, SuiteChoice, title_of
 from ram_studio.app.boxes import html, slider
 from ram_studio.app.check import view, work
@@ -18,17 +25,9 @@ from ram_studio.app.check.browse import Browser
 from ram_studio.app.check.chat import ChatPanel
 from ram_studio.app.check.progress_grid import Scoring, grid_html, progress_html
 from ram_studio.app.check.verdicts import has_verdicts, verdict_cards, verdicts
-from ram_studio.app.experiment import panel as experiment
-from ram_studio.app.jobs import (
-    QUIET,
-    Job,
-    JobControls,
-    Updates,
-    Work,
-    connect,
-    stop_button,
-    watch,
-)
+from ram_studio.app.experiment.panel import ComparePanel
+from ram_studio.app.experiment.sweep_panel import SweepPanel
+from ram_studio.app.jobs import QUIET, Job, JobControls, Updates, Work, connect, stop_button, watch
 from ram_studio.app.load.view import progress_html as pass_html
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
@@ -54,17 +53,12 @@ def _about(suite: str) -> str:
     return _HEALTH if suite == HEALTH else ALL_SUITES[suite].about
 
 
-def build(shared: Shared) -> CheckPanel:
-    """Lay the step out inside the open Blocks and connect it."""
-    return CheckPanel(shared)
-
-
 class CheckPanel:
-    """The step. column: all of it."""
+    """The step."""
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
-        with gr.Column(elem_id="step-check", elem_classes="step") as self.column:
+        with gr.Column(elem_id="step-check", elem_classes="step"):
             lead = (
                 "The base, each agent and your merges answer the same held-out prompts; strict "
                 "checkers count the right answers."
@@ -89,7 +83,8 @@ class CheckPanel:
             self.scores = html(empty_state(_NOTHING), elem_id="scores")
             self.browser = Browser(shared)
             ChatPanel(shared, self.models)
-            experiment.build(shared)
+            ComparePanel(shared)
+            SweepPanel(shared)
         self._wire()
 
     def _lay_out_form(self, settings: Settings) -> None:
@@ -154,12 +149,14 @@ class CheckPanel:
         if self.shared.settings.is_private:
             with self.general:
                 self.data_sets = DataSets(self.shared, self._show_general, general)
-        self.kind.input(self._choose_kind, self.kind, general, queue=False, **QUIET)
+        chosen = self.shared.with_session(self._show_kind)
+        self.kind.input(chosen, self.kind, general, queue=False, **QUIET)
         self.suites.input(self._show_items, self.suites, counts, queue=False, **QUIET)
         # Nothing is asked anew: the same answers are judged by another margin.
         last = {"trigger_mode": "always_last", "queue": False}
         judged = [self.verdicts, self.scores]
-        self.margin.input(self._set_margin, self.margin, judged, **last, **QUIET)
+        moved = self.shared.with_session(self._set_margin)
+        self.margin.input(moved, self.margin, judged, **last, **QUIET)
         self.shared.merged.listen([self.models], self._offer)
         again = [self.note, self.grid, self.kind, *general, self.models, *result]
         self.shared.loaded.listen(again, self._show)
@@ -180,9 +177,6 @@ class CheckPanel:
             **self._offer(session),
             **self._show_report(session),
         }
-
-    def _choose_kind(self, kind: str, request: gr.Request) -> Updates:
-        return self._show_kind(kind, self.shared.session(request))
 
     def _show_kind(self, kind: str, session: Session) -> Updates:
         if kind == SUITE:
@@ -230,33 +224,26 @@ class CheckPanel:
             self.scores: view.report_html(report, agents, margin),
         }
 
-    def _set_margin(self, points: float, request: gr.Request) -> Updates:
-        session = self.shared.session(request)
+    def _set_margin(self, points: float, session: Session) -> Updates:
         session.margin = points / 100
         return self._judged(session)
 
-    def _read(self, data: Mapping[Any, Any], session: Session) -> work.Plan:
+    def _read(self, data: Mapping[Any, Any], session: Session) -> Asked:
         if data[self.kind] == SUITE:
             suites, limits = [SUITE], {SUITE: data[self.limit]}
         else:
             suites = data[self.suites] or []
             limits = {name: data.get(box) for name, box in self.items.items()}
         how = {**self.how.read(data, data[self.kind], suites), "data": session.data}
-        return work.make_plan(
-            suites, limits, data.get(self.lengths) or (), self.shared.settings, how
-        )
+        lengths = data.get(self.lengths) or ()
+        return asked_of(suites, lengths, self.shared.settings, how, limits)
 
     def run(self, data: Mapping[Any, Any], session: Session) -> Iterator[Updates]:
         """Evaluate as the form says, yielding updates as it goes."""
-        last: list[Scoring] = []
 
         def prepare() -> Work[EvalReport]:
-            chosen, plan = work.choose(data[self.models] or (), session), self._read(data, session)
-
-            def also(event: Scoring) -> None:
-                last[:] = [event]
-
-            return work.score_work(chosen, plan, session, self.shared.workspace, also)
+            chosen, asked = work.choose(data[self.models] or (), session), self._read(data, session)
+            return work.score_work(chosen, asked, session, self.shared.workspace)
 
         def tell(event: Scoring | DownloadProgress | None) -> Updates:
             if isinstance(event, DownloadProgress):
@@ -265,12 +252,13 @@ class CheckPanel:
 
         def explain(error: RamStudioError, job: Job[EvalReport]) -> str:
             why = "The time for one evaluation on this public app is over."
-            kept = f"{last[0].done if last else 0:,} answers are kept; evaluate again to go on."
+            done = job.latest.done if isinstance(job.latest, Scoring) else 0
+            kept = f"{done:,} answers are kept; evaluate again to go on."
             return failure(error, f"{'Stopped.' if job.cancel.is_cancelled else why} {kept}")
 
         def finish(report: EvalReport) -> Updates:
-            session.report = report
-            said = callout(_finished(last[0]), "good") if last else ""
+            session.report, last = report, session.job and session.job.latest
+            said = callout(_finished(last), "good") if isinstance(last, Scoring) else ""
             shown = {self.controls.status: said, self.grid: ""}
             return {**shown, **self.shared.checked.updates(session)}
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ram_studio.app.asking.plan import LENGTHS, SUITE, How, asked_of, most_items
+from ram_studio.app.asking.plan import Asked, asking_effort
 from ram_studio.app.check.answers import open_answers
 from ram_studio.app.check.lent_gpu import LentGpuEngine
 from ram_studio.app.check.progress_grid import Cell, Scoring
 from ram_studio.app.jobs import Report, Work, costing
-from ram_studio.app.public.lanes import Effort
 from ram_studio.app.public.machine import lends_gpus
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
@@ -25,7 +23,6 @@ from ram_studio.checkpoints.read.checkpoint import DownloadProgress
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import EvaluationError, SettingsError
 from ram_studio.evals import EvalReport, evaluate
-from ram_studio.evals.suites import HEALTH
 from ram_studio.evals.until import evaluate_until
 
 BASE = "base"
@@ -43,16 +40,6 @@ class Candidate(NamedTuple):
     recipe: str = ""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What to ask: suite names, questions of each (demo: per skill), lengths for memory, how."""
-
-    suites: tuple[str, ...] = (SUITE,)
-    limits: Mapping[str, int] = field(default_factory=dict)
-    lengths: tuple[int, ...] = LENGTHS[:1]
-    how: How = field(default_factory=How)
-
-
 def candidates(session: Session) -> dict[str, Candidate]:
     """Return every model of the session by name: the base, the agents, the merges."""
     if session.loaded is None:
@@ -68,33 +55,6 @@ def candidates(session: Session) -> dict[str, Candidate]:
 def agents_of(session: Session) -> list[str]:
     """Return the loaded agents' names."""
     return list(session.loaded.agents) if session.loaded else []
-
-
-def make_plan(
-    suites: Sequence[str],
-    limits: Mapping[str, Any],
-    lengths: Sequence[Any],
-    settings: Settings,
-    how: Mapping[str, Any] | None = None,
-) -> Plan:
-    """Return the checked plan of a form.
-
-    how: fields of `How`; what is left out or empty is as usual.
-
-    Raises: SettingsError for no suite, an unknown one, or numbers out of range.
-    """
-    asked = asked_of(suites, lengths, settings, how)
-    whole = {}
-    for name in asked.suites:
-        if name == HEALTH or asked.how.until:
-            continue
-        most, value = most_items(name, settings), limits.get(name)
-        if not isinstance(value, (int, float)) or not 1 <= value <= most:
-            raise SettingsError(
-                f"The number of questions for {name} is {value}; it must be from 1 to {most}."
-            )
-        whole[name] = int(value)
-    return Plan(asked.suites, whole, asked.lengths, asked.how)
 
 
 class _Watch:
@@ -137,7 +97,7 @@ class _Watch:
 
 def score_models(
     models: Mapping[str, Candidate],
-    plan: Plan,
+    asked: Asked,
     session: Session,
     workspace: Workspace,
     report: Report,
@@ -156,9 +116,12 @@ def score_models(
     watch = _Watch(list(models), report)
     is_over = time_limit(settings, cancel)
     batch_size = 128 if nbytes < _SMALL_BYTES else _BATCH_OF_LARGE
-    how, asked = plan.how, _engines(folders, batch_size) if lends_gpus() else folders
+    engines: dict[str, Any] = dict(folders)
+    if lends_gpus():
+        engines = {n: LentGpuEngine(path, batch_size=batch_size) for n, path in folders.items()}
+    how = asked.how
     options: dict[str, Any] = {
-        "lengths": plan.lengths,
+        "lengths": asked.lengths,
         "batch_size": batch_size,
         "base": BASE if BASE in folders else None,
         "on_progress": watch.progress,
@@ -171,51 +134,27 @@ def score_models(
         with open_answers(session, workspace) as store:
             options["store"] = store
             if how.until:
-                width = how.until / 100
-                return evaluate_until(asked, plan.suites, width=width, most=how.most, **options)[0]
-            return evaluate(asked, plan.suites, limit=plan.limits, **options)
+                options |= {"width": how.until / 100, "most": how.most}
+                return evaluate_until(engines, asked.suites, **options)[0]
+            return evaluate(engines, asked.suites, limit=asked.limits, **options)
     except EvaluationError as error:
         if settings.is_private:
             raise
         raise EvaluationError(without_folders(str(error), folders, session)) from error
 
 
-def _engines(folders: Mapping[str, str], batch_size: int) -> dict[str, Any]:
-    return {name: LentGpuEngine(path, batch_size=batch_size) for name, path in folders.items()}
-
-
 def score_work(
-    models: Mapping[str, Candidate],
-    plan: Plan,
-    session: Session,
-    workspace: Workspace,
-    also: Report | None = None,
+    models: Mapping[str, Candidate], asked: Asked, session: Session, workspace: Workspace
 ) -> Work[EvalReport]:
     """Return the work of `score_models`; it costs a part for each model, in answers.
 
     Of a shipped set's models, and of equal merges of them, answers are there for the next visitor.
-
-    Args:
-        also: told what the job is told.
     """
-
-    def score(report: Report, cancel: CancelToken) -> EvalReport:
-        def tell(event: Scoring | DownloadProgress) -> None:
-            if also is not None and isinstance(event, Scoring):
-                also(event)
-            report(event)
-
-        return score_models(models, plan, session, workspace, tell, cancel)
-
-    skills = 3
-    usual = plan.how.most if plan.how.until else 10
-    answers = plan.how.samples * sum(
-        plan.limits.get(n, usual) * (skills if n == SUITE else 1) for n in plan.suites
+    names = [f"{model.recipe or model.path} {asked!r}" for model in models.values()]
+    return costing(
+        lambda report, cancel: score_models(models, asked, session, workspace, report, cancel),
+        asking_effort(session, names, asked.answers()),
     )
-    asked = repr(plan)
-    owner = session.key if session.models.example is None else ""
-    parts = {f"{owner} {model.recipe or model.path} {asked}": answers for model in models.values()}
-    return costing(score, Effort("slow answers" if owner else "answers", parts))
 
 
 def time_limit(settings: Settings, cancel: CancelToken) -> Callable[[], bool]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from markupsafe import Markup
 
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app import templates
-from ram_studio.app.boxes import html
+from ram_studio.app.boxes import choice, html
 from ram_studio.app.details.layer_map import layer_map
 from ram_studio.app.details.parts_charts import experts, towers
 from ram_studio.app.details.patterns import patterns
@@ -63,22 +62,6 @@ _MAP_NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class Panel:
-    """The components.
-
-    plots: each in its box; drawn: what the figures show; draw: pressed by the page.
-    """
-
-    stored: gr.HTML
-    plots: dict[str, tuple[gr.Column, gr.Plot]]
-    agent: gr.Dropdown
-    scale: gr.Radio
-    map: gr.Plot
-    drawn: gr.State
-    draw: gr.Button
-
-
 Shown = tuple[Markup, dict[str, PlotData | None]]
 
 
@@ -114,30 +97,86 @@ def draw_map(
     return layer_map(loaded.sketch, point, known, is_log=scale == "log", narrow=is_narrow)
 
 
-def build(shared: Shared) -> Panel:
-    """Lay the details out inside the open Blocks and connect them."""
-    with gr.Column(elem_id="details-figures"):
-        plots = {name: _plot(name, figure) for name, figure in FIGURES.items()}
-        with gr.Column(elem_classes=["box", "chart"], min_width=300):
-            html(_head("Layer by module", _MAP_NOTE), elem_classes="chart-head")
-            with gr.Row():
-                agent = gr.Dropdown(
-                    [], label="Agent", filterable=False, min_width=160, elem_id="map-agent"
-                )
-                scale = gr.Radio(
-                    [("Its own scale", "own"), ("Powers of ten", "log")],
-                    value="own",
-                    label="Colours",
-                    min_width=240,
-                    elem_id="map-scale",
-                )
-            plot = gr.Plot(show_label=False, container=False, elem_id="chart-map")
-        stored = html(elem_id="details-stored")
-        button = gr.Button("", visible="hidden", elem_id="draw-details")
-    panel = Panel(stored, plots, agent, scale, plot, gr.State(None), button)
-    shared.loaded.listen([agent], lambda session: {agent: _agents(session)})
-    shared.when_built(lambda: _wire(panel, shared))
-    return panel
+class DetailsPanel:
+    """The details. plots: each in its box; drawn: what they show; draw: pressed by the page."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        with gr.Column(elem_id="details-figures"):
+            self.plots = {name: _plot(name, figure) for name, figure in FIGURES.items()}
+            with gr.Column(elem_classes=["box", "chart"], min_width=300):
+                html(_head("Layer by module", _MAP_NOTE), elem_classes="chart-head")
+                with gr.Row():
+                    self.agent = choice("Agent", [], None, min_width=160, elem_id="map-agent")
+                    self.scale = gr.Radio(
+                        [("Its own scale", "own"), ("Powers of ten", "log")],
+                        value="own",
+                        label="Colours",
+                        min_width=240,
+                        elem_id="map-scale",
+                    )
+                self.map = gr.Plot(show_label=False, container=False, elem_id="chart-map")
+            self.stored = html(elem_id="details-stored")
+            self.draw = gr.Button("", visible="hidden", elem_id="draw-details")
+        self.drawn = gr.State(None)
+        shared.loaded.listen([self.agent], self._offer_agents)
+        shared.when_built(self._wire)
+
+    def _offer_agents(self, session: Session) -> Updates:
+        names = list(session.models.sketch.agents)
+        return {self.agent: gr.update(choices=names, value=names[0])}
+
+    def _wire(self) -> None:
+        width = gr.Number(None, visible=False)
+        view = [self.shared.tuning.epsilon, self.agent, self.scale, width]
+        quick = {**LIGHT, "show_progress": "minimal"}
+        plots = itertools.chain(*self.plots.values())
+        self.draw.click(
+            self.shared.with_session(self._draw),
+            [*view, self.drawn],
+            [self.drawn, self.stored, *plots, self.map],
+            js="(point, agent, scale, _, drawn) => [point, agent, scale, window.innerWidth, drawn]",
+            **quick,
+            show_progress_on=self.stored,
+        )
+        gr.on(
+            [self.agent.input, self.scale.input],
+            self.shared.with_session(self._draw_map),
+            view,
+            self.map,
+            js="(point, agent, scale) => [point, agent, scale, window.innerWidth]",
+            **quick,
+        )
+
+    def _draw_map(
+        self, point: float, agent: str | None, scale: str, pixels: float | None, session: Session
+    ) -> go.Figure | None:
+        if session.loaded is None:
+            return None
+        return draw_map(session.loaded, ladder_point(point), agent, scale, _is_narrow(pixels))
+
+    def _draw(
+        self,
+        point: float,
+        agent: str | None,
+        scale: str,
+        pixels: float | None,
+        drawn: str | None,
+        session: Session,
+    ) -> Updates:
+        if session.loaded is None:
+            return gr.skip()
+        loaded, is_narrow = session.loaded, _is_narrow(pixels)
+        wanted = f"{loaded.identity}|{ladder_point(point)}|{is_narrow}"
+        if wanted == drawn:
+            return gr.skip()
+        with acting_as(session.token):
+            stored, figures = shown(loaded, ladder_point(point), is_narrow)
+        updates: Updates = {self.drawn: wanted, self.stored: stored}
+        for name, figure in figures.items():
+            box, plot = self.plots[name]
+            updates |= {box: gr.update(visible=figure is not None), plot: figure}
+        return updates | {self.map: self._draw_map(point, agent, scale, pixels, session)}
 
 
 def _head(title: str, note: str) -> Markup:
@@ -149,65 +188,6 @@ def _plot(name: str, figure: Figure) -> tuple[gr.Column, gr.Plot]:
     with gr.Column(elem_classes=["box", "chart"], min_width=300, visible=is_usual) as box:
         html(_head(figure.title, figure.note), elem_classes="chart-head")
         return box, gr.Plot(show_label=False, container=False, elem_id=f"chart-{name}")
-
-
-def _agents(session: Session) -> dict[str, object]:
-    names = list(session.models.sketch.agents)
-    return gr.update(choices=names, value=names[0])
-
-
-def _wire(panel: Panel, shared: Shared) -> None:
-    width = gr.Number(None, visible=False)
-    quick = {**LIGHT, "show_progress": "minimal"}
-
-    def show_map(
-        point: float, agent: str | None, scale: str, pixels: float | None, request: gr.Request
-    ) -> go.Figure | None:
-        loaded = shared.session(request).loaded
-        if loaded is None:
-            return None
-        return draw_map(loaded, ladder_point(point), agent, scale, _is_narrow(pixels))
-
-    def draw_figures(
-        point: float,
-        agent: str | None,
-        scale: str,
-        pixels: float | None,
-        drawn: str | None,
-        request: gr.Request,
-    ) -> Updates:
-        session = shared.session(request)
-        if session.loaded is None:
-            return gr.skip()
-        loaded, is_narrow = session.loaded, _is_narrow(pixels)
-        wanted = f"{loaded.identity}|{ladder_point(point)}|{is_narrow}"
-        if wanted == drawn:
-            return gr.skip()
-        with acting_as(session.token):
-            stored, figures = shown(loaded, ladder_point(point), is_narrow)
-        updates: Updates = {panel.drawn: wanted, panel.stored: stored}
-        for name, figure in figures.items():
-            box, plot = panel.plots[name]
-            updates |= {box: gr.update(visible=figure is not None), plot: figure}
-        return updates | {panel.map: show_map(point, agent, scale, pixels, request)}
-
-    view = [shared.tuning.epsilon, panel.agent, panel.scale, width]
-    panel.draw.click(
-        draw_figures,
-        [*view, panel.drawn],
-        [panel.drawn, panel.stored, *itertools.chain(*panel.plots.values()), panel.map],
-        js="(point, agent, scale, _, drawn) => [point, agent, scale, window.innerWidth, drawn]",
-        **quick,
-        show_progress_on=panel.stored,
-    )
-    gr.on(
-        [panel.agent.input, panel.scale.input],
-        show_map,
-        view,
-        panel.map,
-        js="(point, agent, scale) => [point, agent, scale, window.innerWidth]",
-        **quick,
-    )
 
 
 def _is_narrow(pixels: float | None) -> bool:

@@ -1,7 +1,4 @@
-"""Experiments in Check: methods compared side by side, and the search for a good setting.
-
-Both merge in memory, ask every merge the same questions and write no model folder.
-"""
+"""The panel "Compare methods side by side": every merge in memory, asked the same questions."""
 
 from __future__ import annotations
 
@@ -15,17 +12,9 @@ from markupsafe import Markup
 from ram_studio.app.asking.suites import Questions
 from ram_studio.app.boxes import choice, html, slider
 from ram_studio.app.experiment import view, work
-from ram_studio.app.experiment.sweep_panel import SweepPanel
 from ram_studio.app.experiment.table import method_grid, result_table
 from ram_studio.app.experiment.time_score import time_score_file
-from ram_studio.app.jobs import (
-    QUIET,
-    Updates,
-    Work,
-    connect,
-    job_controls,
-    watch,
-)
+from ram_studio.app.jobs import QUIET, Updates, Work, connect, job_controls, watch
 from ram_studio.app.session import Comparison, Session
 from ram_studio.app.shared import Shared
 from ram_studio.app.templates import callout, failure, progress
@@ -35,12 +24,6 @@ from ram_studio.evals.experiment.presets import EXPERIMENTS
 
 _OWN = "My choice of methods"
 _OWN_NOTE = "RAM rows use your ε, r and α from Tune; the others their defaults."
-
-
-def build(shared: Shared) -> None:
-    """Lay both panels out inside the open Blocks and connect them."""
-    ComparePanel(shared)
-    SweepPanel(shared)
 
 
 def keep(table: MethodTable, title: str, session: Session) -> Comparison:

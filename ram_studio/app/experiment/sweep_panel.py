@@ -16,20 +16,14 @@ from ram_studio.app.boxes import html, slider
 from ram_studio.app.experiment import work
 from ram_studio.app.experiment.sweep_figure import axes_of, axis_label, sweep_figure
 from ram_studio.app.experiment.table import result_table, sweep_grid
-from ram_studio.app.jobs import (
-    QUIET,
-    Updates,
-    Work,
-    connect,
-    job_controls,
-    watch,
-)
+from ram_studio.app.jobs import QUIET, Updates, Work, connect, job_controls, watch
 from ram_studio.app.numbers import epsilon_text, setting_text
 from ram_studio.app.session import Session
 from ram_studio.app.shared import Shared
 from ram_studio.app.templates import callout, progress, render
 from ram_studio.app.tune.deep_link import ALPHA_MAX, R_MAX
 from ram_studio.errors import RamStudioError
+from ram_studio.evals.experiment.plan import SweepPlan
 from ram_studio.evals.experiment.table import SweepState
 from ram_studio.evals.report.breakdown import drawn_rows
 from ram_studio.evals.report.trust import trust_lines
@@ -112,7 +106,7 @@ class SweepPanel:
 
     @property
     def form(self) -> set[Any]:
-        """What ``read`` reads."""
+        """What ``plan`` reads."""
         lines = [component for line in self.ranges.values() for component in line]
         rest = [self.search, self.trials, self.items, self.minutes]
         return {self.methods, *lines, *rest, *self.asked.form, *self.shared.tuning.all}
@@ -129,58 +123,55 @@ class SweepPanel:
         connect(self.controls, shared.workspace, self.run, {self.axis, *self.form}, self.shown)
         gr.on(
             [component.change for component in self.form - set(shared.tuning.all)],
-            self._count,
+            shared.with_session(self._count),
             self.form,
             [self.count, self.trials],
             trigger_mode="always_last",
             **light,
         )
-        self.axis.input(self._draw, self.axis, self.chart, **light)
-        self.use.click(
-            self._use, self.pick, [*shared.tuning.all, self.note, self.target], **light
-        ).then(
-            fn=None,
-            inputs=self.target,
-            js="(step) => { if (step) { window.RAM.open(step); } }",
+        self.axis.input(shared.with_session(self._draw), self.axis, self.chart, **light)
+        used = [*shared.tuning.all, self.note, self.target]
+        self.use.click(shared.with_session(self.use_setting), self.pick, used, **light).then(
+            fn=None, inputs=self.target, js="(step) => { window.RAM.open(step); }"
         )
         shared.loaded.listen(self.shown, lambda session: self.show(session.sweep))
 
-    def read(self, data: Mapping[Any, Any], folder: str = "") -> work.Form:
-        """Return the form's values, and Tune's, by name; folder: of data sets.
+    def plan(self, data: Mapping[Any, Any], session: Session) -> SweepPlan:
+        """Return the checked plan of the form, for what a session has loaded.
 
-        Raises: SettingsError for what cannot be asked.
+        Raises: SettingsError, EvaluationError for what cannot be asked or swept.
         """
-        return work.Form(
-            methods=data[self.methods] or (),
-            ranges={
-                name: work.Range(*(data[component] for component in line))
-                for name, line in self.ranges.items()
-            },
-            search=data[self.search],
-            trials=data[self.trials],
-            asked=self.asked.read(data, folder),
-            items=data[self.items],
-            minutes=data[self.minutes],
-            tuned=self.shared.tuning.read(data).values,
+        most, minutes = self.shared.settings.max_sweep_minutes, data[self.minutes]
+        return work.plan_of(
+            session.models,
+            data[self.methods] or (),
+            {name: [data[box] for box in line] for name, line in self.ranges.items()},
+            self.shared.tuning.read(data).values,
+            self.asked.read(data, session.data),
+            items=int(data[self.items]),
+            minutes=most if minutes is None else min(float(minutes), most),
+            search="optuna" if data[self.search] == "optuna" else "grid",
+            trials=max(1, min(int(data[self.trials]), work.MAX_SETTINGS)),
         )
 
-    def _count(self, data: dict[Any, Any], request: gr.Request) -> Updates:
-        text = self.count_text(data, self.shared.session(request))
+    def _count(self, data: dict[Any, Any], session: Session) -> Updates:
         return {
-            self.count: Markup("<p>{}</p>").format(text),
+            self.count: Markup("<p>{}</p>").format(self.count_text(data, session)),
             self.trials: gr.update(visible=data[self.search] == "optuna"),
         }
 
     def count_text(self, data: Mapping[Any, Any], session: Session) -> str:
         """Return in a sentence how much the form asks for, or what is wrong with it."""
+        if session.loaded is None:
+            return ""
         try:
-            return work.count_text(self.read(data, session.data), session.loaded)
+            asked = self.asked.read(data, session.data)
+            return work.count_text(self.plan(data, session), asked)
         except RamStudioError as error:
             return str(error)
 
-    def _draw(self, axis: str | None, request: gr.Request) -> Any:
-        state = self.shared.session(request).sweep
-        return gr.skip() if state is None else sweep_figure(state, axis or "")
+    def _draw(self, axis: str | None, session: Session) -> Any:
+        return gr.skip() if session.sweep is None else sweep_figure(session.sweep, axis or "")
 
     def show(
         self, state: SweepState | None, axis: str | None = None, csv: str | None = None
@@ -223,11 +214,7 @@ class SweepPanel:
         axis, drawn = data[self.axis], [0.0]
 
         def prepare() -> Work[SweepState]:
-            workspace = self.shared.workspace
-            most = workspace.settings.max_sweep_minutes
-            form = self.read(data, session.data)
-            plan = work.plan_of(form, session.models, most)
-            return work.sweep_work(plan, session, workspace)
+            return work.sweep_work(self.plan(data, session), session, self.shared.workspace)
 
         def tell(state: SweepState | None) -> Updates:
             updates = {self.controls.status: progress_html(state)}
@@ -243,9 +230,6 @@ class SweepPanel:
             return {self.controls.status: said, **self.show(state, axis, str(csv))}
 
         yield from watch(session, self.controls, prepare, tell, finish)
-
-    def _use(self, label: str | None, request: gr.Request) -> Updates:
-        return self.use_setting(label, self.shared.session(request))
 
     def use_setting(self, label: str | None, session: Session) -> Updates:
         """Return updates that set Tune's four settings and open it, or say why not."""

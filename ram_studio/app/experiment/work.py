@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ram_studio.algorithm.ladder import snap
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import RULES
-from ram_studio.app.asking.plan import Asked
+from ram_studio.app.asking.plan import Asked, asking_effort
 from ram_studio.app.check.answers import open_answers
 from ram_studio.app.jobs import Report, Work, costing
-from ram_studio.app.merge.controls import OFFERED, tuned_by
+from ram_studio.app.merge.controls import OFFERED, tuned_settings
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.public.lanes import Effort
 from ram_studio.app.session import Loaded, Session
 from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
 from ram_studio.engine.events import CancelToken
-from ram_studio.errors import OutputError, RamStudioError, SettingsError
+from ram_studio.errors import OutputError, SettingsError
 from ram_studio.evals.experiment.method_table import MethodTable
 from ram_studio.evals.experiment.plan import SweepPlan
 from ram_studio.evals.experiment.presets import experiment_recipes, rows_of
@@ -34,7 +33,11 @@ class Choice(NamedTuple):
 
     title: str
     method: str
-    settings: Mapping[str, Any] = {}
+    own: Mapping[str, Any] = {}
+
+    def settings(self, tuned: Mapping[str, Any]) -> dict[str, Any]:
+        """Return its settings; tuned: Tune's, by name, of which a method takes what it has."""
+        return {**tuned_settings(self.method, tuned), **self.own}
 
 
 CHOICES = {
@@ -54,15 +57,7 @@ CHOICES = {
 }
 """What Compare offers, by the value of its box."""
 
-USUAL = (
-    "task-arithmetic-mean",
-    "task-arithmetic-sum",
-    "ties",
-    "dare-ta",
-    "ram",
-    "ram+",
-    "ram+s",
-)
+USUAL = ("task-arithmetic-mean", "task-arithmetic-sum", "ties", "dare-ta", "ram", "ram+", "ram+s")
 
 PRESETS = (
     "r-ablation",
@@ -82,7 +77,6 @@ PARAMETERS = ("r", "alpha", "epsilon", "scale")
 """Settings that the sweep's form can vary."""
 
 MAX_SETTINGS = 60
-MAX_MINUTES = 30.0
 MAX_ITEMS = 100
 USUAL_SWEEP: Mapping[str, Any] = {"r": "0:0.5:6", "rule": ["ram+", "ram+s"]}
 NO_METHOD = "No method is chosen. Tick at least one."
@@ -125,12 +119,8 @@ def rows_for(
         raise SettingsError(f"There is no row {unknown[0][:80]!r}; there are {', '.join(CHOICES)}.")
     if not chosen:
         raise SettingsError(NO_METHOD)
-    rows = []
-    for name, choice in CHOICES.items():
-        if name in chosen:
-            own = {k: tuned[k] for k in tuned_by(choice.method) if k in tuned}
-            rows.append((choice.method, {**own, **choice.settings}))
-    return rows_of(plain, rows)
+    picked = [choice for name, choice in CHOICES.items() if name in chosen]
+    return rows_of(plain, [(choice.method, choice.settings(tuned)) for choice in picked])
 
 
 def compare_work(
@@ -165,82 +155,54 @@ def compare_work(
                 should_stop=lambda: cancel.is_cancelled,
             )
 
-    owner = session.key if loaded.example is None else ""
     models = [*loaded.sources, *(recipe_yaml(recipe) for recipe in rows.values())]
-    answers = float(asked.answers(limit))
-    parts = {f"{owner} {one} compare {limit} {asked!r}": answers for one in models}
-    return costing(compare, Effort("slow answers" if owner else "answers", parts))
+    parts = [f"{one} compare {limit} {asked!r}" for one in models]
+    return costing(compare, asking_effort(session, parts, asked.answers(limit)))
 
 
 # ---------------------------------------------------------------------------- sweep
 
 
-@dataclass(frozen=True)
-class Range:
-    """One parameter's line of the form."""
+def range_text(name: str, low: float | None, high: float | None, count: float) -> str:
+    """Return a parameter's range as `evals.experiment.space` reads it.
 
-    is_varied: bool
-    low: float | None
-    high: float | None
-    count: float
-
-    def as_text(self, name: str) -> str:
-        """Return it as `evals.experiment.space` reads ranges.
-
-        Raises: SettingsError without two numbers.
-        """
-        ends = [float(end) for end in (self.low, self.high) if end is not None]
-        if len(ends) < 2 or not all(map(math.isfinite, ends)):
-            raise SettingsError(f"The range of {name} needs two numbers, from and to.")
-        log = ":log" if name == "epsilon" else ""
-        return f"{ends[0]!r}:{ends[1]!r}:{int(self.count)}{log}"
-
-
-class Form(NamedTuple):
-    """What the sweep's panel holds. ranges: by PARAMETERS; asked: which suites, and how;
-    tuned: epsilon, r and alpha of Tune.
+    Raises: SettingsError without two numbers.
     """
-
-    methods: Sequence[str]
-    ranges: Mapping[str, Range]
-    search: str
-    trials: float
-    asked: Asked
-    items: float
-    minutes: float | None
-    tuned: Mapping[str, Any]
+    ends = [float(end) for end in (low, high) if end is not None]
+    if len(ends) < 2 or not all(map(math.isfinite, ends)):
+        raise SettingsError(f"The range of {name} needs two numbers, from and to.")
+    log = ":log" if name == "epsilon" else ""
+    return f"{ends[0]!r}:{ends[1]!r}:{int(count)}{log}"
 
 
-def plan_of(form: Form, loaded: Loaded, most_minutes: float = MAX_MINUTES) -> SweepPlan:
-    """Return the checked plan of a form.
+def plan_of(
+    loaded: Loaded,
+    chosen: Sequence[str],
+    ranges: Mapping[str, Sequence[Any]],
+    tuned: Mapping[str, Any],
+    asked: Asked,
+    **budget: Any,
+) -> SweepPlan:
+    """Return the checked plan of the panel's form.
 
-    A parameter is left out where none of the methods has it. most_minutes: that it may take.
+    Args:
+        ranges: by PARAMETERS, whether it is varied, from, to, and how many values; left out where
+            none of the chosen methods has it. tuned: epsilon, r and alpha of Tune.
+        budget: further fields of `SweepPlan`.
 
     Raises: SettingsError, EvaluationError for what cannot be swept.
     """
-    methods = [name for name in SWEPT if name in form.methods]
+    methods = [name for name in SWEPT if name in chosen]
     if not methods:
         raise SettingsError(NO_METHOD)
     over: dict[str, Any] = {"method": methods}
-    for name, line in form.ranges.items():
-        has_it = any(name in METHODS[method].settings.model_fields for method in methods)
-        if line.is_varied and has_it:
-            over[name] = line.as_text(name)
+    for name, (is_varied, *line) in ranges.items():
+        if is_varied and any(name in METHODS[m].settings.model_fields for m in methods):
+            over[name] = range_text(name, *line)
     if len(over) == 1 and len(methods) == 1:
         raise SettingsError("Nothing is varied. Tick a parameter, or more than one method.")
-    fields = METHODS[_start_of(methods)].settings.model_fields
-    minutes = form.minutes if form.minutes is not None else most_minutes
-    return plan_over(
-        loaded,
-        over,
-        {name: value for name, value in form.tuned.items() if name in fields},
-        suites=list(form.asked.suites),
-        **form.asked.settings,
-        items=int(form.items),
-        minutes=min(float(minutes), most_minutes),
-        search="optuna" if form.search == "optuna" else "grid",
-        trials=max(1, min(int(form.trials), MAX_SETTINGS)),
-    )
+    start = tuned_settings(_start_of(methods), tuned)
+    return plan_over(loaded, over, start, suites=list(asked.suites), **asked.settings, **budget)
 
 
 def plan_over(
@@ -274,22 +236,14 @@ def _start_of(methods: Sequence[str]) -> str:
     return next((name for name in ("ram+", "ram+s") if name in methods), methods[0])
 
 
-def count_text(form: Form, loaded: Loaded | None) -> str:
-    """Return in a sentence how much the form asks for, or what is wrong with it."""
-    if loaded is None:
-        return ""
-    try:
-        plan = plan_of(form, loaded)
-        is_search = plan.search == "optuna"
-        settings = plan.trials if is_search else len(plan.candidates())
-    except RamStudioError as error:
-        return str(error)
-    to_try = " to try" if is_search else ""
-    said = (
-        f"{settings} settings{to_try}, {form.asked.answers(plan.items) // plan.samples} questions"
-    )
+def count_text(plan: SweepPlan, asked: Asked) -> str:
+    """Return in a sentence how much a plan asks for."""
+    many = f"{plan.trials} settings to try"
+    if plan.search != "optuna":
+        many = f"{len(plan.candidates())} settings"
+    questions = asked.answers(plan.items) // plan.samples
     draws = f", {plan.samples} answers to each" if plan.samples > 1 else ""
-    return f"{said} each at most{draws}."
+    return f"{many}, {questions} questions each at most{draws}."
 
 
 def tune_values(row: SweepRow) -> list[Any] | None:
@@ -322,4 +276,5 @@ def sweep_work(plan: SweepPlan, session: Session, workspace: Workspace) -> Work[
                 report(state)
         return running.state
 
-    return costing(sweep, Effort("seconds", {"": 60.0 * (plan.minutes or MAX_MINUTES)}))
+    minutes = plan.minutes or workspace.settings.max_sweep_minutes
+    return costing(sweep, Effort("seconds", {"": 60.0 * minutes}))

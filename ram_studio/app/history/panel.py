@@ -22,17 +22,12 @@ _CHOSEN = (
 )
 
 
-def build(shared: Shared) -> HistoryPanel:
-    """Lay the page out inside the open Blocks and connect it."""
-    return HistoryPanel(shared)
-
-
 class HistoryPanel:
-    """The page. column: all of it."""
+    """The page."""
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
-        with gr.Column(elem_id="step-history", elem_classes="step") as self.column:
+        with gr.Column(elem_id="step-history", elem_classes="step"):
             self._lay_out()
         shared.when_built(self._wire)
 
@@ -69,16 +64,12 @@ class HistoryPanel:
         self._target = gr.Textbox(visible=False)
 
     def _wire(self) -> None:
-        self._open.click(
-            self._list,
-            None,
-            self.rows,
-            js="() => { window.RAM.go('history'); return []; }",
-            **LIGHT,
-        )
+        handler = self.shared.with_session
+        opens = "() => { window.RAM.go('history'); return []; }"
+        self._open.click(handler(self.list_rows), None, self.rows, js=opens, **LIGHT)
         gr.on(
             [self._compare.click, self.kind.input, self.reference.input],
-            self._side_by_side,
+            handler(self.side_by_side),
             [self._chosen, self.kind, self.reference],
             [
                 *(self.rows, self.kind, self.reference, self.result, self._ask),
@@ -87,22 +78,15 @@ class HistoryPanel:
             js=_CHOSEN,
             **LIGHT,
         )
-        self._in_check.click(
-            self._open_in_check,
-            None,
-            [*self.shared.checked.components, self._target],
-            **LIGHT,
-        ).then(fn=None, inputs=self._target, js="(step) => { window.RAM.open(step); }")
-        form = self.shared.asking.components
-        self._ask.click(
-            self._fill_in_check, [self._chosen, self.kind], form, js=_CHOSEN, **LIGHT
-        ).success(
+        shown = [*self.shared.checked.components, self._target]
+        self._in_check.click(handler(self._open_in_check), None, shown, **LIGHT).then(
+            fn=None, inputs=self._target, js="(step) => { window.RAM.open(step); }"
+        )
+        form, filled = self.shared.asking.components, handler(self._fill_in_check)
+        self._ask.click(filled, [self._chosen, self.kind], form, js=_CHOSEN, **LIGHT).success(
             fn=None,
             js="() => { window.RAM.open('check'); document.getElementById('evaluate').click(); }",
         )
-
-    def _list(self, request: gr.Request) -> str:
-        return self.list_rows(self.shared.session(request))
 
     def list_rows(self, session: Session, chosen: Sequence[str] = ()) -> str:
         """Return what was merged and checked as HTML, rows of the chosen ids ticked."""
@@ -112,23 +96,18 @@ class HistoryPanel:
             return callout(str(error), "bad")
         return view.list_html(models, self.shared.settings.is_private, chosen)
 
-    def _side_by_side(
-        self, chosen: str, kind: str, reference: str | None, request: gr.Request
-    ) -> Updates:
-        return self.side_by_side(chosen, kind, reference, self.shared.session(request))
-
     def side_by_side(
         self, chosen: str, kind: str, reference: str | None, session: Session
     ) -> Updates:
         """Return updates that show rows side by side; chosen: their ids, joined by commas."""
         workspace = self.shared.workspace
         session.found = None
-        ids = [part for part in (chosen or "").split(",") if part]
+        ids = _ids(chosen)
         hidden = gr.update(visible=False)
         # The page may draw the list anew: its ticks are part of it.
         rows = {self.rows: self.list_rows(session, ids)}
-        nothing = {**rows, self.kind: hidden, self.reference: hidden, self.actions: hidden}
-        nothing[self._ask] = hidden
+        parts = (self.kind, self.reference, self.actions, self._ask)
+        nothing = {**rows, **dict.fromkeys(parts, hidden)}
         if not ids:
             said = callout("Nothing is chosen. Tick one or more rows.", "warn")
             return {**nothing, self.result: said}
@@ -148,26 +127,25 @@ class HistoryPanel:
             self.kind: gr.update(visible=len(kinds) > 1, value=kind),
             self.reference: gr.update(visible=len(names) > 1, choices=names, value=found.base),
             self.result: view.side_by_side_html(found),
-            self._ask: gr.update(visible=self._may_ask(found, session)),
+            # A check would tell more of these models, and can be run here.
+            self._ask: gr.update(
+                visible=bool(found.left_out) and bool(work.askable(found.models, session))
+            ),
             self.actions: gr.update(visible=bool(files)),
             **{box: gr.update(value=file) for box, file in zip(self._files, files, strict=False)},
         }
 
-    @staticmethod
-    def _may_ask(found: work.SideBySide, session: Session) -> bool:
-        """Say whether a check would tell more of these models, and can be run here."""
-        return bool(found.left_out) and bool(work.askable(found.models, session))
-
-    def _fill_in_check(self, chosen: str, kind: str, request: gr.Request) -> Updates:
-        session = self.shared.session(request)
-        ids = [part for part in (chosen or "").split(",") if part]
-        found = work.side_by_side(ids, kind, None, session, self.shared.workspace)
+    def _fill_in_check(self, chosen: str, kind: str, session: Session) -> Updates:
+        found = work.side_by_side(_ids(chosen), kind, None, session, self.shared.workspace)
         names = work.askable(found.models, session)
         return self.shared.asking.fill(names, list(found.left_out), session)
 
-    def _open_in_check(self, request: gr.Request) -> Updates:
-        session = self.shared.session(request)
+    def _open_in_check(self, session: Session) -> Updates:
         if session.found is None:
             return {self._target: ""}
         session.report = session.found
         return {**self.shared.checked.updates(session), self._target: "check"}
+
+
+def _ids(chosen: str | None) -> list[str]:
+    return [part for part in (chosen or "").split(",") if part]

@@ -11,13 +11,7 @@ from ram_studio.algorithm.methods import METHODS
 from ram_studio.app.check.view import heat_table
 from ram_studio.app.history.work import PastModel, SideBySide
 from ram_studio.app.merge.controls import TUNED
-from ram_studio.app.numbers import (
-    duration_text,
-    epsilon_text,
-    factor_text,
-    kept_text,
-    setting_text,
-)
+from ram_studio.app.numbers import duration_text, epsilon_text, factor_text, kept_text, setting_text
 from ram_studio.app.templates import render
 from ram_studio.app.tune.deep_link import tune_query
 from ram_studio.checkpoints.record.merge_log import PastMerge

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import gradio as gr
 from ram_studio.app import templates
 from ram_studio.app.boxes import html
 from ram_studio.app.jobs import LIGHT, NEED_MODELS, Updates
-from ram_studio.app.session import Loaded
+from ram_studio.app.session import Loaded, Session
 from ram_studio.app.settings import Settings
 from ram_studio.app.shared import Shared
 from ram_studio.checkpoints.hub.rights import acting_as
@@ -38,39 +39,28 @@ def build(shared: Shared) -> None:
     status = html(elem_id="sketch-status")
     target = gr.Textbox(visible=False)
 
-    def load(loaded: Loaded, request: gr.Request) -> Updates:
-        session = shared.session(request)
-        if session.job is not None:
-            session.job.stop()
-        session.load(loaded)
-        said = f"{loaded.title} is open in Tune. {NEED_MODELS}"
-        return {
-            status: templates.callout(said, "warn"),
-            target: "tune",
-            **shared.loaded.updates(session),
-        }
+    def opener(read: Callable[[str, Settings], Loaded]) -> Callable[..., Updates]:
+        def load(given: str, session: Session) -> Updates:
+            try:
+                with acting_as(session.token):
+                    loaded = read(given, shared.settings)
+            except RamStudioError as error:
+                return {status: templates.callout(str(error), "bad"), target: ""}
+            if session.job is not None:
+                session.job.stop()
+            session.load(loaded)
+            said = templates.callout(f"{loaded.title} is open in Tune. {NEED_MODELS}", "warn")
+            return {status: said, target: "tune", **shared.loaded.updates(session)}
 
-    def from_source(text: str, request: gr.Request) -> Updates:
-        try:
-            with acting_as(shared.session(request).token):
-                return load(sketch_at(text, shared.settings), request)
-        except RamStudioError as error:
-            return {status: templates.callout(str(error), "bad"), target: ""}
-
-    def from_upload(path: str, request: gr.Request) -> Updates:
-        try:
-            return load(uploaded(path, shared.settings), request)
-        except RamStudioError as error:
-            return {status: templates.callout(str(error), "bad"), target: ""}
+        return shared.with_session(load)
 
     def wire() -> None:
         outputs = [status, target, *shared.loaded.components]
-        for event, handler, given in (
-            (opened.click, from_source, source),
-            (source.submit, from_source, source),
-            (upload.upload, from_upload, upload),
+        for events, read, given in (
+            ([opened.click, source.submit], sketch_at, source),
+            ([upload.upload], uploaded, upload),
         ):
-            event(handler, given, outputs, **LIGHT).then(
+            gr.on(events, opener(read), given, outputs, **LIGHT).then(
                 fn=None, inputs=target, js="(step) => { window.RAM.open(step); }"
             )
 

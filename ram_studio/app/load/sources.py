@@ -72,10 +72,7 @@ def name_from(source: str) -> str:
 
 
 def read_sources(
-    base: str | None,
-    names: Sequence[str | None],
-    sources: Sequence[str | None],
-    settings: Settings,
+    base: str | None, names: Sequence[str | None], sources: Sequence[str | None], settings: Settings
 ) -> Sources:
     """Return the base and agents of the form; rows without a source are left out.
 

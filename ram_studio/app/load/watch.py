@@ -64,7 +64,7 @@ def caution_html(cautions: Sequence[str]) -> Markup:
     return templates.render("load/caution.html.j2", first=cautions[0], more=len(cautions) - 1)
 
 
-def build(shared: Shared) -> gr.HTML:
+def build(shared: Shared) -> None:
     """Lay the sentence out where one stands, shown while there is one."""
     box = html("", elem_id="watch", visible=False)
 
@@ -76,4 +76,3 @@ def build(shared: Shared) -> gr.HTML:
         return {box: gr.update(value=text, visible=bool(text))}
 
     shared.loaded.listen([box], show)
-    return box

@@ -26,11 +26,7 @@ _LABELS = {
 """Of settings whose name says too little."""
 
 _CHOICES = {
-    "scope": {
-        "global": "Whole model",
-        "layer": "Layer by layer",
-        "tensor": "Tensor by tensor",
-    },
+    "scope": {"global": "Whole model", "layer": "Layer by layer", "tensor": "Tensor by tensor"},
     "shared": {"mean": "Mean (paper)", "ties": "Mean of the agreeing sign"},
     "solver": {"adam": "Adam (as published)", "closed": "Closed form"},
     "others": {
@@ -139,27 +135,26 @@ def tuned_by(method: str) -> tuple[str, ...]:
     return tuple(name for name in TUNED if name in METHODS[method].settings.model_fields)
 
 
+def tuned_settings(method: str, tuned: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of Tune's settings, by name, that a method has."""
+    return {name: tuned[name] for name in tuned_by(method) if name in tuned}
+
+
 def build_controls(method: str) -> list[gr.components.Component]:
     """Lay out all of CONTROLS, in their order; those of a method are visible."""
     return [control.build(visible=method in control.methods) for control in CONTROLS]
 
 
-def show_controls(method: str, built: Sequence[Any]) -> Updates:
-    """Return the updates that show the controls of a method."""
-    return {
-        component: gr.update(visible=method in control.methods)
-        for control, component in zip(CONTROLS, built, strict=True)
-    }
-
-
-def fill_controls(method: str, settings: Mapping[str, Any], built: Sequence[Any]) -> Updates:
-    """Return the updates that show a method's controls with these settings."""
-    return {
-        component: gr.update(value=settings.get(control.name), visible=True)
-        if method in control.methods
-        else gr.update(visible=False)
-        for control, component in zip(CONTROLS, built, strict=True)
-    }
+def show_controls(
+    method: str, built: Sequence[Any], settings: Mapping[str, Any] | None = None
+) -> Updates:
+    """Return the updates that show the controls of a method, with these settings if given."""
+    updates: Updates = {}
+    for control, component in zip(CONTROLS, built, strict=True):
+        is_own = method in control.methods
+        value = {} if settings is None or not is_own else {"value": settings.get(control.name)}
+        updates[component] = gr.update(visible=is_own, **value)
+    return updates
 
 
 def control_of(method: str, name: str, built: Sequence[Any]) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
@@ -13,13 +12,14 @@ from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.app import templates
 from ram_studio.app.boxes import choice, dtype_box, html, next_button, rounding_box
-from ram_studio.app.jobs import QUIET, JobControls, Updates, Work, connect, stop_button, watch
+from ram_studio.app.jobs import QUIET, JobControls, Updates, Work, connect, lack, stop_button, watch
 from ram_studio.app.load.view import progress_html
 from ram_studio.app.merge import controls, push_panel, recipes, view
-from ram_studio.app.merge.work import MergeForm, merge_work
+from ram_studio.app.merge.work import merge_work
 from ram_studio.app.public.zips import download_link
-from ram_studio.app.session import Merged, Session
+from ram_studio.app.session import Loaded, Merged, Session
 from ram_studio.app.shared import Shared
+from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import RamStudioError
 
 DEFAULT_METHOD = "ram+"
@@ -39,211 +39,174 @@ def _devices() -> list[tuple[str, str]]:
     return choices
 
 
-@dataclass(frozen=True)
-class Result:
-    """The components of a finished merge."""
+class MergePanel:
+    """The step. own: the methods' own settings, in the order of CONTROLS."""
 
-    html: gr.HTML
-    download: gr.Button
-    recipe_box: gr.Accordion
-    recipe: gr.Code
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        with gr.Column(elem_id="step-merge", elem_classes="step"):
+            lead = "One streaming pass over the files writes a finished model folder, or nothing."
+            html(templates.step_head("Merge", lead))
+            with gr.Row(elem_classes="two-sides"):
+                with gr.Column(elem_classes="box", scale=5, min_width=300):
+                    self._lay_out_form()
+                with gr.Column(scale=6, min_width=300, elem_classes="side"):
+                    self._lay_out_side()
+                    push_panel.build(shared)
+        shared.seed = self.seed
+        self._result = [self.result, self.download, self.recipe_box, self.recipe]
+        shared.loaded.listen(self._result, self._show)
+        self._wire_form()
+        shared.when_built(self._wire_merge)
+
+    def _lay_out_form(self) -> None:
+        titles = [(METHODS[name].title, name) for name in controls.OFFERED]
+        self.method = choice("Method", titles, DEFAULT_METHOD, elem_id="method")
+        # The page writes the sliders' values into it.
+        self.from_tune = html(
+            '<p class="from-tune"><span class="muted">From Tune:</span> '
+            '<b data-live="settings"></b> '
+            '<button type="button" class="link" data-go="tune">Change</button></p>',
+            elem_id="from-tune",
+        )
+        self.other_base = gr.Checkbox(
+            label="Merge although an agent seems to be of another base",
+            visible=False,
+            elem_id="other-base",
+        )
+        with gr.Accordion(_MORE, open=False, elem_id="merge-more"):
+            with gr.Row(elem_classes="extras"):
+                self.own = controls.build_controls(DEFAULT_METHOD)
+            with gr.Row():
+                self.dtype = dtype_box("dtype", {"float32": " (twice the size)"}, min_width=140)
+                shape = {"min_width": 140, "elem_id": "device"}
+                self.device = choice("Device", _devices(), "auto", **shape)
+            with gr.Row():
+                self.rounding = rounding_box("rounding", scale=3)
+                shape = {"min_width": 90, "scale": 1, "elem_id": "seed"}
+                self.seed = gr.Number(0, label="Seed", precision=0, minimum=0, **shape)
+            self.name = gr.Textbox(
+                label="Name of this merge",
+                placeholder="as the method, if left empty",
+                max_lines=1,
+                max_length=60,
+                elem_id="merge-name",
+            )
+            self.upload = gr.UploadButton(
+                "Load a recipe",
+                file_types=[".yaml", ".yml", ".json"],
+                type="filepath",
+                size="sm",
+                elem_id="load-recipe",
+            )
+        self.upload_status = html(elem_id="recipe-status")
+
+    def _lay_out_side(self) -> None:
+        self.plan = html(elem_id="plan")
+        with gr.Row(elem_classes="actions"):
+            merge = gr.Button("Merge", variant="primary", elem_id="merge")
+            stop = stop_button("stop")
+        self.job = JobControls(merge, stop, html(elem_id="merge-status"))
+        self.result = html(templates.empty_state(_NOTHING), elem_id="merge-result")
+        with gr.Row(elem_classes="actions"):
+            self.download = gr.Button("Download as zip", visible=False, elem_id="download")
+            next_button("Next: check the result", "check", variant="secondary")
+        title = "Recipe (repeat this merge from the command line)"
+        with gr.Accordion(title, open=False, visible=False) as self.recipe_box:
+            self.recipe = gr.Code("", language="yaml", label="YAML", elem_id="recipe")
 
     @property
-    def all(self) -> list[Any]:
-        """All of them."""
-        return [self.html, self.download, self.recipe_box, self.recipe]
+    def _form(self) -> set[Any]:
+        """Everything that a merge is made of."""
+        plain = {self.method, self.dtype, self.rounding, self.seed, self.device, self.name}
+        return {*self.shared.tuning.all, *self.own, *plain, self.other_base}
 
+    def _recipe(self, data: dict[Any, Any], loaded: Loaded) -> Recipe:
+        """Return the validated recipe of the form.
 
-@dataclass(frozen=True)
-class Panel:
-    """The components of the step. own: the methods' own settings, in the order of CONTROLS."""
-
-    method: gr.Dropdown
-    from_tune: gr.HTML
-    own: list[Any]
-    dtype: gr.Dropdown
-    rounding: gr.Radio
-    seed: gr.Number
-    device: gr.Dropdown
-    name: gr.Textbox
-    other_base: gr.Checkbox
-    upload: gr.UploadButton
-    upload_status: gr.HTML
-    plan: gr.HTML
-    job: JobControls
-    result: Result
-
-    def form(self, shared: Shared) -> set[Any]:
-        """Everything that ``read`` takes."""
-        rest = {self.method, self.dtype, self.rounding, self.seed, self.device, self.name}
-        rest.add(self.other_base)
-        return {*shared.tuning.all, *self.own, *rest}
-
-    def read(self, data: dict[Any, Any], shared: Shared) -> MergeForm:
-        """Return the form among a handler's inputs."""
-        tuned = shared.tuning.read(data)
-        method = data[self.method]
-        return MergeForm(
+        Raises: SettingsError that names the field.
+        """
+        method, tuned = data[self.method], self.shared.tuning.read(data).values
+        own = controls.own_settings(method, [data[component] for component in self.own])
+        return recipes.recipe_from(
+            loaded,
             method,
-            tuned.point,
-            tuned.r,
-            tuned.alpha,
-            controls.own_settings(method, [data[component] for component in self.own]),
+            {**controls.tuned_settings(method, tuned), **own},
             dtype=data[self.dtype],
             rounding=data[self.rounding],
-            seed=data[self.seed],
-            device=data[self.device],
-            name=data[self.name] or "",
+            seed=data[self.seed] or 0,
             other_base=bool(data[self.other_base]),
         )
 
-
-def build(shared: Shared) -> Panel:
-    """Lay the step out inside the open Blocks and connect it."""
-    with gr.Column(elem_id="step-merge", elem_classes="step"):
-        lead = "One streaming pass over the files writes a finished model folder, or nothing."
-        html(templates.step_head("Merge", lead))
-        with gr.Row(elem_classes="two-sides"):
-            with gr.Column(elem_classes="box", scale=5, min_width=300):
-                form = _build_form()
-            with gr.Column(scale=6, min_width=300, elem_classes="side"):
-                side = _build_side()
-                push_panel.build(shared)
-    panel = Panel(**form, **side)
-    shared.seed = panel.seed
-    shared.loaded.listen(panel.result.all, lambda session: _show(panel, session, shared))
-    _wire_form(panel, shared)
-    shared.when_built(lambda: _wire_merge(panel, shared))
-    return panel
-
-
-def _build_form() -> dict[str, Any]:
-    form: dict[str, Any] = {}
-    titles = [(METHODS[name].title, name) for name in controls.OFFERED]
-    form["method"] = choice("Method", titles, DEFAULT_METHOD, elem_id="method")
-    # The page writes the sliders' values into it.
-    form["from_tune"] = html(
-        '<p class="from-tune"><span class="muted">From Tune:</span> <b data-live="settings"></b> '
-        '<button type="button" class="link" data-go="tune">Change</button></p>',
-        elem_id="from-tune",
-    )
-    form["other_base"] = gr.Checkbox(
-        label="Merge although an agent seems to be of another base",
-        visible=False,
-        elem_id="other-base",
-    )
-    with gr.Accordion(_MORE, open=False, elem_id="merge-more"):
-        with gr.Row(elem_classes="extras"):
-            form["own"] = controls.build_controls(DEFAULT_METHOD)
-        with gr.Row():
-            form["dtype"] = dtype_box("dtype", {"float32": " (twice the size)"}, min_width=140)
-            form["device"] = choice("Device", _devices(), "auto", min_width=140, elem_id="device")
-        with gr.Row():
-            form["rounding"] = rounding_box("rounding", scale=3)
-            form["seed"] = gr.Number(
-                0, label="Seed", precision=0, minimum=0, min_width=90, scale=1, elem_id="seed"
-            )
-        form["name"] = gr.Textbox(
-            label="Name of this merge",
-            placeholder="as the method, if left empty",
-            max_lines=1,
-            max_length=60,
-            elem_id="merge-name",
-        )
-        form["upload"] = gr.UploadButton(
-            "Load a recipe",
-            file_types=[".yaml", ".yml", ".json"],
-            type="filepath",
-            size="sm",
-            elem_id="load-recipe",
-        )
-    form["upload_status"] = html(elem_id="recipe-status")
-    return form
-
-
-def _build_side() -> dict[str, Any]:
-    plan = html(elem_id="plan")
-    with gr.Row(elem_classes="actions"):
-        merge = gr.Button("Merge", variant="primary", elem_id="merge")
-        stop = stop_button("stop")
-    status = html(elem_id="merge-status")
-    shown = html(templates.empty_state(_NOTHING), elem_id="merge-result")
-    with gr.Row(elem_classes="actions"):
-        download = gr.Button("Download as zip", visible=False, elem_id="download")
-        next_button("Next: check the result", "check", variant="secondary")
-    title = "Recipe (repeat this merge from the command line)"
-    with gr.Accordion(title, open=False, visible=False) as recipe_box:
-        recipe = gr.Code("", language="yaml", label="YAML", elem_id="recipe")
-    result = Result(shown, download, recipe_box, recipe)
-    return {"plan": plan, "job": JobControls(merge, stop, status), "result": result}
-
-
-def _show(panel: Panel, session: Session, shared: Shared) -> Updates:
-    """Return the updates that show the last merge of a session, or that there is none."""
-    if not session.merges:
-        nothing = [templates.empty_state(_NOTHING), gr.update(visible=False)]
-        return dict(zip(panel.result.all, [*nothing, gr.update(visible=False), ""], strict=True))
-    merged = list(session.merges.values())[-1]
-    return {
-        panel.result.html: view.result_html(merged, shared.settings),
-        panel.result.download: gr.update(
-            visible=True, link=download_link(session.key, merged.folder)
-        ),
-        panel.result.recipe_box: gr.update(visible=True),
-        panel.result.recipe: merged.recipe,
-    }
-
-
-def _wire_form(panel: Panel, shared: Shared) -> None:
-    def plan(data: dict[Any, Any], request: gr.Request) -> Updates:
-        form = panel.read(data, shared)
-        session = shared.session(request)
-        loaded, made = session.loaded, session.merges.values()
-        is_tuned = bool(controls.tuned_by(form.method))
+    def _show(self, session: Session) -> Updates:
+        """Return the updates that show the last merge of a session, or that there is none."""
+        if not session.merges:
+            hidden = gr.update(visible=False)
+            nothing = [templates.empty_state(_NOTHING), hidden, hidden, ""]
+            return dict(zip(self._result, nothing, strict=True))
+        merged = list(session.merges.values())[-1]
+        link = download_link(session.key, merged.folder)
         return {
-            panel.plan: view.plan_html(loaded, form, shared.workspace.root, made),
-            # Hidden, not taken out: the page writes the sliders' values into it.
-            panel.from_tune: gr.update(visible=True if is_tuned else "hidden"),
-            panel.other_base: gr.update(visible=loaded is not None and view.has_other(loaded)),
-            **controls.show_controls(form.method, panel.own),
+            self.result: view.result_html(merged, self.shared.settings),
+            self.download: gr.update(visible=True, link=link),
+            self.recipe_box: gr.update(visible=True),
+            self.recipe: merged.recipe,
         }
 
-    shown = [panel.plan, panel.from_tune, panel.other_base, *panel.own]
-    gr.on(
-        [
-            panel.method.input,
-            panel.dtype.input,
-            panel.rounding.input,
-            shared.steps["merge"].click,
-        ],
-        plan,
-        panel.form(shared),
-        shown,
-        queue=False,
-        trigger_mode="always_last",
-        **QUIET,
-    )
-    _wire_upload(panel, shared).then(plan, panel.form(shared), shown, queue=False, **QUIET)
-    # The method chosen in Tune is the one offered here; no request for that.
-    rule = shared.tuning.rule
-    scale = controls.control_of("task-arithmetic", "scale", panel.own)
-    gr.on(
-        [rule.input, rule.change],
-        fn=None,
-        inputs=rule,
-        outputs=[panel.method, scale],
-        js="(rule) => window.RAM.mergeMethod(rule)",
-    )
+    def _wire_form(self) -> None:
+        shared = self.shared
+        shown = [self.plan, self.from_tune, self.other_base, *self.own]
+        plan, quiet = shared.with_session(self._show_plan), {"queue": False, **QUIET}
+        inputs = [self.method.input, self.dtype.input, self.rounding.input]
+        gr.on(
+            [*inputs, shared.steps["merge"].click],
+            plan,
+            self._form,
+            shown,
+            trigger_mode="always_last",
+            **quiet,
+        )
+        tuning = shared.tuning
+        filled = [self.method, *tuning.all, *self.own, self.dtype, self.rounding, self.seed]
+        taken = shared.with_session(self._take)
+        self.upload.upload(taken, self.upload, [self.upload_status, *filled], **quiet).then(
+            plan, self._form, shown, **quiet
+        )
+        # The method chosen in Tune is the one offered here; no request for that.
+        gr.on(
+            [tuning.rule.input, tuning.rule.change],
+            fn=None,
+            inputs=tuning.rule,
+            outputs=[self.method, controls.control_of("task-arithmetic", "scale", self.own)],
+            js="(rule) => window.RAM.mergeMethod(rule)",
+        )
 
+    def _show_plan(self, data: dict[Any, Any], session: Session) -> Updates:
+        method, loaded = data[self.method], session.loaded
+        is_tuned = bool(controls.tuned_by(method))
+        return {
+            self.plan: self._plan_html(data, session),
+            # Hidden, not taken out: the page writes the sliders' values into it.
+            self.from_tune: gr.update(visible=True if is_tuned else "hidden"),
+            self.other_base: gr.update(visible=loaded is not None and view.has_other(loaded)),
+            **controls.show_controls(method, self.own),
+        }
 
-def _wire_upload(panel: Panel, shared: Shared) -> Any:
-    tuning = shared.tuning
-
-    def take(path: str, request: gr.Request) -> Updates:
+    def _plan_html(self, data: dict[Any, Any], session: Session) -> str:
+        if said := lack(session.loaded):
+            return templates.callout(said, "warn")
         try:
-            taken = recipes.take(path, shared.session(request).loaded)
+            recipe = self._recipe(data, session.models)
         except RamStudioError as error:
-            return {panel.upload_status: templates.callout(str(error), "bad")}
+            return templates.callout(str(error), "bad")
+        made, folder = session.merges.values(), self.shared.workspace.root
+        return view.plan_html(session.models, recipe, folder, made)
+
+    def _take(self, path: str, session: Session) -> Updates:
+        try:
+            taken = recipes.take(path, session.loaded)
+        except RamStudioError as error:
+            return {self.upload_status: templates.callout(str(error), "bad")}
         recipe = taken.recipe
         said = [
             f"{taken.name} is in the form, for the agents loaded here; the folders or "
@@ -251,44 +214,38 @@ def _wire_upload(panel: Panel, shared: Shared) -> Any:
             *taken.notes,
         ]
         rule = recipe.method if recipe.method in RULES else None
-        sliders = zip(tuning.all, (taken.point, taken.r, taken.alpha, rule), strict=True)
+        values = (taken.point, taken.r, taken.alpha, rule)
+        sliders = zip(self.shared.tuning.all, values, strict=True)
+        tone: templates.Tone = "note" if taken.notes else "good"
         return {
-            panel.upload_status: templates.callout(
-                " ".join(said), "note" if taken.notes else "good"
-            ),
-            panel.method: recipe.method,
+            self.upload_status: templates.callout(" ".join(said), tone),
+            self.method: recipe.method,
             **{component: value for component, value in sliders if value is not None},
-            **controls.fill_controls(recipe.method, recipe.settings, panel.own),
-            panel.dtype: recipe.dtype or "",
-            panel.rounding: recipe.rounding,
-            panel.seed: recipe.seed,
+            **controls.show_controls(recipe.method, self.own, recipe.settings),
+            self.dtype: recipe.dtype or "",
+            self.rounding: recipe.rounding,
+            self.seed: recipe.seed,
         }
 
-    filled = [panel.method, *tuning.all, *panel.own, panel.dtype, panel.rounding, panel.seed]
-    return panel.upload.upload(
-        take, panel.upload, [panel.upload_status, *filled], queue=False, **QUIET
-    )
+    def _wire_merge(self) -> None:
+        outputs = [*self._result, *self.shared.merged.components]
+        connect(self.job, self.shared.workspace, self._run, self._form, outputs)
 
+    def _run(self, data: dict[Any, Any], session: Session) -> Iterator[Updates]:
+        settings = self.shared.settings
 
-def _wire_merge(panel: Panel, shared: Shared) -> None:
-    def run(data: dict[Any, Any], session: Session) -> Iterator[Updates]:
         def prepare() -> Work[Merged]:
-            form = panel.read(data, shared)
-            recipe = form.recipe(session.models)
-            return merge_work(recipe, session, shared.settings, name=form.name, device=form.device)
+            recipe, name = self._recipe(data, session.models), data[self.name] or ""
+            return merge_work(recipe, session, settings, name=name, device=data[self.device])
 
         def explain(error: RamStudioError, job: Any) -> str:
-            said = templates.failure(error, _STOPPED)
-            return view.hide_paths(said, session, shared.settings)
+            return view.hide_paths(templates.failure(error, _STOPPED), session, settings)
 
         yield from watch(
             session,
-            panel.job,
+            self.job,
             prepare,
-            lambda event: {panel.job.status: progress_html(event, "Starting")},
-            lambda merged: {**_show(panel, session, shared), **shared.merged.updates(session)},
+            lambda event: {self.job.status: progress_html(event, "Starting")},
+            lambda merged: {**self._show(session), **self.shared.merged.updates(session)},
             explain=explain,
         )
-
-    outputs = [*panel.result.all, *shared.merged.components]
-    connect(panel.job, shared.workspace, run, panel.form(shared), outputs)

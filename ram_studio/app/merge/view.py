@@ -1,21 +1,25 @@
-"""What Merge shows: the plan, and the finished merge."""
+"""What Merge shows: what a merge will write, need and lose, said before it runs; and its result."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from markupsafe import Markup
 
-from ram_studio.algorithm.meters.rounding_meter import rounding_advice
+from ram_studio.algorithm.ladder import snap
+from ram_studio.algorithm.meters.rounding_meter import estimate, rounding_advice
 from ram_studio.algorithm.meters.storage import pass_findings
+from ram_studio.algorithm.scaling import RULES
 from ram_studio.app import templates
-from ram_studio.app.jobs import NEED_LOAD, NEED_MODELS
-from ram_studio.app.merge.plan import RESCALING, plan_merge
-from ram_studio.app.merge.work import MergeForm
+from ram_studio.app.merge.work import SLOW, output_bytes, output_dtype
+from ram_studio.app.numbers import DTYPE_NAMES
 from ram_studio.app.session import Loaded, Merged, Session
 from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
+from ram_studio.checkpoints.record.recipe import Recipe
 
 _NOTES = {
     "ram": "Unique changes in full, shared ones averaged.",
@@ -34,20 +38,88 @@ _NOTES = {
     "whole matrices in memory and many times longer than the others.",
 }
 
+_START_SECONDS = 0.2
 
-def plan_html(
-    loaded: Loaded | None, form: MergeForm, folder: Path, made: Iterable[Merged] = ()
-) -> Markup:
-    """Return what the merge will do and need, and the rounding caution where it holds.
+RESCALING = tuple(rule for rule in RULES if rule != "ram")
+_TRAP = (
+    "In {dtype}, rounding to nearest can lose part of the rescaling: RL changes are often a single "
+    "step of that format, and λ × one step rounds back to one step. Stochastic rounding keeps it "
+    "on average, float32 exactly. The result shows the λ that was really stored."
+)
 
-    made: merges of the same models, as for ``plan_merge``.
+
+class Plan(NamedTuple):
+    """A merge before it runs.
+
+    needed, free: bytes of disk. seconds: None where none like it was measured here.
+    caution: what rounding may take, "" for nothing. remote: bytes read from the Hub, not stored.
     """
-    if loaded is None:
-        return templates.callout(NEED_LOAD, "warn")
-    if loaded.is_sketch_only:
-        return templates.callout(NEED_MODELS, "warn")
-    plan = plan_merge(loaded, form, folder, made)
-    return templates.render("merge/plan.html.j2", plan=plan, note=_NOTES.get(form.method, ""))
+
+    dtype: str
+    needed: int
+    free: int
+    seconds: float | None
+    caution: str
+    remote: int
+
+
+def plan_merge(loaded: Loaded, recipe: Recipe, folder: Path, made: Iterable[Merged] = ()) -> Plan:
+    """Return what a merge into ``folder`` (which need not exist) will do and need.
+
+    made: merges of the same models, which tell how long another one takes.
+    """
+    dtype = output_dtype(loaded, recipe.dtype)
+    needed = output_bytes(loaded, dtype)
+    while not folder.exists():
+        folder = folder.parent
+    seconds = _seconds(loaded, recipe.method, needed, made)
+    caution = rounding_caution(loaded, recipe, dtype)
+    free = shutil.disk_usage(folder).free
+    return Plan(dtype, needed, free, seconds, caution, loaded.remote_bytes)
+
+
+def _seconds(loaded: Loaded, method: str, written: int, made: Iterable[Merged]) -> float | None:
+    """Return how long a merge should take: as the last one alike, or read as the analysis was.
+
+    None where neither was measured here; a slow method's time is not that of reading.
+    """
+    for merged in reversed(list(made)):
+        if merged.method == method and merged.result["bytes_written"] > 0:
+            seconds: float = merged.result["seconds"]
+            return seconds * max(1.0, written / merged.result["bytes_written"])
+    if method in SLOW or loaded.read_rate is None:
+        return None
+    read = output_bytes(loaded, None) * (1 + len(loaded.agents))
+    return _START_SECONDS + (read + written) / loaded.read_rate
+
+
+def rounding_caution(loaded: Loaded, recipe: Recipe, dtype: str) -> str:
+    """Return a sentence where rounding to nearest takes much of the rescaling, "" elsewhere.
+
+    With the sketch's statistics it names agents and factors; without, it says what can happen.
+    """
+    own = recipe.settings
+    is_exposed = recipe.rounding == "nearest" and dtype != "float32" and own.get("r", 0) > 0
+    if recipe.method not in RESCALING or not is_exposed:
+        return ""
+    sketch = loaded.sketch
+    if sketch.steps is None or own["scope"] != "global":
+        return _TRAP.format(dtype=dtype)
+    point, tuned = snap(own["epsilon"]), [own[name] for name in ("r", "alpha") if name in own]
+    agents = sketch.preview(point, recipe.method, *tuned)["agents"]
+    code = next(k for k, name in DTYPE_NAMES.items() if name == dtype)
+    factors = {}
+    for t, (name, numbers) in enumerate(agents.items()):
+        curve = sketch.steps.curve(t, point, code)
+        if curve is not None:
+            factors[name] = (numbers["lambda"], estimate(curve, numbers["lambda"]).value)
+    return rounding_advice(dtype, factors)
+
+
+def plan_html(loaded: Loaded, recipe: Recipe, folder: Path, made: Iterable[Merged] = ()) -> Markup:
+    """Return ``plan_merge`` in words, and the rounding caution where it holds."""
+    plan = plan_merge(loaded, recipe, folder, made)
+    return templates.render("merge/plan.html.j2", plan=plan, note=_NOTES.get(recipe.method, ""))
 
 
 def has_other(loaded: Loaded) -> bool:

@@ -1,19 +1,14 @@
-"""The work behind Merge: from the form to a recipe and a finished folder."""
+"""The work behind Merge: from a recipe to a finished folder."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from ram_studio.algorithm.ladder import LADDER
 from ram_studio.app.check.answers import memory_folder
 from ram_studio.app.jobs import Report, Work, costing
 from ram_studio.app.load.sources import public_name
-from ram_studio.app.merge.controls import tuned_by
-from ram_studio.app.merge.recipes import recipe_from, recipe_text
+from ram_studio.app.merge.recipes import recipe_text
 from ram_studio.app.numbers import DTYPE_NAMES
 from ram_studio.app.public.disk import make_room
 from ram_studio.app.public.lanes import Effort
@@ -29,47 +24,6 @@ SLOW = ("wudi", "tsv-m", "iso-c")
 
 _ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 _LONGEST_NAME = 60
-
-
-@dataclass(frozen=True)
-class MergeForm:
-    """The Merge step's form.
-
-    point, r, alpha: as in Tune, point on the ladder; own: the method's other settings, by name;
-    other_base: merge agents that seem to be of another base too.
-    """
-
-    method: str
-    point: int
-    r: float
-    alpha: float
-    own: Mapping[str, Any] = field(default_factory=dict)
-    dtype: str | None = None
-    rounding: str = "nearest"
-    seed: float = 0
-    device: str = "auto"
-    name: str = ""
-    other_base: bool = False
-
-    def settings(self) -> dict[str, Any]:
-        """Return the method's own settings."""
-        tuned = {"epsilon": LADDER[self.point], "r": self.r, "alpha": self.alpha}
-        return {**{name: tuned[name] for name in tuned_by(self.method)}, **self.own}
-
-    def recipe(self, loaded: Loaded) -> Recipe:
-        """Return the validated recipe of the form.
-
-        Raises: SettingsError that names the field.
-        """
-        return recipe_from(
-            loaded,
-            self.method,
-            self.settings(),
-            dtype=self.dtype,
-            rounding=self.rounding,
-            seed=self.seed or 0,
-            other_base=self.other_base,
-        )
 
 
 def merge_work(

@@ -10,27 +10,17 @@ import functools
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
+from ram_studio.app.session import Merged
 from ram_studio.errors import OutputError
 
 LOW_WATER = 0.8
 """A clean-up goes on until this share of the most is left."""
 
 _GIGABYTE = 1e9
-
-
-class Folder(Protocol):
-    """Something that lies in a folder of its own, such as a merge."""
-
-    @property
-    def folder(self) -> Path:
-        """Where it lies."""
-
-
-FolderT = TypeVar("FolderT", bound=Folder)
 
 
 class Entry(NamedTuple):
@@ -54,7 +44,7 @@ def folder_bytes(folder: Path) -> int:
 
 
 def make_room(
-    merges: MutableMapping[str, FolderT], needed: int, *, most_merges: int, most_bytes: int
+    merges: MutableMapping[str, Merged], needed: int, *, most_merges: int, most_bytes: int
 ) -> list[str]:
     """Remove a session's oldest merges until a new one has room; return their names.
 
@@ -106,17 +96,15 @@ def files_in(folder: Path) -> Iterator[Entry]:
             yield Entry(known.st_mtime, known.st_size, remove)
 
 
-def merges_in(
-    merges: Mapping[str, Folder], used: float, forget: Callable[[str], object]
-) -> Iterator[Entry]:
+def merges_in(merges: MutableMapping[str, Merged], used: float) -> Iterator[Entry]:
     """Yield a session's merges; ``used`` is when its visitor was last seen (time.time)."""
+
+    def remove(name: str) -> None:
+        if (merge := merges.pop(name, None)) is not None:
+            shutil.rmtree(merge.folder, ignore_errors=True)
+
     for name, merge in list(merges.items()):
-
-        def remove(name: str = name, folder: Path = merge.folder) -> None:
-            forget(name)
-            shutil.rmtree(folder, ignore_errors=True)
-
-        yield Entry(used, folder_bytes(merge.folder), remove)
+        yield Entry(used, folder_bytes(merge.folder), functools.partial(remove, name))
 
 
 def hub_models(kept: Collection[str]) -> tuple[int, list[Entry]]:

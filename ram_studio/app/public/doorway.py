@@ -103,12 +103,7 @@ class Doorway:
     """
 
     def __init__(
-        self,
-        app: Any,
-        *,
-        presence: Presence,
-        headers: MutableMapping[str, str],
-        opening: str = "",
+        self, app: Any, *, presence: Presence, headers: MutableMapping[str, str], opening: str = ""
     ) -> None:
         self._app, self._presence, self._headers = app, presence, headers
         self._opening = opening.encode()

@@ -11,8 +11,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
+from ram_studio.app.public.lanes import Running
 from ram_studio.app.public.presence import Presence
 
 _LOG = logging.getLogger(__name__)
@@ -22,18 +22,7 @@ LEAVE_SECONDS = 4.0
 """A page that was closed has this long until it says that it is coming back; then its job ends."""
 
 
-class Attended(Protocol):
-    """A job, as far as this thread knows it (see jobs.Job)."""
-
-    clients: set[str]
-    entered: float
-    began: float | None
-
-    def stop(self, why: str = "") -> None:
-        """Ask it to stop."""
-
-
-def is_left(job: Attended, presence: Presence, now: float) -> bool:
+def is_left(job: Running, presence: Presence, now: float) -> bool:
     """Say whether nobody waits for a job any more, and for long enough that nobody comes back."""
     gone = [presence.gone_since(client) for client in job.clients]
     if any(since is None for since in gone):
@@ -51,7 +40,7 @@ class Keeper:
 
     def __init__(
         self,
-        jobs: Callable[[], Iterable[Attended]],
+        jobs: Callable[[], Iterable[Running]],
         presence: Presence,
         *,
         most_seconds: float,

@@ -20,7 +20,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import RamStudioError, Stopped
@@ -68,6 +68,31 @@ class Effort:
         return {name for name in self.parts if name}
 
 
+class Running(Protocol):
+    """A job, as far as sessions, the line and its keeper know it (see jobs.Job)."""
+
+    clients: set[str]
+
+    @property
+    def entered(self) -> float:
+        """When it was put in line (time.monotonic)."""
+
+    @property
+    def began(self) -> float | None:
+        """When it began to run; None while it stands in line."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended, one way or another."""
+
+    @property
+    def latest(self) -> Any:
+        """Its place in the line, then the latest progress event of its work."""
+
+    def stop(self, why: str = "") -> None:
+        """Ask it to stop."""
+
+
 class Place(NamedTuple):
     """Where a job stands: 1 is next; ``seconds`` until it probably starts."""
 
@@ -85,7 +110,7 @@ class Turn:
     address: str
     asked: float
     number: int
-    job: Any = None
+    job: Running | None = None
     began: float | None = None
     is_long: bool = False
     granted: threading.Event = field(default_factory=threading.Event)
@@ -99,10 +124,6 @@ class Turn:
             cancel.raise_if_cancelled()
         if cancel.is_cancelled:
             raise Stopped("Left the line.")
-
-    def place(self) -> Place | None:
-        """Return where the job stands, None once it runs."""
-        return self.lanes.place(self)
 
     def leave(self, *, finished: bool = False) -> None:
         """Leave the line or the lane. finished: the work was done to its end, all parts of it."""
@@ -199,7 +220,7 @@ class Lanes:
             behind = [seconds for other, seconds in left.items() if self._excludes(other, turn)]
             return Place(line.index(turn) + 1, max([ends[0], *behind]))
 
-    def jobs(self) -> list[Any]:
+    def jobs(self) -> list[Running]:
         """Return the jobs that run or wait."""
         with self._lock:
             return [turn.job for turn in (*self._running, *self._waiting) if turn.job is not None]

@@ -16,15 +16,14 @@ from typing import Any
 
 from ram_studio.algorithm.ladder import ladder_index
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app.asking.plan import most_items, offered_lengths
+from ram_studio.app.asking.plan import asking_effort, most_items, offered_lengths
 from ram_studio.app.check.answers import memory_folder, open_answers
 from ram_studio.app.check.work import BASE
 from ram_studio.app.experiment.work import CHOICES
 from ram_studio.app.jobs import Report, Work, costing
 from ram_studio.app.load.examples import FOLDERS, skill_table
-from ram_studio.app.merge.controls import TUNED, tuned_by
+from ram_studio.app.merge.controls import TUNED
 from ram_studio.app.merge.recipes import recipe_from
-from ram_studio.app.public.lanes import Effort
 from ram_studio.app.session import Loaded, Session
 from ram_studio.app.shared import Tuned
 from ram_studio.app.tune import own
@@ -65,8 +64,7 @@ def tuned_recipe(loaded: Loaded, tuned: Tuned) -> Recipe:
     choice = CHOICES.get(tuned.rule)
     if choice is None:
         raise SettingsError(f"There is no method {tuned.rule!r}; there are {', '.join(CHOICES)}.")
-    own = {name: tuned.values[name] for name in tuned_by(choice.method)}
-    return recipe_from(loaded, choice.method, {**own, **choice.settings})
+    return recipe_from(loaded, choice.method, choice.settings(tuned.values))
 
 
 def measure_work(recipe: Recipe, session: Session, workspace: Workspace) -> Work[None]:
@@ -115,9 +113,8 @@ def measure_work(recipe: Recipe, session: Session, workspace: Workspace) -> Work
         if entry.status == "failed":
             raise SettingsError(entry.note)
 
-    owner = session.key if loaded.example is None else ""
-    parts = {f"{owner} {recipe_yaml(recipe)} measure": answers}
-    return costing(measure, Effort("slow answers" if owner else "answers", parts))
+    parts = [f"{recipe_yaml(recipe)} measure"]
+    return costing(measure, asking_effort(session, parts, answers))
 
 
 def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ Knows no Gradio; assets/microscope.js draws what ``panel_data`` returns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,10 +14,10 @@ import numpy as np
 from ram_studio.algorithm import naming
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.app.experiment.work import CHOICES
-from ram_studio.app.merge.controls import tuned_by
+from ram_studio.app.experiment.work import CHOICES, Choice
 from ram_studio.app.numbers import DTYPE_NAMES, count_text, epsilon_text
 from ram_studio.app.session import Loaded
+from ram_studio.app.shared import Tuned
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.engine.microscope import view as scope
 from ram_studio.engine.microscope.lens import Seen
@@ -37,29 +37,24 @@ EVERYWHERE = ""
 """The layer or module choice that leaves nothing out."""
 
 _NAMED = {choice.method for choice in CHOICES.values()}
-_METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    **{label: (choice.method, choice.settings) for label, choice in CHOICES.items()},
-    **{n: (n, {}) for n, m in METHODS.items() if not m.is_experiment and n not in _NAMED},
+_EVERY = {
+    **CHOICES,
+    **{n: Choice("", n) for n, m in METHODS.items() if not m.is_experiment and n not in _NAMED},
 }
-"""Method and settings of its own, by label; the RAM rules take Tune's settings."""
-
-_LABELS = sorted(_METHODS, key=lambda label: not _METHODS[label][0].startswith("ram"))
-"""In the order shown: the RAM rules first."""
+_METHODS = dict(sorted(_EVERY.items(), key=lambda item: not item[1].method.startswith("ram")))
+"""By label, in the order shown: the RAM rules, which take Tune's settings, first."""
 
 
 @dataclass(frozen=True)
 class ScopeForm:
     """The panel's form.
 
-    point, r, alpha, rule: as in Tune; layer, module: EVERYWHERE for any; target: what a jump looks
-    for; layout: "run" or "window"; focus: the flat index of an element to point at, or None.
+    tuned: Tune's settings; layer, module: EVERYWHERE for any; target: what a jump looks for;
+    layout: "run" or "window"; focus: the flat index of an element to point at, or None.
     asked: a layer, or "TENSOR ELEMENT", that takes the place of whatever was chosen before.
     """
 
-    point: int
-    r: float
-    alpha: float
-    rule: str
+    tuned: Tuned
     layer: str = EVERYWHERE
     module: str = EVERYWHERE
     tensor: str = ""
@@ -71,11 +66,6 @@ class ScopeForm:
     seed: int = 0
     focus: int | None = None
     asked: str = ""
-
-    @property
-    def epsilon(self) -> float:
-        """The threshold."""
-        return LADDER[self.point]
 
 
 def merged_tensors(report: CompatibilityReport) -> list[MergeTensor]:
@@ -115,7 +105,7 @@ def settle(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> Scop
     if tensor not in names:
         tensor, start = names[0], 0
         if module == EVERYWHERE:
-            tensor, first = first_view(loaded, report, form.epsilon, names)
+            tensor, first = first_view(loaded, report, form.tuned.epsilon, names)
             start = max(0, first - BEFORE)
     return replace(form, layer=layer, module=module, tensor=tensor, start=start)
 
@@ -178,11 +168,10 @@ def panel_data(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> 
         spans = scope.run_of(tensor, start, COUNT)
     output: dict[str, Any] = {"dtype": form.dtype, "rounding": form.rounding, "seed": form.seed}
     recipes = {
-        label: scope.recipe_for(report, method, _settings(method, own, form), **output)
-        for label in _LABELS
-        for method, own in (_METHODS[label],)
+        label: scope.recipe_for(report, choice.method, choice.settings(form.tuned.values), **output)
+        for label, choice in _METHODS.items()
     }
-    view = scope.look(report, tensor, spans, recipes, form.epsilon, loaded.sketch)
+    view = scope.look(report, tensor, spans, recipes, form.tuned.epsilon, loaded.sketch)
     # What was looked for; else the first weight that one agent changed alone, for its lambda.
     wanted = view.index == (-1 if form.focus is None else form.focus)
     places = next((p for p in (wanted, view.overlap == 1, view.overlap > 1) if p.any()), wanted)
@@ -193,11 +182,11 @@ def panel_data(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> 
         "facts": _facts(view, tensor),
         "agents": list(view.agent_names),
         "focus": focus,
-        "rule": form.rule,
+        "rule": form.tuned.rule,
         "rows": _rows(view, form.layout, width),
         "elements": [_element(view, i, width) for i in range(len(view.index))],
         "methods": [
-            _method(label, seen, view.base, form)
+            _method(label, seen, view.base)
             for label, seen in view.methods.items()
             if seen.reason is None
         ],
@@ -211,11 +200,6 @@ def panel_data(loaded: Loaded, report: CompatibilityReport, form: ScopeForm) -> 
 
 def _name(label: str) -> str:
     return METHODS[label].title if label in METHODS else CHOICES[label].title
-
-
-def _settings(method: str, own: Mapping[str, Any], form: ScopeForm) -> dict[str, Any]:
-    tuned = {"epsilon": form.epsilon, "r": form.r, "alpha": form.alpha}
-    return {**{name: tuned[name] for name in tuned_by(method)}, **own}
 
 
 def _facts(view: scope.View, tensor: MergeTensor) -> str:
@@ -261,7 +245,7 @@ def _change(tau: float) -> str:
     return "0" if tau == 0 else ("+" if tau > 0 else "") + number(tau, 4)
 
 
-def _method(label: str, seen: Seen, base: np.ndarray, form: ScopeForm) -> dict[str, Any]:
+def _method(label: str, seen: Seen, base: np.ndarray) -> dict[str, Any]:
     assert seen.exact is not None, "hidden ones are told apart"
     assert seen.stored is not None
     assert seen.dtype is not None

@@ -8,58 +8,49 @@ values that other steps, links and recipes read and set; the canvas and they fol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import gradio as gr
 
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app import templates
 from ram_studio.app.boxes import html, slider
-from ram_studio.app.details import panel as details
+from ram_studio.app.details.panel import DetailsPanel
 from ram_studio.app.load import watch
 from ram_studio.app.load.examples import profile_of
 from ram_studio.app.shared import Shared, Tuning
-from ram_studio.app.tune import measure_panel, microscope_panel
 from ram_studio.app.tune.deep_link import ALPHA_MAX, R_MAX, SHOWN
+from ram_studio.app.tune.measure_panel import MeasurePanel
 from ram_studio.app.tune.microscope_panel import ScopePanel
 
 
-@dataclass(frozen=True)
-class Panel:
-    """The components of the step; its settings are ``shared.tuning``."""
+class TunePanel:
+    """The step; its settings are ``shared.tuning``."""
 
-    live: gr.HTML
-    scope: ScopePanel
-
-
-def build(shared: Shared) -> Panel:
-    """Lay the step out inside the open Blocks and connect it."""
-    with gr.Column(elem_id="step-tune", elem_classes="step"):
-        watch.build(shared)
-        live = html(
-            None,
-            html_template=templates.render("tune/canvas.html.j2"),
-            js_on_load="window.RAM_READY.then((RAM) => RAM.mount(element, props, watch))",
-            elem_id="live",
+    def __init__(self, shared: Shared) -> None:
+        with gr.Column(elem_id="step-tune", elem_classes="step"):
+            watch.build(shared)
+            live = html(
+                None,
+                html_template=templates.render("tune/canvas.html.j2"),
+                js_on_load="window.RAM_READY.then((RAM) => RAM.mount(element, props, watch))",
+                elem_id="live",
+            )
+            shared.tuning, record = _build_settings()
+            MeasurePanel(shared)
+            ScopePanel(shared)
+            DetailsPanel(shared)
+        settings = shared.tuning.all
+        # Both: .change when the value was set by a link, a recipe or the canvas, .input by hand.
+        gr.on(
+            [event for c in settings for event in (c.input, c.change)],
+            fn=None,
+            inputs=settings,
+            js="(e, r, a, rule) => { window.RAM.update(e, r, a, rule); }",
+            trigger_mode="multiple",
+            show_progress="hidden",
         )
-        shared.tuning, record = _build_settings()
-        measure_panel.build(shared)
-        scope = microscope_panel.build(shared)
-        details.build(shared)
-    settings = shared.tuning.all
-    # Both events: .change when the value was set by a link, a recipe or the canvas, .input by hand.
-    gr.on(
-        [event for c in settings for event in (c.input, c.change)],
-        fn=None,
-        inputs=settings,
-        js="(e, r, a, rule) => { window.RAM.update(e, r, a, rule); }",
-        trigger_mode="multiple",
-        show_progress="hidden",
-    )
-    record.click(fn=None, outputs=settings, js="() => window.RAM.settings()")
-    shared.loaded.listen([live], lambda session: {live: profile_of(session.models)})
-    return Panel(live, scope)
+        record.click(fn=None, outputs=settings, js="() => window.RAM.settings()")
+        shared.loaded.listen([live], lambda session: {live: profile_of(session.models)})
 
 
 def _build_settings() -> tuple[Tuning, gr.Button]:
