@@ -13,6 +13,7 @@ from ram_studio.algorithm.sketch import BASE, Sketch, TensorEntry
 from ram_studio.checkpoints.fit.compatibility import (
     CompatibilityReport,
     ExtraPolicy,
+    FitKeywords,
     MergeTensor,
     MissingPolicy,
     RowsPolicy,
@@ -37,12 +38,10 @@ def load(
     base: str | Path,
     agents: Mapping[str, str | Path],
     *,
-    missing: MissingPolicy = "error",
-    extra: ExtraPolicy = "error",
-    rows: RowsPolicy = "exact",
     on_download: Callable | None = None,
     cancel: CancelToken | None = None,
     stream: bool = False,
+    **fit: Unpack[FitKeywords],
 ) -> CompatibilityReport:
     """Open the base and the agents (folders or Hub ids) and check that they fit together.
 
@@ -57,13 +56,7 @@ def load(
         )
         for name, source in {BASE: base, **agents}.items()
     }
-    return check_compatibility(
-        opened[BASE],
-        [opened[name] for name in agents],
-        missing=missing,
-        extra=extra,
-        rows=rows,
-    )
+    return check_compatibility(opened[BASE], [opened[name] for name in agents], **fit)
 
 
 def load_sources(
@@ -77,12 +70,10 @@ def load_sources(
     return load(
         recipe.base,
         recipe.agents,
-        missing=recipe.missing,
-        extra=recipe.extra,
-        rows=recipe.rows,
         on_download=on_download,
         cancel=cancel,
         stream=stream,
+        **recipe.fit,
     )
 
 

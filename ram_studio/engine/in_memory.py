@@ -67,15 +67,10 @@ class SomeAgents:
                 f"The recipe names {shown_list([quoted(n) for n in unknown])}; the agents loaded "
                 f"are {', '.join(known)}."
             )
-        key = (*recipe.agents, recipe.missing, recipe.extra, recipe.rows)
+        key = (*recipe.agents, *recipe.fit.values())
         if key not in self._reports:
-            self._reports[key] = check_compatibility(
-                self.report.base,
-                [known[name] for name in recipe.agents],
-                missing=recipe.missing,
-                extra=recipe.extra,
-                rows=recipe.rows,
-            )
+            agents = [known[name] for name in recipe.agents]
+            self._reports[key] = check_compatibility(self.report.base, agents, **recipe.fit)
         return self._reports[key]
 
     def sketch_of(self, recipe: Recipe) -> Sketch | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ram_studio.checkpoints.fit.compatibility import (
     CompatibilityReport,
     ExtraPolicy,
+    FitKeywords,
     MergeTensor,
     MissingPolicy,
     RowsPolicy,
@@ -86,7 +87,7 @@ class ResidentMerge:
         **run: Unpack[RunKeywords],
     ) -> None:
         options = RunOptions.of(**run)
-        self._policies: dict[str, Any] = {"missing": missing, "extra": extra, "rows": rows}
+        self._policies: FitKeywords = {"missing": missing, "extra": extra, "rows": rows}
         self.report: CompatibilityReport = load(
             base, agents, **self._policies, cancel=options.cancel
         )

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from ram_studio.algorithm.meters.storage import Finding, texts
 from ram_studio.checkpoints.fit.adapters import applied
@@ -29,6 +29,14 @@ from ram_studio.errors import CompatibilityError, SettingsError
 MissingPolicy = Literal["error", "keep-base"]
 ExtraPolicy = Literal["error", "ignore"]
 RowsPolicy = Literal["exact", "common"]
+
+
+class FitKeywords(TypedDict, total=False):
+    """What to do where an agent does not fit, see ``check_compatibility``."""
+
+    missing: MissingPolicy
+    extra: ExtraPolicy
+    rows: RowsPolicy
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,12 @@ from pydantic import (
 )
 
 from ram_studio.algorithm.methods import make_settings
-from ram_studio.checkpoints.fit.compatibility import ExtraPolicy, MissingPolicy, RowsPolicy
+from ram_studio.checkpoints.fit.compatibility import (
+    ExtraPolicy,
+    FitKeywords,
+    MissingPolicy,
+    RowsPolicy,
+)
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable
 from ram_studio.checkpoints.record.strict_yaml import dump_yaml, parse_yaml
 from ram_studio.errors import SettingsError, did_you_mean, told_as
@@ -103,6 +108,11 @@ class Recipe(BaseModel):
     rows: RowsPolicy = "exact"
     other_base: Literal["refuse", "accept"] = "refuse"
     tokenizer: str = BASE_NAME
+
+    @property
+    def fit(self) -> FitKeywords:
+        """What to do where an agent does not fit."""
+        return {"missing": self.missing, "extra": self.extra, "rows": self.rows}
 
     @model_validator(mode="after")
     def _tokenizer_is_one_of_us(self) -> Recipe:

@@ -87,14 +87,14 @@ def merge_on_ray(
         needs = get_method(recipe.method).needs(make_settings(recipe.method, recipe.settings))
         if sketch is None and needs & {Need.RATIOS, Need.MAGNITUDES}:
             sketch = _sketch(ray, plan, run, relations=Need.MAGNITUDE_RATIOS in needs)
-        _Parts(ray, plan, run, "merge").work(_merge, out, ray.put(sketch))
+        _on_parts(ray, plan, run, "merge", _merge, out, ray.put(sketch))
     own: RunKeywords = {"on_progress": run.get("on_progress"), "cancel": run.get("cancel")}
     result = finish(plan, out, **own)
     return replace(result, seconds=time.monotonic() - start)
 
 
 def _sketch(ray: Any, plan: PartPlan, run: RunKeywords, relations: bool) -> Sketch:
-    found = _Parts(ray, plan, run, "analyze").work(_analyze, relations)
+    found = _on_parts(ray, plan, run, "analyze", _analyze, relations)
     return add_partial(found).whole()
 
 
@@ -136,50 +136,39 @@ def _in_worker(
     return work(plan, part, *args, device=device, threads=threads, on_progress=tell)
 
 
-class _Parts:
-    """All parts of a plan, worked on by Ray."""
+def _on_parts(
+    ray: Any, plan: PartPlan, run: RunKeywords, stage: str, work: Callable, *args: Any
+) -> list[Any]:
+    """Return what ``work(plan, part, *args, **run)`` returns for every part, in order, by Ray."""
+    on_progress, cancel = run.get("on_progress"), run.get("cancel") or CancelToken()
+    # Ray hides GPUs from tasks that ask for none: they are used where they are asked for.
+    device = "cpu" if run.get("device", "auto") == "auto" else run["device"]
+    threads = run.get("threads") or cores_of_a_node(ray)
+    start, told, watch = time.monotonic(), 0.0, None
+    if on_progress is not None:
+        # Beside the driver: then it does not die with a node that works.
+        near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=True
+        )
+        watch = ray.remote(num_cpus=0, scheduling_strategy=near)(_Watch).remote()
+    total = sum(part.nbytes for part in plan.parts)
 
-    def __init__(self, ray: Any, plan: PartPlan, run: RunKeywords, stage: str) -> None:
-        self._ray = ray
-        self._plan = plan
-        self._stage = stage
-        self._on_progress = run.get("on_progress")
-        self._cancel = run.get("cancel") or CancelToken()
-        # Ray hides GPUs from tasks that ask for none: they are used where they are asked for.
-        self._device = "cpu" if run.get("device", "auto") == "auto" else run["device"]
-        self._threads = run.get("threads") or cores_of_a_node(ray)
-        self._start = time.monotonic()
-        self._watch: Any = None
-        self._told = 0.0
-
-    def work(self, work: Callable, *args: Any) -> list[Any]:
-        """Return what ``work(plan, part, *args, **run)`` returns for every part, in order."""
-        ray = self._ray
-        if self._on_progress is not None:
-            # Beside the driver: then it does not die with a node that works.
-            near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-                ray.get_runtime_context().get_node_id(), soft=True
-            )
-            actor = ray.remote(num_cpus=0, scheduling_strategy=near)(_Watch)
-            self._watch = actor.remote()
-        task = ray.remote(**task_options(self._device, self._threads))(_in_worker)
-        how = (self._watch, work, self._device, self._threads, self._plan)
-        tasks = {
-            task.remote(*how, part.part, *args): self._plan.text(part.part)
-            for part in self._plan.parts
-        }
-        return gather(ray, tasks, self._poll)
-
-    def _poll(self) -> None:
-        self._cancel.raise_if_cancelled()
-        if self._on_progress is None or time.monotonic() - self._told < _TELL_SECONDS:
+    def poll() -> None:
+        nonlocal told
+        cancel.raise_if_cancelled()
+        if on_progress is None or watch is None or time.monotonic() - told < _TELL_SECONDS:
             return
-        self._told = time.monotonic()
-        with contextlib.suppress(self._ray.exceptions.RayError):
-            shares = self._ray.get(self._watch.read.remote(), timeout=_TELL_SECONDS)
-            parts = self._plan.parts
-            done = sum(int(shares.get(part.part, 0.0) * part.nbytes) for part in parts)
-            seconds = time.monotonic() - self._start
-            total = sum(part.nbytes for part in parts)
+        told = time.monotonic()
+        with contextlib.suppress(ray.exceptions.RayError):
+            shares = ray.get(watch.read.remote(), timeout=_TELL_SECONDS)
+            done = sum(int(shares.get(part.part, 0.0) * part.nbytes) for part in plan.parts)
             last, begun = f"part {max(shares, default=0)}", len(shares)
-            self._on_progress(Progress(self._stage, last, begun, len(parts), done, total, seconds))
+            seconds = time.monotonic() - start
+            on_progress(Progress(stage, last, begun, len(plan.parts), done, total, seconds))
+
+    task = ray.remote(**task_options(device, threads))(_in_worker)
+    tasks = {
+        task.remote(watch, work, device, threads, plan, part.part, *args): plan.text(part.part)
+        for part in plan.parts
+    }
+    return gather(ray, tasks, poll)

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import Self
 
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
@@ -42,11 +42,11 @@ class _File:
         self.starts_at, self.ends_at = span
         self.algorithm = algorithm
         self.state = _state(os.stat(path))
-        self._handle: int | None = None
         self.size = self.state[0]
         self.done = 0
         self.is_busy = False  # a thread has it
         self.hasher: Hasher = make_hasher(algorithm)
+        self._handle: int | None = None
 
     @property
     def is_done(self) -> bool:
@@ -65,18 +65,17 @@ class _File:
         try:
             if self._handle is None:
                 self._handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-                if _state(os.fstat(self._handle)) != self.state:
-                    self.refuse()
+                self._compare(os.fstat(self._handle))
             got = os.preadv(self._handle, [buffer[:count]], self.done)
         except FileNotFoundError as error:
-            self._vanished(error)
+            raise self._changed(f"vanished while it was read ({error.strerror})") from error
         except OSError as error:
             raise CheckpointError(
                 f"{self.label} cannot be read: {error.strerror}. Check the disk, or fetch the file "
                 "again."
             ) from error
         if got == 0:
-            self.refuse()
+            raise self._changed()
         self.hasher.update(buffer[:got])
         self.done += got
         if self.is_done:
@@ -92,22 +91,17 @@ class _File:
     def check_unchanged(self) -> None:
         """Raise SourceChangedError when the file is not the one that was opened, or was changed."""
         try:
-            now = os.stat(self.path)
+            self._compare(os.stat(self.path))
         except OSError as error:
-            self._vanished(error)
+            raise self._changed(f"vanished while it was read ({error.strerror})") from error
+
+    def _compare(self, now: os.stat_result) -> None:
         if _state(now) != self.state:
-            self.refuse()
+            raise self._changed()
 
-    def _vanished(self, error: OSError) -> NoReturn:
-        raise SourceChangedError(
-            f"{self.label} vanished while it was read ({error.strerror}). Leave the files alone "
-            "during a run, and run again."
-        ) from error
-
-    def refuse(self) -> NoReturn:
-        raise SourceChangedError(
-            f"{self.label} changed while it was read. Leave the files alone during a run, and run "
-            "again."
+    def _changed(self, how: str = "changed while it was read") -> SourceChangedError:
+        return SourceChangedError(
+            f"{self.label} {how}. Leave the files alone during a run, and run again."
         )
 
 
@@ -139,8 +133,7 @@ class SourceHasher:
         cores = os.cpu_count() or 1
         self._threads = threads or max(1, min(MAX_THREADS, cores // CORES_PER_THREAD))
         self._files: dict[Path, _File] = {}
-        self._known: dict[Path, str] = {}
-        self._elsewhere: dict[Path, str] = {}
+        self._digests: dict[Path, str] = {}
         self._followed: dict[Path, FollowedHash] = {}
         self._waiting: list[_File] = []
         self._lock = threading.Lock()
@@ -195,20 +188,20 @@ class SourceHasher:
             if self._algorithms is None:
                 self._files[path] = _File(path, checkpoint.name, span)
                 if known := known_hash(path):
-                    self._known[path] = known
+                    self._digests[path] = known
                     self._files[path].done = size
             elif algorithm := self._algorithms.get(path):
                 self._files[path] = _File(path, checkpoint.name, span, algorithm)
 
     def _follow(self, path: Path, remote: RemoteFiles) -> None:
         """Hash a file elsewhere from what the pass reads of it, unless the place knows its hash."""
-        if self._algorithms is not None and path not in self._algorithms:
+        algorithm = "" if self._algorithms is None else self._algorithms.get(path)
+        if algorithm is None:
             return
-        algorithm = None if self._algorithms is None else self._algorithms[path]
         # Pinned to a commit, and of known content where the Hub keeps it as a large file.
         known = remote.content_hash(path)
-        if known is not None and known.partition(":")[0] == (algorithm or known.partition(":")[0]):
-            self._elsewhere[path] = known
+        if known is not None and known.startswith(f"{algorithm}:" if algorithm else ""):
+            self._digests[path] = known
         elif path not in self._followed:
             self._followed[path] = remote.follow(path, algorithm or "blake3")
 
@@ -276,25 +269,25 @@ class SourceHasher:
         meter = Meter("hash", total, len(self._files))
         meter.add(sum(f.done for f in self._files.values()), "", -1)
         self.advance(1.0)
-        while any(worker.is_alive() for worker in self._workers):
-            self._workers[0].join(REPORT_SECONDS)
-            if cancel:
+        cancel = cancel or CancelToken()
+        for worker in self._workers:
+            while worker.is_alive():
+                worker.join(REPORT_SECONDS)
                 cancel.raise_if_cancelled()
-            is_alive = any(worker.is_alive() for worker in self._workers)
-            if is_alive:
-                done = sum(f.done for f in self._files.values())
-                index = sum(f.is_done for f in self._files.values())
-                meter.add(done - meter.read().done_bytes, "", max(0, index - 1))
-                meter.tell(on_progress)
+                if worker.is_alive():
+                    done = sum(f.done for f in self._files.values())
+                    index = sum(f.is_done for f in self._files.values())
+                    meter.add(done - meter.read().done_bytes, "", max(0, index - 1))
+                    meter.tell(on_progress)
         if self._error is not None:
             raise self._error
         for file in self._files.values():
             file.check_unchanged()
-        self._finish_elsewhere(on_progress, cancel or CancelToken())
+        self._finish_elsewhere(on_progress, cancel)
         digests = {
-            path: self._known.get(path) or f"{file.algorithm}:{file.hasher.hexdigest()}"
+            path: f"{file.algorithm}:{file.hasher.hexdigest()}"
             for path, file in self._files.items()
-        } | self._elsewhere
+        } | self._digests
         return {
             c.name: {path.name: digests[path] for path in c.shards if path in digests}
             for c in self._checkpoints
@@ -312,5 +305,5 @@ class SourceHasher:
                 meter.tell(on_progress)
 
             before = file.done
-            self._elsewhere[path] = file.finish(check)
+            self._digests[path] = file.finish(check)
             meter.add(file.size - before, path.name, index)
