@@ -6,17 +6,24 @@ sizes, integers; every overlap count from 0 to all agents occurs in every larger
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pytest
 import reference
 import torch
 from safetensors.torch import load_file, save_file
 
+from ram_studio.algorithm.sketch import Sketch
+from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
 from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.hub.url_folder import UrlFolder
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
+from ram_studio.engine.analyse import analyze, load
 from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
@@ -126,6 +133,12 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+def contents_at(url: str) -> dict[str, bytes]:
+    """Return every file's bytes below a URL."""
+    folder = UrlFolder.of(url)
+    return {name: folder.range(name, 0, size) for name, size in folder.sizes().items()}
+
+
 @dataclass(frozen=True)
 class Zoo:
     """A base and its agents, on disk and in memory (as they count: common rows cut, ...)."""
@@ -146,6 +159,12 @@ class Zoo:
     def recipe(self, **changes: object) -> Recipe:
         sources = {name: str(path) for name, path in self.agent_paths.items()}
         return make_recipe({"base": str(self.base_path), "agents": sources, **changes})
+
+    def load(self, **options: Any) -> CompatibilityReport:
+        return load(self.base_path, self.agent_paths, **options)
+
+    def analyze(self, **options: Any) -> Sketch:
+        return analyze(self.base_path, self.agent_paths, **options)
 
     def values(self, name: str) -> tuple[list[float], list[list[float]]]:
         """Return one tensor's elements: of the base, and of each agent."""
@@ -247,8 +266,14 @@ def make_odd_zoo(folder: Path, odd: str, **options: object) -> Zoo:
     return Zoo(folder / "zoo", made.base, {**made.agents, "agent0": seen}, made.counted)
 
 
-def assert_leaves_nothing(out: Path, before: set[Path]) -> None:
-    """Fail unless the output is absent and nothing was added beside it."""
+@contextlib.contextmanager
+def refused(
+    error: type[BaseException], out: Path, match: str | None = None
+) -> Iterator[pytest.ExceptionInfo]:
+    """Expect an error, and that it leaves neither an output nor anything beside it."""
+    before = set(out.parent.iterdir())
+    with pytest.raises(error, match=match) as caught:
+        yield caught
     assert not out.exists()
     assert set(out.parent.iterdir()) == before
 

@@ -24,12 +24,8 @@ from engine_zoo import (
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.algorithm.meters import rounding_meter
 from ram_studio.algorithm.sketch import Sketch
-from ram_studio.engine.analyse import analyze, analyze_report, load
+from ram_studio.engine.analyse import analyze, analyze_report
 from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
-
-
-def analyze_zoo(zoo: Zoo, **options: object) -> Sketch:
-    return analyze(zoo.base_path, zoo.agent_paths, **options)
 
 
 def assert_counts_like_reference(sketch: Sketch, zoo: Zoo, every: int = 6) -> None:
@@ -57,7 +53,7 @@ def assert_counts_like_reference(sketch: Sketch, zoo: Zoo, every: int = 6) -> No
 )
 def test_every_pattern_of_every_tensor_is_counted_at_every_epsilon(tmp_path, agents, dtype, shards):
     zoo = make_zoo(tmp_path, agents, dtype=dtype, shards=shards, seed=agents)
-    sketch = analyze_zoo(zoo)
+    sketch = zoo.analyze()
     assert_counts_like_reference(sketch, zoo, every=1 if (agents, dtype) == (3, "BF16") else 6)
     assert sketch.dtypes == dict.fromkeys(["base", *zoo.agents], dtype)
     assert sketch.rounded is None
@@ -91,7 +87,7 @@ BIG = {"model.layers.0.w": (3 * GROUP_ELEMENTS + 12345,), "model.layers.1.w": (7
 @pytest.mark.parametrize("agents", [3, 7])
 def test_threads_and_blocks_do_not_change_a_sketch(tmp_path, agents):
     zoo = make_zoo(tmp_path, agents, shapes=BIG, shards=2)
-    report = load(zoo.base_path, zoo.agent_paths)
+    report = zoo.load()
     expected = analyze_report(report, threads=1)
     for threads, groups in ((1, 1), (2, 1), (4, 2), (2, 64)):
         sketch = analyze_report(report, threads=threads, block_elements=groups * GROUP_ELEMENTS)
@@ -103,14 +99,14 @@ def test_threads_and_blocks_do_not_change_a_sketch(tmp_path, agents):
 @pytest.mark.parametrize(("agents", "dtype"), [(3, "F32"), (7, "BF16")])
 def test_order_of_shards_does_not_change_what_is_kept(tmp_path, agents, dtype):
     one, many = (make_zoo(tmp_path / str(k), agents, dtype=dtype, shards=k) for k in (1, 4))
-    found, other = analyze_zoo(one), analyze_zoo(many)
+    found, other = one.analyze(), many.analyze()
     assert [t.name for t in found.tensors] != [t.name for t in other.tensors]
     assert_same(found.energies, other.energies, "energies")
 
 
 def test_counts_in_mixed_dtypes_are_given_as_stored_and_as_the_base_would_store_them(tmp_path):
     zoo = make_zoo(tmp_path, 3, dtype="BF16", agent_dtypes=("F32", "F16", "BF16"), seed=5)
-    sketch = analyze_zoo(zoo)
+    sketch = zoo.analyze()
     assert_counts_like_reference(sketch, zoo)
     assert sketch.dtypes == {"base": "BF16", "agent0": "F32", "agent1": "F16", "agent2": "BF16"}
     rounded = Zoo(
@@ -159,7 +155,7 @@ def test_a_tied_matrix_is_counted_once_however_it_is_stored(tmp_path, stored):
 @pytest.mark.parametrize("odd", ODD)
 def test_what_an_agent_lacks_counts_as_unchanged_and_what_it_has_more_not_at_all(tmp_path, odd):
     seen = make_odd_zoo(tmp_path, odd, seed=6)
-    sketch = analyze(seen.base_path, seen.agent_paths, **ODD[odd])
+    sketch = seen.analyze(**ODD[odd])
     assert_counts_like_reference(sketch, seen)
     if "missing" in odd:
         for name in (LOST, EXTRA):
@@ -168,7 +164,7 @@ def test_what_an_agent_lacks_counts_as_unchanged_and_what_it_has_more_not_at_all
 
 def test_agents_dropped_from_a_sketch_were_never_there(tmp_path):
     zoo = make_zoo(tmp_path, 3, seed=8)
-    sketch = analyze_zoo(zoo).select(["agent2", "agent0"])
+    sketch = zoo.analyze().select(["agent2", "agent0"])
     paths = zoo.agent_paths
     alone = analyze(zoo.base_path, {"agent2": paths["agent2"], "agent0": paths["agent0"]})
     assert alone.relations is not None
@@ -182,7 +178,7 @@ def test_agents_dropped_from_a_sketch_were_never_there(tmp_path):
 def test_agents_in_another_order_have_the_same_statistics(tmp_path):
     zoo = make_zoo(tmp_path, 3, seed=8)
     order = ["agent2", "agent0", "agent1"]
-    sketch = analyze_zoo(zoo).select(order)
+    sketch = zoo.analyze().select(order)
     again = analyze(zoo.base_path, {name: zoo.agent_paths[name] for name in order})
     assert_same_sketch(
         dataclasses.replace(sketch, steps=None), dataclasses.replace(again, steps=None)

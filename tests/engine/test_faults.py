@@ -253,9 +253,11 @@ def test_files_that_may_not_grow_are_told_whatever_function_writes_them(zoo, goo
 @pytest.mark.parametrize("change", ["overwrite", "replace", "truncate", "vanish"])
 def test_a_source_that_changes_at_any_block_is_noticed(zoo, good, tmp_path, monkeypatch, change):
     blocks = 2 * len(SHAPES)  # both passes
+    shown = {"base": "Base", "agent0": 'Agent "agent0"'}
     for number in range(1, blocks + 1, 2 if change == "overwrite" else 5):
         mine = make_zoo(tmp_path / f"{number}", 2, shapes=SHAPES, shards=3, seed=1)
-        shard = mine.folder / "agent0" / "model-00002-of-00003.safetensors"
+        who = ("base", "agent0")[number % 2]
+        shard = mine.folder / who / "model-00002-of-00003.safetensors"
         data = shard.read_bytes()
 
         def act(shard: Path = shard, data: bytes = data) -> None:
@@ -282,7 +284,8 @@ def test_a_source_that_changes_at_any_block_is_noticed(zoo, good, tmp_path, monk
                 merge(mine.recipe(), out, block_elements=GROUP_ELEMENTS, **OPTIONS)
         assert isinstance(caught.value, SourceChangedError) or change == "vanish"
         message = str(caught.value)
-        assert shard.name in message or "between the two passes" in message
+        named = f"{shown[who]}: {shard}"
+        assert named in message or "between the two passes" in message
         assert message.isprintable()
         assert os.listdir(out.parent) == []
         shard.write_bytes(data)

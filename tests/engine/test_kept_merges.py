@@ -83,7 +83,7 @@ def zoo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kept")
     zoo = make_zoo(folder / "zoo", 3, dtype="BF16")
     fisher = write_fisher_files(zoo, folder)
-    return load(zoo.base_path, zoo.agent_paths), {"fisher": {"files": str(fisher)}}
+    return zoo.load(), {"fisher": {"files": str(fisher)}}
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
@@ -121,7 +121,7 @@ def test_the_preview_is_what_a_float32_merge_measures(example, tmp_path, method)
 
 def test_one_agent_whole_is_kept_whole(tmp_path):
     zoo = make_zoo(tmp_path / "zoo", 2, dtype="BF16")
-    report = load(zoo.base_path, zoo.agent_paths)
+    report = zoo.load()
     first, second = measured(report, "region", {"part": "whole", "epsilon": 0.0}).values()
     assert (first.kept, first.all_else, first.below_epsilon) == (1.0, 0.0, 0.0)
     assert (second.kept, second.below_epsilon) == (0.0, 1.0)

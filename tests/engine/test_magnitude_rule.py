@@ -9,11 +9,11 @@ import math
 import pytest
 import reference
 from engine_zoo import Zoo, contents, make_zoo
+from test_sketches_in_merges import rewritten
 
 from ram_studio.algorithm import naming
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
-from ram_studio.engine.analyse import analyze
 from ram_studio.engine.merge import merge
 from ram_studio.errors import SketchError
 
@@ -59,7 +59,7 @@ def test_lambda_is_that_of_a_plain_loop(zoo, tmp_path, epsilon):
 
 @pytest.mark.parametrize("scope", ["layer", "tensor"])
 def test_scopes_weigh_inside_each_layer_or_tensor(zoo, scope):
-    sketch = analyze(zoo.base_path, zoo.agent_paths)
+    sketch = zoo.analyze()
     magnitude = sketch.relations.magnitude[:, DEFAULT_INDEX]
     ratios = sketch.ratios(DEFAULT_INDEX, scope, magnitude=magnitude)
     for row, tensor in zip(ratios, sketch.tensors, strict=True):
@@ -75,7 +75,7 @@ def test_scopes_weigh_inside_each_layer_or_tensor(zoo, scope):
 
 @pytest.mark.parametrize("scope", ["global", "layer", "tensor"])
 def test_a_sketch_gives_the_same_bytes_as_a_pass_of_its_own(zoo, tmp_path, scope):
-    sketch = analyze(zoo.base_path, zoo.agent_paths)
+    sketch = zoo.analyze()
     path = save_sketch(sketch, tmp_path / "a.sketch")
     with_sketch = merged(zoo, tmp_path / "one", sketch=load_sketch(path), scope=scope)
     without = merged(zoo, tmp_path / "two", scope=scope)
@@ -97,7 +97,7 @@ def test_seven_agents_are_weighed_too(tmp_path):
 
 
 def test_a_sketch_of_counts_says_what_is_missing(zoo):
-    sketch = analyze(zoo.base_path, zoo.agent_paths, relations=False)
+    sketch = zoo.analyze(relations=False)
     assert (sketch.relations, sketch.steps) == (None, None)
     agents = sketch.preview()["agents"].values()
     assert all("rho_m" not in agent for agent in agents)
@@ -106,7 +106,7 @@ def test_a_sketch_of_counts_says_what_is_missing(zoo):
 
 
 def test_previews_show_both_ratios_and_scale_by_the_one_of_the_rule(zoo):
-    sketch = analyze(zoo.base_path, zoo.agent_paths)
+    sketch = zoo.analyze()
     for by in ("model", "layer", "tensor"):
         preview = sketch.preview(rule="ram+m", r=0.5, alpha=3.0, by=by)
         json.dumps(preview, allow_nan=False)
@@ -117,17 +117,14 @@ def test_previews_show_both_ratios_and_scale_by_the_one_of_the_rule(zoo):
 
 
 def test_a_sketch_of_format_1_still_loads(zoo, tmp_path):
-    from safetensors import safe_open
-    from safetensors.numpy import save_file
-
-    lean = analyze(zoo.base_path, zoo.agent_paths, relations=False)
+    lean = zoo.analyze(relations=False)
     path = save_sketch(lean, tmp_path / "old.sketch")
-    with safe_open(path, framework="np") as file:
-        header = json.loads(file.metadata()["ram_studio_sketch"])
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    del header["layers"]
-    header["format"] = 1
-    save_file(arrays, path, {"ram_studio_sketch": json.dumps(header)})
+
+    def as_of_old(header, arrays):
+        del header["layers"]
+        header["format"] = 1
+
+    rewritten(path, as_of_old)
     loaded = load_sketch(path)
     assert (loaded.relations, loaded.steps) == (None, None)
     assert loaded.preview() == lean.preview()

@@ -18,7 +18,6 @@ from engine_zoo import (
 )
 
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
-from ram_studio.engine.analyse import analyze
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.blocks import GROUP_ELEMENTS
 
@@ -87,7 +86,7 @@ def test_blocks_do_not_matter_where_an_agents_rows_end_between_them(tmp_path):
 
 
 def test_a_sketch_saves_a_pass_and_changes_nothing(big, tmp_path):
-    sketch = analyze(big.base_path, big.agent_paths)
+    sketch = big.analyze()
     path = save_sketch(sketch, tmp_path / "zoo.sketch")
     without = merge(big.recipe(), tmp_path / "without")
     results = [

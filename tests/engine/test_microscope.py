@@ -14,7 +14,6 @@ from engine_zoo import NAMES, bits_of, make_odd_zoo, make_zoo, read_folder, writ
 
 from ram_studio.algorithm import rounding
 from ram_studio.algorithm.methods import METHODS
-from ram_studio.engine.analyse import analyze, load
 from ram_studio.engine.merge import merge
 from ram_studio.engine.microscope import view as scope
 from ram_studio.engine.microscope.lens import Seen, spacing
@@ -42,7 +41,7 @@ def zoo(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sketch(zoo):
-    return analyze(zoo.base_path, zoo.agent_paths, device="cpu")
+    return zoo.analyze(device="cpu")
 
 
 def merged_bits(tensor: torch.Tensor) -> np.ndarray:
@@ -63,7 +62,7 @@ def test_every_shown_element_is_the_one_a_merge_writes(zoo, sketch, tmp_path, me
     how = {"dtype": output and NAMES[output], "rounding": mode, "seed": 7}
     merge(zoo.recipe(method=method, settings=own, **how), tmp_path / "out", device="cpu")
     stored = read_folder(tmp_path / "out")
-    report = load(zoo.base_path, zoo.agent_paths)
+    report = zoo.load()
     recipe = scope.recipe_for(report, method, own, **how)
     changed = 0
     for name in zoo.counted:
@@ -121,7 +120,7 @@ class Reads:
 
 
 def test_only_the_bytes_shown_are_read(zoo, sketch, monkeypatch):
-    report = load(zoo.base_path, zoo.agent_paths)
+    report = zoo.load()
     tensor = scope.find_tensor(report, "model.embed_tokens.weight")
     spans = scope.window_of(tensor, 2, 3, 4, 5)
     recipes = {m: scope.recipe_for(report, m, SETTINGS.get(m, {})) for m in SHOWN}
@@ -133,7 +132,7 @@ def test_only_the_bytes_shown_are_read(zoo, sketch, monkeypatch):
 
 
 def test_windows_and_runs_are_cut_at_the_tensors_edges(zoo):
-    report = load(zoo.base_path, zoo.agent_paths)
+    report = zoo.load()
     tensor = scope.find_tensor(report, "model.layers.0.mlp.up_proj.weight")  # 9 x 13
     assert scope.run_of(tensor, 110, 50) == [(110, 7)]
     assert scope.window_of(tensor, 8, 11, 3, 5) == [(8 * 13 + 11, 2)]
@@ -187,7 +186,7 @@ def test_a_sketch_of_other_files_is_refused(zoo, sketch, tmp_path):
 
 def test_fisher_files_are_read_where_shown_and_no_further(tmp_path, monkeypatch):
     zoo = make_zoo(tmp_path / "zoo", 2, seed=3)
-    report = load(zoo.base_path, zoo.agent_paths)
+    report = zoo.load()
     own = {"files": str(write_fisher_files(zoo, tmp_path))}
     recipe = zoo.recipe(method="fisher", settings=own)
     merge(recipe, tmp_path / "out", device="cpu")
@@ -203,7 +202,7 @@ def test_fisher_files_are_read_where_shown_and_no_further(tmp_path, monkeypatch)
 
 def test_common_rows_are_filled_up_from_the_base(tmp_path):
     seen = make_odd_zoo(tmp_path, "fewer rows", seed=3)  # 13 of 17
-    report = load(seen.base_path, seen.agent_paths, rows="common")
+    report = seen.load(rows="common")
     tensor = scope.find_tensor(report, "model.embed_tokens.weight")
     view = scope.look(report, tensor, scope.run_of(tensor, 90, 30), {})
     _, agents = seen.values("model.embed_tokens.weight")
@@ -211,7 +210,7 @@ def test_common_rows_are_filled_up_from_the_base(tmp_path):
 
 
 def test_what_is_looked_for_is_found(zoo):
-    report = load(zoo.base_path, zoo.agent_paths)
+    report = zoo.load()
     name = "model.layers.1.mlp.up_proj.weight"
     tensor = scope.find_tensor(report, name)
     base, agents = zoo.values(name)

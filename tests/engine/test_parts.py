@@ -28,7 +28,6 @@ from ram_studio.checkpoints.record.part_plan import load_plan, save_plan
 from ram_studio.checkpoints.record.partial_file import load_partial, save_partial
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
 from ram_studio.checkpoints.write import part_folder
-from ram_studio.engine.analyse import analyze
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
 from ram_studio.engine.parts import steps
@@ -88,7 +87,7 @@ def plan(zoo: Zoo):
 
 @pytest.fixture(scope="module")
 def sketch(zoo: Zoo):
-    return analyze(zoo.base_path, zoo.agent_paths, **CPU)
+    return zoo.analyze(**CPU)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 13])
@@ -113,7 +112,7 @@ def test_any_number_of_parts_gives_the_bytes_of_one_machine(zoo, good, parts, tm
 def test_the_sketches_of_parts_add_up_to_the_very_file(zoo_options, tmp_path):
     made = make_zoo(tmp_path / "zoo", **{"agents": 3, "shards": 2, "seed": 9, **zoo_options})
     plan = make_plan(made.recipe(), 4, max_shard_bytes=SHARD)
-    whole = save_sketch(analyze(made.base_path, made.agent_paths, **CPU), tmp_path / "whole")
+    whole = save_sketch(made.analyze(**CPU), tmp_path / "whole")
     files = [
         save_partial(analyze_part(plan, i, relations=True, **CPU), tmp_path / f"part-{i}")
         for i in (3, 1, 4, 2)
@@ -352,7 +351,7 @@ def test_what_is_of_another_plan_is_refused(zoo, plan, sketch, tmp_path):
 def test_sources_and_sketches_that_changed_are_refused(tmp_path):
     made = make_zoo(tmp_path / "zoo", 2)
     plan = make_plan(made.recipe(), 2, max_shard_bytes=SHARD)
-    sketch = analyze(made.base_path, made.agent_paths, **CPU)
+    sketch = made.analyze(**CPU)
     out = tmp_path / "out"
     merge_part(plan, 1, out, sketch=sketch, **CPU)
     shard = made.folder / "agent1" / "model.safetensors"

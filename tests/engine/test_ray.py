@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 from ram_studio.checkpoints.record.sketch_file import save_sketch
 from ram_studio.checkpoints.write.shard_writer import ShardWriter
 from ram_studio.cli.main import commands
-from ram_studio.engine.analyse import analyze
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
 from ram_studio.engine.parts import on_ray, ray_cluster
@@ -104,7 +103,7 @@ def test_the_command_line_merges_and_counts_on_ray(nodes, zoo, tmp_path, monkeyp
 
 
 def test_two_nodes_count_the_sketch_of_one_process(nodes, zoo, tmp_path):
-    one = save_sketch(analyze(zoo.base_path, zoo.agent_paths, **RUN), tmp_path / "one")
+    one = save_sketch(zoo.analyze(**RUN), tmp_path / "one")
     both = save_sketch(analyze_on_ray(zoo.recipe(), nodes, RUN), tmp_path / "both")
     assert both.read_bytes() == one.read_bytes()
 
@@ -138,7 +137,7 @@ def sent_by_value() -> None:
 def test_stopping_leaves_what_is_done_and_the_rest_can_follow(nodes, zoo, tmp_path):
     out, cancel = tmp_path / "ray", CancelToken()
     plan = make_plan(zoo.recipe(), max_shard_bytes=SHARD)
-    sketch = analyze(zoo.base_path, zoo.agent_paths, **RUN)
+    sketch = zoo.analyze(**RUN)
     merge_part(plan, 1, out, sketch=sketch, **RUN)
     cancel.cancel()
     asked = {"sketch": sketch, "max_shard_bytes": SHARD}
@@ -226,7 +225,7 @@ def test_any_number_of_parts_on_two_and_three_nodes(
     assert ray_cluster.alive_nodes(ray) == count
     out = tmp_path / "ray"
     merge(zoo.recipe(), tmp_path / "one", max_shard_bytes=SHARD // 2, **RUN)
-    sketch = analyze(zoo.base_path, zoo.agent_paths, **RUN)
+    sketch = zoo.analyze(**RUN)
     how = {"sketch": sketch, "max_shard_bytes": SHARD // 2}
     if parts > 1:  # part 2 is killed mid-way, part 1 is done twice
         plan = make_plan(zoo.recipe(), parts, max_shard_bytes=SHARD // 2)

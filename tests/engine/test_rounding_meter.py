@@ -71,7 +71,7 @@ def measured(zoo: Zoo, factor: float, epsilon: float, dtype: str, **changes: obj
 )
 def test_what_is_stored_lies_within_the_stated_bound(tmp_path, stored, reach):
     zoo = ulp_zoo(tmp_path, stored, reach)
-    sketch = analyze(zoo.base_path, zoo.agent_paths)
+    sketch = zoo.analyze()
     widths = []
     for point in (0, DEFAULT_INDEX):
         for dtype in rounding_meter.DTYPES:
@@ -97,7 +97,7 @@ def test_what_is_stored_lies_within_the_stated_bound(tmp_path, stored, reach):
 )
 def test_mixed_formats_lie_within_the_stated_bound(tmp_path, base, agents):
     zoo = make_zoo(tmp_path, len(agents), dtype=base, agent_dtypes=agents, seed=4)
-    sketch = analyze(zoo.base_path, zoo.agent_paths)
+    sketch = zoo.analyze()
     for dtype in rounding_meter.DTYPES:
         for factor in (1.0, 1.2, 1.5):
             for t, value in enumerate(measured(zoo, factor, 0.0, dtype)):
@@ -112,7 +112,7 @@ def test_mixed_formats_lie_within_the_stated_bound(tmp_path, base, agents):
 def one_place(tmp_path_factory) -> tuple[Zoo, Sketch]:
     """Agents that moved by one bfloat16 place, and their sketch."""
     zoo = ulp_zoo(tmp_path_factory.mktemp("one"), "BF16", 1, size=40_000)
-    return zoo, analyze(zoo.base_path, zoo.agent_paths)
+    return zoo, zoo.analyze()
 
 
 def test_one_place_in_bfloat16_keeps_nothing_of_a_fifth_and_stochastic_rounding_all(one_place):
@@ -185,7 +185,7 @@ def test_the_meter_sees_what_the_files_hold(tmp_path):
     zoo = ulp_zoo(tmp_path, "BF16", 1)
     recipe = zoo.recipe(method="ram+", settings={"epsilon": 0.0, "r": 0.1})
     result = merge(recipe, tmp_path / "out")
-    sketch = analyze(zoo.base_path, zoo.agent_paths)
+    sketch = zoo.analyze()
     base, agents = zoo.values(NAME)
     stored = values_of(read_folder(tmp_path / "out")[NAME])
     for t, agent in enumerate(result.agents.values()):

@@ -13,7 +13,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from engine_zoo import Zoo, contents, make_zoo
+from engine_zoo import Zoo, contents, contents_at, make_zoo
 
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.hub.url_folder import UrlFolder
@@ -74,11 +74,6 @@ def recipe(zoo: Zoo) -> Recipe:
     return make_recipe({"base": "s3://models/zoo/base", "agents": agents})
 
 
-def at(url: str) -> dict[str, bytes]:
-    folder = UrlFolder.of(url)
-    return {name: folder.range(name, 0, size) for name, size in folder.sizes().items()}
-
-
 def test_from_s3_to_s3_as_from_folder_to_folder(zoo, recipe, tmp_path):
     merge(zoo.recipe(), tmp_path / "here", max_shard_bytes=SHARD, **CPU)
     merge(recipe, tmp_path / "there", max_shard_bytes=SHARD, **CPU)
@@ -91,7 +86,7 @@ def test_from_s3_to_s3_as_from_folder_to_folder(zoo, recipe, tmp_path):
             open_checkpoint("s3://merges/parts", name="base")
     finish(plan, "s3://merges/parts", **CPU)
     there = contents(tmp_path / "there")
-    assert at("s3://merges/one") == at("s3://merges/parts") == there
+    assert contents_at("s3://merges/one") == contents_at("s3://merges/parts") == there
     names_sources = {"README.md", "ram_studio.json"}
     here = contents(tmp_path / "here")
     assert all(there[name] == data for name, data in here.items() if name not in names_sources)
@@ -125,7 +120,7 @@ def test_a_killed_merge_goes_on(zoo, recipe, tmp_path, monkeypatch):
         check=False,
     )
     assert done.returncode == -signal.SIGKILL
-    names = at("s3://merges/killed")
+    names = contents_at("s3://merges/killed")
     assert sum(name.endswith(".safetensors") for name in names) == 3
     assert sum(name.endswith(".receipt") for name in names) == 2
     sent = []
@@ -136,7 +131,7 @@ def test_a_killed_merge_goes_on(zoo, recipe, tmp_path, monkeypatch):
     merge(recipe, "s3://merges/killed", max_shard_bytes=SHARD, **CPU)
     assert len(sent) == 4
     merge(recipe, tmp_path / "one", max_shard_bytes=SHARD, **CPU)
-    assert at("s3://merges/killed") == contents(tmp_path / "one")
+    assert contents_at("s3://merges/killed") == contents(tmp_path / "one")
 
 
 def test_a_large_shard_goes_up_in_several_pieces(zoo, tmp_path):

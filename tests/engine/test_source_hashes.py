@@ -35,14 +35,10 @@ def zoo(tmp_path_factory):
     return make_zoo(tmp_path_factory.mktemp("zoo"), 2, shapes=BIG, shards=3, seed=1)
 
 
-def fit_of(zoo):
-    return load(zoo.base_path, zoo.agent_paths)
-
-
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("steps", [(), (0.2, 0.1, 0.7), (1.0,)])
 def test_every_shard_gets_the_hash_of_its_content(zoo, threads, steps):
-    report = fit_of(zoo)
+    report = zoo.load()
     with SourceHasher(report, threads=threads) as hasher:
         for fraction in steps:
             hasher.advance(fraction)
@@ -55,7 +51,7 @@ def test_every_shard_gets_the_hash_of_its_content(zoo, threads, steps):
 
 
 def test_nothing_is_read_before_the_pass_has_been_there(zoo, monkeypatch):
-    report = fit_of(zoo)
+    report = zoo.load()
     reads: list[tuple[int, int]] = []
     original = os.preadv
 
@@ -81,7 +77,7 @@ def test_nothing_is_read_before_the_pass_has_been_there(zoo, monkeypatch):
 
 
 def test_memory_is_a_piece_per_thread(zoo):
-    report = fit_of(zoo)
+    report = zoo.load()
     tracemalloc.start()
     try:
         with SourceHasher(report, threads=2) as hasher:
@@ -95,7 +91,7 @@ def test_memory_is_a_piece_per_thread(zoo):
 def test_a_stop_ends_it_and_its_threads(zoo):
     cancel = CancelToken()
     cancel.cancel()
-    with pytest.raises(Stopped), SourceHasher(fit_of(zoo)) as hasher:
+    with pytest.raises(Stopped), SourceHasher(zoo.load()) as hasher:
         hasher.finish(cancel=cancel)
     assert not any(t.name == "hash" for t in threading.enumerate())
 
@@ -105,7 +101,7 @@ def test_a_file_that_is_not_the_one_at_the_start_is_refused(tmp_path, change):
     zoo = make_zoo(tmp_path, 1, seed=2)
     shard = zoo.folder / "agent0" / "model.safetensors"
     named = pytest.raises(SourceChangedError, match=r'Agent "agent0": .*model\.safetensors')
-    with named, SourceHasher(fit_of(zoo)) as hasher:
+    with named, SourceHasher(zoo.load()) as hasher:
         if change == "touch":
             os.utime(shard, ns=(1, 1))
         elif change == "replace":
@@ -125,7 +121,7 @@ def test_a_disk_that_fails_is_named_and_ends_all_threads(zoo, monkeypatch, threa
     def fail(*_):
         raise OSError(5, "Input/output error")
 
-    report = fit_of(zoo)
+    report = zoo.load()
     monkeypatch.setattr(source_hashes.os, "preadv", fail)
     named = pytest.raises(CheckpointError, match="Input/output")
     with named, SourceHasher(report, threads=threads) as hasher:
@@ -190,7 +186,7 @@ def test_a_merge_hashes_its_sources_unless_told_not_to(zoo, tmp_path):
 
 
 def test_few_files_are_open_at_a_time_whatever_the_number_of_shards(zoo, monkeypatch):
-    report = fit_of(zoo)
+    report = zoo.load()
     assert len({p for c in (report.base, *report.agents) for p in c.shards}) == 7
     here: set[int] = set()
     most: list[int] = []

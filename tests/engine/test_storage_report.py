@@ -183,9 +183,9 @@ def test_a_sketch_alone_gives_verdicts_and_keeps_its_warnings(tmp_path, base):
 
 def test_a_sketch_of_other_files_is_refused(tmp_path):
     zoo, other = (make_zoo(tmp_path / n, 2, seed=i) for i, n in enumerate("ab"))
-    sketch = analyze_report(load(zoo.base_path, zoo.agent_paths))
+    sketch = analyze_report(zoo.load())
     with pytest.raises(SketchError, match="base, agent0, agent1"):
-        storage_report(load(other.base_path, other.agent_paths), sketch)
+        storage_report(other.load(), sketch)
 
 
 def test_an_adapter_never_applied_is_told_after_a_pass_whatever_the_shards(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_streamed_analysis_reads_each_byte_once_and_equals_the_local_one(
     zoo = make_zoo(tmp_path / "zoo", 3, shards=3, copied=False)
     agents = publish(hub, zoo)
     streamed = analyze("lab/base", agents, stream=True, threads=2)
-    same(analyze(zoo.base_path, zoo.agent_paths), streamed, tmp_path)
+    same(zoo.analyze(), streamed, tmp_path)
     for name in ("base", *zoo.agents):
         for path in sorted((zoo.folder / name).glob("*.safetensors")):
             assert set(received(hub, path.name, f"lab/{name}")) == {1}, (name, path.name)
@@ -85,7 +85,7 @@ def test_connections_that_drop_go_on_where_they_broke_off(
     hub.drops = {names[0]: [7, 0, 300], names[1]: [1, 50]}
     streamed = analyze_report(report, threads=2)
     assert not any(hub.drops.values()), "all five broke off"
-    same(analyze(zoo.base_path, zoo.agent_paths), streamed, tmp_path)
+    same(zoo.analyze(), streamed, tmp_path)
 
 
 def test_a_hub_that_is_gone_is_told_after_a_few_tries(

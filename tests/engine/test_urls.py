@@ -9,7 +9,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from engine_zoo import Zoo, contents, make_zoo
+from engine_zoo import Zoo, contents, contents_at, make_zoo
 
 from ram_studio.checkpoints.hub import url_folder
 from ram_studio.checkpoints.hub.open import open_checkpoint
@@ -64,18 +64,12 @@ def zoo(made: Zoo, tmp_path: Path, monkeypatch) -> Iterator[Zoo]:
             memory.rm(folder, recursive=True)
 
 
-def at(url: str = URL) -> dict[str, bytes]:
-    """The files below a URL."""
-    folder = UrlFolder.of(url)
-    return {name: folder.range(name, 0, size) for name, size in folder.sizes().items()}
-
-
 @pytest.mark.parametrize("scheme", ["memory://zoo", "file://{folder}"])
 def test_sources_at_urls_are_those_of_a_folder(zoo, tmp_path, scheme):
     root = scheme.format(folder=zoo.folder)
     agents = {name: f"{root}/{name}" for name in zoo.agents}
     here, there = (
-        analyze(zoo.base_path, zoo.agent_paths, **CPU),
+        zoo.analyze(**CPU),
         analyze(f"{root}/base", agents, **CPU),
     )
     assert there.fingerprints == here.fingerprints
@@ -146,7 +140,7 @@ def test_a_merge_to_a_url_has_the_bytes_of_one_in_a_folder(zoo, good, changes, t
         merge(recipe, tmp_path / "one", max_shard_bytes=SHARD, **CPU)
         good = contents(tmp_path / "one")
     result = merge(recipe, URL, max_shard_bytes=SHARD, on_progress=seen.append, **CPU)
-    assert at() == good
+    assert contents_at(URL) == good
     assert result.out == URL
     assert result.bytes_written == sum(len(v) for k, v in good.items() if "safetensors" in k[-11:])
     assert {progress.stage for progress in seen} >= {"merge", "check"}
@@ -206,11 +200,11 @@ def test_a_merge_to_a_url_goes_on_where_it_ended(zoo, good, monkeypatch):
     monkeypatch.setattr(UrlFolder, "upload", fail_third)
     with pytest.raises(OutputError, match="the wire was cut"):
         merge(zoo.recipe(), URL, max_shard_bytes=SHARD, **CPU)
-    assert not {"config.json", "model.safetensors.index.json", *sent[2:]} & at().keys()
+    assert not {"config.json", "model.safetensors.index.json", *sent[2:]} & contents_at(URL).keys()
     merge(zoo.recipe(), URL, max_shard_bytes=SHARD, **CPU)
     # The two that were there did not go up again; all others did once.
     assert sorted(sent) == sorted([*dict.fromkeys(sent), sent[2]])
-    assert at() == good
+    assert contents_at(URL) == good
 
 
 def test_a_stopped_merge_to_a_url_keeps_what_is_there(zoo, good, monkeypatch):
@@ -225,19 +219,19 @@ def test_a_stopped_merge_to_a_url_keeps_what_is_there(zoo, good, monkeypatch):
         patched.setattr(UrlFolder, "upload", then_stop)
         with pytest.raises(Stopped):
             merge(zoo.recipe(), URL, max_shard_bytes=SHARD, cancel=cancel, **CPU)
-    assert sum(name.endswith(".safetensors") for name in at()) in (1, 2)
+    assert sum(name.endswith(".safetensors") for name in contents_at(URL)) in (1, 2)
     merge(zoo.recipe(), URL, max_shard_bytes=SHARD, **CPU)
-    assert at() == good
+    assert contents_at(URL) == good
 
 
 def test_parts_merge_to_a_url(zoo, good):
     plan = make_plan(zoo.recipe(), 3, max_shard_bytes=SHARD)
-    sketch = analyze(zoo.base_path, zoo.agent_paths, **CPU)
+    sketch = zoo.analyze(**CPU)
     with pytest.raises(PlanError, match="parts 1, 2, 3 of 3 missing"):
         finish(plan, URL, **CPU)
     for part in (3, 1, 2, 2):
         done = merge_part(plan, part, URL, sketch=sketch, **CPU)
-        assert (done.out, "model.safetensors.index.json" in at()) == (URL, False)
+        assert (done.out, "model.safetensors.index.json" in contents_at(URL)) == (URL, False)
     assert done.is_done_before
     shard = next(iter(plan.parts[1].shards))
     memory = fsspec.filesystem("memory")
@@ -246,13 +240,13 @@ def test_parts_merge_to_a_url(zoo, good):
         finish(plan, URL, **CPU)
     merge_part(plan, 2, URL, sketch=sketch, **CPU)
     finish(plan, URL, **CPU)
-    assert at() == good
+    assert contents_at(URL) == good
     finish(plan, URL, **CPU)
 
 
 def test_a_finish_at_a_url_that_was_broken_off_is_done_again(zoo, good, monkeypatch):
     plan = make_plan(zoo.recipe(), 2, max_shard_bytes=SHARD)
-    sketch = analyze(zoo.base_path, zoo.agent_paths, **CPU)
+    sketch = zoo.analyze(**CPU)
     for part in (1, 2):
         merge_part(plan, part, URL, sketch=sketch, **CPU)
 
@@ -264,9 +258,9 @@ def test_a_finish_at_a_url_that_was_broken_off_is_done_again(zoo, good, monkeypa
         broken.setattr(UrlFolder, "remove", half)
         with pytest.raises(OutputError, match="gone"):
             finish(plan, URL, **CPU)
-    assert len(at()) > len(good)
+    assert len(contents_at(URL)) > len(good)
     finish(plan, URL, **CPU)
-    assert at() == good
+    assert contents_at(URL) == good
 
 
 def test_what_is_there_already_is_not_overwritten(zoo):
