@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
+from ram_studio.errors import CheckpointError, RamStudioError
 
 QWEN_CONFIG = {
     "architectures": ["Qwen2ForCausalLM"],
@@ -86,6 +88,20 @@ def make(
 ) -> Checkpoint:
     """Write a checkpoint into `folder/name` and open it under that name."""
     return open_checkpoint(write_checkpoint(folder / name, tensors, **options), name=name)
+
+
+def refused(
+    act: Callable[[], object], *words: str, kind: type[RamStudioError] = CheckpointError
+) -> str:
+    """Return the message that refuses it: one line, not too long, with these words."""
+    with pytest.raises(kind) as caught:
+        act()
+    message = str(caught.value)
+    assert message.isprintable()
+    assert len(message) < 1500
+    for expected in words:
+        assert expected in message
+    return message
 
 
 def raw_safetensors(header: bytes | Mapping[str, Any], data: bytes = b"") -> bytes:

@@ -9,6 +9,7 @@ what came of each as JSON: nothing else is in that process, so the limit is abou
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 from collections.abc import Callable
@@ -19,6 +20,9 @@ HEADROOM_BYTES = 220_000_000
 
 SHARD = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+Content = bytes | Callable[[], bytes] | Path | tuple[int, int]
+"""Of a file; a path is where a link leads, two numbers are a header's length and the file's."""
+
 ONE = '{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
 
 
@@ -33,76 +37,47 @@ def _entry(shape: str, offsets: str, dtype: str = "F32") -> bytes:
     return f'{{"w":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}}}'.encode()
 
 
-def _sparse(length: int, size: int) -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
-        with open(folder / SHARD, "wb") as file:
-            file.write(length.to_bytes(8, "little"))
-            file.truncate(size)
-
-    return write
+def _plain(content: bytes) -> dict[str, Content]:
+    return {SHARD: content}
 
 
-def _plain(content: bytes) -> Callable[[Path], None]:
-    return lambda folder: (folder / SHARD).write_bytes(content) and None
+def _bomb(open_: bytes, item: bytes, count: int, close: bytes, name: str = SHARD) -> dict:
+    """Hold many small objects; `%d` in the item is its number. Built when written: it is large."""
 
-
-def _bomb(open_: bytes, item: bytes, count: int, close: bytes, name: str = SHARD) -> Callable:
-    """Write many small objects; `%d` in the item is its number. Built when written: it is large."""
-
-    def write(folder: Path) -> None:
-        if name == "config.json":
-            (folder / SHARD).write_bytes(GOOD)
+    def text() -> bytes:
         numbered = (item % i for i in range(count)) if b"%d" in item else [item] * count
-        text = open_ + b",".join(numbered) + close
-        (folder / name).write_bytes(_file(text) if name == SHARD else text)
+        joined = open_ + b",".join(numbered) + close
+        return _file(joined) if name == SHARD else joined
 
-    return write
-
-
-def _index(text: str | bytes, shards: tuple[str, ...] = ("a.safetensors",)) -> Callable:
-    def write(folder: Path) -> None:
-        for shard in shards:
-            (folder / shard).write_bytes(GOOD)
-        data = text if isinstance(text, bytes) else text.encode()
-        (folder / INDEX).write_bytes(data)
-
-    return write
+    return {name: text} | ({SHARD: GOOD} if name == "config.json" else {})
 
 
-def _points_to(shard: str) -> Callable[[Path], None]:
+def _index(text: str | bytes) -> dict[str, Content]:
+    return {"a.safetensors": GOOD, INDEX: text if isinstance(text, bytes) else text.encode()}
+
+
+def _points_to(shard: str) -> dict[str, Content]:
     return _index(json.dumps({"weight_map": {"w": shard}}))
 
 
-def _link(target: str, *, index: bool) -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
-        if index:
-            _points_to("b.safetensors")(folder)
-        outside = folder.parent / "outside"
-        outside.mkdir(exist_ok=True)
-        (outside / "secret.txt").write_bytes(GOOD)
-        name = "b.safetensors" if index else SHARD
-        (folder / name).symlink_to(target.format(outside=outside))
-
-    return write
+def _link(target: str, *, index: bool) -> dict[str, Content]:
+    linked = Path(target)
+    return _points_to("b.safetensors") | {"b.safetensors": linked} if index else {SHARD: linked}
 
 
-def _config(text: bytes) -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
-        (folder / SHARD).write_bytes(GOOD)
-        (folder / "config.json").write_bytes(text)
-
-    return write
+def _config(text: bytes) -> dict[str, Content]:
+    return {SHARD: GOOD, "config.json": text}
 
 
 NESTED = b'{"a":' + b'{"a":' * 200_000
-HOSTILE: dict[str, Callable[[Path], None]] = {
+HOSTILE: dict[str, dict[str, Content]] = {
     # The length of the header.
     "length-zero": _plain(_file(b"", bytes(8), 0)),
     "length-u64": _plain(_file(b"{}", length=2**64 - 1)),
     "length-i64": _plain(_file(b"{}", length=2**63)),
     "length-over-the-file": _plain(_file(b"{}", length=3)),
-    "length-over-the-limit": _sparse(100_000_001, 200_000_000),
-    "length-at-the-limit-of-zeros": _sparse(100_000_000, 2_000_000_000),
+    "length-over-the-limit": {SHARD: (100_000_001, 200_000_000)},
+    "length-at-the-limit-of-zeros": {SHARD: (100_000_000, 2_000_000_000)},
     "spaces": _bomb(b'{"w":', b" " * 1000, 40_000, b"}"),
     # Bombs: small text, many objects.
     "bomb-of-lists": _bomb(b'{"w":[', b"[]", 4_000_000, b"]}"),
@@ -143,13 +118,13 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
     ),
     "index-not-utf-8": _index(b'{"weight_map":{"w":"\xff.safetensors"}}'),
     # Links.
-    "link-out": _link("{outside}/secret.txt", index=False),
-    "link-out-by-index": _link("{outside}/secret.txt", index=True),
+    "link-out": _link("../outside/secret.txt", index=False),
+    "link-out-by-index": _link("../outside/secret.txt", index=True),
     "link-to-passwords": _link("/etc/passwd", index=True),
     "link-to-zeros": _link("/dev/zero", index=False),
     "link-to-memory": _link("/proc/self/mem", index=False),
     "link-to-itself": _link(SHARD, index=False),
-    "link-to-nothing": _link("{outside}/nothing.safetensors", index=False),
+    "link-to-nothing": _link("../outside/nothing.safetensors", index=False),
     # The config.
     "config-deep": _config(NESTED),
     "config-bomb": _bomb(b'{"a":[', b"[]", 4_000_000, b"]}", "config.json"),
@@ -160,10 +135,20 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
 
 
 def write_corpus(folder: Path) -> None:
-    """Write one folder per case."""
-    for name, write in HOSTILE.items():
-        (folder / name).mkdir(parents=True)
-        write(folder / name)
+    """Write one folder per case, and one that links lead to."""
+    (folder / "outside").mkdir()
+    (folder / "outside" / "secret.txt").write_bytes(GOOD)
+    for case, files in HOSTILE.items():
+        (folder / case).mkdir()
+        for name, content in files.items():
+            path = folder / case / name
+            if isinstance(content, Path):
+                path.symlink_to(content)
+            elif isinstance(content, tuple):
+                path.write_bytes(content[0].to_bytes(8, "little"))
+                os.truncate(path, content[1])
+            else:
+                path.write_bytes(content() if callable(content) else content)
 
 
 def _open_all(folder: Path) -> dict[str, list[str]]:

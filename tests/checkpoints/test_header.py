@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_zoo import JSON, raw_safetensors, small_tensors
+from checkpoint_zoo import JSON, raw_safetensors, refused, small_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save, save_file
@@ -26,18 +26,8 @@ from ram_studio.errors import CheckpointError
 ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
 
-def refuse(path: Path, *expected: str) -> str:
-    """Read a file that must be refused in one line with these words; returns the message."""
-    with pytest.raises(CheckpointError) as caught:
-        read_header(path, agent="coder")
-    message = str(caught.value)
-    assert message.isprintable()
-    assert len(message) < 1500
-    assert 'Agent "coder"' in message
-    assert path.name in message
-    for words in expected:
-        assert words in message
-    return message
+def refuse(path: Path, *expected: str) -> None:
+    refused(lambda: read_header(path, agent="coder"), 'Agent "coder"', path.name, *expected)
 
 
 def test_tensors_lie_where_the_header_says(tmp_path):
@@ -115,7 +105,6 @@ def test_a_header_as_large_as_that_of_a_7b_model_parses_in_milliseconds(tmp_path
         (raw_safetensors(b"\0\0\0\0"), "not a safetensors file"),
         (raw_safetensors(b'{"a": '), "not valid JSON"),
         (raw_safetensors(b'{"a": "\xff"}'), "not valid JSON"),
-        (raw_safetensors(b'{"a":' + b'{"a":' * 50_000), "nested too deeply"),
         (raw_safetensors(b'{"a":' + b"[" * 50_000), "nested too deeply"),
         (raw_safetensors(b'{"a":[' + b"[]," * 400_001), "exhaust memory"),
         (raw_safetensors(b'{"a":{"b":1,"b":2}}'), "`b` appears twice"),
@@ -160,14 +149,6 @@ def test_a_missing_file_a_folder_and_a_pipe_are_refused_without_hanging(tmp_path
     refuse(tmp_path / "pipe.safetensors", "not a regular file")
 
 
-@settings(max_examples=100, deadline=1000)
-@given(content=st.binary(max_size=200))
-def test_arbitrary_bytes_raise_checkpoint_error_and_nothing_else(tmp_path_factory, content):
-    path = tmp_path_factory.getbasetemp() / "fuzz.safetensors"
-    path.write_bytes(content)
-    _read_or_refuse(path)
-
-
 _ENTRY = st.fixed_dictionaries(
     {
         "dtype": st.sampled_from(["F32", "BF16", "F4", "I64", "BOOL"]) | JSON,
@@ -177,34 +158,30 @@ _ENTRY = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=1000)
-@given(
-    header=st.dictionaries(st.text(max_size=4), _ENTRY | JSON, max_size=3),
-    data=st.binary(max_size=40),
-)
-def test_arbitrary_json_headers_raise_checkpoint_error_or_describe_the_file(
-    tmp_path_factory, header, data
-):
-    path = tmp_path_factory.getbasetemp() / "fuzz.safetensors"
-    path.write_bytes(raw_safetensors(header, data))
-    _read_or_refuse(path)
-
-
+_HEADERS = st.dictionaries(st.text(max_size=4), _ENTRY | JSON, max_size=3)
 REAL = save(small_tensors())
 
 
-@settings(max_examples=100, deadline=1000)
-@given(position=st.integers(0, 10_000), value=st.integers(0, 255))
-def test_one_wrong_byte_in_a_real_header_never_crashes(tmp_path_factory, position, value):
-    content = bytearray(REAL)
-    header_bytes = 8 + int.from_bytes(content[:8], "little")
-    content[position % header_bytes] = value
+def _with_one_wrong_byte(position: int, value: int) -> bytes:
+    """Return a real file, wrong in its header."""
+    place = position % (8 + int.from_bytes(REAL[:8], "little"))
+    return REAL[:place] + bytes([value]) + REAL[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        st.binary(max_size=200),
+        st.builds(raw_safetensors, _HEADERS, st.binary(max_size=40)),
+        st.builds(_with_one_wrong_byte, st.integers(0, 10_000), st.integers(0, 255)),
+    ],
+    ids=["bytes", "headers", "one wrong byte"],
+)
+@settings(max_examples=130, deadline=1000)
+@given(data=st.data())
+def test_any_file_is_refused_or_as_its_header_describes_it(tmp_path_factory, contents, data):
     path = tmp_path_factory.getbasetemp() / "fuzz.safetensors"
-    path.write_bytes(content)
-    _read_or_refuse(path)
-
-
-def _read_or_refuse(path: Path) -> None:
+    path.write_bytes(data.draw(contents))
     try:
         header = read_header(path, agent="coder")
     except CheckpointError:
