@@ -20,8 +20,7 @@ from ram_studio.checkpoints.read.content_hash import blob_of
 from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_list, who
 from ram_studio.checkpoints.read.distributed import collect_boxes
 from ram_studio.checkpoints.read.header import Header, TensorInfo, read_header
-from ram_studio.checkpoints.read.json_files import MAX_CONFIG_BYTES, read_json_object
-from ram_studio.checkpoints.read.links import check_link
+from ram_studio.checkpoints.read.json_files import MAX_CONFIG_BYTES, check_link, read_json_object
 from ram_studio.checkpoints.read.remote import Remote
 from ram_studio.checkpoints.read.shard_files import (
     ADAPTER_CONFIG,

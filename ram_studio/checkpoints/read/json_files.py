@@ -1,7 +1,8 @@
-"""Reading the small JSON files beside the weights: config, index, tokenizer.
+"""Reading the small files beside the weights, most of them JSON: config, index, tokenizer.
 
-They come from strangers like everything else: sizes are bounded, objects may not repeat a name in
-the index (where that would hide a shard), and deep nesting is an error message, not a crash.
+They come from strangers like everything else: links stay in their folder, sizes are bounded,
+objects may not repeat a name in the index (where that would hide a shard), and deep nesting is an
+error message, not a crash.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ram_studio.checkpoints.read.content_hash import blob_of
 from ram_studio.checkpoints.read.describe import printable, shown_bytes
 from ram_studio.checkpoints.read.header import unique_pairs
 from ram_studio.errors import CheckpointError, told_as
@@ -22,6 +24,35 @@ MAX_CONFIG_BYTES = 16_000_000
 # The largest tokenizers have 260,000 tokens and 520,000 merges, each in a list of its own.
 MAX_COMMAS = 3_000_000
 MAX_BRACKETS = 1_500_000
+
+
+def check_link(path: Path, at: str, *, suffix: str | None = None) -> Path:
+    """Return `path` if it is no link, or one that may be followed.
+
+    A folder from a stranger may hold a link to any file of its reader, which would be copied beside
+    a merge that is made to be published. A link may lead to a file inside its own folder or to a
+    blob of a Hub cache (that is how the cache lays out its snapshots). With `suffix` it may also
+    lead to any file whose name ends so: whoever keeps weights in one place and links to them links
+    to `.safetensors` files.
+
+    Args:
+        path: a file directly inside a checkpoint's folder.
+        at: the start of messages, as `who()` gives it.
+        suffix: with its dot.
+
+    Raises: CheckpointError naming the link and where it leads.
+    """
+    if not path.is_symlink() or blob_of(path) is not None:
+        return path
+    target = Path(os.path.realpath(path))
+    if target.is_relative_to(os.path.realpath(path.parent)):
+        return path
+    if suffix is not None and target.name.endswith(suffix):
+        return path
+    raise CheckpointError(
+        f"{at}{printable(path)} is a link that leaves its folder, to {printable(target)}; it is "
+        "not followed. Where you trust it, put a copy of the file in its place."
+    )
 
 
 def read_bounded(path: Path, at: str, *, limit: int = MAX_JSON_BYTES) -> bytes:

@@ -124,8 +124,7 @@ class _Piece:
 class _File:
     place: RemoteFiles
     path: Path
-    pieces: list[_Piece] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
+    pieces: list[_Piece]
 
 
 class ReadAhead:
@@ -152,9 +151,7 @@ class ReadAhead:
             if tensor.path in remote and tensor.nbytes:
                 spans.setdefault(tensor.path, set()).add((tensor.offset, tensor.nbytes))
         for path, found in spans.items():
-            pieces = list(_pieces(sorted(found)))
-            starts = [piece.start for piece in pieces]
-            self._files[path] = _File(remote[path], path, pieces, starts)
+            self._files[path] = _File(remote[path], path, list(_pieces(sorted(found))))
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="fetch")
 
     def __contains__(self, path: Path) -> bool:
@@ -173,7 +170,7 @@ class ReadAhead:
         file = self._files[path]
         done = 0
         while done < len(buffer):
-            number = bisect.bisect_right(file.starts, start + done) - 1
+            number = bisect.bisect_right(file.pieces, start + done, key=lambda p: p.start) - 1
             piece = file.pieces[number]
             data = self._wait(self._ask(file, number))
             first = start + done - piece.start

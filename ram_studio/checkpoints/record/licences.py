@@ -17,8 +17,7 @@ from pydantic.dataclasses import dataclass
 
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import printable
-from ram_studio.checkpoints.read.json_files import read_bounded
-from ram_studio.checkpoints.read.links import check_link
+from ram_studio.checkpoints.read.json_files import check_link, read_bounded
 from ram_studio.errors import CheckpointError
 
 MAX_CARD_BYTES = 4_000_000

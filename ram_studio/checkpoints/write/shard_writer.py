@@ -17,18 +17,69 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Protocol, Self
 
+import blake3
+
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_list
 from ram_studio.checkpoints.write.output_folder import flush, plain_words
-from ram_studio.checkpoints.write.shard_digest import FollowingDigest
 from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.errors import OutputError
 
 _PARTIAL = ".partial"
 
 _WAIT_SECONDS = 0.1
+_DIGEST_PIECE_BYTES = 4 << 20
 
 _EARLY_FLUSH_BYTES = 128 << 20
 """So much is written before a flush is begun in the background: the disk works during the merge."""
+
+
+class FollowingDigest:
+    """The BLAKE3 of a file whose pieces are written by several threads, in any order.
+
+    Pieces are mostly written in file order. The thread that writes the next one hashes it, which
+    finds it in the cache, and reads back what others wrote ahead of it; nobody waits.
+    """
+
+    def __init__(self, head: bytes, size: int, read: Callable[[int, int], bytes]) -> None:
+        """Begin with the file's first bytes.
+
+        Args:
+            head: what is written already; size: bytes of the whole file; read: returns what is in
+            the file from a position on, by its number of bytes.
+        """
+        self._hasher = blake3.blake3(head, max_threads=1)
+        self._size = size
+        self._read = read
+        self._end = len(head)
+        self._written: dict[int, int] = {}
+        self._is_busy = False
+        self._lock = threading.Lock()
+
+    def wrote(self, start: int, piece: memoryview) -> None:
+        """Take note of a piece that is in the file now; each byte is written once."""
+        with self._lock:
+            self._written[start] = start + len(piece)
+        while True:
+            with self._lock:
+                if self._is_busy or self._end not in self._written:
+                    return
+                begin, end = self._end, self._written.pop(self._end)
+                self._is_busy = True
+            # If this fails the writing ends; others then find it busy and leave it alone.
+            for position in range(begin, end, _DIGEST_PIECE_BYTES):
+                stop = min(position + _DIGEST_PIECE_BYTES, end)
+                if begin == start:
+                    self._hasher.update(piece[position - start : stop - start])
+                else:
+                    self._hasher.update(self._read(position, stop - position))
+            with self._lock:
+                self._end, self._is_busy = end, False
+
+    def hexdigest(self) -> str:
+        """Return the digest as 64 hex digits; call it when every piece was taken note of."""
+        with self._lock:
+            assert self._end == self._size, "some piece of the file is missing"
+            return self._hasher.hexdigest()
 
 
 class Receiver(Protocol):

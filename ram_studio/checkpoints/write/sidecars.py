@@ -8,8 +8,7 @@ from typing import Any
 
 from ram_studio.checkpoints.read.checkpoint import CONFIG_FILE, QUANTIZATION, Checkpoint
 from ram_studio.checkpoints.read.describe import printable
-from ram_studio.checkpoints.read.json_files import parse_json_object, read_bounded
-from ram_studio.checkpoints.read.links import check_link
+from ram_studio.checkpoints.read.json_files import check_link, parse_json_object, read_bounded
 from ram_studio.errors import SettingsError
 
 OUTPUT_DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
