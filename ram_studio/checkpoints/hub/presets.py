@@ -5,12 +5,11 @@ Only what is known of a model is listed; ``engine.reading.preset_check`` holds i
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
-from ram_studio.checkpoints.read.describe import BASE_NAME
+from pydantic import TypeAdapter
+
 from ram_studio.errors import SettingsError, did_you_mean
 from ram_studio.resources import asset_path
 
@@ -58,16 +57,8 @@ class Preset:
 @lru_cache(maxsize=1)
 def presets() -> dict[str, Preset]:
     """Return all sets by key, in file order."""
-    data: dict[str, Any] = json.loads(asset_path("presets.json").read_text(encoding="utf-8"))
-    return {
-        key: Preset(
-            key,
-            value["title"],
-            _listed({"name": BASE_NAME, **value["base"]}),
-            tuple(map(_listed, value["agents"])),
-        )
-        for key, value in data.items()
-    }
+    found = TypeAdapter(list[Preset]).validate_json(asset_path("presets.json").read_bytes())
+    return {preset.key: preset for preset in found}
 
 
 def find_preset(key: str) -> Preset:
@@ -77,8 +68,3 @@ def find_preset(key: str) -> Preset:
             f"The set is {key!r}; listed are {', '.join(presets())}{did_you_mean(key, presets())}."
         )
     return presets()[key]
-
-
-def _listed(entry: dict[str, Any]) -> Listed:
-    rest = {name: value for name, value in entry.items() if name != "source"}
-    return Listed(repository=entry["source"], **rest)
