@@ -20,6 +20,7 @@ from huggingface_hub.errors import (
 )
 
 from ram_studio.checkpoints.hub import rights
+from ram_studio.checkpoints.hub.transfer import site_address
 from ram_studio.checkpoints.read.describe import printable, quoted, who
 from ram_studio.errors import HubError
 
@@ -33,25 +34,22 @@ RUN_AGAIN = "check the connection and run again; files that were finished are ke
 
 
 @contextlib.contextmanager
-def hub_errors(
-    repository: str, revision: str | None, *, name: str | None, site: str
-) -> Iterator[None]:
+def hub_errors(repository: str, revision: str | None, *, name: str | None) -> Iterator[None]:
     """Turn whatever huggingface_hub raises into a HubError of one line.
 
     Args:
         repository: `owner/name`.
         revision: as the user gave it.
         name: "base" or the agent's name.
-        site: the Hub's address, for links.
     """
     try:
         yield
     except (HTTPError, OSError, HFValidationError, InvalidURL) as error:
-        text = _explanation(error, repository, revision, site)
+        text = _explanation(error, repository, revision)
         raise HubError(f"{who(name)}{repository} {text}.") from error
 
 
-def _explanation(error: Exception, repository: str, revision: str | None, site: str) -> str:
+def _explanation(error: Exception, repository: str, revision: str | None) -> str:
     # A missing cache entry is how huggingface_hub reports most failures to connect; what really
     # happened is its cause.
     cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else None
@@ -62,6 +60,7 @@ def _explanation(error: Exception, repository: str, revision: str | None, site: 
         )
     if isinstance(cause, HfHubHTTPError):
         error = cause
+    site = site_address()
     page = f"{site}/{repository}"
     # A gated repository is also a "repository not found" to huggingface_hub: ask for it first.
     if isinstance(error, GatedRepoError):

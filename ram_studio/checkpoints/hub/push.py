@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import huggingface_hub
-from huggingface_hub import CommitOperationAdd
+from huggingface_hub import CommitOperationAdd, ModelInfo
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.utils import (
     are_progress_bars_disabled,
@@ -126,7 +126,7 @@ def push(
                     f"{repository} holds another model already; push to another name, or remove "
                     f"that one first ({url}/settings)."
                 )
-            return Pushed(url, not found["private"], 0, 0, was_there=True)
+            return Pushed(url, not found.private, 0, 0, was_there=True)
         operations, done = [], 0
         for name in names:
             if cancel is not None:
@@ -147,7 +147,7 @@ def push(
             commit_message=f"Merge by {passport.recipe.method} with RAM Studio",
         )
     went = len(ahead.keys() & sizes.keys())
-    return Pushed(url, not found["private"], len(names), sum(sizes.values()), ahead=went)
+    return Pushed(url, not found.private, len(names), sum(sizes.values()), ahead=went)
 
 
 class PushAhead:
@@ -217,19 +217,19 @@ class PushAhead:
             self.sent[name] = addition
 
 
-def _made(repository: str, public: bool) -> dict[str, Any]:
-    """Return what is known of a repository, see ``_found``; made private where there is none."""
-    found = _found(repository)
-    if found is None:
+def _made(repository: str, public: bool) -> ModelInfo:
+    """Return what the Hub knows of a repository; it is made private where there is none."""
+    info = _found(repository)
+    if info is None:
         hub_api().create_repo(repository, private=not public, exist_ok=True)
-        found = _found(repository) or {"private": False, "files": []}
+        info = hub_api().model_info(repository, timeout=REQUEST_SECONDS)
     # Somebody may have made it in the meantime, and organisations have rules of their own.
-    _check_visibility(repository, found, public)
-    return found
+    _check_visibility(repository, info, public)
+    return info
 
 
-def _has_model(found: Mapping[str, Any]) -> bool:
-    return any(name.endswith((".safetensors", ".json", ".bin")) for name in found["files"])
+def _has_model(info: ModelInfo) -> bool:
+    return any(name.endswith((".safetensors", ".json", ".bin")) for name in _files_of(info))
 
 
 @contextlib.contextmanager
@@ -237,7 +237,7 @@ def _talking_of(repository: str) -> Iterator[None]:
     had_bars = not are_progress_bars_disabled()
     disable_progress_bars()
     try:
-        with hub_errors(repository, None, name=None, site=site_address()):
+        with hub_errors(repository, None, name=None):
             yield
     except HubError as error:
         refused = getattr(getattr(error.__cause__, "response", None), "status_code", 0)
@@ -258,27 +258,28 @@ def _talking_of(repository: str) -> Iterator[None]:
             enable_progress_bars()
 
 
-def _found(repository: str) -> dict[str, Any] | None:
-    """Return whether a repository is private, its commit and files; None where there is none."""
+def _found(repository: str) -> ModelInfo | None:
+    """Return what the Hub knows of a repository; None where there is none."""
     try:
-        info = hub_api().model_info(repository, timeout=REQUEST_SECONDS)
+        return hub_api().model_info(repository, timeout=REQUEST_SECONDS)
     except RepositoryNotFoundError:
         return None
+
+
+def _files_of(info: ModelInfo) -> list[str]:
+    return [file.rfilename for file in info.siblings or []]
+
+
+def _check_visibility(repository: str, info: ModelInfo, public: bool) -> None:
     # What the Hub does not say is taken for the worse.
-    files = [file.rfilename for file in info.siblings or []]
-    return {"private": bool(info.private), "commit": info.sha, "files": files}
-
-
-def _check_visibility(repository: str, found: Mapping[str, Any], public: bool) -> None:
-    if not found["private"] and not public:
+    if not info.private and not public:
         raise HubError(
             f"{repository} is public: everybody could read the merge at once. Push to a private "
             f"repository, or say a second yes ({YES_PUBLIC})."
         )
 
 
-def _passport_there(repository: str, found: Mapping[str, Any]) -> bytes | None:
-    if PASSPORT_FILE not in found["files"]:
+def _passport_there(repository: str, info: ModelInfo) -> bytes | None:
+    if PASSPORT_FILE not in _files_of(info):
         return None
-    path = fetch_file(repository, PASSPORT_FILE, revision=found["commit"])
-    return path.read_bytes()
+    return fetch_file(repository, PASSPORT_FILE, revision=info.sha).read_bytes()

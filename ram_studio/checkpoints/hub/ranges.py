@@ -12,12 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import huggingface_hub
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
 from ram_studio.checkpoints.hub.errors import HTTPError, hub_errors
 from ram_studio.checkpoints.hub.rights import Token
-from ram_studio.checkpoints.hub.transfer import LIBRARY, REQUEST_SECONDS
+from ram_studio.checkpoints.hub.transfer import LIBRARY, REQUEST_SECONDS, site_address
 from ram_studio.checkpoints.read.describe import printable, who
 from ram_studio.checkpoints.read.remote import FIRST_REQUEST_BYTES, RemoteFiles
 from ram_studio.errors import HubError
@@ -34,44 +35,58 @@ _PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True)
-class Shard:
-    """One file: where it is fetched from, its bytes in all, and its hash as the Hub knows it."""
+class Listing:
+    """The files of a repository at one commit.
 
-    url: str
-    size: int
-    content: str
+    Attributes:
+        repository: `owner/name`.
+        revision: as the user gave it, None for the default branch.
+        commit: what it stands for now.
+        sizes: bytes of each top-level file.
+        contents: a hash of each file's content as the Hub knows it.
+    """
+
+    repository: str
+    revision: str | None
+    commit: str
+    sizes: dict[str, int]
+    contents: dict[str, str]
+
+    def url(self, file: str) -> str:
+        """Return where to fetch a file of this commit."""
+        return huggingface_hub.hf_hub_url(
+            self.repository, file, revision=self.commit, endpoint=site_address()
+        )
 
 
 @dataclass(eq=False)
 class HubShards(RemoteFiles):
-    """The shards of one repository at one commit.
+    """The files of a listing, known by their names.
 
     What came along with a header, or was looked at to compare two tensors, is kept and not asked
-    for again. name: "base" or the agent's; site: the Hub's address; check: raises to stop.
+    for again. name: "base" or the agent's; check: raises to stop.
     """
 
-    shards: dict[Path, Shard]
+    listing: Listing
     name: str
-    repository: str
-    site: str
     token: Token = field(repr=False)
     check: Callable[[], None]
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[Path, dict[int, bytes]] = {path: {} for path in self.shards}
+        self._kept: dict[Path, dict[int, bytes]] = {}
 
     def fetch(self, path: Path, start: int, length: int) -> bytes:
         """Return a range of a shard; see `RemoteFiles`."""
         with self._lock:
-            kept = sorted(self._kept[path].items())
+            kept = sorted(self._kept.setdefault(path, {}).items())
         parts = []
         at, end = start, start + length
-        with hub_errors(self.repository, None, name=self.name, site=self.site):
+        with hub_errors(self.listing.repository, None, name=self.name):
             for first, data in (*kept, (end, b"")):
                 if at < first:
                     upto = min(first, end)
-                    parts.append(self._received(self.shards[path], at, upto))
+                    parts.append(self._received(self.at(path), at, upto))
                     at = upto
                 if first <= at < min(first + len(data), end):
                     parts.append(data[at - first : end - first])
@@ -86,25 +101,25 @@ class HubShards(RemoteFiles):
 
     def size(self, path: Path) -> int:
         """Return a shard's bytes."""
-        return self.shards[path].size
+        return self.listing.sizes[path.name]
 
     def at(self, path: Path) -> str:
         """Return a shard's address."""
-        return self.shards[path].url
+        return self.listing.url(path.name)
 
     def content_hash(self, path: Path) -> str | None:
         """Return the SHA-256 of a shard that the Hub keeps as a large file; see `RemoteFiles`."""
-        content = self.shards[path].content
+        content = self.listing.contents[path.name]
         return f"sha256:{content}" if len(content) == 64 else None
 
-    def _received(self, shard: Shard, begin: int, end: int) -> bytes:
+    def _received(self, url: str, begin: int, end: int) -> bytes:
         received = bytearray()
         vain = 0
         while len(received) < end - begin:
             self.check()
             before = len(received)
             try:
-                self._request(shard, begin + before, end, received)
+                self._request(url, begin + before, end, received)
                 failure: Exception = HTTPError("the connection was closed")
             except (HTTPError, OSError) as error:
                 if isinstance(error, HfHubHTTPError) and error.response.status_code not in BUSY:
@@ -117,20 +132,20 @@ class HubShards(RemoteFiles):
                 time.sleep(_PAUSES[vain - 1])
         return bytes(received)
 
-    def _request(self, shard: Shard, begin: int, end: int, received: bytearray) -> None:
+    def _request(self, url: str, begin: int, end: int, received: bytearray) -> None:
         """Append bytes begin..end; no more is read, whatever the server sends."""
         headers = build_hf_headers(token=self.token, **LIBRARY)
         headers |= {"Range": f"bytes={begin}-{end - 1}", "Accept-Encoding": "identity"}
         wanted = len(received) + end - begin
         with get_session().stream(
-            "GET", shard.url, headers=headers, timeout=REQUEST_SECONDS, follow_redirects=True
+            "GET", url, headers=headers, timeout=REQUEST_SECONDS, follow_redirects=True
         ) as response:
             if response.status_code >= 400:
                 response.read()
             hf_raise_for_status(response)
             if response.status_code != 206 and begin > 0:
                 raise HubError(
-                    f"{who(self.name)}{printable(shard.url)}: the server does not send parts of "
+                    f"{who(self.name)}{printable(url)}: the server does not send parts of "
                     "files; download the model instead (--download)."
                 )
             for chunk in response.iter_bytes():

@@ -12,7 +12,6 @@ import glob
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from huggingface_hub.utils import tqdm as hub_tqdm
 
 from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.hub.errors import HTTPError, hub_errors
-from ram_studio.checkpoints.hub.ranges import HubShards, Shard
+from ram_studio.checkpoints.hub.ranges import HubShards, Listing
 from ram_studio.checkpoints.hub.transfer import (
     LIBRARY,
     REQUEST_SECONDS,
@@ -50,49 +49,24 @@ from ram_studio.errors import CheckpointError, HubError
 PARALLEL_REQUESTS = 8
 
 
-@dataclass(frozen=True)
-class _Listing:
-    """The files of a repository at one commit.
-
-    Attributes:
-        repository: `owner/name`.
-        revision: as the user gave it, None for the default branch.
-        commit: what it stands for now.
-        sizes: bytes of each top-level file.
-        contents: a hash of each file's content as the Hub knows it.
-    """
-
-    repository: str
-    revision: str | None
-    commit: str
-    sizes: dict[str, int]
-    contents: dict[str, str]
-
-    def url(self, file: str) -> str:
-        """Return where to fetch a file of this commit."""
-        return huggingface_hub.hf_hub_url(
-            self.repository, file, revision=self.commit, endpoint=site_address()
-        )
-
-
 @contextlib.contextmanager
 def talking_to(repository: str, revision: str | None, name: str | None) -> Iterator[None]:
     """Map errors, and keep huggingface_hub's own retry messages off the terminal."""
     verbosity = hub_logging.get_verbosity()
     hub_logging.set_verbosity_error()
     try:
-        with hub_errors(repository, revision, name=name, site=site_address()):
+        with hub_errors(repository, revision, name=name):
             yield
     finally:
         hub_logging.set_verbosity(verbosity)
 
 
-def _list_files(repository: str, revision: str | None) -> _Listing:
+def _list_files(repository: str, revision: str | None) -> Listing:
     info = hub_api().model_info(
         repository, revision=revision, files_metadata=True, timeout=REQUEST_SECONDS
     )
     files = [file for file in info.siblings or [] if "/" not in file.rfilename]
-    return _Listing(
+    return Listing(
         repository,
         revision,
         str(info.sha),
@@ -101,7 +75,7 @@ def _list_files(repository: str, revision: str | None) -> _Listing:
     )
 
 
-def _find_hub_shards(listing: _Listing, name: str) -> tuple[list[str], dict[str, str] | None]:
+def _find_hub_shards(listing: Listing, name: str) -> tuple[list[str], dict[str, str] | None]:
     """Return the safetensors files to use and the index's map; see `find_shards`."""
     folder = Path(listing.repository)  # what messages show in place of a folder
 
@@ -114,7 +88,7 @@ def _find_hub_shards(listing: _Listing, name: str) -> tuple[list[str], dict[str,
         raise HubError(str(error)) from error
 
 
-def _fetch(listing: _Listing, files: list[str], bar: type[hub_tqdm] | None = None) -> Path:
+def _fetch(listing: Listing, files: list[str], bar: type[hub_tqdm] | None = None) -> Path:
     """Download files of one commit into the cache and return the snapshot's folder."""
     return Path(
         huggingface_hub.snapshot_download(
@@ -132,7 +106,7 @@ def _fetch(listing: _Listing, files: list[str], bar: type[hub_tqdm] | None = Non
     )
 
 
-def _listing_or_cache(repository: str, revision: str | None, name: str) -> _Listing | Path:
+def _listing_or_cache(repository: str, revision: str | None, name: str) -> Listing | Path:
     """Return the repository's files; or the snapshot to use although the Hub could not be asked.
 
     Only where the Hub did not answer or is down: a refusal counts even if files are in the cache,
@@ -150,7 +124,7 @@ def _listing_or_cache(repository: str, revision: str | None, name: str) -> _List
         return folder
 
 
-def _check_rights(listing: _Listing, file: str) -> None:
+def _check_rights(listing: Listing, file: str) -> None:
     """Have the Hub say whether this visitor may read a file, which may be in the cache already.
 
     Everybody may list the files of a gated repository.
@@ -179,7 +153,7 @@ def _cached_snapshot(repository: str, revision: str | None, name: str) -> Path |
     return Path(folder)
 
 
-def _missing_bytes(listing: _Listing, files: list[str]) -> int:
+def _missing_bytes(listing: Listing, files: list[str]) -> int:
     folder = f"models--{listing.repository.replace('/', '--')}"
     snapshot = cache_folder() / folder / "snapshots" / listing.commit
     return sum(listing.sizes[file] for file in files if not (snapshot / file).exists())
@@ -242,21 +216,10 @@ def open_repository(
         if download or all((folder / shard).exists() for shard in shards):
             return open_folder(folder, name=name, source=source, revision=folder.name)
 
-        place = HubShards(
-            {
-                folder / shard: Shard(
-                    listing.url(shard), listing.sizes[shard], listing.contents[shard]
-                )
-                for shard in shards
-            },
-            name=name,
-            repository=repository,
-            site=site_address(),
-            token=rights.token(),
-            check=check,
-        )
+        place = HubShards(listing, name=name, token=rights.token(), check=check)
+        paths = [folder / shard for shard in shards]
         with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
-            headers = list(pool.map(partial(place.header, name=name), place.shards))
+            headers = list(pool.map(partial(place.header, name=name), paths))
     return assemble(
         headers,
         folder,
@@ -265,5 +228,5 @@ def open_repository(
         revision=listing.commit,
         weight_map=weight_map,
         hub_contents=[f"{shard}:{listing.contents[shard]}" for shard in shards],
-        remote=dict.fromkeys(place.shards, place),
+        remote=dict.fromkeys(paths, place),
     )

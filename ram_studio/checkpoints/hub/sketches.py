@@ -91,18 +91,13 @@ def _fetch(source: str, most: int) -> Path:
     from huggingface_hub.errors import RepositoryNotFoundError
 
     from ram_studio.checkpoints.hub.errors import hub_errors
-    from ram_studio.checkpoints.hub.transfer import (
-        REQUEST_SECONDS,
-        fetch_file,
-        hub_api,
-        site_address,
-    )
+    from ram_studio.checkpoints.hub.transfer import REQUEST_SECONDS, fetch_file, hub_api
 
     found = split_hub_id(source)
     assert found is not None, "a source that is not here is spelt like a Hub id"
     repository, revision = found
     api = hub_api()
-    with hub_errors(repository, revision, name="sketch", site=site_address()):
+    with hub_errors(repository, revision, name="sketch"):
         asked: dict[str, Any] = {
             "revision": revision,
             "files_metadata": True,
