@@ -17,7 +17,7 @@ import numpy as np
 
 from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
-from ram_studio.checkpoints.fit.deltas import CONTENT, content_of
+from ram_studio.checkpoints.fit.on_base import CONTENT, content_of
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.read.checkpoint import DELTA_FORMAT
 from ram_studio.checkpoints.read.content_hash import make_hasher

@@ -24,8 +24,8 @@ from ram_studio.checkpoints.read.describe import shown_bytes
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.engine.analyse import load, sketch_of
 from ram_studio.engine.events import CancelToken, ProgressCallback
+from ram_studio.engine.in_memory import ModelSink, check_fits, flat_tensors, torch_dtype
 from ram_studio.engine.job import AgentResult, MergeJob, OutputKeywords, recipe_of
-from ram_studio.engine.loaded_model import ModelSink, check_fits, flat_tensors, torch_dtype
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions, run_pass
 from ram_studio.engine.passes.plan import Backend
 from ram_studio.engine.reading.blocks import Block, blocks_of

@@ -144,8 +144,8 @@ def _run(order: dict[str, Any]) -> int:
 def _serve() -> None:
     from ram_studio.checkpoints.record.recipe import make_recipe
     from ram_studio.engine.analyse import load
+    from ram_studio.engine.in_memory import ModelSink
     from ram_studio.engine.job import MergeJob
-    from ram_studio.engine.loaded_model import ModelSink
     from ram_studio.engine.merge import merge as _merge  # noqa: F401  (imported once, for all)
     from ram_studio.engine.passes.driver import RunOptions
 

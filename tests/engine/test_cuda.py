@@ -30,8 +30,8 @@ from test_source_faults import TENSOR, poisoned
 from ram_studio.checkpoints.write.writer import CheckpointWriter
 from ram_studio.engine.analyse import analyze_report, load
 from ram_studio.engine.events import CancelToken, Progress
+from ram_studio.engine.in_memory import ModelSink
 from ram_studio.engine.job import MergeJob
-from ram_studio.engine.loaded_model import ModelSink
 from ram_studio.engine.merge import merge
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.engine.passes.torch_backend import TorchBackend

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from ram_studio.algorithm.rounding import STORAGE
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
-from ram_studio.checkpoints.fit.deltas import rebuilt
+from ram_studio.checkpoints.fit.on_base import on_base
 from ram_studio.checkpoints.read.checkpoint import DELTA_FORMAT, open_folder
 from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.checkpoints.record.recipe import make_recipe
@@ -189,7 +189,7 @@ def test_places_beyond_2_31_take_64_bits(tmp_path) -> None:
         tmp_path / "d.safetensors",
         {"format": DELTA_FORMAT, "base": base.fingerprint},
     )
-    agent = rebuilt(open_folder(tmp_path / "d.safetensors", name="a"), base)
+    agent = on_base(open_folder(tmp_path / "d.safetensors", name="a"), base)
     with Sources(base, agent) as sources:
         found = sources.elements(agent.tensors["w"], 2**31 - 2, 10).tolist()
         first = sources.elements(agent.tensors["w"], 0, 3).tolist()

@@ -14,9 +14,8 @@ from ram_studio.algorithm.methods import METHODS
 from ram_studio.checkpoints.record.passport import read_passport
 from ram_studio.checkpoints.record.sketch_file import load_sketch
 from ram_studio.engine.analyse import load
-from ram_studio.engine.in_memory import preview_kept
+from ram_studio.engine.in_memory import ModelSink, preview_kept
 from ram_studio.engine.job import AgentResult, MergeJob, recipe_of
-from ram_studio.engine.loaded_model import ModelSink
 from ram_studio.engine.merge import merge
 from ram_studio.resources import asset_path
 

@@ -17,8 +17,8 @@ from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.algorithm.meters.rounding_meter import curve_from_dict, estimate, stochastic_error
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.engine.analyse import analyze, load
+from ram_studio.engine.in_memory import ModelSink
 from ram_studio.engine.job import MergeJob
-from ram_studio.engine.loaded_model import ModelSink
 from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.errors import SettingsError
 

@@ -14,12 +14,11 @@ from functools import cached_property
 from typing import Any, Literal, TypedDict, get_args
 
 from ram_studio.algorithm.meters.storage import Finding, texts
-from ram_studio.checkpoints.fit.adapters import applied
 from ram_studio.checkpoints.fit.cautions import cautions
 from ram_studio.checkpoints.fit.codes import decoded, decoded_findings
-from ram_studio.checkpoints.fit.deltas import rebuilt
 from ram_studio.checkpoints.fit.experts import in_layout_of
 from ram_studio.checkpoints.fit.mismatches import Mismatch, incompatible, match_agent, unmergeable
+from ram_studio.checkpoints.fit.on_base import on_base
 from ram_studio.checkpoints.fit.tied import HeadStorage, resolve_tied
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.read.describe import BASE_NAME, printable, quoted, who
@@ -215,7 +214,7 @@ def check_compatibility(
     _check_choice("rows", rows, RowsPolicy)
     _check_names(base, agents)
     base, agents = decoded(base), [decoded(agent) for agent in agents]
-    agents = [rebuilt(applied(agent, base), base) for agent in agents]
+    agents = [on_base(agent, base) for agent in agents]
     laid_out = [in_layout_of(base, agent) for agent in agents]
     agents = [agent for agent, _ in laid_out]
     tied = resolve_tied(base, agents, ignore_extra=extra == "ignore")

@@ -92,9 +92,9 @@ class Checkpoint:
         nbytes: bytes of all shards together.
         revision: the commit, for a Hub id.
         adapter: adapter_config.json of a LoRA adapter, whose tensors are its factors until it is
-            applied to a base (see ``fit.adapters``); None for whole models.
+            applied to a base (see ``fit.on_base``); None for whole models.
         delta: metadata of a file of changed elements, whose tensors are indices and values until it
-            is put on a base (see ``fit.deltas``); None for whole models.
+            is put on a base (see ``fit.on_base``); None for whole models.
         is_local: False when only the headers were fetched and the shards are not on this disk.
         remote: where shards are read from that are not on this disk, if they may be.
     """
@@ -184,7 +184,7 @@ def open_folder(
 
     Args:
         folder: the folder; a single file `model.safetensors`, or shards with or without an index.
-            Or a delta, see `fit.deltas`: the file itself.
+            Or a delta, see `fit.on_base`: the file itself.
         name: "base" or the agent's name.
         source: what the user gave, when that is not the folder itself.
         revision: the commit, when the folder is a Hub snapshot.

@@ -6,11 +6,12 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ram_studio.algorithm.methods import Need, get_method, make_settings
-from ram_studio.algorithm.partial import PartialSketch, add_partial
+from ram_studio.algorithm.partial import add_partial
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.hub.url_folder import is_url
 from ram_studio.checkpoints.record.part_plan import PartPlan
@@ -94,12 +95,8 @@ def merge_on_ray(
 
 
 def _sketch(ray: Any, plan: PartPlan, run: RunKeywords, relations: bool) -> Sketch:
-    found = _on_parts(ray, plan, run, "analyze", _analyze, relations)
-    return add_partial(found).whole()
-
-
-def _analyze(plan: PartPlan, part: int, relations: bool, **run: Any) -> PartialSketch:
-    return analyze_part(plan, part, relations=relations, **run)
+    work = partial(analyze_part, relations=relations)
+    return add_partial(_on_parts(ray, plan, run, "analyze", work)).whole()
 
 
 def _merge(plan: PartPlan, part: int, out: str, sketch: Sketch | None, **run: Any) -> PartResult:

@@ -1,9 +1,12 @@
-"""LoRA adapters as agents: a peft folder, and the base it belongs to, read as one checkpoint.
+"""Agents stored as what differs from a base, read as one checkpoint: LoRA adapters, and deltas.
 
-Follows peft: names `base_model.model.NAME.lora_A.weight`, W + scale * B A with
+Adapters follow peft: names `base_model.model.NAME.lora_A.weight`, W + scale * B A with
 scale = alpha / rank or alpha / sqrt(rank) (rank-stabilised), `alpha_pattern`, and whole tensors
 that were trained beside (modules_to_save, biases, embeddings). Ranks are those of the stored
 matrices. An adapter whose meaning lies elsewhere than in these files is refused.
+
+Deltas have the layout of TRL's weight synchronisation: for each changed tensor `NAME.indices`, flat
+and rising (int32, int64 for larger tensors), and `NAME.values`, the agent's own elements.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from typing import Any
 
 from ram_studio.checkpoints.fit.tied import find_pair, tie_setting
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
-from ram_studio.checkpoints.read.derived import LowRank
+from ram_studio.checkpoints.read.content_hash import hash_bytes, hash_tensor
+from ram_studio.checkpoints.read.derived import LowRank, Sparse
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_list, shown_shape
 from ram_studio.checkpoints.read.header import MERGED_DTYPES, TensorInfo
 from ram_studio.errors import CompatibilityError
@@ -35,24 +39,48 @@ _UNREAD = ("lora_bias", "use_qalora", "alora_invocation_tokens", "megatron_confi
 _OWN_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
 
 
-def applied(agent: Checkpoint, base: Checkpoint) -> Checkpoint:
-    """Return an adapter applied to its base; other checkpoints as they are.
+def on_base(agent: Checkpoint, base: Checkpoint) -> Checkpoint:
+    """Return an adapter applied to its base, or the agent that a delta is of; others as they are.
 
-    Changed matrices are float32 (``LowRank``), tensors that were trained whole as they are stored,
-    all others the base's.
+    Matrices that an adapter changed are float32 (``LowRank``), tensors that were trained whole as
+    they are stored, elements of a delta laid over the base's (``Sparse``), all else the base's.
 
-    Raises: CompatibilityError for an adapter of another base, or of a kind that is not read.
+    Raises: CompatibilityError for one of another base, one that does not fit its tensors, and an
+    adapter of a kind that is not read.
     """
-    if base.adapter is not None:
+    if base.adapter is not None or base.delta is not None:
+        what, of = "LoRA adapter", "the agents were trained from"
+        if base.adapter is None:
+            what, of = "delta", "it was made from"
         raise CompatibilityError(
-            f"{base.at} is a LoRA adapter; give the whole model "
-            "that the agents were trained from as the base."
+            f"{base.at} is a {what}; give the whole model that {of} as the base."
         )
-    if agent.adapter is None:
+    if agent.adapter is not None:
+        tensors = _applied(agent, agent.adapter, base)
+        digest = hashlib.blake2b(digest_size=32, person=b"ram-studio-lora")
+        settings = json.dumps(agent.adapter, sort_keys=True)
+        for part in (agent.fingerprint, base.fingerprint, settings):
+            digest.update(part.encode())
+        agent = replace(agent, fingerprint=digest.hexdigest())
+    elif agent.delta is not None:
+        tensors = _rebuilt(agent, agent.delta, base)
+    else:
         return agent
-    config, at = agent.adapter, agent.at
-    _check_kind(config, at)
-    _check_patterns(config, at)
+    return replace(
+        agent,
+        tensors=tensors,
+        config=base.config,
+        is_local=agent.is_local and base.is_local,
+        remote={**base.remote, **agent.remote},
+    )
+
+
+def _applied(
+    agent: Checkpoint, config: Mapping[str, Any], base: Checkpoint
+) -> dict[str, TensorInfo]:
+    """Return an adapter's tensors on its base."""
+    _check_kind(config, agent.at)
+    _check_patterns(config, agent.at)
     factors, whole = _sorted(agent.tensors)
     tensors = dict(base.tensors)
     problems = []
@@ -70,23 +98,12 @@ def applied(agent: Checkpoint, base: Checkpoint) -> Checkpoint:
             tensors[made.name] = made
     if problems or not factors:
         raise CompatibilityError(
-            f"{at} is not an adapter of this base: "
+            f"{agent.at} is not an adapter of this base: "
             f"{shown_list(problems) or 'it has no lora_A and lora_B'}. Choose the base that it was "
             f"trained from ({printable(config.get('base_model_name_or_path') or 'not named')})."
         )
     _follow_ties(tensors, base)
-    digest = hashlib.blake2b(digest_size=32, person=b"ram-studio-lora")
-    settings = json.dumps(config, sort_keys=True)
-    for part in (agent.fingerprint, base.fingerprint, settings):
-        digest.update(part.encode())
-    return replace(
-        agent,
-        tensors=tensors,
-        config=base.config,
-        fingerprint=digest.hexdigest(),
-        is_local=agent.is_local and base.is_local,
-        remote={**base.remote, **agent.remote},
-    )
+    return tensors
 
 
 def _check_patterns(config: Mapping[str, Any], at: str) -> None:
@@ -193,3 +210,56 @@ def _follow_ties(tensors: dict[str, TensorInfo], base: Checkpoint) -> None:
     if len(changed) == 1:
         [other] = set(pair) - set(changed)
         del tensors[other]
+
+
+CONTENT = "base_content"
+"""Key of a delta's metadata: what its base holds, however it is cut into files."""
+
+
+def content_of(tensors: Mapping[str, str]) -> str:
+    """Return one hash of a model's tensors, given each one's BLAKE3 by name."""
+    lines = "".join(f"{name}:{digest}\n" for name, digest in sorted(tensors.items()))
+    return hash_bytes(lines.encode())
+
+
+def _same_content(delta: Mapping[str, str], base: Checkpoint) -> bool:
+    """Say whether a base in other files holds what a delta was made from; reads all of it."""
+    if CONTENT not in delta or any(t.derived is not None for t in base.tensors.values()):
+        return False
+    return content_of({n: hash_tensor(t) for n, t in base.tensors.items()}) == delta[CONTENT]
+
+
+def _rebuilt(
+    agent: Checkpoint, delta: Mapping[str, str], base: Checkpoint
+) -> dict[str, TensorInfo]:
+    """Return the tensors of the agent that a delta is of."""
+    made = delta.get("base")
+    # Of files still on the Hub the fingerprint is another one.
+    if base.is_local and made != base.fingerprint and not _same_content(delta, base):
+        raise CompatibilityError(
+            f"{agent.at} is a delta of another base: it was made from {printable(made, 16)}..., "
+            f"the base given is {base.fingerprint[:16]}... Give the base it was made from, the "
+            "same files."
+        )
+    tensors = dict(base.tensors)
+    for stored in agent.tensors.values():
+        name, _, part = stored.name.rpartition(".")
+        if part != "indices":
+            continue
+        below, values = base.tensors.get(name), agent.tensors.get(f"{name}.values")
+        if (
+            below is None
+            or values is None
+            or values.dtype != below.dtype
+            or stored.dtype not in ("I32", "I64")
+            or stored.numel != values.numel
+        ):
+            raise CompatibilityError(
+                f"{agent.at}: {quoted(stored.name)} does not fit the base's {quoted(name)}; the "
+                "file is damaged, make it again."
+            )
+        derived = Sparse(below, stored, values)
+        tensors[name] = TensorInfo(
+            name, below.dtype, below.shape, stored.path, 0, below.nbytes, derived
+        )
+    return tensors
