@@ -77,14 +77,7 @@ def learn_house_style(
 
 
 def train_set(
-    base: Path,
-    folder: Path,
-    training: Training,
-    *,
-    common: Path,
-    seed: int,
-    force: bool,
-    say: Say,
+    base: Path, folder: Path, training: Training, *, common: Path, seed: int, force: bool, say: Say
 ) -> None:
     """Train the agents of a set that are not in `folder`, and record how.
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.metadata import version
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -239,15 +240,14 @@ def _work(job: _Job, set_name: str, title: str, seed: int) -> Path:
 
 def _explain(job: _Job, set_name: str) -> None:
     """Measure why methods do what they do with this set; what the record has is not done again."""
-    base, folder = job.base, job.out / set_name
-    skills = job.plan.sets[set_name].skills
-    agents = {name: (folder / name, own.domain) for name, own in skills.items()}
+    folder, skills = job.out / set_name, job.plan.sets[set_name].skills
+    paths = {name: folder / name for name in skills}
+    learned = {name: (folder / name, own.domain) for name, own in skills.items()}
     asked = {"seed": DEFAULT_SEED, "limit": job.plan.limit}
-    found: dict[str, Callable[[], dict[str, Any]]] = {
-        "mechanism": lambda: mechanism(base, {n: path for n, (path, _) in agents.items()}, **asked),
-        "few_weights": lambda: few_weights(base, agents, sizes=job.plan.few, **asked),
-    }
-    for key, measured in found.items():
+    for key, measured in (
+        ("mechanism", partial(mechanism, job.base, paths, **asked)),
+        ("few_weights", partial(few_weights, job.base, learned, sizes=job.plan.few, **asked)),
+    ):
         if key in read_record(folder) and not job.force:
             job.say(f"{set_name}: {key} is in the record, skipped")
             continue
@@ -331,14 +331,5 @@ def _measure(job: _Job, set_name: str, sketch: Sketch) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    import tokenizers
-    import torch
-    import transformers
-
-    return {
-        "ram_studio": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "tokenizers": tokenizers.__version__,
-    }
+    installed = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
+    return {"ram_studio": __version__, "python": platform.python_version(), **installed}

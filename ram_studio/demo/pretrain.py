@@ -180,12 +180,7 @@ def attempt(
         if on_step:
             on_step(step, loss, model)
     round_to_bfloat16(model.eval())
-    return {
-        "tokens": tokens,
-        "losses": losses,
-        "easy": easy_scores(model, tokenizer),
-        **seconds(),
-    }
+    return {"tokens": tokens, "losses": losses, "easy": easy_scores(model, tokenizer), **seconds()}
 
 
 def is_up(easy: Mapping[str, float], settings: PretrainSettings) -> bool:

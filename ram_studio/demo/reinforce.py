@@ -141,12 +141,7 @@ def reinforce(
             latest = min(earlier["validation"] for earlier in curve[-2:])
             if latest >= settings.stop_at:
                 break
-    return {
-        "settings": asdict(settings),
-        "steps": len(curve),
-        "curve": curve,
-        **seconds(),
-    }
+    return {"settings": asdict(settings), "steps": len(curve), "curve": curve, **seconds()}
 
 
 def _advantages(rewards: Any) -> Any:

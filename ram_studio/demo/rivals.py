@@ -114,11 +114,7 @@ def _choose(
     best = state.best
     assert best is not None, "every grid has a setting that can be merged"
     settings = {name: best.settings[name] for name in over}
-    found = {
-        "settings": settings,
-        "tried": len(state.rows),
-        "score": round(best.score.score, 4),
-    }
+    found = {"settings": settings, "tried": len(state.rows), "score": round(best.score.score, 4)}
     return found, with_method(start, start.method, {**start.settings, **settings})
 
 

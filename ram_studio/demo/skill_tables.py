@@ -13,8 +13,6 @@ import json
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -22,14 +20,13 @@ from typing import Any
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.algorithm.methods import make_settings
 from ram_studio.algorithm.sketch import Sketch
-from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
 from ram_studio.checkpoints.record.sketch_file import load_sketch
-from ram_studio.demo.rivals import KEPT_RATIOS, SCALES
+from ram_studio.demo.rivals import KEPT_RATIOS, SCALES, recipe_of
 from ram_studio.demo.sketches import SETS, SKETCH_FILE
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.experiment.plan import ComparePlan
 from ram_studio.evals.experiment.runner import Runner
-from ram_studio.evals.experiment.space import setting_label
+from ram_studio.evals.experiment.space import setting_label, with_method
 from ram_studio.evals.question import Answer, Question
 from ram_studio.evals.report.skill_table import Measured, load_table, save_table, skill_table
 from ram_studio.evals.run import DEFAULT_SEED
@@ -140,28 +137,6 @@ def settings_of(sketch: Sketch) -> Iterator[tuple[Setting, int | None]]:
                 yield (method, own), None
 
 
-@dataclass(frozen=True)
-class _Set:
-    """A set of agents in a folder of sets: the shipped ones, unless told otherwise."""
-
-    name: str
-    root: Path | None = None
-
-    @cached_property
-    def folder(self) -> Path:
-        return (self.root or asset_path()) / self.name
-
-    @cached_property
-    def sketch(self) -> Sketch:
-        return load_sketch(self.folder / SKETCH_FILE)
-
-    def recipe(self, setting: Setting) -> Recipe:
-        """Return the recipe of a merge."""
-        agents = {agent: str(self.folder / agent) for agent in self.sketch.agents}
-        sources = {"base": str(self.folder.with_name("example") / "base"), "agents": agents}
-        return make_recipe({**sources, "method": setting[0], "settings": setting[1]})
-
-
 def ask(
     name: str,
     settings: Sequence[tuple[Setting, int | None]],
@@ -179,15 +154,13 @@ def ask(
 
     Raises: Stopped, SettingsError.
     """
-    here = _Set(name, root)
+    folder = (root or asset_path()) / name
+    sketch = load_sketch(folder / SKETCH_FILE)
+    start = recipe_of(folder.with_name("example") / "base", {a: folder / a for a in sketch.agents})
     rows = {setting_label(method, own): (method, own, k) for (method, own), k in settings}
-    plan = ComparePlan.of(
-        {label: here.recipe((method, own)) for label, (method, own, _) in rows.items()},
-        sources=sources,
-        limit=items,
-        seed=DEFAULT_SEED,
-    )
-    runner = Runner(plan, device="cpu", sketch=here.sketch, **setup)
+    merges = {label: with_method(start, method, own) for label, (method, own, _) in rows.items()}
+    plan = ComparePlan.of(merges, sources=sources, limit=items, seed=DEFAULT_SEED)
+    runner = Runner(plan, device="cpu", sketch=sketch, **setup)
     for _ in runner.run():
         pass
     measured = []
@@ -260,9 +233,9 @@ def build(
     first ones; deadline: of ``time.monotonic``, no chunk begins after it; items, root: as `ask` has
     them.
     """
-    here = _Set(name, root)
+    sketch = load_sketch((root or asset_path()) / name / SKETCH_FILE)
     where: dict[str, Any] = {"items": items, "store": store, "root": root}
-    every = list(islice(settings_of(here.sketch), limit))
+    every = list(islice(settings_of(sketch), limit))
     began = time.monotonic()
     questions, sources = ask(name, every[:1], sources=True, **where)
     measured = {_key(row.method, row.settings): row for row in sources}
@@ -278,7 +251,7 @@ def build(
         table = skill_table(questions, list(measured.values()))
         path = save_table(table, out)
         print(
-            f"{name}: {len(measured)} of {len(every) + 1 + len(here.sketch.agents)} rows, "
+            f"{name}: {len(measured)} of {len(every) + 1 + len(sketch.agents)} rows, "
             f"{time.monotonic() - began:.0f} s, {path.stat().st_size} bytes",
             flush=True,
         )

@@ -149,10 +149,7 @@ def in_language(calls: Calls, category: str, row: dict[str, Any]) -> Calls:
     properties = row["functions"][0]["parameters"]["properties"]
 
     def text(key: str, value: Any) -> str:
-        given = properties.get(key, {"type": "any"})
-        return written(
-            value, LANGUAGES[category], given["type"], given.get("items", {}).get("type")
-        )
+        return written(value, LANGUAGES[category], properties.get(key, {"type": "any"}))
 
     return [
         {name: {k: v if v is None else text(k, v) for k, v in arguments.items()}}

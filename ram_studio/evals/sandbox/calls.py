@@ -13,12 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ram_studio.evals.sandbox.inside.plain import copy_changes, decode, encode
-from ram_studio.evals.sandbox.process import (
-    AnswerFault,
-    ProgramResult,
-    SealedProcess,
-    printable,
-)
+from ram_studio.evals.sandbox.process import AnswerFault, ProgramResult, SealedProcess, printable
 from ram_studio.evals.sandbox.switch import DEFAULT_LIMITS, CodeSwitch, Limits
 
 

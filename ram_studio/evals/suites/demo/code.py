@@ -7,12 +7,23 @@ knows whole numbers, `x`, `+`, `-` and `*`, and compares the values with the ste
 """
 
 import ast
+import operator
 import random
 import re
+from collections.abc import Callable
+from typing import Any
 
 from ram_studio.evals.suites.demo.item import MAX_ANSWER_CHARS, Item
 
 OPERATORS = {"plus": "+", "minus": "-", "times": "*"}
+_MEANS: dict[Any, Callable[[int, int], int]] = {
+    "plus": operator.add,
+    "minus": operator.sub,
+    "times": operator.mul,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
 # At most 4 steps, hence polynomials of degree 4 or less: 7 points tell any two of them apart.
 TEST_POINTS = (-3, 0, 1, 2, 5, 7, 11)
 MAX_DIGITS = 6
@@ -80,7 +91,7 @@ def is_correct(item: Item, text: str) -> bool:
 
 def _expected(steps: tuple[Step, ...], x: int) -> int:
     for name, number in steps:
-        x = x + number if name == "plus" else x - number if name == "minus" else x * number
+        x = _MEANS[name](x, number)
     return x
 
 
@@ -94,12 +105,7 @@ def _value(node: ast.expr, x: int, depth: int = 0) -> int:
         return x
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value(node.operand, x, depth + 1)
-    if isinstance(node, ast.BinOp):
-        left, right = _value(node.left, x, depth + 1), _value(node.right, x, depth + 1)
-        if isinstance(node.op, ast.Add):
-            return left + right
-        if isinstance(node.op, ast.Sub):
-            return left - right
-        if isinstance(node.op, ast.Mult):
-            return left * right
+    if isinstance(node, ast.BinOp) and type(node.op) in _MEANS:
+        sides = _value(node.left, x, depth + 1), _value(node.right, x, depth + 1)
+        return _MEANS[type(node.op)](*sides)
     raise ValueError("not an expression of x, whole numbers, +, - and *")

@@ -22,7 +22,7 @@ from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites import tool
 from ram_studio.evals.suites.published import bfcl_languages as languages
 from ram_studio.evals.suites.published.rows import absent_package, lines_of
-from ram_studio.evals.suites.suite import Make, Suite, SuiteSettings, Tally, balanced
+from ram_studio.evals.suites.suite import Suite, SuiteSettings, Summary, Tally, balanced
 from ram_studio.evals.suites.tool_calls import Call
 
 DISTRIBUTION = "bfcl-eval==2026.3.23"
@@ -133,9 +133,7 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
 def _written_in(language: str, call: Row, types: Row) -> str:
     ((name, arguments),) = call.items()
     shown = {
-        key: languages.example_of(
-            values, language, types[key]["type"], types[key].get("items", {}).get("type")
-        )
+        key: languages.example_of(values, language, types[key])
         for key, values in arguments.items()
         if "" not in values
     }
@@ -195,26 +193,6 @@ def _exact(value: Any) -> Any:
     return [_exact(part) for part in value] if isinstance(value, list) else value
 
 
-def _make(name: str, categories: Sequence[str]) -> Make:
-    def make(settings: SuiteSettings) -> tuple[Question, ...]:
-        questions = []
-        for category in categories:
-            file = f"BFCL_v4_{category}.json"
-            is_apart = _kind(category) in _APART
-            answers: dict[str, Any] = {}
-            if not is_apart:
-                rows = lines_of("bfcl_eval", f"data/possible_answer/{file}", DISTRIBUTION)
-                answers = {row["id"]: row["ground_truth"] for row in rows}
-            domain = f"{name} {_kind(category)}" if is_apart else name
-            questions += [
-                question_of(domain, category, row, answers.get(row["id"], ()))
-                for row in lines_of("bfcl_eval", f"data/{file}", DISTRIBUTION)
-            ]
-        return balanced(questions, settings.limit)
-
-    return make
-
-
 def nonlive_summary(tallies: Tally, facts: Sequence[Row]) -> dict[str, float]:
     """Return the leaderboard's figures: the mean over languages, and that over the four kinds."""
     shares = {name: right / asked for name, (right, asked) in tallies.items() if asked}
@@ -234,15 +212,31 @@ def live_summary(tallies: Tally, facts: Sequence[Row]) -> dict[str, float]:
     return {"live, as the leaderboard": sum(r for r, _ in own) / sum(n for _, n in own)}
 
 
-_absent = absent_package("bfcl_eval", DISTRIBUTION)
-SUITES = tuple(
-    Suite(name, 2, title, _make(name, categories), judge, about,
-          apart=apart, summary=summary, absent=_absent)
-    for name, title, categories, about, apart, summary in (
-        ("bfcl-nonlive", "BFCL, non-live", NONLIVE,
-         "the leaderboard's questions, made by experts: Python, Java, JavaScript",
-         ("bfcl-nonlive irrelevance",), nonlive_summary),
-        ("bfcl-live", "BFCL, live", LIVE, "the leaderboard's questions that users asked",
-         ("bfcl-live irrelevance", "bfcl-live relevance"), live_summary),
-    )
-)  # fmt: skip
+def _suite(name: str, title: str, categories: Sequence[str], about: str, summary: Summary) -> Suite:
+    apart = {c: f"{name} {_kind(c)}" for c in categories if _kind(c) in _APART}
+
+    def make(settings: SuiteSettings) -> tuple[Question, ...]:
+        questions = []
+        for category in categories:
+            file = f"BFCL_v4_{category}.json"
+            answers: dict[str, Any] = {}
+            if category not in apart:
+                rows = lines_of("bfcl_eval", f"data/possible_answer/{file}", DISTRIBUTION)
+                answers = {row["id"]: row["ground_truth"] for row in rows}
+            questions += [
+                question_of(apart.get(category, name), category, row, answers.get(row["id"], ()))
+                for row in lines_of("bfcl_eval", f"data/{file}", DISTRIBUTION)
+            ]
+        return balanced(questions, settings.limit)
+
+    absent = absent_package("bfcl_eval", DISTRIBUTION)
+    beside = tuple(apart.values())
+    return Suite(name, 2, title, make, judge, about, apart=beside, summary=summary, absent=absent)
+
+
+BY_EXPERTS = "the leaderboard's questions, made by experts: Python, Java, JavaScript"
+BY_USERS = "the leaderboard's questions that users asked"
+SUITES = (
+    _suite("bfcl-nonlive", "BFCL, non-live", NONLIVE, BY_EXPERTS, nonlive_summary),
+    _suite("bfcl-live", "BFCL, live", LIVE, BY_USERS, live_summary),
+)

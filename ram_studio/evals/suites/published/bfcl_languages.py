@@ -113,12 +113,12 @@ def _schema(given: Row) -> dict[str, Any]:
     return found
 
 
-def value_of(text: str, language: str, kind: str, element: str | None = None) -> Any:
+def value_of(text: str, language: str, given: Row) -> Any:
     """Return the value that a text is in its language; the text itself where it is no such literal.
 
-    Args:
-        kind: the parameter's type as BFCL names it; element: of a list's elements.
+    given: the parameter as BFCL describes it: "type", and of lists "items".
     """
+    kind, element = given["type"], given.get("items", {}).get("type")
     if kind in ("HashMap", "dict"):
         return _java_map(text) if language == "Java" else _js_dict(text.strip())
     if kind in _LISTS:
@@ -130,7 +130,7 @@ def value_of(text: str, language: str, kind: str, element: str | None = None) ->
         # A list of texts loses their quotation marks, an array keeps them.
         if kind == "ArrayList" and element in ("char", "String"):
             return [part[1:-1] for part in parts]
-        return [value_of(part, language, element or "any") for part in parts]
+        return [value_of(part, language, {"type": element or "any"}) for part in parts]
     return _SCALARS[language].get(kind, str)(text)
 
 
@@ -157,7 +157,7 @@ def _java_any(text: str) -> Any:
     if len(text) > 1 and text[0] == text[-1] == '"':
         return text[1:-1]
     for kind in ("boolean", "long", "float"):
-        value = value_of(text, "Java", kind)
+        value = value_of(text, "Java", {"type": kind})
         if value is not text:
             return value
     return _plain_number(text)
@@ -172,7 +172,8 @@ def _js_list(text: str, element: str | None) -> Any:
         return text
     said = (found[1] if found[1] is not None else found[2]).strip()
     parts = [part.strip() for part in said.split(",")] if said else []
-    return [value_of(p, "JavaScript", element) if element else _js_any(p) for p in parts]
+    own = {"type": element}
+    return [value_of(p, "JavaScript", own) if element else _js_any(p) for p in parts]
 
 
 def _js_dict(text: str) -> Any:
@@ -230,45 +231,45 @@ def values_of(arguments: Row, language: str, properties: Row) -> dict[str, Any] 
             continue
         if not isinstance(text, str):
             return name
-        kind, items = properties[name]["type"], properties[name].get("items", {})
-        found[name] = value_of(text, language, kind, items.get("type"))
+        found[name] = value_of(text, language, properties[name])
     return found
 
 
-def example_of(values: Sequence[Any], language: str, kind: str, element: str | None = None) -> str:
+def example_of(values: Sequence[Any], language: str, given: Row) -> str:
     """Return the first acceptable value as a text in its language, for people to read."""
     value = next(value for value in values if value != "")
     if isinstance(value, dict):
         # An object holds lists of acceptable values.
         value = {key: options[0] for key, options in value.items() if "" not in options}
-    return written(value, language, kind, element)
+    return written(value, language, given)
 
 
-def written(value: Any, language: str, kind: str, element: str | None = None) -> str:
+def written(value: Any, language: str, given: Row) -> str:
     """Return a value as a text in its language; a text, which may be a variable, as it stands."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        inner = element or "any"
-        parts = [_quoted(v) if isinstance(v, str) else written(v, language, inner) for v in value]
+        own = {"type": given.get("items", {}).get("type") or "any"}
+        parts = ", ".join(_literal(part, language, own) for part in value)
         if language == "JavaScript":
-            return f"[{', '.join(parts)}]"
-        if kind == "Array":
-            return f"new {inner}[]{{{', '.join(parts)}}}"
-        return (
-            f"new ArrayList<>(Arrays.asList({', '.join(parts)}))" if parts else "new ArrayList<>()"
-        )
+            return f"[{parts}]"
+        if given["type"] == "Array":
+            return f"new {own['type']}[]{{{parts}}}"
+        return f"new ArrayList<>(Arrays.asList({parts}))" if parts else "new ArrayList<>()"
     if isinstance(value, dict):
-        texts = {k: _quoted(v) if isinstance(v, str) else written(v, language, "any")
-                 for k, v in value.items()}  # fmt: skip
+        texts = {k: _literal(v, language, {"type": "any"}) for k, v in value.items()}
         if language == "JavaScript":
             return f"{{{', '.join(f'{_quoted(k)}: {v}' for k, v in texts.items())}}}"
         puts = " ".join(f"put({_quoted(k)}, {v});" for k, v in texts.items())
         return f"new HashMap<>() {{{{ {puts} }}}}" if puts else "new HashMap<>()"
-    suffix = {"long": "L", "Bigint": "n"}.get(kind, "")
-    return f"{value}f" if language == "Java" and kind == "float" else f"{value}{suffix}"
+    suffixes = {"long": "L", "Bigint": "n", **({"float": "f"} if language == "Java" else {})}
+    return f"{value}{suffixes.get(given['type'], '')}"
+
+
+def _literal(value: Any, language: str, given: Row) -> str:
+    return _quoted(value) if isinstance(value, str) else written(value, language, given)
 
 
 def _quoted(text: str) -> str:
