@@ -47,7 +47,7 @@ def both(tmp_path: Path, method: str, **settings) -> tuple[dict, dict]:
     )
     merge(recipe, tmp_path / "ours")
     config = tmp_path / "config.yaml"
-    config.write_text(export_mergekit(recipe).text)
+    config.write_text(export_mergekit(recipe)[0])
     script = Path(__file__).with_name("run_mergekit.py")
     out = tmp_path / "theirs"
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}

@@ -64,7 +64,7 @@ def imported(text: str):
     ],
 )
 def test_what_both_have_is_imported(text, method, settings) -> None:
-    recipe = imported(text).recipe
+    recipe, _ = imported(text)
     assert recipe.method == method
     assert recipe.settings == settings
     assert recipe.base == "org/base"
@@ -73,16 +73,16 @@ def test_what_both_have_is_imported(text, method, settings) -> None:
 
 
 def test_the_traps_are_told() -> None:
-    said = imported("merge_method: ramplus_tl").warnings
+    recipe, said = imported("merge_method: ramplus_tl")
     assert any("alpha is not given" in s and "0.2" in s for s in said)
     assert any("in each tensor" in s for s in said)
-    assert imported("merge_method: ramplus_tl").recipe.settings["alpha"] == 0.2
+    assert recipe.settings["alpha"] == 0.2
     half = HEAD.replace("dtype: float32\nout_dtype: bfloat16", "dtype: bfloat16")
-    found = import_mergekit(half + "merge_method: ram")
-    assert any("computes in bfloat16" in s for s in found.warnings)
-    assert found.recipe.dtype == "bfloat16"
-    assert not imported("merge_method: ram").warnings
-    assert any("trims nothing" in s for s in imported("merge_method: ties").warnings)
+    recipe, said = import_mergekit(half + "merge_method: ram")
+    assert any("computes in bfloat16" in s for s in said)
+    assert recipe.dtype == "bfloat16"
+    assert not imported("merge_method: ram")[1]
+    assert any("trims nothing" in s for s in imported("merge_method: ties")[1])
 
 
 def test_equal_names_are_told_apart() -> None:
@@ -91,7 +91,7 @@ base_model: org/base
 models: [{model: one/agent}, {model: two/agent}, {model: three/base}]
 merge_method: ram
 """
-    assert list(import_mergekit(text).recipe.agents) == ["agent", "agent-2", "base-2"]
+    assert list(import_mergekit(text)[0].agents) == ["agent", "agent-2", "base-2"]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_what_is_exported_comes_back(method, settings) -> None:
             "tokenizer": "tool",
         }
     )
-    back = import_mergekit(export_mergekit(recipe).text).recipe
+    back, _ = import_mergekit(export_mergekit(recipe)[0])
     assert back.method == method
     assert {k: back.settings[k] for k in settings} == pytest.approx(settings)
     assert (back.base, back.agents) == (recipe.base, recipe.agents)
@@ -173,24 +173,24 @@ def test_what_is_exported_comes_back(method, settings) -> None:
 
 def test_exports_say_what_is_lost() -> None:
     values = {"base": "b", "agents": {"one": "x"}, "method": "ram+", "rounding": "stochastic"}
-    exported = export_mergekit(make_recipe(values))
-    said = " ".join(exported.warnings)
+    text, warnings = export_mergekit(make_recipe(values))
+    said = " ".join(warnings)
     assert "scope is global" in said
     assert "stochastic rounding is lost" in said
     assert "will write float32" in said
-    config = yaml.safe_load(exported.text)
+    config = yaml.safe_load(text)
     assert config["parameters"]["alpha"] == 2.0
     assert config["dtype"] == "float32"
     assert "out_dtype" not in config
-    known = export_mergekit(make_recipe({**values, "dtype": "bfloat16"}))
-    assert yaml.safe_load(known.text)["out_dtype"] == "bfloat16"
+    known, _ = export_mergekit(make_recipe({**values, "dtype": "bfloat16"}))
+    assert yaml.safe_load(known)["out_dtype"] == "bfloat16"
 
 
 def test_ties_warns_of_equal_magnitudes_both_ways() -> None:
     recipe = make_recipe({"base": "b", "agents": {"one": "x"}, "method": "ties"})
-    exported = export_mergekit(recipe)
-    back = import_mergekit(exported.text)
-    [told] = set(exported.warnings) & set(back.warnings)
+    text, said = export_mergekit(recipe)
+    back, also_said = import_mergekit(text)
+    [told] = set(said) & set(also_said)
     assert "a tenth of all elements can differ" in told
 
 

@@ -37,22 +37,6 @@ _TIES_DIFFER = (
 
 
 @dataclass(frozen=True)
-class ImportedRecipe:
-    """A recipe read from mergekit's YAML, and sentences on what differs."""
-
-    recipe: Recipe
-    warnings: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ExportedRecipe:
-    """mergekit's YAML for a recipe, and sentences on what differs."""
-
-    text: str
-    warnings: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class _Counterpart:
     """Our method for one of mergekit's: its name, mergekit's defaults, parameters -> settings.
 
@@ -64,8 +48,8 @@ class _Counterpart:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-def import_mergekit(text: str, *, where: str = "mergekit YAML") -> ImportedRecipe:
-    """Return the recipe that a mergekit configuration describes.
+def import_mergekit(text: str, *, where: str = "mergekit YAML") -> tuple[Recipe, list[str]]:
+    """Return the recipe that a mergekit configuration describes, and sentences on what differs.
 
     text: the YAML; where: the start of messages (a file name).
 
@@ -78,7 +62,7 @@ def import_mergekit(text: str, *, where: str = "mergekit YAML") -> ImportedRecip
         raise SettingsError(f"{where}: {error}") from error
 
 
-def _import(config: dict[str, Any]) -> ImportedRecipe:
+def _import(config: dict[str, Any]) -> tuple[Recipe, list[str]]:
     for key in ("slices", "modules", "tokenizer"):
         if config.get(key):
             raise SettingsError(
@@ -105,7 +89,7 @@ def _import(config: dict[str, Any]) -> ImportedRecipe:
         "dtype": _dtype(config, warnings),
         "tokenizer": _tokenizer(config, base, agents, warnings),
     }
-    return ImportedRecipe(make_recipe(values), tuple(warnings))
+    return make_recipe(values), warnings
 
 
 def _models(
@@ -289,8 +273,8 @@ def _tokenizer(
     )
 
 
-def export_mergekit(recipe: Recipe) -> ExportedRecipe:
-    """Return mergekit's YAML for a recipe.
+def export_mergekit(recipe: Recipe) -> tuple[str, list[str]]:
+    """Return mergekit's YAML for a recipe, and sentences on what differs.
 
     Raises: SettingsError for what mergekit cannot do.
     """
@@ -317,7 +301,7 @@ def export_mergekit(recipe: Recipe) -> ExportedRecipe:
         **({"out_dtype": recipe.dtype} if recipe.dtype else {}),
         "tokenizer_source": "base" if chosen == BASE_NAME else recipe.agents[chosen],
     }
-    return ExportedRecipe(dump_yaml(config), tuple(warnings))
+    return dump_yaml(config), warnings
 
 
 def _exported(

@@ -41,7 +41,7 @@ def recipe(
         raise OutputError(f"{out} cannot be written: {error.strerror or error}.") from error
 
 
-def _converted(source: Path, from_mergekit: bool, to_mergekit: bool) -> tuple[str, tuple[str, ...]]:
+def _converted(source: Path, from_mergekit: bool, to_mergekit: bool) -> tuple[str, list[str]]:
     from ram_studio.checkpoints.read.json_files import read_bounded
     from ram_studio.checkpoints.record.mergekit import export_mergekit, import_mergekit
     from ram_studio.checkpoints.record.passport import read_recipe
@@ -54,10 +54,9 @@ def _converted(source: Path, from_mergekit: bool, to_mergekit: bool) -> tuple[st
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise SettingsError(f"{source} is not UTF-8 text; expected a YAML file.") from error
-        imported = import_mergekit(text, where=str(source))
-        return recipe_yaml(imported.recipe), imported.warnings
+        recipe, warnings = import_mergekit(text, where=str(source))
+        return recipe_yaml(recipe), warnings
     loaded = read_recipe(source)
     if to_mergekit:
-        exported = export_mergekit(loaded)
-        return exported.text, exported.warnings
-    return recipe_yaml(loaded), ()
+        return export_mergekit(loaded)
+    return recipe_yaml(loaded), []
