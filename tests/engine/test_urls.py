@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from ram_studio.checkpoints.read import remote
 from ram_studio.checkpoints.read.content_hash import blake3_of
 from ram_studio.checkpoints.read.remote import FollowedHash
 from ram_studio.checkpoints.record.recipe import make_recipe
+from ram_studio.checkpoints.write.parts_place import parts_place
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge
@@ -242,6 +244,24 @@ def test_parts_merge_to_a_url(zoo, good):
     finish(plan, URL, **CPU)
     assert contents_at(URL) == good
     finish(plan, URL, **CPU)
+
+
+def test_a_machine_that_fails_takes_nothing_from_the_others(zoo, good, monkeypatch):
+    plan = make_plan(zoo.recipe(), 2, max_shard_bytes=SHARD)
+    sketch = analyze(zoo.base_path, zoo.agent_paths, **CPU)
+    upload = UrlFolder.upload
+
+    def while_another_fails(self, path, name, on_bytes):
+        with contextlib.suppress(KeyError), parts_place(URL) as other:
+            other.begin(plan.digest)
+            raise KeyError
+        upload(self, path, name, on_bytes)
+
+    monkeypatch.setattr(UrlFolder, "upload", while_another_fails)
+    for part in (1, 2):
+        merge_part(plan, part, URL, sketch=sketch, **CPU)
+    finish(plan, URL, **CPU)
+    assert contents_at(URL) == good
 
 
 def test_a_finish_at_a_url_that_was_broken_off_is_done_again(zoo, good, monkeypatch):

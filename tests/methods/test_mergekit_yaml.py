@@ -189,7 +189,7 @@ def test_exports_say_what_is_lost() -> None:
 def test_ties_warns_of_equal_magnitudes_both_ways() -> None:
     recipe = make_recipe({"base": "b", "agents": {"one": "x"}, "method": "ties"})
     text, said = export_mergekit(recipe)
-    back, also_said = import_mergekit(text)
+    _, also_said = import_mergekit(text)
     [told] = set(said) & set(also_said)
     assert "a tenth of all elements can differ" in told
 

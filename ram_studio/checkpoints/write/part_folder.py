@@ -123,13 +123,17 @@ def check_parts_folder(out: str | Path, digest: str, sources: Sequence[Path] = (
             check_output(out, needed_bytes=0, sources=sources)
             return out
         plans = [n for n in os.listdir(out / UNFINISHED) if n.startswith(PLAN_MARK)]
-    if other := [name for name in plans if name != PLAN_MARK + digest]:
-        raise OutputError(
-            f"{printable(out)} holds parts of another plan ({other[0][len(PLAN_MARK) :][:12]}... "
-            f"instead of {digest[:12]}...); finish that merge, remove the folder, or choose "
-            "another one."
-        )
+    refuse_other_plans(out, [name.removeprefix(PLAN_MARK) for name in plans], digest)
     return out
+
+
+def refuse_other_plans(out: Path | str, found: Iterable[str], digest: str) -> None:
+    """Raise OutputError when one of the plans whose parts are there is not this one."""
+    if other := [plan for plan in found if plan != digest]:
+        raise OutputError(
+            f"{printable(out)} holds parts of another plan ({other[0][:12]}... instead of "
+            f"{digest[:12]}...); finish that merge, remove what is there, or choose another place."
+        )
 
 
 class PartWriter(ShardWriter):

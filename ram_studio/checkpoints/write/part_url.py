@@ -23,7 +23,12 @@ from ram_studio.checkpoints.hub.url_folder import UrlFolder
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.shard_files import UNFINISHED
 from ram_studio.checkpoints.write.output_folder import check_output, plain_words, reserved
-from ram_studio.checkpoints.write.part_folder import PLAN_MARK, RECEIPT, in_order
+from ram_studio.checkpoints.write.part_folder import (
+    PLAN_MARK,
+    RECEIPT,
+    in_order,
+    refuse_other_plans,
+)
 from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.checkpoints.write.shard_writer import ShardWriter
 from ram_studio.errors import CheckpointError, OutputError, Stopped
@@ -67,21 +72,16 @@ class PartsUrl:
         """Make sure that parts of this plan may go here, and can be written."""
         with _as_output_error():
             names = self.files.sizes()
-            marks = [n.removeprefix(f"{UNFINISHED}/") for n in names if n.startswith(UNFINISHED)]
-            plans = [n.removeprefix(PLAN_MARK) for n in marks if n.startswith(PLAN_MARK)]
-            if other := [found for found in plans if found != plan]:
-                raise OutputError(
-                    f"{printable(self.out)} holds parts of another plan ({other[0][:12]}... "
-                    f"instead of {plan[:12]}...); finish that merge, remove what is there, or "
-                    "choose another place."
-                )
+            marks = [name for name in names if name.startswith(_mark(""))]
+            plans = [name.removeprefix(_mark("")) for name in marks]
+            refuse_other_plans(self.out, plans, plan)
             if names and not plans:
                 raise OutputError(
                     f"{printable(self.out)} exists and is not empty; choose another place, or "
                     "remove what is there first."
                 )
             if not plans:
-                self.files.write(f"{UNFINISHED}/{PLAN_MARK}{plan}", b"")
+                self.files.write(_mark(plan), b"")
         self._plan = plan
 
     def units(self, part: int, shards: Sequence[str]) -> dict[str, list[str]]:
@@ -117,6 +117,8 @@ class PartsUrl:
         on_wait: Callable[[int], None],
     ) -> None:
         """Upload files and then their receipt, behind what goes on here; undo: run at the end."""
+        assert self._plan is not None, "begun before anything is sent"
+        mark = _mark(self._plan)
 
         def count(nbytes: int) -> None:
             self._done_bytes += nbytes
@@ -129,6 +131,8 @@ class PartsUrl:
                 for name, path in files.items():
                     self.files.upload(path, name, count)
                     self.uploaded.add(name)
+                # Another machine that had nothing here yet may have failed, and taken it away.
+                self.files.write(mark, b"")
                 self.files.write(_receipt(unit), receipt)
 
         with undo:
@@ -164,10 +168,9 @@ class PartsUrl:
 
     def _forget_plan(self, plan: str) -> None:
         """Take the plan's mark away where no shard is there: it would refuse other merges."""
-        mark = f"{UNFINISHED}/{PLAN_MARK}{plan}"
         with _as_output_error():
-            if list(self.files.sizes()) == [mark]:
-                self.files.remove([mark])
+            if list(self.files.sizes()) == [_mark(plan)]:
+                self.files.remove([_mark(plan)])
 
 
 class UrlWriter(ShardWriter):
@@ -194,6 +197,10 @@ class UrlWriter(ShardWriter):
         """Have the shards sent, once those before them are there."""
         files = {s.file_name: self.partial(s) for s in self.shards}
         self._to.send(self._unit, files, receipt, self._undo.pop_all(), on_wait)
+
+
+def _mark(plan: str) -> str:
+    return f"{UNFINISHED}/{PLAN_MARK}{plan}"
 
 
 def _receipt(unit: str) -> str:
