@@ -19,9 +19,10 @@ from ram_studio.algorithm import rounding
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.fit.on_base import CONTENT, content_of
 from ram_studio.checkpoints.hub.open import open_checkpoint
-from ram_studio.checkpoints.read.checkpoint import DELTA_FORMAT
+from ram_studio.checkpoints.read.checkpoint import DELTA_FORMAT, Checkpoint
 from ram_studio.checkpoints.read.content_hash import make_hasher
 from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_bytes
+from ram_studio.checkpoints.read.json_files import parse_json_object
 from ram_studio.checkpoints.write.output_folder import check_output
 from ram_studio.checkpoints.write.shard_plan import lay_out
 from ram_studio.checkpoints.write.sidecars import sidecar_files
@@ -118,10 +119,8 @@ def apply_delta(
     CompatibilityError for another base; OutputError, Stopped.
     """
     check_output(out, needed_bytes=0)
-    info = open_checkpoint(delta, name=AGENT)
-    if info.delta is None:
-        raise CheckpointError(f"{printable(delta)} is no delta; expected what delta make wrote.")
-    expected = json.loads(info.delta.get("hashes", "{}"))
+    _, metadata = _opened(delta)
+    expected = parse_json_object(metadata.get("hashes", "{}").encode(), delta, "Metadata of ")
     cancel = cancel or CancelToken()
     report = load(base, {AGENT: delta}, cancel=cancel)
     specs = [(t.name, t.dtype, t.shape) for t in report.tensors]
@@ -146,22 +145,34 @@ def apply_delta(
 def read_info(path: str | Path) -> DeltaInfo:
     """Return what a delta holds, from its header.
 
-    Raises: CheckpointError for any other file.
+    Raises: CheckpointError for any other file, or a damaged one.
     """
+    opened, metadata = _opened(path)
+    values = [t for t in opened.tensors.values() if t.name.endswith(".values")]
+    try:
+        return DeltaInfo(
+            path=Path(path),
+            base=metadata["base"],
+            agent=metadata["agent"],
+            nbytes=opened.nbytes,
+            whole_nbytes=int(metadata["nbytes"]),
+            elements=int(metadata["elements"]),
+            changed=sum(t.numel for t in values),
+            tensors=len(values),
+        )
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"{printable(path)} is a damaged delta: its header does not say of which files and how "
+            "many elements it is. Make it again."
+        ) from error
+
+
+def _opened(path: str | Path) -> tuple[Checkpoint, dict[str, str]]:
+    """Return a delta as it is stored, and its metadata."""
     opened = open_checkpoint(path, name=AGENT)
     if opened.delta is None:
         raise CheckpointError(f"{printable(path)} is no delta; expected what delta make wrote.")
-    values = [t for t in opened.tensors.values() if t.name.endswith(".values")]
-    return DeltaInfo(
-        path=Path(path),
-        base=opened.delta["base"],
-        agent=opened.delta["agent"],
-        nbytes=opened.nbytes,
-        whole_nbytes=int(opened.delta["nbytes"]),
-        elements=int(opened.delta["elements"]),
-        changed=sum(t.numel for t in values),
-        tensors=len(values),
-    )
+    return opened, opened.delta
 
 
 def _bits(piece: np.ndarray, dtype: str) -> np.ndarray:

@@ -137,6 +137,7 @@ def test_its_rank_is_told_and_that_rounding_makes_its_sparsity(trained, tmp_path
         ({"lora_bias": True}, "with lora_bias"),
         ({"alpha_pattern": {"(a+)+b": 2}}, "alpha_pattern that is not read"),
         ({"lora_alpha": "much"}, "lora_alpha"),
+        ({"lora_alpha": 10**400}, "lora_alpha"),
     ],
 )
 def test_an_adapter_of_another_kind_is_refused(base, trained, tmp_path, change, said):
@@ -155,3 +156,31 @@ def test_an_adapter_of_another_base_and_one_as_the_base_are_refused(base, traine
         load(tmp_path, {"a": trained[0]})
     with pytest.raises(CompatibilityError, match=r"Base: .* is a LoRA adapter"):
         load(trained[0], {"a": base})
+
+
+Q = "base_model.model.model.layers.0.self_attn.q_proj"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        ({f"{Q}.lora_A.weight": (0, 16), f"{Q}.lora_B.weight": (16, 0)}, r"lora_A \(0, 16\)"),
+        ({f"{Q}.lora_magnitude_vector.weight": (16,)}, "stored as F32 and F32 and I64"),
+        ({f"{'a' * 400}.lora_{x}.weight": (4, 4) for x in "AB"}, "too long a name"),
+    ],
+)
+def test_factors_that_cannot_be_are_refused(base, trained, tmp_path, tensors, said):
+    """A rank of nothing, whole numbers for lengths, a name that patterns would take hours over."""
+    folder = shutil.copytree(trained[0], tmp_path / "adapter")
+    stored = load_file(folder / "adapter_model.safetensors")
+    made = {n: torch.ones(shape, dtype=torch.float32) for n, shape in tensors.items()}
+    made = {n: t.long() if "magnitude" in n else t for n, t in made.items()}
+    save_file(stored | made, folder / "adapter_model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["alpha_pattern"] = {"a*a*a*b": 2}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    weights = load_file(base / "model.safetensors")
+    long = {f"{'a' * 400}.weight": torch.ones(4, 4)}
+    save_file(weights | long, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CompatibilityError, match=said):
+        load(tmp_path, {"a": folder})

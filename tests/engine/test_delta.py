@@ -136,6 +136,31 @@ def test_what_does_not_pay_or_fit_is_refused(pair, tmp_path) -> None:
 
 
 @one_dtype
+@pytest.mark.parametrize(
+    ("metadata", "lost", "error"),
+    [
+        ({"nbytes": "many"}, "", CheckpointError),
+        ({"agent": None}, "", CheckpointError),
+        ({"hashes": "{"}, "", CheckpointError),
+        ({"hashes": "[1]"}, "", CheckpointError),
+        ({}, f"{UP}.indices", CompatibilityError),
+        ({}, f"{UP}.values", CompatibilityError),
+    ],
+)
+def test_a_damaged_delta_is_refused(pair, tmp_path, metadata, lost, error) -> None:
+    base, agent = pair
+    out = tmp_path / "a.safetensors"
+    make_delta(base, agent, out)
+    with safe_open(out, "pt") as file:
+        tensors = {n: file.get_tensor(n) for n in file.keys() if n != lost}  # noqa: SIM118
+        known = file.metadata() | metadata
+    save_file(tensors, out, {key: value for key, value in known.items() if value is not None})
+    with pytest.raises(error, match=r"damaged|Metadata"):
+        print(read_info(out), apply_delta(base, out, tmp_path / "again"))
+    assert not (tmp_path / "again").exists()
+
+
+@one_dtype
 def test_the_commands_make_tell_and_apply(pair, tmp_path, capsys, monkeypatch) -> None:
     from ram_studio.cli.main import commands
 

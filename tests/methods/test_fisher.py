@@ -104,6 +104,8 @@ def damage(folder: Path, agent: str, change) -> None:
     [
         (lambda t, m: m.update(fingerprint="0" * 64), SettingsError, "another model"),
         (lambda t, m: m.update(format="x"), CheckpointError, "no Fisher file"),
+        (lambda t, m: m.update(aliases="{"), CheckpointError, "not valid JSON"),
+        (lambda t, m: m.update(aliases="[1]"), CheckpointError, "expected a JSON object"),
         (lambda t, m: t.pop("model.norm.weight"), CheckpointError, "is missing"),
         (
             lambda t, m: t.update({"model.norm.weight": torch.ones(7)}),

@@ -35,6 +35,9 @@ _PREFIX = "base_model.model."
 _INNER = re.compile(r"\.(base_layer|modules_to_save|original_module)(\.default)?(?=\.)")
 _MERGE = "merge it into its base with peft first (merge_and_unload, then save_pretrained)"
 _NESTED = re.compile(r"\)[*+{?]")
+MOST_ALPHA = 1e30
+MOST_NAME = 300
+"""Characters of a module that patterns are matched with: a stranger's may take their cube."""
 _UNREAD = ("lora_bias", "use_qalora", "alora_invocation_tokens", "megatron_config")
 _OWN_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
 
@@ -111,7 +114,7 @@ def _check_patterns(config: Mapping[str, Any], at: str) -> None:
     given = config.get("alpha_pattern") or {}
     patterns = given if isinstance(given, dict) else {"": "not an object"}
     values = [config.get("lora_alpha", 8), *patterns.values()]
-    is_sound = all(isinstance(v, int | float) and math.isfinite(v) for v in values)
+    is_sound = all(isinstance(v, int | float) and abs(v) < MOST_ALPHA for v in values)
     for pattern in patterns:
         repeats = sum(pattern.count(sign) for sign in "*+{?")
         is_sound &= len(pattern) <= 300 and repeats <= 3 and not _NESTED.search(pattern)
@@ -171,18 +174,21 @@ def _made(
         return f"{quoted(module)} has only one of lora_A and lora_B"
     is_transposed = is_embedding or bool(config.get("fan_in_fan_out"))
     left, right = (a, b) if is_transposed else (b, a)
-    fits = len(a.shape) == len(b.shape) == len(weight.shape) == 2 and a.shape[0] == b.shape[1]
+    fits = len(a.shape) == len(b.shape) == len(weight.shape) == 2 and a.shape[0] == b.shape[1] > 0
     shape: tuple[int, ...] = (b.shape[0], a.shape[1]) if fits else ()
     if (shape[::-1] if is_transposed else shape) != weight.shape or not fits:
         return (
             f"{quoted(module)} has lora_A {shown_shape(a.shape)} and lora_B "
             f"{shown_shape(b.shape)}, the base's weight is {shown_shape(weight.shape)}"
         )
-    if any(t.dtype not in MERGED_DTYPES for t in (a, b, weight)):
-        return f"{quoted(module)} is stored as {a.dtype} and {b.dtype} on {weight.dtype}"
     magnitude = parts.get("magnitude_vector")
+    if any(t.dtype not in MERGED_DTYPES for t in (a, b, weight, magnitude or a)):
+        dtypes = " and ".join(t.dtype for t in (a, b, *((magnitude,) if magnitude else ())))
+        return f"{quoted(module)} is stored as {dtypes} on {weight.dtype}"
     if magnitude is not None and (is_transposed or magnitude.numel != weight.shape[0]):
         return f"{quoted(module)} is DoRA of another kind of layer than a linear one"
+    if config.get("alpha_pattern") and len(module) > MOST_NAME:
+        return f"{quoted(module)} is too long a name for an alpha_pattern"
     alpha = _by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha", 8))
     rank = a.shape[0]
     scale = float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)
@@ -244,22 +250,24 @@ def _rebuilt(
     tensors = dict(base.tensors)
     for stored in agent.tensors.values():
         name, _, part = stored.name.rpartition(".")
-        if part != "indices":
+        if part not in ("indices", "values"):
             continue
-        below, values = base.tensors.get(name), agent.tensors.get(f"{name}.values")
+        below = base.tensors.get(name)
+        places, values = (agent.tensors.get(f"{name}.{of}") for of in ("indices", "values"))
         if (
             below is None
+            or places is None
             or values is None
             or values.dtype != below.dtype
-            or stored.dtype not in ("I32", "I64")
-            or stored.numel != values.numel
+            or places.dtype not in ("I32", "I64")
+            or places.numel != values.numel
         ):
             raise CompatibilityError(
                 f"{agent.at}: {quoted(stored.name)} does not fit the base's {quoted(name)}; the "
                 "file is damaged, make it again."
             )
-        derived = Sparse(below, stored, values)
+        derived = Sparse(below, places, values)
         tensors[name] = TensorInfo(
-            name, below.dtype, below.shape, stored.path, 0, below.nbytes, derived
+            name, below.dtype, below.shape, places.path, 0, below.nbytes, derived
         )
     return tensors

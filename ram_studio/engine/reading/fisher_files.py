@@ -8,7 +8,6 @@ another model are refused; `aliases`, JSON {name: stored name} of matrices that 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from functools import cached_property
@@ -20,6 +19,7 @@ from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeT
 from ram_studio.checkpoints.read.checkpoint import Checkpoint, fingerprint_of
 from ram_studio.checkpoints.read.describe import printable, quoted, shown_shape
 from ram_studio.checkpoints.read.header import TensorInfo, read_header
+from ram_studio.checkpoints.read.json_files import parse_json_object
 from ram_studio.engine.reading.blocks import Block
 from ram_studio.errors import CheckpointError, SettingsError
 
@@ -123,14 +123,14 @@ def _open(
             f"(fingerprint {printable(metadata.get('fingerprint'), 16)}..., expected "
             f"{agent.fingerprint[:16]}...). Estimate it for this agent."
         )
-    aliases = json.loads(metadata.get("aliases", "{}"))
+    aliases = parse_json_object(metadata.get("aliases", "{}").encode(), path, "Metadata of ")
     found = {}
     for tensor in tensors:
         own = tensor.agents[position]
         if own.path not in agent.shards:  # the base stands in: the agent has no such tensor
             continue
         names = [tensor.name, tensor.tied_to, own.name]
-        names += [aliases.get(name) for name in names if name]
+        names += [alias for name in names if isinstance(alias := aliases.get(name or ""), str)]
         info = next((stored[name] for name in names if name in stored), None)
         if info is None or info.dtype != "F32" or info.shape != own.shape:
             what = "is missing" if info is None else f"is {info.dtype} {shown_shape(info.shape)}"
