@@ -1,14 +1,20 @@
-"""How models are asked, as options: one set for `evaluate`, `sweep` and `compare`."""
+"""How models are asked and answers kept, as options: one set for `evaluate`, `sweep`, `compare`."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ram_studio.errors import Stopped
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ram_studio.evals import AnswerStore
     from ram_studio.evals.until import Until
 
 Suites = Annotated[
@@ -110,6 +116,40 @@ class Asking:
         from ram_studio.evals.until import MOST, Until
 
         return None if self.until is None else Until(self.until / 100, most or MOST)
+
+
+Store = Annotated[
+    str | None,
+    typer.Option(help="Where answers are kept; in the user's data folder when left out."),
+]
+NoStore = Annotated[
+    bool, typer.Option("--no-store", help="Keep no answers; what is stopped is lost.")
+]
+
+
+@dataclass
+class Keeping:
+    """Where answers are kept, and whether what is there is asked again."""
+
+    store: Store = None
+    no_store: NoStore = False
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ask again what is stored.")] = False
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[AnswerStore | None]:
+        """Yield the store of answers, None when none is to be kept."""
+        from ram_studio.evals import AnswerStore
+
+        if self.no_store:
+            yield None
+            return
+        with AnswerStore(self.store) as answers:
+            yield answers
+
+    def stopped(self) -> Stopped:
+        """Return the error of an experiment that was stopped, whether or not answers were kept."""
+        kept = "no store was kept" if self.no_store else "finished answers are stored"
+        return Stopped(f"Stopped as asked; {kept}. Run the same again to go on.")
 
 
 def parse_budget(texts: list[str] | None) -> int | dict[str, int] | None:

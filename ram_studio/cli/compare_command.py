@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.asking import Asking
-from ram_studio.cli.evaluate_command import Fresh, NoStore, Store, open_store, stopped
+from ram_studio.cli.asking import Asking, Keeping
 from ram_studio.cli.progress import status_line
 from ram_studio.cli.tables import number_text, print_table, score_text, write_csv
 
@@ -57,20 +56,17 @@ def compare(
     ] = True,
     sketch: Annotated[Path | None, typer.Option(help="Sketch of the same files.")] = None,
     device: options.Device = "auto",
-    store: Store = None,
-    no_store: NoStore = False,
-    fresh: Fresh = False,
+    keeping: Keeping,
     csv: Annotated[Path | None, typer.Option(help="Also write the table as CSV.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Score methods side by side on the same agents, without writing a checkpoint."""
-    from ram_studio.checkpoints.record.sketch_file import load_sketch
     from ram_studio.evals.experiment.plan import DEFAULT_LIMIT
     from ram_studio.evals.experiment.run import compare_methods
 
     output = {"dtype": dtype, "rounding": rounding, "seed": seed}
     rows = _rows(options.parse_recipe(base, agent, "compare", **output), row, experiment)
-    with open_store(store, no_store) as answers, status_line(quiet=as_json) as tell:
+    with keeping.open() as answers, status_line(quiet=as_json) as tell:
         table = compare_methods(
             rows,
             reference=reference,
@@ -81,9 +77,9 @@ def compare(
             **asking.fields() | {"seed": ask_seed},
             device=device,
             batch_size=asking.batch_size,
-            sketch=None if sketch is None else load_sketch(sketch),
+            sketch=options.known_sketch(sketch),
             store=answers,
-            fresh=fresh,
+            fresh=keeping.fresh,
             on_progress=lambda label, done, total: tell(f"{done}/{total} {label}"),
         )
     if csv is not None:
@@ -94,7 +90,7 @@ def compare(
     else:
         _print(described)
     if table.is_stopped:
-        raise stopped(no_store)
+        raise keeping.stopped()
 
 
 def _rows(recipe: Recipe, row: list[str] | None, experiment: list[str] | None) -> dict[str, Recipe]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from pathlib import Path
@@ -11,37 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.asking import Asking
+from ram_studio.cli.asking import Asking, Keeping
 from ram_studio.cli.progress import status_line
-from ram_studio.cli.report import show
-from ram_studio.errors import EvaluationError, Stopped
+from ram_studio.cli.report import Export, Judging, check_exports
+from ram_studio.errors import EvaluationError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
     from ram_studio.evals import AnswerStore, EvalReport
-
-Store = Annotated[
-    str | None,
-    typer.Option(help="Where answers are kept; in the user's data folder when left out."),
-]
-NoStore = Annotated[
-    bool, typer.Option("--no-store", help="Keep no answers; what is stopped is lost.")
-]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Ask again what is stored.")]
-Export = Annotated[
-    list[str] | None,
-    typer.Option(metavar="FILE", help="Also write a .json, .csv or .html file; repeatable."),
-]
-Margin = Annotated[
-    float, typer.Option(help="Points below its specialist that a merge may be and still survive.")
-]
-BaseRow = Annotated[str | None, typer.Option("--base", help="Which of the models is the base.")]
-Specialists = Annotated[
-    list[str] | None,
-    typer.Option("--specialist", metavar="DOMAIN=NAME", help="The agent trained for a domain."),
-]
-
 
 Models = Annotated[
     list[str],
@@ -71,9 +46,7 @@ def evaluate(
     limit: Limit = None,
     seed: Annotated[int, typer.Option(help="Chooses generated questions, and draws.")] = 2026,
     asking: Asking,
-    base: BaseRow = None,
-    specialists: Specialists = None,
-    margin: Margin = 5.0,
+    judging: Judging,
     endpoint: Endpoint = None,
     token_env: TokenEnv = None,
     timeout: Annotated[float, typer.Option(help="Seconds for one answer of an endpoint.")] = 300.0,
@@ -81,32 +54,29 @@ def evaluate(
     tasks: Tasks = None,
     include_path: IncludePath = None,
     device: options.Device = "auto",
-    store: Store = None,
-    no_store: NoStore = False,
-    fresh: Fresh = False,
+    keeping: Keeping,
     ray: options.Ray = None,
     export: Export = None,
     as_json: options.Json = False,
 ) -> None:
     """Score models side by side on the same prompts, with 95 % intervals."""
-    from ram_studio.evals.report.retention import check_margin
+    from ram_studio.evals.report.breakdown import missing
 
     _check_engine(engine, tasks, include_path, endpoint)
     sources = _sources(models, endpoint, token_env, asking.chat, timeout)
     # Before hours are spent: what is only needed at the end must be right, too.
-    chosen = parse_specialists(specialists, sources)
     check_exports(export)
-    check_margin(margin / 100)
+    judging.check(sources)
     until = asking.until_decided(limit)
     if ray is not None and (endpoint is not None or engine != "transformers" or until is not None):
         raise typer.BadParameter(
             "Ray asks models in folders, by transformers, all questions", param_hint="--ray"
         )
-    asked: dict[str, Any] = {"limit": limit, "device": device, "fresh": fresh}
+    asked: dict[str, Any] = {"limit": limit, "device": device, "fresh": keeping.fresh}
     if tasks is not None:
         asked |= {"tasks": tasks, "include_path": include_path, "chat": asking.chat}
     else:
-        asked |= {"suite": asking.suite, "seed": seed, "base": base, **asking.fields()}
+        asked |= {"suite": asking.suite, "seed": seed, "base": judging.base, **asking.fields()}
         asked["batch_size"] = asking.batch_size
         asked["engine"] = "vllm" if engine == "vllm" else "transformers"
     if until is not None:
@@ -114,9 +84,12 @@ def evaluate(
         asked |= {"width": until.width, "most": until.most}
     if ray is not None:
         asked["ray"] = ray
-    with open_store(store, no_store) as answers:
+    with keeping.open() as answers:
         report = _ask(sources, answers, as_json, **asked)
-    _tell(report, chosen, base, margin, export, as_json)
+    judging.show(report, export, as_json)
+    answered = any(score.n for row in report.models.values() for score in row.domains.values())
+    if report.items and not answered:
+        raise EvaluationError(f"No question was answered. {' '.join(missing(report))}")
 
 
 def _sources(
@@ -158,30 +131,6 @@ def _ask(
     return report
 
 
-def _tell(
-    report: EvalReport,
-    chosen: dict[str, str],
-    base: str | None,
-    margin: float,
-    export: list[str] | None,
-    as_json: bool,
-) -> None:
-    """Show a report with its comparisons and verdicts.
-
-    Raises: EvaluationError when nothing was answered.
-    """
-    from ram_studio.evals import compare_all
-    from ram_studio.evals.report.breakdown import missing
-    from ram_studio.evals.report.retention import verdicts_of
-
-    comparisons = compare_all(report, base=base, specialists=chosen) if base or chosen else ()
-    verdicts = verdicts_of(report, chosen, base, margin=margin / 100)
-    show(report, comparisons, verdicts, export, as_json, base)
-    answered = any(score.n for row in report.models.values() for score in row.domains.values())
-    if report.items and not answered:
-        raise EvaluationError(f"No question was answered. {' '.join(missing(report))}")
-
-
 def _check_engine(
     engine: str, tasks: str | None, include_path: Path | None, endpoint: str | None
 ) -> None:
@@ -205,49 +154,6 @@ def _token(name: str | None) -> str | None:
     if not os.environ.get(name):
         raise typer.BadParameter(f"the variable {name} is not set", param_hint="--token-env")
     return os.environ[name]
-
-
-def parse_specialists(pairs: list[str] | None, models: Collection[str]) -> dict[str, str]:
-    """Return DOMAIN=NAME texts as a dict.
-
-    Raises: typer.BadParameter (exit code 2) for bad texts or a name that is none of the models.
-    """
-    chosen = options.parse_pairs(pairs, "specialist DOMAIN=NAME")
-    for name in chosen.values():
-        if name not in models:
-            raise typer.BadParameter(
-                f"{name!r} is none of the models: {', '.join(models)}", param_hint="--specialist"
-            )
-    return chosen
-
-
-def check_exports(files: list[str] | None) -> None:
-    """Raise typer.BadParameter (exit code 2) for a file name that names no known format."""
-    from ram_studio.evals.report.export import FORMATS
-
-    for file in files or ():
-        if Path(file).suffix.lower() not in FORMATS:
-            raise typer.BadParameter(
-                f"{file!r} does not end in {', '.join(FORMATS)}", param_hint="--export"
-            )
-
-
-@contextlib.contextmanager
-def open_store(path: str | None, no_store: bool) -> Iterator[AnswerStore | None]:
-    """Yield the store of answers, None when none is to be kept."""
-    from ram_studio.evals import AnswerStore
-
-    if no_store:
-        yield None
-        return
-    with AnswerStore(path) as answers:
-        yield answers
-
-
-def stopped(no_store: bool) -> Stopped:
-    """Return the error of an experiment that was stopped, whether or not its answers were kept."""
-    kept = "no store was kept" if no_store else "finished answers are stored"
-    return Stopped(f"Stopped as asked; {kept}. Run the same again to go on.")
 
 
 def name_models(models: list[str]) -> dict[str, str]:

@@ -9,19 +9,12 @@ from typing import Annotated
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.evaluate_command import (
-    BaseRow,
-    Export,
-    Margin,
-    Specialists,
-    Store,
-    check_exports,
-    parse_specialists,
-)
-from ram_studio.cli.report import show
+from ram_studio.cli.asking import Store
+from ram_studio.cli.report import Export, Judging, check_exports
 from ram_studio.cli.tables import print_table
 
 
+@options.grouped
 def history(
     runs: Annotated[
         list[int] | None,
@@ -29,16 +22,14 @@ def history(
             metavar="[RUN...]", help="Runs to show side by side; all are listed without."
         ),
     ] = None,
+    *,
     store: Store = None,
-    base: BaseRow = None,
-    specialists: Specialists = None,
-    margin: Margin = 5.0,
+    judging: Judging,
     export: Export = None,
     as_json: options.Json = False,
 ) -> None:
     """List past evaluations, or show and export some of them side by side."""
-    from ram_studio.evals import AnswerStore, compare_all
-    from ram_studio.evals.report.retention import verdicts_of
+    from ram_studio.evals import AnswerStore
     from ram_studio.evals.store.history import find_runs, stored_report
     from ram_studio.evals.store.history import history as past
 
@@ -46,10 +37,7 @@ def history(
     with AnswerStore(store) as answers:
         if runs:
             report = stored_report(answers, find_runs(answers, runs))
-            chosen = parse_specialists(specialists, report.models)
-            paired = compare_all(report, base=base, specialists=chosen) if base or chosen else ()
-            verdicts = verdicts_of(report, chosen, base, margin=margin / 100)
-            show(report, paired, verdicts, export, as_json, base)
+            judging.show(report, export, as_json)
             return
         listed = answers.runs()
     if export:

@@ -14,6 +14,7 @@ import typer
 from ram_studio.errors import SettingsError
 
 if TYPE_CHECKING:
+    from ram_studio.algorithm.sketch import Sketch
     from ram_studio.checkpoints.record.recipe import Recipe
 
 Base = Annotated[str | None, typer.Option(help="Base model: folder or Hub id owner/name[@rev].")]
@@ -140,6 +141,13 @@ def parse_recipe(base: str | None, agent: list[str] | None, where: str, **values
 
     agents = parse_agents(agent)
     return make_recipe({"base": require_base(base), "agents": agents, **values}, where=where)
+
+
+def known_sketch(path: Path | None) -> Sketch | None:
+    """Return the sketch of ``--sketch``, None where it was left out."""
+    from ram_studio.checkpoints.record.sketch_file import load_sketch
+
+    return None if path is None else load_sketch(path)
 
 
 def require_part(plan: Path | None, part: int | None) -> tuple[Path, int]:

@@ -3,18 +3,85 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from ram_studio.cli.options import parse_pairs
 from ram_studio.cli.tables import number_text, print_table, score_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from ram_studio.evals import Comparison, EvalReport
     from ram_studio.evals.report.retention import Retention
 
 
-def show(
+Export = Annotated[
+    list[str] | None,
+    typer.Option(metavar="FILE", help="Also write a .json, .csv or .html file; repeatable."),
+]
+
+
+@dataclass
+class Judging:
+    """Whom models are compared with. The annotations are the command line's."""
+
+    base: Annotated[str | None, typer.Option("--base", help="Which of the models is the base.")] = (
+        None
+    )
+    specialists: Annotated[
+        list[str] | None,
+        typer.Option("--specialist", metavar="DOMAIN=NAME", help="The agent trained for a domain."),
+    ] = None
+    margin: Annotated[
+        float,
+        typer.Option(help="Points below its specialist that a merge may be and still survive."),
+    ] = 5.0
+
+    def check(self, models: Collection[str]) -> dict[str, str]:
+        """Return the specialists by domain.
+
+        Raises: typer.BadParameter (exit code 2) for bad texts or a name that is none of the models;
+        EvaluationError for a margin that is none.
+        """
+        from ram_studio.evals.report.retention import check_margin
+
+        chosen = parse_pairs(self.specialists, "specialist DOMAIN=NAME")
+        for name in chosen.values():
+            if name not in models:
+                raise typer.BadParameter(
+                    f"{name!r} is none of the models: {', '.join(models)}",
+                    param_hint="--specialist",
+                )
+        check_margin(self.margin / 100)
+        return chosen
+
+    def show(self, report: EvalReport, export: Sequence[str] | None, as_json: bool) -> None:
+        """Write the export files, then print a report, verdicts first, or as JSON."""
+        from ram_studio.evals import compare_all
+        from ram_studio.evals.report.retention import verdicts_of
+
+        chosen, base = self.check(report.models), self.base
+        paired = compare_all(report, base=base, specialists=chosen) if base or chosen else ()
+        verdicts = verdicts_of(report, chosen, base, margin=self.margin / 100)
+        _show(report, paired, verdicts, export, as_json, base)
+
+
+def check_exports(files: Sequence[str] | None) -> None:
+    """Raise typer.BadParameter (exit code 2) for a file name that names no known format."""
+    from ram_studio.evals.report.export import FORMATS
+
+    for file in files or ():
+        if Path(file).suffix.lower() not in FORMATS:
+            raise typer.BadParameter(
+                f"{file!r} does not end in {', '.join(FORMATS)}", param_hint="--export"
+            )
+
+
+def _show(
     report: EvalReport,
     comparisons: Sequence[Comparison],
     verdicts: Sequence[Retention],
@@ -22,10 +89,7 @@ def show(
     as_json: bool,
     base: str | None = None,
 ) -> None:
-    """Write the export files, then print a report, verdicts first, or as JSON.
-
-    base: the report's own, beside which the others stand, as beside calibrated models.
-    """
+    """Write and print; base: the report's own, beside which the others stand, as beside others."""
     from ram_studio.evals.calibration.standing import standings
     from ram_studio.evals.report.breakdown import breakdown, missing
     from ram_studio.evals.report.export import export_report

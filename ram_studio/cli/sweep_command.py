@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.asking import Asking
-from ram_studio.cli.evaluate_command import Fresh, NoStore, Store, open_store, stopped
+from ram_studio.cli.asking import Asking, Keeping
 from ram_studio.cli.tables import number_text, print_table, score_text, write_csv
 from ram_studio.errors import Stopped
 
@@ -83,14 +82,11 @@ def sweep(
     asking: Asking,
     sketch: Annotated[Path | None, typer.Option(help="Sketch of the same files.")] = None,
     device: options.Device = "auto",
-    store: Store = None,
-    no_store: NoStore = False,
-    fresh: Fresh = False,
+    keeping: Keeping,
     csv: Annotated[Path | None, typer.Option(help="Also write the table as CSV.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Try settings in memory, drop what clearly loses, check the winner on other questions."""
-    from ram_studio.checkpoints.record.sketch_file import load_sketch
     from ram_studio.evals.experiment.plan import DEFAULT_ITEMS, SweepPlan
     from ram_studio.evals.experiment.space import parse_axes
 
@@ -117,14 +113,14 @@ def sweep(
     setup = {
         "device": device,
         "batch_size": asking.batch_size,
-        "sketch": None if sketch is None else load_sketch(sketch),
-        "fresh": fresh,
+        "sketch": options.known_sketch(sketch),
+        "fresh": keeping.fresh,
     }
-    with open_store(store, no_store) as answers:
+    with keeping.open() as answers:
         state = _run(plan, setup | {"store": answers}, quiet=as_json)
     _report(state, csv, as_json)
     if state.ending == "stopped":
-        raise stopped(no_store)
+        raise keeping.stopped()
 
 
 def _run(plan: SweepPlan, setup: dict[str, Any], *, quiet: bool) -> SweepState:

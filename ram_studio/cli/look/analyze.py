@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ram_studio.cli import options
-from ram_studio.cli.look.counts import print_counts, print_parts, with_parts, with_relations
+from ram_studio.cli.look.counts import (
+    print_counts,
+    print_parts,
+    print_shares,
+    with_parts,
+    with_relations,
+)
 from ram_studio.cli.merge import parts as part_command
+from ram_studio.cli.progress import progress_bars
 
 if TYPE_CHECKING:
     from ram_studio.algorithm.sketch import Sketch
@@ -59,7 +66,6 @@ def analyze(
         return part_command.analyze(*options.require_part(plan, part), sketch, how, as_json)
     from ram_studio.checkpoints.fit.storage_report import storage_report
     from ram_studio.checkpoints.record.sketch_file import save_sketch
-    from ram_studio.cli.progress import progress_bars
     from ram_studio.engine.analyse import analyze_report, load
 
     relations = relations is not False
@@ -88,8 +94,6 @@ def analyze(
 
 def _tell(result: Sketch, storage: StorageReport, path: Path | None, as_json: bool) -> None:
     """Print what was counted; path: where the sketch was written."""
-    from ram_studio.cli.look.storage import print_shares
-
     described = with_parts(result, with_relations(result, result.preview()))
     if as_json:
         saved = None if path is None else str(path)

@@ -1,13 +1,16 @@
-"""What ``analyze`` and ``preview`` say: counts, pairs of agents, and what rounding keeps."""
+"""What ``analyze`` and ``preview`` say: counts, storage, pairs of agents, what rounding keeps."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ram_studio.cli.tables import print_table, ratio
 
 if TYPE_CHECKING:
+    from ram_studio.algorithm.meters.storage import Share
     from ram_studio.algorithm.sketch import Sketch
+    from ram_studio.checkpoints.fit.storage_report import StorageReport
 
 
 def with_relations(sketch: Sketch, described: dict[str, Any]) -> dict[str, Any]:
@@ -99,6 +102,29 @@ def print_counts(described: dict[str, Any], sketch: Sketch) -> None:
     if sketch.energies is None:
         print("What a merge keeps is not known from this sketch: analyze again to see it.")
     _print_relations(described, sketch)
+
+
+def print_shares(report: StorageReport) -> None:
+    """Print what each agent changed as stored and as if in the base's dtype, where they differ."""
+    if not any(agent.rounded is not None for agent in report.agents.values()):
+        return
+    print_table(
+        ("agent", "density", "rounded", "rho", "rounded", "verdict"),
+        [
+            (
+                name,
+                *_pair(agent.stored, agent.rounded, lambda s: f"{s.density:.2%}"),
+                *_pair(agent.stored, agent.rounded, lambda s: ratio(s.rho)),
+                agent.verdict,
+            )
+            for name, agent in report.agents.items()
+        ],
+        title="As stored, and rounded to the base's dtype",
+    )
+
+
+def _pair(stored: Share | None, rounded: Share | None, show: Callable[[Share], str]) -> list[str]:
+    return ["-" if share is None else show(share) for share in (stored, rounded)]
 
 
 def print_agents(agents: dict[str, Any], title: str) -> None:

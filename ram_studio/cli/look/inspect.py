@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ram_studio.cli import options
+from ram_studio.cli.look.counts import print_shares
 from ram_studio.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from ram_studio.checkpoints.fit.storage_report import StorageReport
 
 
 @options.grouped
@@ -33,12 +37,10 @@ def inspect(
     from ram_studio.checkpoints.fit.storage_report import storage_report
     from ram_studio.checkpoints.hub.open import open_checkpoint
     from ram_studio.checkpoints.read.describe import shown_bytes
-    from ram_studio.checkpoints.record.sketch_file import load_sketch
-    from ram_studio.cli.look.storage import print_storage
     from ram_studio.engine.reading.sampling import other_bases, sampled_densities
 
     sources = {"base": options.require_base(base), **options.parse_agents(agent)}
-    loaded = None if sketch is None else load_sketch(sketch)
+    loaded = options.known_sketch(sketch)
     opened = {n: open_checkpoint(s, name=n, headers_only=True) for n, s in sources.items()}
     report = check_compatibility(opened.pop("base"), list(opened.values()), **vars(policies))
     storage = storage_report(report, loaded)
@@ -61,5 +63,29 @@ def inspect(
             for c in report.checkpoints
         ],
     )
-    print_storage(storage)
+    _print_storage(storage)
     print("They fit together.")
+
+
+def _print_storage(report: StorageReport) -> None:
+    """Print heads, densities side by side where they are known, findings and verdicts."""
+    if report.heads:
+        print_table(
+            ("checkpoint", "head and embedding", "one matrix", "config says"),
+            [
+                (name, h.stored, _yes_no(h.is_tied), _yes_no(h.config))
+                for name, h in report.heads.items()
+            ],
+        )
+    print_shares(report)
+    for finding in report.findings:
+        print(f"{'warning' if finding.level == 'warn' else 'note'}: {finding.text}")
+    if report.is_complete:
+        warned = {finding.text for finding in report.findings}
+        for agent in report.agents.values():
+            if agent.text not in warned:
+                print(agent.text)
+
+
+def _yes_no(value: bool | None) -> str:
+    return {True: "yes", False: "no", None: "-"}[value]

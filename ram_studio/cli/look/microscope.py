@@ -58,7 +58,6 @@ def microscope(
     as_json: options.Json = False,
 ) -> None:
     """Show single elements of base and agents, and what every method would store there."""
-    from ram_studio.checkpoints.record.sketch_file import load_sketch
     from ram_studio.engine.analyse import load
     from ram_studio.engine.microscope import view as scope
 
@@ -76,8 +75,7 @@ def microscope(
         text: scope.recipe_for(report, *options.parse_method(text, "method"), epsilon, **output)
         for text in method or scope.METHOD_NAMES
     }
-    known = None if sketch is None else load_sketch(sketch)
-    view = scope.look(report, found, spans, recipes, epsilon, known)
+    view = scope.look(report, found, spans, recipes, epsilon, options.known_sketch(sketch))
     if as_json:
         print(json.dumps(view.to_dict(), allow_nan=False))
         return

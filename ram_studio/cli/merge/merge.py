@@ -14,6 +14,7 @@ from ram_studio.cli import options
 from ram_studio.cli.merge import parts
 from ram_studio.cli.merge.push import YesPublic, push_merge
 from ram_studio.cli.merge.result import report
+from ram_studio.cli.progress import progress_bars
 from ram_studio.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
@@ -108,9 +109,6 @@ def merge(
 
     With --plan and --part only the files of one part are written; `finish` makes a model of them.
     """
-    from ram_studio.checkpoints.record.sketch_file import load_sketch
-    from ram_studio.cli.progress import progress_bars
-
     if out is None:
         raise typer.BadParameter("no output was given; name a folder to create", param_hint="--out")
     passes: RunKeywords = {"device": device, "threads": threads}
@@ -124,7 +122,7 @@ def merge(
     chosen = _recipe(recipe, asked, fit)
     shards: _Shards = {
         "max_shard_bytes": options.parse_size(max_shard_size),
-        "sketch": None if sketch is None else load_sketch(sketch),
+        "sketch": options.known_sketch(sketch),
         "hash_sources": hash_sources,
     }
     with ahead or contextlib.nullcontext(), progress_bars(quiet=as_json) as (tell, on_download):

@@ -9,6 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from ram_studio.cli import options
+from ram_studio.cli.merge.result import report
+from ram_studio.cli.progress import progress_bars
+from ram_studio.cli.tables import print_table
 
 
 def plan(
@@ -26,8 +29,6 @@ def plan(
     from ram_studio.checkpoints.read.describe import plural, shown_bytes
     from ram_studio.checkpoints.record.part_plan import save_plan
     from ram_studio.checkpoints.record.passport import read_recipe
-    from ram_studio.cli.progress import progress_bars
-    from ram_studio.cli.tables import print_table
     from ram_studio.engine.parts.planning import make_plan
 
     shard_bytes = options.parse_size(max_shard_size)
@@ -67,8 +68,6 @@ def finish(
 ) -> None:
     """Check merged parts and make a model of them: index, card, passport and small files."""
     from ram_studio.checkpoints.record.part_plan import load_plan
-    from ram_studio.cli.merge.result import report
-    from ram_studio.cli.progress import progress_bars
     from ram_studio.engine.parts.finishing import finish as run
 
     with progress_bars(quiet=as_json) as (on_progress, on_download):
@@ -79,7 +78,6 @@ def finish(
 def analyze(plan: Path, part: int, sketch: Path | None, how: dict[str, Any], as_json: bool) -> None:
     """Count the tensors of one part into a sketch of its own; how: keywords of ``analyze_part``."""
     from ram_studio.checkpoints.record.part_plan import load_plan
-    from ram_studio.cli.progress import progress_bars
     from ram_studio.engine.parts.steps import analyze_part
 
     if sketch is None:
@@ -105,14 +103,12 @@ def merge(
 ) -> None:
     """Write the files of one part; how: keywords of ``merge_part``."""
     from ram_studio.checkpoints.record.part_plan import load_plan
-    from ram_studio.checkpoints.record.sketch_file import load_sketch
-    from ram_studio.cli.progress import progress_bars
     from ram_studio.engine.parts.planning import naming
     from ram_studio.engine.parts.steps import merge_part
 
     whole = load_plan(plan)
     with naming(whole, part):
-        loaded = None if sketch is None else load_sketch(sketch)
+        loaded = options.known_sketch(sketch)
     with progress_bars(quiet=as_json) as (on_progress, on_download):
         result = merge_part(
             whole, part, out, sketch=loaded, on_progress=on_progress, on_download=on_download, **how

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ram_studio.cli import options
+from ram_studio.cli.progress import progress_bars
 
 
 def verify(
@@ -23,7 +24,6 @@ def verify(
 ) -> None:
     """Re-check a merged checkpoint against its passport and, if given, its sources."""
     from ram_studio.checkpoints.read.describe import plural
-    from ram_studio.cli.progress import progress_bars
     from ram_studio.engine.verify import verify as run
 
     with progress_bars(quiet=as_json) as (on_progress, _):
