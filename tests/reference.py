@@ -27,6 +27,15 @@ def float32(value: float) -> float:
         return math.copysign(math.inf, value)
 
 
+def splitmix64(key: int, index: int) -> int:
+    """Return the published finaliser (Steele et al. 2014) of key + index golden gammas."""
+    mask = (1 << 64) - 1
+    z = (key + index * 0x9E3779B97F4A7C15) & mask
+    z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ z >> 27) * 0x94D049BB133111EB) & mask
+    return z ^ z >> 31
+
+
 def tau(base: float, agent: float) -> float:
     """Return one element of a task vector, theta_t - theta_base, in float32.
 

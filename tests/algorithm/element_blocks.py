@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -54,6 +55,17 @@ def float32_of(stored: np.ndarray) -> np.ndarray:
     if stored.dtype != np.uint16:
         return stored
     return (stored.astype(np.uint32) << 16).view(np.float32)
+
+
+def tensors_of(block: ElementBlock) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return base and agents as the torch twins take them."""
+    base, *agents = (torch.from_numpy(float32_of(a).copy()) for a in (block.base, *block.agents))
+    return base, torch.stack(agents)
+
+
+def bits_of(array: np.ndarray) -> list[int]:
+    """Return bit patterns, which tell -0.0 from 0.0."""
+    return array.view(f"u{array.itemsize}").tolist()
 
 
 def values_of(stored: np.ndarray) -> list[float]:

@@ -8,7 +8,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import reference
 from element_blocks import (
     NARROW,
     WIDE,
@@ -20,7 +19,7 @@ from element_blocks import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from test_relations import POINTS, count, of_three, relate
+from test_relations import POINTS, changes, count, of_three, relate
 
 from ram_studio.algorithm.ladder import BIN_COUNT, LADDER
 from ram_studio.algorithm.meters.kept import Energies, Kept, build_energies, kept_dict
@@ -41,11 +40,7 @@ class Loop:
 
     def __init__(self, block: ElementBlock, epsilon: float) -> None:
         self.n = len(block.agents)
-        self.elements = []
-        for x, ys in zip(block.base_values, zip(*block.agent_values, strict=True), strict=True):
-            mask = reference.pattern(x, ys, epsilon)
-            tau = [Fraction(reference.tau(x, y)) for y in ys]
-            self.elements.append((tau, [t for t in range(self.n) if mask >> t & 1]))
+        self.elements = list(changes(block, epsilon))
 
     def norm2(self, t: int) -> Fraction:
         return sum((tau[t] ** 2 for tau, _ in self.elements), Fraction(0))

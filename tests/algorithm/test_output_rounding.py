@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from element_blocks import examples
+from element_blocks import bits_of, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,8 +26,8 @@ def as_numbers(stored: np.ndarray, dtype: str) -> list[float]:
     return rounding.decode(stored, dtype).astype(np.float64).tolist()
 
 
-def bits(stored: np.ndarray) -> list[int]:
-    return stored.view(f"u{stored.itemsize}").tolist()
+def twin_bits(stored: torch.Tensor) -> list[int]:
+    return bits_of(stored.view(torch.int32 if stored.itemsize == 4 else torch.int16).numpy())
 
 
 def in_range(dtype: str) -> st.SearchStrategy[list[float]]:
@@ -87,13 +87,9 @@ def test_what_the_dtype_can_hold_is_stored_as_it_is_zeros_included(dtype):
     for seed in range(20):
         key = rounding.stream_key(seed, "rounding", "x")
         drawn = rounding.store(values, dtype, "stochastic", key=key)
-        assert bits(drawn) == bits(expected)
+        assert bits_of(drawn) == bits_of(expected)
         twin = torch_kernels.store(torch.from_numpy(values), dtype, None, int(key), 0)
-        assert bits(twin.view(_integer(dtype)).numpy()) == bits(expected)
-
-
-def _integer(dtype: str) -> torch.dtype:
-    return torch.int32 if dtype == "F32" else torch.int16
+        assert twin_bits(twin) == bits_of(expected)
 
 
 @examples(150)
@@ -119,7 +115,7 @@ def test_torch_twin_stores_the_same_bits(case, seed, start, mode, data):
         int(key) if mode == "stochastic" else None,
         start,
     )
-    assert bits(twin.view(_integer(dtype)).numpy()) == bits(stored)
+    assert twin_bits(twin) == bits_of(stored)
 
 
 @pytest.mark.parametrize("share", [0.0625, 0.25, 0.5, 0.8125])
@@ -148,7 +144,7 @@ def test_stochastic_rounding_depends_on_the_element_and_not_on_the_block(dtype):
             rounding.store(values[:cut], dtype, "stochastic", key=KEY, start=500),
             rounding.store(values[cut:], dtype, "stochastic", key=KEY, start=500 + cut),
         ]
-        assert bits(np.concatenate(parts)) == bits(whole)
+        assert bits_of(np.concatenate(parts)) == bits_of(whole)
 
 
 @pytest.mark.parametrize("other", [(8, "rounding", "w"), (7, "drop", "w"), (7, "rounding", "v")])
@@ -161,7 +157,7 @@ def test_seeds_purposes_and_tensors_draw_independently(other):
     )
     allowed = math.sqrt(math.log(2 / FALSE_ALARM) / (2 * count))
     assert abs(np.mean(first == second) - 0.5) < allowed
-    assert bits(first) == bits(
+    assert bits_of(first) == bits_of(
         rounding.store(halves, "BF16", "stochastic", key=rounding.stream_key(7, "rounding", "w"))
     )
 
@@ -177,7 +173,7 @@ def test_stochastic_rounding_touches_changed_elements_only(dtype, mask_dtype):
     drawn = rounding.store(values, dtype, "stochastic", changed, KEY)
     settled = rounding.store(values, dtype)
     still = changed == 0
-    assert bits(drawn[still]) == bits(settled[still])
+    assert bits_of(drawn[still]) == bits_of(settled[still])
     assert (drawn[~still] != settled[~still]).any()
 
 
@@ -211,19 +207,10 @@ def test_what_lies_beyond_the_dtype_becomes_infinite_and_is_not_hidden(dtype, mo
     assert twin.double().tolist() == [math.inf, -math.inf]
 
 
-def splitmix64(key: int, index: int) -> int:
-    """Return the published finaliser (Steele et al. 2014) of key + index golden gammas."""
-    mask = (1 << 64) - 1
-    z = (key + index * 0x9E3779B97F4A7C15) & mask
-    z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & mask
-    z = ((z ^ z >> 27) * 0x94D049BB133111EB) & mask
-    return z ^ z >> 31
-
-
 @examples(60)
 @given(key=st.integers(0, 2**64 - 1), start=st.integers(0, 2**62), size=st.integers(0, 9))
 def test_random_words_are_those_of_splitmix64(key, start, size):
-    expected = [splitmix64(key, start + i) for i in range(size)]
+    expected = [reference.splitmix64(key, start + i) for i in range(size)]
     words = np.empty(size, np.uint64)
     cpu.random_words(np.uint64(key), start, words)
     assert words.tolist() == expected

@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import reference
-import torch
 from element_blocks import (
     NARROW,
     ElementBlock,
     examples,
-    float32_of,
     make_block,
     some_blocks,
     stored_as,
+    tensors_of,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,12 +50,6 @@ def sizes_of(block: ElementBlock) -> np.ndarray:
     table = np.zeros((len(block.agents), BIN_COUNT + cpu.TILE), dtype=np.int32)
     assert cpu.count_sizes(block.base, block.agents, table)
     return table[:, :BIN_COUNT]
-
-
-def stacked(block: ElementBlock) -> tuple[torch.Tensor, torch.Tensor]:
-    base = torch.from_numpy(float32_of(block.base).copy())
-    agents = torch.from_numpy(np.stack([float32_of(a) for a in block.agents]))
-    return base, agents
 
 
 def expected_patterns(block: ElementBlock, epsilons=LADDER) -> list[list[int]]:
@@ -156,7 +149,7 @@ def expected_magnitudes(block: ElementBlock) -> list[list[int]]:
 def test_magnitudes_are_histograms_of_the_sizes_of_changes(block):
     expected = expected_magnitudes(block)
     assert sizes_of(block).tolist() == expected
-    assert twin.count_sizes(*stacked(block), EDGE_BITS).tolist() == expected
+    assert twin.count_sizes(*tensors_of(block), EDGE_BITS).tolist() == expected
     if len(block.agents) <= overlap.MAX_PATTERN_AGENTS:
         assert chain_of(block).sum(0).tolist() == expected
 
@@ -164,7 +157,7 @@ def test_magnitudes_are_histograms_of_the_sizes_of_changes(block):
 @examples(20)
 @given(block=blocks)
 def test_torch_twin_fills_the_same_chain_histogram(block):
-    base, agents = stacked(block)
+    base, agents = tensors_of(block)
     found = twin.chain_histogram(base, agents, EDGE_BITS)
     np.testing.assert_array_equal(found.numpy(), chain_of(block))
 
@@ -172,7 +165,7 @@ def test_torch_twin_fills_the_same_chain_histogram(block):
 @examples(8)
 @given(block=many_agents)
 def test_torch_twin_fills_the_same_step_histogram(block):
-    twin_steps = twin.step_histogram(*stacked(block), EDGE_BITS).numpy()
+    twin_steps = twin.step_histogram(*tensors_of(block), EDGE_BITS).numpy()
     # Steps of agents in one bin cancel in the kernel's order or another: compare what they add to.
     whole = [steps[..., ::-1].cumsum(-1) for steps in (twin_steps, steps_of(block))]
     np.testing.assert_array_equal(*whole)

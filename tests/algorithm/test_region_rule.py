@@ -13,11 +13,13 @@ from element_blocks import (
     NARROW,
     WIDE,
     ElementBlock,
+    bits_of,
     examples,
     float32_of,
     make_block,
     some_blocks,
     stored_as,
+    tensors_of,
     values_of,
 )
 from hypothesis import given
@@ -62,18 +64,6 @@ def merge(
     return out, active
 
 
-def tensors(block: ElementBlock) -> tuple[torch.Tensor, torch.Tensor]:
-    return (
-        torch.from_numpy(float32_of(block.base).copy()),
-        torch.from_numpy(np.stack([float32_of(a) for a in block.agents])),
-    )
-
-
-def bits(array: np.ndarray) -> list[int]:
-    """Return bit patterns, which tell -0.0 from 0.0."""
-    return array.view(f"u{array.itemsize}").tolist()
-
-
 @examples(50)
 @given(block=blocks, shared=either, epsilon=st.sampled_from(EPSILONS))
 def test_each_element_is_merged_as_published_within_the_arithmetics_digits(block, shared, epsilon):
@@ -101,10 +91,10 @@ def test_torch_twin_merges_to_the_same_bits(block, shared, epsilon):
     factors = FACTORS[: len(block.agents)]
     out, active = merge(block, shared, epsilon, factors)
     rule = region(shared, epsilon, factors)
-    values, pattern, _ = twin.merge(rule, *tensors(block), arithmetic=arithmetic_of(block))
-    assert bits(values.numpy()) == bits(out)
+    values, pattern, _ = twin.merge(rule, *tensors_of(block), arithmetic=arithmetic_of(block))
+    assert bits_of(values.numpy()) == bits_of(out)
     assert pattern.tolist() == active.tolist()
-    assert twin.find_patterns(*tensors(block), rule.epsilon).tolist() == active.tolist()
+    assert twin.find_patterns(*tensors_of(block), rule.epsilon).tolist() == active.tolist()
 
 
 @examples(30)
@@ -115,7 +105,7 @@ def test_unchanged_and_unscaled_unique_elements_are_bit_equal_to_base_and_agent(
     out, active = merge(block, shared, epsilon, (1.0,) * len(block.agents))
     for mask, stored in ((0, block.base), *((1 << t, y) for t, y in enumerate(block.agents))):
         mine = active == mask
-        assert bits(out[mine]) == bits(float32_of(stored).astype(out.dtype)[mine])
+        assert bits_of(out[mine]) == bits_of(float32_of(stored).astype(out.dtype)[mine])
 
 
 @pytest.mark.parametrize("shared", ["mean", "ties"])
@@ -168,9 +158,9 @@ def test_the_order_of_agents_changes_nothing_beyond_rounding(seed, shared, order
     is_tie = np.abs(np.where(np.abs(taus) > 1e-5, taus, 0).sum(0)) < 40 * UNIT["float32"] * scale
     compared = np.ones(64, bool) if shared == "mean" else ~is_tie
     assert (np.abs(out - again) <= 32 * UNIT["float32"] * scale)[compared].all()
-    bits_of = {t: order.index(t) for t in range(7)}
+    places = {t: order.index(t) for t in range(7)}
     assert active_again.tolist() == [
-        sum(1 << bits_of[t] for t in range(7) if mask >> t & 1) for mask in active.tolist()
+        sum(1 << places[t] for t in range(7) if mask >> t & 1) for mask in active.tolist()
     ]
 
 
@@ -311,7 +301,7 @@ def test_what_was_stored_of_every_agent_is_that_of_a_plain_loop(block, shared):
     ).sum(0)
     stored = values_of(out)
     expected = loop_sums(block, pattern, stored, own_weights(block, shared, 1e-5, factors))
-    base, agents = tensors(block)
+    base, agents = tensors_of(block)
     merged = twin.merge(rule, base, agents, arithmetic="float64")
     told = torch.from_numpy(float32_of(out).copy())
     whole = [slice(0, 17), slice(17, size)]

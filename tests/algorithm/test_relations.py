@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -61,6 +62,14 @@ def related(block: ElementBlock) -> Relations:
     return relations.build_relations(*relate(block), count(block))
 
 
+def changes(block: ElementBlock, epsilon: float) -> Iterator[tuple[list[Fraction], list[int]]]:
+    """Yield each element's tau, and who changed it by more than epsilon."""
+    for x, ys in zip(block.base_values, zip(*block.agent_values, strict=True), strict=True):
+        mask = reference.pattern(x, ys, epsilon)
+        tau = [Fraction(reference.tau(x, y)) for y in ys]
+        yield tau, [t for t in range(len(ys)) if mask >> t & 1]
+
+
 class Expected:
     """One block's statistics at one epsilon, element by element, in exact arithmetic."""
 
@@ -74,11 +83,8 @@ class Expected:
         self.lost = Fraction(0)
         self.pair_counts = {p: [0, 0] for p in pairs}
         self.pair_sums = {p: [Fraction(0), Fraction(0)] for p in pairs}
-        columns = zip(*block.agent_values, strict=True)
-        for x, ys in zip(block.base_values, columns, strict=True):
-            tau = [Fraction(reference.tau(x, y)) for y in ys]
-            mask = reference.pattern(x, ys, epsilon)
-            members = [t for t in range(n) if mask >> t & 1]
+        for tau, members in changes(block, epsilon):
+            mask = sum(1 << t for t in members)
             for t in members:
                 self.magnitude[t][len(members) > 1] += abs(tau[t])
                 self.by_set[mask, t] = self.by_set.get((mask, t), Fraction(0)) + abs(tau[t])

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
+from reference import splitmix64
 
 Values = Sequence[float]
 
 
-def tau32(base: float, agent: float) -> float:
-    """Return one element of a task vector as float32 holds it."""
-    return float(np.float32(agent) - np.float32(base))
+def added(values: Values) -> float:
+    """Return the sum from left to right (``sum`` compensates since Python 3.12)."""
+    return reduce(operator.add, values, 0.0)
 
 
 def task_arithmetic(base: float, agents: Values, scale: float) -> float:
-    total = 0.0
-    for agent in agents:
-        total += agent - base
-    return base + scale * total
+    return base + scale * added([agent - base for agent in agents])
 
 
 def kth_largest(magnitudes: Values, density: float) -> float:
@@ -51,28 +51,15 @@ def kept_by_trimming(magnitudes: Values, density: float) -> list[bool]:
 
 def elect(base: float, taus: Values, scale: float) -> float:
     """Return the TIES element from trimmed task vectors (0 where trimmed)."""
-    mass = 0.0
-    for tau in taus:
-        mass += tau
+    mass = added(taus)
     agreeing = [tau for tau in taus if tau != 0 and (tau > 0) == (mass > 0)]
     if mass == 0 or not agreeing:
         return base
-    total = 0.0
-    for tau in agreeing:
-        total += tau
-    return base + scale * (total / len(agreeing))
-
-
-def random_word(seed: int, agent: str, tensor: str, index: int) -> int:
-    """Return the 64-bit word of one element: SplitMix64 of a hashed key plus the index."""
-    text = f"{seed}\0dare:{agent}\0{tensor}".encode()
-    key = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
-    mask = (1 << 64) - 1
-    z = (key + index * 0x9E3779B97F4A7C15) & mask
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
-    return z ^ (z >> 31)
+    return base + scale * (added(agreeing) / len(agreeing))
 
 
 def is_dropped(seed: int, agent: str, tensor: str, index: int, drop_rate: float) -> bool:
-    return (random_word(seed, agent, tensor, index) >> 11) * 2.0**-53 < drop_rate
+    """Return whether the element's 53 upper bits lie below the rate: SplitMix64 of a hashed key."""
+    text = f"{seed}\0dare:{agent}\0{tensor}".encode()
+    key = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+    return (splitmix64(key, index) >> 11) * 2.0**-53 < drop_rate

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import method_reference as reference
+import method_reference
 import numpy as np
 import pytest
+import reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,10 +84,10 @@ def expected_taus(method: str, base, agents, density=1.0, drop_rate=0.0) -> list
     left = []
     for name, agent in zip(AGENTS, agents, strict=False):
         pairs = list(zip(base.tolist(), agent.tolist(), strict=True))
-        sizes = [abs(reference.tau32(x, y)) for x, y in pairs]
-        kept = reference.kept_by_trimming(sizes, share) if trimming else [True] * len(sizes)
+        sizes = [abs(reference.tau(x, y)) for x, y in pairs]
+        kept = method_reference.kept_by_trimming(sizes, share) if trimming else [True] * len(sizes)
         dropped = [
-            reference.is_dropped(SEED, name, TENSOR, i, drop_rate) for i in range(len(sizes))
+            method_reference.is_dropped(SEED, name, TENSOR, i, drop_rate) for i in range(len(sizes))
         ]
         left.append(
             [
@@ -134,9 +135,9 @@ def test_every_element_follows_the_published_equation_in_loops_and_formulas(
         x = float(base[i])
         rescaled = [tau / (1 - p) for tau in left]
         if method in ("ties", "dare-ties"):
-            want = reference.elect(x, rescaled, scale)
+            want = method_reference.elect(x, rescaled, scale)
         else:
-            want = reference.task_arithmetic(x, [x + tau for tau in rescaled], scale)
+            want = method_reference.task_arithmetic(x, [x + tau for tau in rescaled], scale)
         assert got[i] == pytest.approx(want, rel=1e-12, abs=1e-15)
         assert active[i] == sum(1 << t for t, agent in enumerate(agents) if agent[i] != base[i])
         if not any(left):

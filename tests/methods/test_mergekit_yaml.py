@@ -22,58 +22,44 @@ out_dtype: bfloat16
 """
 
 
-def imported(text: str):
-    return import_mergekit(HEAD + text)
+def imported(method: str, parameters: str = "", more: str = ""):
+    return import_mergekit(f"{HEAD}merge_method: {method}\nparameters: {{{parameters}}}\n{more}")
 
 
 @pytest.mark.parametrize(
-    ("text", "method", "settings"),
+    ("theirs", "parameters", "method", "settings"),
     [
-        ("merge_method: ram", "ram", {"epsilon": 1e-5, "shared": "mean"}),
+        ("ram", "", "ram", {"epsilon": 1e-5, "shared": "mean"}),
         (
-            "merge_method: ramplus_tl\nparameters: {r: 0.2, alpha: 2.0, epsilon: 1e-6}",
-            "ram+",
+            *("ramplus_tl", "r: 0.2, alpha: 2.0, epsilon: 1e-6", "ram+"),
             {"epsilon": 1e-6, "r": 0.2, "alpha": 2.0, "scope": "tensor", "shared": "mean"},
         ),
-        ("merge_method: task_arithmetic", "task-arithmetic", {"scale": 0.5}),
+        ("task_arithmetic", "", "task-arithmetic", {"scale": 0.5}),
+        ("task_arithmetic", "normalize: true, lambda: 0.6", "task-arithmetic", {"scale": 0.3}),
         (
-            "merge_method: task_arithmetic\nparameters: {normalize: true, lambda: 0.6}",
-            "task-arithmetic",
-            {"scale": 0.3},
-        ),
-        (
-            "merge_method: ties\nparameters: {density: 0.3, lambda: 0.7}",
-            "ties",
+            *("ties", "density: 0.3, lambda: 0.7", "ties"),
             {"density": 0.3, "scale": 0.7, "scope": "tensor"},
         ),
+        ("dare_linear", "density: 0.25", "dare-ta", {"drop_rate": 0.75, "scale": 0.5}),
         (
-            "merge_method: dare_linear\nparameters: {density: 0.25}",
-            "dare-ta",
-            {"drop_rate": 0.75, "scale": 0.5},
-        ),
-        (
-            "merge_method: dare_linear\nparameters: {density: 0.25, rescale: false}",
-            "dare-ta",
+            *("dare_linear", "density: 0.25, rescale: false", "dare-ta"),
             {"drop_rate": 0.75, "scale": 0.125},
         ),
         (
-            "merge_method: dare_ties\nparameters: {density: 0.5, normalize: true}",
-            "dare-ties",
+            *("dare_ties", "density: 0.5, normalize: true", "dare-ties"),
             {"drop_rate": 0.5, "scale": 1.0, "density": 1.0, "scope": "global"},
         ),
     ],
 )
-def test_what_both_have_is_imported(text, method, settings) -> None:
-    recipe, _ = imported(text)
-    assert recipe.method == method
-    assert recipe.settings == settings
-    assert recipe.base == "org/base"
+def test_what_both_have_is_imported(theirs, parameters, method, settings) -> None:
+    recipe, _ = imported(theirs, parameters)
+    assert (recipe.method, recipe.settings, recipe.base) == (method, settings, "org/base")
     assert recipe.agents == {"coder": "org/coder@main", "tool": "./agents/tool"}
     assert recipe.dtype == "bfloat16"
 
 
 def test_the_traps_are_told() -> None:
-    recipe, said = imported("merge_method: ramplus_tl")
+    recipe, said = imported("ramplus_tl")
     assert any("alpha is not given" in s and "0.2" in s for s in said)
     assert any("in each tensor" in s for s in said)
     assert recipe.settings["alpha"] == 0.2
@@ -81,8 +67,8 @@ def test_the_traps_are_told() -> None:
     recipe, said = import_mergekit(half + "merge_method: ram")
     assert any("computes in bfloat16" in s for s in said)
     assert recipe.dtype == "bfloat16"
-    assert not imported("merge_method: ram")[1]
-    assert any("trims nothing" in s for s in imported("merge_method: ties")[1])
+    assert not imported("ram")[1]
+    assert any("trims nothing" in s for s in imported("ties")[1])
 
 
 def test_equal_names_are_told_apart() -> None:
@@ -95,27 +81,26 @@ merge_method: ram
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("asked", "said"),
     [
-        ("merge_method: slerp", "merge_method is 'slerp'"),
-        ("merge_method: dareties", "did you mean 'dare_ties'?"),
-        ("merge_method: [ram]", "merge_method is \"['ram']\""),
-        ("merge_method: ram\nslices: [{}]", "`slices` is given"),
-        ("merge_method: ties\nparameters: {density: [0.1, 0.9]}", "density varies over layers"),
-        ("merge_method: ties\nparameters: {normalize: false}", "normalize: true"),
-        ("merge_method: dare_ties", "normalize: true"),
-        ("merge_method: ties\nparameters: {density: much}", "density is 'much'"),
-        ("merge_method: ties\nparameters: {density: 0}", "density is 0.0"),
-        ("merge_method: ties\nparameters: [1]", "expected names and values"),
-        ("merge_method: ties\nparameters: {rescale: true}", "rescale"),
-        ("merge_method: dare_linear\nparameters: {density: 0}", "more than 0"),
-        ("merge_method: ram\ntokenizer_source: union", "tokenizer_source is 'union'"),
-        ("merge_method: ramplus_tl\nparameters: {r: -1}", "r is -1.0"),
+        (("slerp",), "merge_method is 'slerp'"),
+        (("dareties",), "did you mean 'dare_ties'?"),
+        (("[ram]",), "merge_method is \"['ram']\""),
+        (("ram", "", "slices: [{}]"), "`slices` is given"),
+        (("ties", "density: [0.1, 0.9]"), "density varies over layers"),
+        (("ties", "normalize: false"), "normalize: true"),
+        (("dare_ties",), "normalize: true"),
+        (("ties", "density: much"), "density is 'much'"),
+        (("ties", "density: 0"), "density is 0.0"),
+        (("ties", "rescale: true"), "rescale"),
+        (("dare_linear", "density: 0"), "more than 0"),
+        (("ram", "", "tokenizer_source: union"), "tokenizer_source is 'union'"),
+        (("ramplus_tl", "r: -1"), "r is -1.0"),
     ],
 )
-def test_what_has_no_counterpart_is_refused_in_one_line(text, said) -> None:
+def test_what_has_no_counterpart_is_refused_in_one_line(asked, said) -> None:
     with pytest.raises(SettingsError) as caught:
-        imported(text)
+        imported(*asked)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -125,6 +110,10 @@ def test_what_has_no_counterpart_is_refused_in_one_line(text, said) -> None:
     [
         ("models: [{model: a}]\nmerge_method: ram", "base_model is 'None'"),
         ("base_model: b\nmerge_method: ram", "no model besides the base"),
+        (
+            "base_model: b\nmodels: [{model: a}]\nmerge_method: ties\nparameters: [1]",
+            "expected names and values",
+        ),
         ("base_model: b\nmodels: 3\nmerge_method: ram", "expected a list"),
         ("base_model: b\nmodels: [{model: a+lora}]\nmerge_method: ram", "LoRA"),
         ("base_model: b\nmodels: [{model: {path: a}}]\nmerge_method: ram", "a model is"),
