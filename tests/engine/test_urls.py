@@ -303,7 +303,7 @@ def test_what_is_there_already_is_not_overwritten(zoo):
     [
         ("memory://nowhere", "memory://nowhere: .*Check the address"),
         ("nosuchscheme://bucket/model", "nosuchscheme"),
-        ("memory://zoo", "no safetensors"),
+        ("memory://zoo", "memory://zoo has no safetensors"),
         ("ftp://me:secret@host/model", r"ftp://\.\.\.@host/model holds a password"),
         ("https://host/model?X-Amz-Signature=secret", "https://host/model holds .* signed query"),
         ("s3://bucket/model", "needs a package that is not installed: Install s3fs"),

@@ -77,13 +77,14 @@ def _list_files(repository: str, revision: str | None) -> Listing:
 
 def _find_hub_shards(listing: Listing, name: str) -> tuple[list[str], dict[str, str] | None]:
     """Return the safetensors files to use and the index's map; see `find_shards`."""
-    folder = Path(listing.repository)  # what messages show in place of a folder
 
     def read_index(file: str) -> dict[str, Any]:
         return read_json_object(_fetch(listing, [file]) / file, who(name), unique=True)
 
     try:
-        return find_shards(sorted(listing.sizes), folder, name=name, read_index=read_index)
+        return find_shards(
+            sorted(listing.sizes), listing.repository, name=name, read_index=read_index
+        )
     except CheckpointError as error:
         raise HubError(str(error)) from error
 

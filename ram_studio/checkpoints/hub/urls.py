@@ -78,7 +78,7 @@ def open_url(source: str, *, name: str) -> Checkpoint:
     def read_index(file: str) -> dict[str, Any]:
         return parse_json_object((folder / file).read_bytes(), folder / file, who(name))
 
-    shards, weight_map = find_shards(sorted(sizes), Path(source), name=name, read_index=read_index)
+    shards, weight_map = find_shards(sorted(sizes), source, name=name, read_index=read_index)
     paths = [folder / shard for shard in shards]
     headers = [place.header(path, name=name) for path in paths]
     remote = dict.fromkeys(paths, place)

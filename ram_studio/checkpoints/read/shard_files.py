@@ -40,7 +40,7 @@ _CONVERT_PICKLE = (
 
 def find_shards(
     names: list[str],
-    folder: Path,
+    folder: Path | str,
     *,
     name: str,
     read_index: Callable[[str], dict[str, Any]] | None = None,
@@ -52,7 +52,7 @@ def find_shards(
 
     Args:
         names: the file names in the folder.
-        folder: for messages, and to read the index from.
+        folder: or what messages call it; the index is read from it.
         name: "base" or the agent's name.
         read_index: returns the index's JSON by file name (default: from the folder).
 
@@ -69,16 +69,17 @@ def find_shards(
     indexes = [n for n in names if n.endswith(".safetensors.index.json")]
     if indexes:
         index_name = INDEX_FILE if INDEX_FILE in indexes else indexes[0]
+        index_at = f"{at}{printable(f'{folder}/{index_name}')}"
         if read_index is None:
-            index = read_json_object(folder / index_name, at, unique=True)
+            index = read_json_object(Path(folder) / index_name, at, unique=True)
         else:
             index = read_index(index_name)
-        weight_map = _checked_weight_map(index, f"{at}{printable(folder / index_name)}")
+        weight_map = _checked_weight_map(index, index_at)
         shards = sorted(set(weight_map.values()))
         missing = [shard for shard in shards if shard not in names]
         if missing:
             raise CheckpointError(
-                f"{at}{printable(folder / index_name)} names {plural(len(missing), 'shard')} that "
+                f"{index_at} names {plural(len(missing), 'shard')} that "
                 f"{'is' if len(missing) == 1 else 'are'} not there: "
                 f"{shown_list(missing, show=printable)}; download or copy the checkpoint "
                 "again."
@@ -142,7 +143,7 @@ _TRAINERS = (
 """What trainers and converters leave: names of files, what they are, what converts them."""
 
 
-def _nothing_to_open(names: list[str], folder: Path, at: str) -> str:
+def _nothing_to_open(names: list[str], folder: Path | str, at: str) -> str:
     for pattern, what, command in _TRAINERS:
         found = next((name for name in names if re.fullmatch(pattern, name)), None)
         if found is not None:

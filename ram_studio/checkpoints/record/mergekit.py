@@ -16,6 +16,7 @@ reader would not expect comes as a warning.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -142,12 +143,8 @@ def _mapping(value: Any) -> dict[str, Any]:
 def _agent_name(source: str, taken: Mapping[str, str]) -> str:
     stem = PurePosixPath(source.partition("@")[0].rstrip("/")).name
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:60] or "agent"
-    number = 2
-    unique = name if name != BASE_NAME else "base-2"
-    while unique in taken:
-        unique = f"{name}-{number}"
-        number += 1
-    return unique
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(n for n in names if n != BASE_NAME and n not in taken)
 
 
 def _number(parameters: Mapping[str, Any], name: str, default: float | None = None) -> float:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
@@ -165,10 +165,9 @@ def _remove_quietly(path: Path) -> None:
 
 
 def _remove_leftovers(out: Path) -> None:
-    pattern = re.compile(re.escape(f".{out.name}.partial-") + r"[0-9a-f]{16}")
-    for entry in os.scandir(out.parent):
-        if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path, ignore_errors=True)
+    for path in out.parent.glob(f".{glob.escape(out.name)}.partial-{'[0-9a-f]' * 16}"):
+        if not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def write_whole(path: Path, data: bytes, *, flushed: bool = False) -> None:

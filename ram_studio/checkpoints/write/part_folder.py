@@ -52,6 +52,7 @@ class PartsFolder:
         self.out = absolute(out)
         self.files = Folder(self.out)
         self.uploaded: Collection[str] = ()
+        self.plan = ""
 
     def __enter__(self) -> Self:
         return self
@@ -62,6 +63,7 @@ class PartsFolder:
     def begin(self, plan: str) -> None:
         """Make sure that parts of this plan may go here."""
         check_parts_folder(self.out, plan)
+        self.plan = plan
 
     def units(self, part: int, shards: Sequence[str]) -> dict[str, list[str]]:
         """Return one unit: the part."""
@@ -76,11 +78,9 @@ class PartsFolder:
         """Remove a unit's receipt, so that it is merged again."""
         self._receipt_path(unit).unlink()
 
-    def writer(
-        self, unit: str, shards: Sequence[Shard], *, plan: str, sources: Sequence[Path] = ()
-    ) -> PartWriter:
-        """Return what writes the shards of a unit."""
-        return PartWriter(self.out, shards, plan=plan, unit=unit, sources=sources)
+    def writer(self, unit: str, shards: Sequence[Shard], sources: Sequence[Path]) -> PartWriter:
+        """Return what writes the shards of a unit; sources: folders it must not write into."""
+        return PartWriter(self, unit, shards, sources)
 
     def wait(self, on_wait: Callable[[int, int], None]) -> None:
         """Do nothing: what a writer finished is on the disk."""
@@ -111,20 +111,18 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda n: (n == INDEX_FILE, n == CONFIG_FILE, n))
 
 
-def check_parts_folder(out: str | Path, digest: str, sources: Sequence[Path] = ()) -> Path:
-    """Return `out` as an absolute path after making sure that parts of this plan may go there.
+def check_parts_folder(out: Path, digest: str, sources: Sequence[Path] = ()) -> None:
+    """Make sure that parts of this plan may go to an absolute path.
 
     Raises: OutputError when it holds something else, or parts of another plan, or lies in a source.
     """
-    out = absolute(out)
     with plain_words(f"{printable(out)} cannot be used for the output"):
         names = os.listdir(out) if out.is_dir() else []
         if UNFINISHED not in names:
             check_output(out, needed_bytes=0, sources=sources)
-            return out
+            return
         plans = [n for n in os.listdir(out / UNFINISHED) if n.startswith(PLAN_MARK)]
     refuse_other_plans(out, [name.removeprefix(PLAN_MARK) for name in plans], digest)
-    return out
 
 
 def refuse_other_plans(out: Path | str, found: Iterable[str], digest: str) -> None:
@@ -146,17 +144,12 @@ class PartWriter(ShardWriter):
     out: Path
 
     def __init__(
-        self,
-        out: str | Path,
-        shards: Sequence[Shard],
-        *,
-        plan: str,
-        unit: str,
-        sources: Sequence[Path] = (),
+        self, place: PartsFolder, unit: str, shards: Sequence[Shard], sources: Sequence[Path]
     ) -> None:
-        """Args: plan: its digest; unit: its name; sources: folders the output must not lie in."""
-        super().__init__(check_parts_folder(out, plan, sources), shards)
-        self._plan = plan
+        """See `PartsFolder.writer`."""
+        super().__init__(place.out, shards)
+        check_parts_folder(place.out, place.plan, sources)
+        self._plan = place.plan
         self._unit = unit
 
     def _reserve(self, undo: contextlib.ExitStack) -> Path:
@@ -177,7 +170,7 @@ class PartWriter(ShardWriter):
             if all(n == mark.name or n.startswith(own) for n in os.listdir(mark.parent)):
                 mark.unlink()
 
-    def finish(self, receipt: bytes, on_wait: Callable[[int], None] = lambda flushed: None) -> None:
+    def finish(self, receipt: bytes, on_wait: Callable[[int], None]) -> None:
         """Put the shards into the output folder, and then the receipt beside them."""
         with plain_words(f"{printable(self.out)} cannot be completed"):
             self.place(self.out, on_wait)

@@ -99,9 +99,7 @@ class PartsUrl:
         with _as_output_error():
             self.files.remove([_receipt(unit)])
 
-    def writer(
-        self, unit: str, shards: Sequence[Shard], *, plan: str, sources: Sequence[Path] = ()
-    ) -> UrlWriter:
+    def writer(self, unit: str, shards: Sequence[Shard], sources: Sequence[Path]) -> UrlWriter:
         """Return what writes the shard of a unit here, and sends it up when it is finished.
 
         No more than one shard waits for its upload: the next one is begun when it is there.

@@ -196,7 +196,7 @@ def _merge_unit(
     cancel = opened.run.cancel
     before = job.bytes_read
     folders = [c.folder for c in opened.job.report.checkpoints]
-    writer = place.writer(unit, shards, plan=opened.plan.digest, sources=folders)
+    writer = place.writer(unit, shards, folders)
     hasher = _hasher(opened, files)
     with writer as sink, hasher or contextlib.nullcontext():
         watch = hasher.watch(on_progress) if hasher else on_progress
