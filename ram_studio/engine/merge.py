@@ -13,8 +13,7 @@ from ram_studio.algorithm.meters.storage import texts
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.checkpoints.write.output_folder import SIDECAR_BYTES, check_output
-from ram_studio.checkpoints.write.part_url import PartsUrl
-from ram_studio.checkpoints.write.parts_place import parts_place
+from ram_studio.checkpoints.write.part_url import PartsUrl, parts_place
 from ram_studio.checkpoints.write.writer import DEFAULT_MAX_SHARD_BYTES, CheckpointWriter
 from ram_studio.engine.analyse import load_sources
 from ram_studio.engine.job import MergeJob

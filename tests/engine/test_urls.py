@@ -19,7 +19,7 @@ from ram_studio.checkpoints.read import remote
 from ram_studio.checkpoints.read.content_hash import blake3_of
 from ram_studio.checkpoints.read.remote import FollowedHash
 from ram_studio.checkpoints.record.recipe import make_recipe
-from ram_studio.checkpoints.write.parts_place import parts_place
+from ram_studio.checkpoints.write.part_url import parts_place
 from ram_studio.engine.analyse import analyze
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.merge import merge

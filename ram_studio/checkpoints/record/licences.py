@@ -120,9 +120,7 @@ def licence_of(checkpoint: Checkpoint) -> Licence:
     """
     fields = _card_fields(checkpoint, "license")
     name, link = (_text(fields.get(key)) for key in ("license_name", "license_link"))
-    stated = fields.get("license")
-    ids = [_text(i) for i in (stated if isinstance(stated, list) else [stated])]
-    return most_restrictive(Licence(i.lower(), name, link) for i in ids if i is not None)
+    return most_restrictive(Licence(i.lower(), name, link) for i in _texts(fields.get("license")))
 
 
 def bases_of(checkpoint: Checkpoint) -> tuple[str, ...]:
@@ -130,9 +128,7 @@ def bases_of(checkpoint: Checkpoint) -> tuple[str, ...]:
 
     A card may name its base's base too.
     """
-    stated = _card_fields(checkpoint, "base_model").get("base_model")
-    names = [_text(name) for name in (stated if isinstance(stated, list) else [stated])]
-    return tuple(name for name in names if name is not None)
+    return tuple(_texts(_card_fields(checkpoint, "base_model").get("base_model")))
 
 
 def _card_fields(checkpoint: Checkpoint, prefix: str) -> dict[str, Any]:
@@ -176,3 +172,8 @@ def _text(value: Any) -> str | None:
         return None
     text = printable(str(value).strip(), _MAX_TEXT)
     return text or None
+
+
+def _texts(stated: Any) -> list[str]:
+    found = map(_text, stated if isinstance(stated, list) else [stated])
+    return [text for text in found if text is not None]

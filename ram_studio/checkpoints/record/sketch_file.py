@@ -232,20 +232,19 @@ def build_sketch(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Sketc
     _require("magnitudes", arrays["magnitudes"].shape == (n_agents, BIN_COUNT))
 
     def counts(prefix: str, numel: np.ndarray) -> OverlapCounts:
-        shape = (len(numel), len(LADDER))
-        if (patterns := arrays.get(f"{prefix}.patterns")) is not None:
-            _require(prefix, patterns.shape == (*shape, 1 << n_agents), (patterns >= 0).all())
-            _require(prefix, (patterns.sum(-1) == numel[:, None]).all())
-            return OverlapCounts.from_patterns(numel, patterns)
-        shared = arrays[f"{prefix}.shared"]
-        _require(prefix, shared.shape == (*shape, n_agents, n_agents), (shared >= 0).all())
-        _require(prefix, (shared.sum(-1) <= numel[:, None, None]).all())
-        return OverlapCounts(numel, None, shared)
+        groups = (len(numel), len(LADDER))
+        shapes = {"patterns": (*groups, 1 << n_agents), "shared": (*groups, n_agents, n_agents)}
+        found = _checked(arrays, prefix, shapes | {"numel": numel.shape})
+        _require(prefix, *((array >= 0).all() for array in found.values()))
+        if "patterns" in found:
+            _require(prefix, (found["patterns"].sum(-1) == numel[:, None]).all())
+            return OverlapCounts.from_patterns(numel, found["patterns"])
+        _require(prefix, (found["shared"].sum(-1) <= numel[:, None, None]).all())
+        return OverlapCounts(numel, None, found["shared"])
 
     def stacks(labels: list[str]) -> StackCounts:
-        sizes = arrays["stacks.numel"]
-        _require("stacks", sizes.shape == (len(labels),), (sizes >= 0).all())
-        return StackCounts(tuple(map(str, labels)), counts("stacks", sizes))
+        _require("stacks", arrays["stacks.numel"].shape == (len(labels),))
+        return StackCounts(tuple(map(str, labels)), counts("stacks", arrays["stacks.numel"]))
 
     is_profile = header["format"] == PROFILE_FORMAT
     entries = tuple(map(TensorEntry, header["tensors"], map(int, numel)))

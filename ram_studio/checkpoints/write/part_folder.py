@@ -40,7 +40,7 @@ RECEIPT = ".receipt"
 
 
 class PartsFolder:
-    """An output folder, see ``parts_place``: a part's shards are written together.
+    """An output folder, see ``part_url.PartsPlace``: a part's shards are written together.
 
     Attributes:
         out: the folder, absolute. files: all of its files.

@@ -19,13 +19,14 @@ from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
 from typing import Self
 
-from ram_studio.checkpoints.hub.url_folder import UrlFolder
+from ram_studio.checkpoints.hub.url_folder import UrlFolder, is_url, local_path
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.read.shard_files import UNFINISHED
 from ram_studio.checkpoints.write.output_folder import check_output, plain_words, reserved
 from ram_studio.checkpoints.write.part_folder import (
     PLAN_MARK,
     RECEIPT,
+    PartsFolder,
     in_order,
     refuse_other_plans,
 )
@@ -39,7 +40,7 @@ _WAIT_SECONDS = 0.2
 
 
 class PartsUrl:
-    """An output at a URL, see ``parts_place``: every shard is a unit of its own.
+    """An output at a URL, see ``PartsPlace``: every shard is a unit of its own.
 
     Attributes:
         out: the URL. files: all files there.
@@ -212,3 +213,23 @@ def _as_output_error() -> Iterator[None]:
         yield
     except CheckpointError as error:
         raise OutputError(f"The output {error}") from error
+
+
+PartsPlace = PartsFolder | PartsUrl
+"""Where the parts of a merge come together: a folder that all machines see, or object storage.
+
+Both have the same methods, and all of them raise OutputError where the place fails. What is
+written, and found again, as a whole is called a unit: a part in a folder, a shard at a URL. Use a
+place in a with-block.
+"""
+
+
+def parts_place(out: str | Path) -> PartsPlace:
+    """Return the place that a folder or URL means; nothing is touched.
+
+    Raises: CheckpointError for a URL that cannot be used.
+    """
+    if is_url(out):
+        here = local_path(str(out))
+        return PartsUrl(str(out)) if here is None else PartsFolder(here)
+    return PartsFolder(out)

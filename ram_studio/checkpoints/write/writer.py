@@ -39,15 +39,12 @@ class CheckpointWriter(ShardWriter):
 
     Entering refuses an output that exists, is not writable or does not fit on the disk, takes the
     output's lock, and allocates every shard at its final size. Leaving without `finish` removes
-    everything. The bytes written do not depend on the order of the writes.
+    everything.
 
     Example:
         with CheckpointWriter(out, [("weight", "BF16", (2, 2))]) as writer:
             writer.write("weight", 0, bytes(8))
             writer.finish({"config.json": b"{}"})
-
-    Attributes:
-        out: the output folder, absolute.
     """
 
     out: Path

@@ -15,7 +15,7 @@ from ram_studio.checkpoints.read.shard_files import INDEX_FILE
 from ram_studio.checkpoints.record.part_plan import PartPlan
 from ram_studio.checkpoints.record.part_receipt import Receipt, read_receipt
 from ram_studio.checkpoints.record.passport import AgentRecord, passport_of
-from ram_studio.checkpoints.write.parts_place import PartsPlace, parts_place
+from ram_studio.checkpoints.write.part_url import PartsPlace, parts_place
 from ram_studio.checkpoints.write.shard_plan import index_json
 from ram_studio.engine.events import Meter
 from ram_studio.engine.job import AgentResult, check_counts

@@ -26,7 +26,7 @@ from ram_studio.checkpoints.record.part_receipt import (
 )
 from ram_studio.checkpoints.record.partial_file import load_partial, save_partial
 from ram_studio.checkpoints.record.passport import PASSPORT_FILE, passport_of
-from ram_studio.checkpoints.write.parts_place import PartsPlace, parts_place
+from ram_studio.checkpoints.write.part_url import PartsPlace, parts_place
 from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.engine.analyse import partial_sketch
 from ram_studio.engine.events import Progress, ProgressCallback
