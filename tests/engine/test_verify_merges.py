@@ -165,6 +165,15 @@ def test_a_number_of_the_passport_that_the_sources_do_not_give_is_found(zoo, tmp
             verify(out, full=True, with_sources=True)
 
 
+def test_a_passport_of_other_agents_than_its_recipe_is_refused(zoo, tmp_path):
+    out = merge(zoo.recipe(), tmp_path / "out").out
+    stored = json.loads((out / "ram_studio.json").read_text())
+    del stored["agents"]["agent1"]
+    reseal(out, json.dumps(stored))
+    with pytest.raises(VerificationError, match=r"agents are agent0, agent2, the recipe's agent0"):
+        verify(out)
+
+
 def test_a_passport_of_before_there_were_seals_is_still_read(zoo, tmp_path):
     out = merge(zoo.recipe(), tmp_path / "out").out
     stored = json.loads((out / "ram_studio.json").read_text())

@@ -14,7 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from ram_studio.checkpoints.read.checkpoint import Checkpoint, split_hub_id
 from ram_studio.checkpoints.read.content_hash import CONTENT_HASH, hash_bytes, hash_json
@@ -190,6 +197,13 @@ class Passport(Record):
     warnings: tuple[str, ...] = ()
     license: Licence = Licence()
     seal: Digest | None = None
+
+    @model_validator(mode="after")
+    def _agents_are_the_recipes(self) -> Passport:
+        ours, theirs = (", ".join(names) for names in (self.agents, self.recipe.agents))
+        if self.agents.keys() != self.recipe.agents.keys():
+            raise ValueError(f"agents are {printable(ours)}, the recipe's {printable(theirs)}")
+        return self
 
     def renamed(self, names: Mapping[str, str]) -> Passport:
         """Return the passport with sources called otherwise, and no word of where they were."""
