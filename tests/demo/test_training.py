@@ -15,12 +15,7 @@ from ram_studio.demo import corpus
 from ram_studio.demo.agents import HouseStage, Training, read_record, train_agent, train_set
 from ram_studio.demo.build import BuildPlan, build
 from ram_studio.demo.cold_start import ColdStartSettings, cold_start
-from ram_studio.demo.pretrain import (
-    Architecture,
-    PretrainSettings,
-    encode_document,
-    new_model,
-)
+from ram_studio.demo.pretrain import Architecture, PretrainSettings, encode_document, new_model
 from ram_studio.demo.reinforce import ReinforceSettings, reward
 from ram_studio.evals import Item, make_items, score
 from ram_studio.evals.suites.demo.tasks import split_of

@@ -115,23 +115,16 @@ def test_every_verdict_agrees_but_for_the_listed_differences(questions):
 
 
 def test_the_shipped_right_answers(questions):
-    """Some of them are wrong for their own checker, and for ours."""
-    cases = [(c, key, in_language(gold(row), c, row)) for c, key, row in served(questions)]
-    verdicts = theirs("judge", given=cases)
-    for (category, key, calls), other in zip(cases, verdicts, strict=True):
-        assert judged(questions, category, key, as_json(calls)) == other, key
-    assert verdicts.count(False) == 28
-    assert len(cases) == 3625
-
-
-def test_calls_in_python_syntax_are_read_alike(questions):
-    cases = [
-        (category, key, as_python(in_language(calls, category, row)))
-        for category, key, row in served(questions)
-        for calls in (gold(row), gold(row, -1, True))
-    ]
-    for case, other in zip(cases, theirs("judge", given=cases), strict=True):
+    """Some of them are wrong for their own checker, and for ours; in Python syntax as well."""
+    golds = [(c, k, in_language(gold(row), c, row)) for c, k, row in served(questions)]
+    last = [(c, k, in_language(gold(row, -1, True), c, row)) for c, k, row in served(questions)]
+    python = [(c, key, as_python(calls)) for c, key, calls in [*golds, *last]]
+    verdicts = theirs("judge", given=[*golds, *python])
+    ours = [*((c, key, as_json(calls)) for c, key, calls in golds), *python]
+    for case, other in zip(ours, verdicts, strict=True):
         assert judged(questions, *case) == other, case[1]
+    assert verdicts[: len(golds)].count(False) == 28
+    assert len(golds) == 3625
 
 
 # An answer to a request that no function fits, whether it is right (theirs, ours), and why not.

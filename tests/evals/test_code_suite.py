@@ -45,16 +45,13 @@ def test_the_shipped_solution_is_right_and_faulty_versions_run_and_are_uncovered
             assert version == spec["reference"]
 
 
-@pytest.mark.parametrize("question", [FUNCTION, PROGRAM, TESTS], ids=lambda question: question.id)
+@pytest.mark.parametrize("question", [
+    pytest.param(q, id=q.id, marks=[] if q in (FUNCTION, PROGRAM, TESTS) else pytest.mark.slow)
+    for q in QUESTIONS
+])  # fmt: skip
 def test_a_shipped_solution_passes(question):
     verdict = judge(question, fenced(question.gold))
     assert verdict.is_correct, verdict.note
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.id)
-def test_each_shipped_solution_passes(question):
-    test_a_shipped_solution_passes(question)
 
 
 @pytest.mark.parametrize(

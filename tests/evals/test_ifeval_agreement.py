@@ -33,8 +33,7 @@ from ram_studio.evals.suites.published import ifeval_checks
 PYTHON = os.environ.get("RAM_STUDIO_LM_EVAL_PYTHON")
 
 pytestmark = pytest.mark.skipif(
-    PYTHON is None,
-    reason="RAM_STUDIO_LM_EVAL_PYTHON names no Python with lm-eval 0.4.13 installed",
+    PYTHON is None, reason="RAM_STUDIO_LM_EVAL_PYTHON names no Python with lm-eval 0.4.13 installed"
 )
 
 Pair = tuple[dict[str, Any], str, dict[str, Any]]

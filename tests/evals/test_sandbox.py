@@ -45,13 +45,7 @@ def test_what_is_not_refused_is_told():
     assert not_refused(["1 / 0"]).outcome == "failed"
 
 
-def test_an_ordinary_program_reads_its_input_and_prints():
-    result = run_program("name = input()\nprint('hello', name, __name__)", "wörld\n")
-    assert (result.outcome, result.output) == ("done", "hello wörld __main__\n")
-
-
-def test_threads_classes_and_the_standard_library_work():
-    source = """
+LIBRARY = """
 import collections, dataclasses, decimal, fractions, heapq, itertools, json, math, random, re
 import statistics, string, threading, typing
 @dataclasses.dataclass
@@ -61,13 +55,22 @@ worker = threading.Thread(target=lambda: print(P(3)))
 worker.start(); worker.join()
 exit(0)
 """
-    assert run_program(source).output == "P(x=3)\n"
+HELPERS = """import asyncio
+async def main():
+    await asyncio.sleep(0.01)
+    return await asyncio.to_thread(lambda: 7)
+print(asyncio.run(main()))"""
 
 
-def test_an_asyncio_loop_works_with_helper_threads():
-    source = "import asyncio\nasync def main():\n    await asyncio.sleep(0.01)\n"
-    source += "    return await asyncio.to_thread(lambda: 7)\nprint(asyncio.run(main()))"
-    assert run_program(source).output == "7\n"
+@pytest.mark.parametrize(("source", "output"), [
+    ("name = input()\nprint('hello', name, __name__)", "hello wörld __main__\n"),
+    (LIBRARY, "P(x=3)\n"), (HELPERS, "7\n"),
+    ("import os; print([k for k in os.environ if k != 'LC_CTYPE'])", "[]\n"),
+])  # fmt: skip
+def test_an_ordinary_program_notices_nothing_but_an_empty_environment(source, output, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "secret-token")
+    result = run_program(source, "wörld\n")
+    assert (result.outcome, result.output) == ("done", output)
 
 
 @pytest.mark.parametrize(("source", "error"), [
@@ -79,12 +82,6 @@ def test_a_program_that_fails_says_why(source, error):
     result = run_program(source)
     assert result.outcome == "failed"
     assert error in result.last_line
-
-
-def test_the_environment_and_the_folder_are_empty(monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "secret-token")
-    result = run_program("import os; print([k for k in os.environ if k != 'LC_CTYPE'])")
-    assert result.output == "[]\n"
 
 
 IGNORING = """import signal, time
@@ -130,21 +127,51 @@ def test_a_memory_bomb_cannot_hide_in_shared_memory():
     assert run_program(source).outcome == "failed"
 
 
+ATTEMPTS = {
+    "a second process": (
+        "while True: os.fork()",
+        "os.posix_spawn('/bin/true', ['true'], {})",
+        "os.execv('/bin/true', ['true'])",
+        "import subprocess; subprocess.run(['/bin/true'])",
+        "os.system('true') and refused()",
+        "import multiprocessing as m; m.get_context('fork').Process(target=print).start()",
+        # A daemon: fork, new session, fork again.
+        "if os.fork() == 0: os.setsid() or os.fork()\ntime.sleep(60)",
+        "ctypes.CDLL(None).fork() < 0 and refused()",
+    ),
+    "reading outside": (
+        "print(open(SECRET).read())",
+        "print(open('../' * 40 + SECRET).read())",
+        "os.symlink(SECRET, 'link'); print(open('link').read())",
+        "print(open('/proc/self/root' + SECRET).read())",
+        "ctypes.CDLL(None).open(SECRET.encode(), 0) < 0 and refused()",
+        "print(os.listdir(os.path.expanduser('~')))",
+        "print(os.listdir('/'))",
+        "print(open('/etc/passwd').read())",
+        "print(os.listdir('/proc'))",
+        "print(open(f'/proc/{os.getppid()}/environ', 'rb').read())",
+    ),
+    "writing anywhere": (
+        "open(TARGET, 'w')",
+        "os.mkdir(TARGET)",
+        "os.symlink('/', TARGET)",
+        "open('here.txt', 'w').write('x' * 10**9)",
+        "open('/dev/shm/x', 'w')",
+        "import tempfile; tempfile.TemporaryFile()",
+    ),
+}
+
+
 @sealed
-def test_no_program_gets_a_second_process():
-    assert not not_refused(
-        [
-            "while True: os.fork()",
-            "os.posix_spawn('/bin/true', ['true'], {})",
-            "os.execv('/bin/true', ['true'])",
-            "import subprocess; subprocess.run(['/bin/true'])",
-            "os.system('true') and refused()",
-            "import multiprocessing as m; m.get_context('fork').Process(target=print).start()",
-            # A daemon: fork, new session, fork again.
-            "if os.fork() == 0: os.setsid() or os.fork()\ntime.sleep(60)",
-            "ctypes.CDLL(None).fork() < 0 and refused()",
-        ]
-    )
+@pytest.mark.parametrize("attempts", ATTEMPTS.values(), ids=ATTEMPTS)
+def test_nobody_gets_a_second_process_or_a_file(attempts, tmp_path):
+    secret, target = tmp_path / "secret.txt", tmp_path / "made"
+    secret.write_text("the secret")
+    given = {"SECRET": repr(str(secret)), "TARGET": repr(str(target))}
+    for word, path in given.items():
+        attempts = [attempt.replace(word, path) for attempt in attempts]
+    assert not not_refused(attempts)
+    assert not target.exists()
 
 
 @sealed
@@ -152,48 +179,8 @@ def test_thread_bombs_end_with_the_process():
     source = (
         "import threading as t, time\nwhile True: t.Thread(target=time.sleep, args=(60,)).start()"
     )
-    assert run_program(source, limits=Limits(seconds=0.8)).outcome in (
-        "failed",
-        "timeout",
-        "killed",
-    )
-
-
-@sealed
-def test_files_outside_cannot_be_read(tmp_path):
-    secret = tmp_path / "secret.txt"
-    secret.write_text("the secret")
-    given = repr(str(secret))
-    assert not not_refused(
-        [
-            f"print(open({given}).read())",
-            f"print(open('../' * 40 + {given}).read())",
-            f"os.symlink({given}, 'link'); print(open('link').read())",
-            f"print(open('/proc/self/root' + {given}).read())",
-            f"ctypes.CDLL(None).open({given}.encode(), 0) < 0 and refused()",
-            "print(os.listdir(os.path.expanduser('~')))",
-            "print(os.listdir('/'))",
-            "print(open('/etc/passwd').read())",
-            "print(os.listdir('/proc'))",
-            "print(open(f'/proc/{os.getppid()}/environ', 'rb').read())",
-        ]
-    )
-
-
-@sealed
-def test_nothing_can_be_written_anywhere(tmp_path):
-    target = tmp_path / "made"
-    assert not not_refused(
-        [
-            f"open({str(target)!r}, 'w')",
-            f"os.mkdir({str(target)!r})",
-            f"os.symlink('/', {str(target)!r})",
-            "open('here.txt', 'w').write('x' * 10**9)",
-            "open('/dev/shm/x', 'w')",
-            "import tempfile; tempfile.TemporaryFile()",
-        ]
-    )
-    assert not target.exists()
+    result = run_program(source, limits=Limits(seconds=0.8))
+    assert result.outcome in ("failed", "timeout", "killed")
 
 
 @sealed

@@ -76,15 +76,6 @@ def test_questions_differ_in_digest_when_the_model_sees_something_else():
     assert question.digest == Question("b", "d", "c2", "p", "other", 1, 8).digest
 
 
-def test_the_demo_suite_asks_and_judges_as_the_example_record_was_made():
-    from ram_studio.evals import make_items
-
-    questions = ALL_SUITES["demo"].make(SuiteSettings(len, limit=5, seed=2026))
-    assert [q.prompt for q in questions[:5]] == [i.prompt for i in make_items("code", 5, 2026)]
-    assert all(q.is_raw for q in questions)
-    assert all(ALL_SUITES["demo"].judge(q, q.gold, "off").is_correct for q in questions)
-
-
 def make_parrot(settings):
     asked = [
         Question(w, "parrot", "say", f"do: say {w} 1 times . answer:", w, None, 8, is_raw=True)

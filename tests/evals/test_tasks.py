@@ -28,21 +28,18 @@ def test_every_gold_answer_scores_and_another_items_gold_rarely(domain):
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_items_depend_on_domain_and_seed_only_and_a_short_run_is_a_prefix(domain):
+def test_items_depend_on_domain_seed_and_split_only_and_a_short_run_is_a_prefix(domain):
     items = make_items(domain, N, 5)
     assert make_items(domain, N, 5) == items
     assert make_items(domain, 10, 5) == items[:10]
     assert make_items(domain, N, 6) != items
     assert make_items(domain, 0, 5) == []
-
-
-@pytest.mark.parametrize("domain", DOMAINS)
-def test_test_prompts_are_distinct_and_never_drawn_for_training(domain):
-    prompts = {item.prompt for item in make_items(domain, N, 3)}
-    assert len(prompts) == N
-    assert {split_of(prompt) for prompt in prompts} == {"test"}
-    rng = random.Random(0)
-    assert not prompts & {draw_item(domain, rng, "train").prompt for _ in range(500)}
+    for split in ("test", "validation"):
+        prompts = {item.prompt for item in make_items(domain, N, 3, split)}
+        assert len(prompts) == N
+        assert {split_of(prompt) for prompt in prompts} == {split}
+        rng = random.Random(0)
+        assert not prompts & {draw_item(domain, rng, "train").prompt for _ in range(500)}
 
 
 @pytest.mark.parametrize("domain", SKILL_DOMAINS)
@@ -67,12 +64,13 @@ def test_the_suite_takes_a_right_answer_with_the_house_style_s_full_stop(
             assert not demo.judge(question, " .").is_correct
 
 
-def test_validation_prompts_are_no_test_prompts():
-    asked = [
-        {question.prompt for question in demo.make(SuiteSettings(len, limit=40), split)}
-        for split in ("test", "validation")
-    ]
-    assert not asked[0] & asked[1]
+def test_the_suite_asks_the_items_of_a_split_as_they_stand():
+    for split in ("test", "validation"):
+        asked = demo.make(SuiteSettings(len, limit=5, seed=2026), split)
+        items = [item for domain in DOMAINS for item in make_items(domain, 5, 2026, split)]
+        assert [(q.prompt, q.gold, q.is_raw) for q in asked] == [
+            (item.prompt, item.gold, True) for item in items
+        ]
 
 
 def test_bad_requests_say_what_to_choose():
@@ -87,11 +85,13 @@ def test_bad_requests_say_what_to_choose():
 CODE = Item("code", "", "(x+9)*5", True, (("plus", 9), ("times", 5)))
 SCHEMA, CALLS = (("clock", "loc"), ("shop", "thing")), (("shop", "nut"), ("clock", "delhi"))
 TOOL = Item("tool", "", "shop(thing=nut); clock(loc=delhi)", True, (SCHEMA, CALLS))
+TWICE = Item("tool", "", "", True, (SCHEMA[:1], (("clock", "oslo"),) * 2))
 MEMORY = Item("memory", "", "kiwi", False, ((("amy", "fig"), ("bob", "kiwi")), "bob"))
 # Equal expressions; calls in any order; a short answer with the value.
 RIGHT = [
     *((CODE, t) for t in ("(x+9)*5", "5*(x+9)", "5*x+45", "x*5+45", "-(-x-9)*5", "(9+x)*5")),
     *((TOOL, t) for t in (TOOL.gold, "clock( loc = delhi );shop(thing=nut)")),
+    (TWICE, "clock(loc=oslo); clock(loc=oslo)"),
     *((MEMORY, t) for t in ("kiwi", " kiwi .", "bob kiwi", "kiwi kiwi")),
 ]
 WRONG = {
@@ -125,9 +125,10 @@ def test_right_answers_score_in_every_form(item, text):
     assert score(item, text)
 
 
-@pytest.mark.parametrize(
-    ("item", "text"), [(item, t) for item in (CODE, TOOL, MEMORY) for t in WRONG[item.domain]]
-)
+@pytest.mark.parametrize(("item", "text"), [
+    *((item, text) for item in (CODE, TOOL, MEMORY) for text in WRONG[item.domain]),
+    (TWICE, "clock(loc=oslo)"),
+])  # fmt: skip
 def test_wrong_malformed_or_hostile_answers_do_not_score(item, text):
     assert not score(item, text)
 
@@ -135,12 +136,6 @@ def test_wrong_malformed_or_hostile_answers_do_not_score(item, text):
 def test_flat_expression_is_wrong_exactly_when_brackets_matter():
     for item in make_items("code", 300, 4):
         assert score(item, code.flat(item.spec)) is not item.is_hard
-
-
-def test_repeated_calls_are_counted():
-    twice = Item("tool", "", "", True, (SCHEMA[:1], (("clock", "oslo"),) * 2))
-    assert score(twice, "clock(loc=oslo); clock(loc=oslo)")
-    assert not score(twice, "clock(loc=oslo)")
 
 
 def test_saying_the_last_value_never_passes_on_hard_items():

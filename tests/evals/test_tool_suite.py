@@ -96,35 +96,45 @@ def test_a_missing_an_extra_or_a_changed_call_fails():
         assert "no argument mood" in judge(question, json.dumps(unknown)).note
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(TEXT, f"[{TEXT}]", f"Let me see. {TEXT} That is it.", f"<tool_call>{TEXT}"),
-        f"```\n{TEXT}\n```",
-        "<tool_call><function=get_weather><parameter=city>\nRome\n</parameter>"
-        "<parameter=days>2</parameter></function></tool_call>",
-        *("get_weather(city='Rome', days=2)", "[get_weather(city='Rome', days=2)]"),
-        '{"name": "get_weather", "args": {"city": "Rome", "days": 2}}',
-        '{"type": "function", "name": "get_weather", "parameters": {"city": "Rome", "days": 2}}',
-    ],
-)
+ROME = '{"city": "Rome", "days": 2}'
+SPELLINGS = {
+    "json": TEXT, "a list": f"[{TEXT}]", "in prose": f"Let me see. {TEXT} That is it.",
+    "an open tag": f"<tool_call>{TEXT}", "fenced": f"```\n{TEXT}\n```",
+    "args": '{"name": "get_weather", "args": {"city": "Rome", "days": 2}}',
+    "parameters": f'{{"type": "function", "name": "get_weather", "parameters": {ROME}}}',
+    "python": "get_weather(city='Rome', days=2)",
+    "a python list": "[get_weather(city='Rome', days=2)]",
+    "tags in a tag": "<tool_call><function=get_weather><parameter=city>\nRome\n</parameter>"
+    "<parameter=days>2</parameter></function></tool_call>",
+    "llama": f"<function=get_weather>{ROME}</function>",
+    "deepseek": f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{ROME}"
+    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "deepseek r1": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n"
+    f"```json\n{ROME}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "deepseek r1 without its marks": f"functionget_weather\n```json\n{ROME}\n```",
+    "gemma": "<start_function_call>call:get_weather{city:<escape>Rome<escape>,days:2}"
+    "<end_function_call>",
+    "gemma 3": '```tool_code\nprint(get_weather(city="Rome", days=2))\n```',
+    "mistral": f"[TOOL_CALLS]get_weather[ARGS]{ROME}",
+    "mistral without its mark": f"get_weather{ROME}",
+    "mistral with an id": f"[TOOL_CALLS]get_weather[CALL_ID]a1b2[ARGS]{ROME}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SPELLINGS.values(), ids=SPELLINGS)
 def test_one_call_is_read_from_every_spelling(text):
     assert parse_calls(text) == PARSED
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "I would call get_weather for Rome.", "get_weather(city=Rome)", "[1, 2, 3]"),
-        *("get_weather(city=open('x'))", "get_weather(**{'city': 'Rome'})", "import os"),
-        *("get_weather(city='Rome'", '{"name": 5, "arguments": {}}', '{"city": "Rome"}'),
-        *('{"name": "f", "arguments": [1]}', "(lambda: 0)(x=1)", "f(x='\\d')(y=1)"),
-        # Functions on offer said again, and things that merely have a name.
-        '{"name": "f", "description": "F.", "parameters": {"type": "object", "properties": {}}}',
-        '{"name": "f", "description": "F."}',
-        '{"name": "Nora", "age": 7}',
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "", "I would call get_weather for Rome.", "get_weather(city=Rome)", "[1, 2, 3]",
+    "get_weather(city=open('x'))", "get_weather(**{'city': 'Rome'})", "import os",
+    "get_weather(city='Rome'", '{"name": 5, "arguments": {}}', '{"city": "Rome"}',
+    '{"name": "f", "arguments": [1]}', "(lambda: 0)(x=1)", "f(x='\\d')(y=1)",
+    # Functions on offer said again, and things that merely have a name.
+    '{"name": "f", "description": "F.", "parameters": {"type": "object", "properties": {}}}',
+    '{"name": "f", "description": "F."}', '{"name": "Nora", "age": 7}',
+])  # fmt: skip
 def test_what_is_no_call_gives_none(text):
     assert parse_calls(text) == []
 
@@ -178,10 +188,6 @@ def test_types_and_values(kind, good, right, wrong):
             assert judge(question(kind, [good]), as_call(value)).is_correct is is_right, value
 
 
-def test_one_of_several_acceptable_values_is_right():
-    assert judge(question("string", ["a", "b"]), as_call("B")).is_correct
-
-
 @pytest.mark.parametrize(
     ("kind", "good", "nothing"),
     [("string", "low", ""), ("string", "low", None), ("array", [1], []), ("array", [1], None)],
@@ -189,6 +195,7 @@ def test_one_of_several_acceptable_values_is_right():
 def test_an_optional_argument_may_be_left_out_nothing_or_right_but_not_wrong(kind, good, nothing):
     optional, needed = question(kind, [good], needed=False), question(kind, [good])
     assert judge(optional, '{"name": "f", "arguments": {}}').is_correct
+    assert judge(question(kind, ["a", good]), as_call(good)).is_correct  # one of several
     assert judge(optional, as_call(good)).is_correct
     assert judge(optional, as_call(nothing)).is_correct
     assert not judge(needed, as_call(nothing)).is_correct
@@ -204,28 +211,6 @@ def test_the_reason_names_the_argument():
     assert judge(question("integer", [3]), "f(x='3')").note == "f: x is '3', not of type integer"
     assert judge(question("integer", [3]), "g(x=3)").note == "calls g instead of f"
     assert judge(question("integer", [3]), "f()").note == "f: x is missing"
-
-
-ROME = '{"city": "Rome", "days": 2}'
-FOREIGN = {
-    "llama": f"<function=get_weather>{ROME}</function>",
-    "deepseek": f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{ROME}"
-    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-    "deepseek r1": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n"
-    f"```json\n{ROME}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-    "deepseek r1 without its marks": f"functionget_weather\n```json\n{ROME}\n```",
-    "gemma": "<start_function_call>call:get_weather{city:<escape>Rome<escape>,days:2}"
-    "<end_function_call>",
-    "gemma 3": '```tool_code\nprint(get_weather(city="Rome", days=2))\n```',
-    "mistral": f"[TOOL_CALLS]get_weather[ARGS]{ROME}",
-    "mistral without its mark": f"get_weather{ROME}",
-    "mistral with an id": f"[TOOL_CALLS]get_weather[CALL_ID]a1b2[ARGS]{ROME}",
-}
-
-
-@pytest.mark.parametrize("form", FOREIGN, ids=str)
-def test_calls_in_the_forms_of_other_families_are_read(form):
-    assert parse_calls(FOREIGN[form]) == PARSED
 
 
 def test_arguments_by_place_get_the_names_of_the_function():
