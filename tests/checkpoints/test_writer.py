@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -21,16 +22,12 @@ from checkpoint_zoo import small_tensors, write_checkpoint
 from safetensors.torch import load_file
 
 from ram_studio.checkpoints.hub.open import open_checkpoint
-from ram_studio.checkpoints.record.part_plan import PartPlan, PlannedPart, save_plan
-from ram_studio.checkpoints.record.recipe import make_recipe
+from ram_studio.checkpoints.record.part_plan import PartPlan, save_plan
 from ram_studio.checkpoints.write import output_folder
 from ram_studio.checkpoints.write.output_folder import check_output
 from ram_studio.checkpoints.write.writer import CheckpointWriter
 from ram_studio.errors import OutputError
 
-RECIPE = make_recipe({"base": "b", "agents": {"a": "x"}})
-PART = PlannedPart(part=1, shards={}, nbytes=0)
-PLAN = PartPlan(ram_studio_version="1", recipe=RECIPE, max_shard_bytes=1, sources={}, parts=(PART,))
 TENSORS = small_tensors()
 SPECS = [(name, "BF16", tuple(t.shape)) for name, t in TENSORS.items()]
 
@@ -136,14 +133,11 @@ def test_writing_outside_a_tensor_or_over_a_shard_is_a_mistake_of_ours(tmp_path)
 
 
 def test_an_exception_or_ctrl_c_leaves_nothing(tmp_path):
-    def interrupted(error: BaseException) -> None:
-        with CheckpointWriter(tmp_path / "new" / "deep" / "out", SPECS) as target:
+    for error in (ValueError, KeyboardInterrupt):
+        target = CheckpointWriter(tmp_path / "new" / "deep" / "out", SPECS)
+        with contextlib.suppress(error), target:
             write_all(target)
             raise error
-
-    for error in (ValueError("x"), KeyboardInterrupt()):
-        with pytest.raises(type(error)):
-            interrupted(error)
         assert nothing_left(tmp_path)
 
 
@@ -223,10 +217,11 @@ def test_a_really_full_disk_leaves_nothing(tmp_path):
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_without_fallocate_files_still_get_their_size(tmp_path, monkeypatch):
-    def unsupported(*args: object) -> None:
-        raise OSError(errno.EOPNOTSUPP, "not supported")
+def unsupported(*args: object) -> None:
+    raise OSError(errno.EOPNOTSUPP, "not supported")
 
+
+def test_without_fallocate_files_still_get_their_size(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "posix_fallocate", unsupported)
     write(tmp_path / "a")
     monkeypatch.delattr(os, "posix_fallocate")
@@ -238,7 +233,7 @@ def test_without_fallocate_files_still_get_their_size(tmp_path, monkeypatch):
 def test_a_file_that_cannot_be_put_in_place_leaves_nothing(tmp_path):
     (tmp_path / "taken").mkdir()
     with pytest.raises(OutputError, match=r"The plan .*taken cannot be written"):
-        save_plan(PLAN, tmp_path / "taken")
+        save_plan(PartPlan.model_construct(), tmp_path / "taken")
     assert nothing_left(tmp_path, "taken")
 
 
@@ -268,26 +263,16 @@ def test_two_writers_at_once_cannot_share_an_output(tmp_path):
     assert nothing_left(tmp_path, "out", "out.partial-0")
 
 
-def test_leftovers_of_other_outputs_are_not_touched(tmp_path):
-    other = tmp_path / ".out2.partial-0123456789abcdef"
-    alike = tmp_path / ".out.partial-mine"
-    stale = tmp_path / ".out.partial-0123456789abcdef"
-    for folder in (other, alike, stale):
-        folder.mkdir()
+def test_leftovers_are_removed_where_it_is_known_whose_they_are(tmp_path, monkeypatch):
+    names = [f".{name}.partial-{end}" for name in ("out", "out2") for end in (16 * "0", "mine")]
+    for name in names:
+        (tmp_path / name).mkdir()
     write(tmp_path / "out")
-    assert nothing_left(tmp_path, "out", other.name, alike.name)
-
-
-def test_a_disk_without_locks_still_works(tmp_path, monkeypatch):
-    def unsupported(handle: int, how: int) -> None:
-        raise OSError(errno.ENOSYS, "not implemented")
-
+    assert nothing_left(tmp_path, "out", *names[1:])
+    # A disk may know no locks: then nobody knows whether it is somebody's.
     monkeypatch.setattr(output_folder.fcntl, "flock", unsupported)
-    stale = tmp_path / ".out.partial-0123456789abcdef"
-    stale.mkdir()
-    write(tmp_path / "out")
-    # Without locks nobody knows whether it is somebody's: it stays.
-    assert nothing_left(tmp_path, "out", stale.name)
+    write(tmp_path / "out2")
+    assert nothing_left(tmp_path, "out", "out2", *names[1:])
 
 
 def test_permissions_are_those_of_new_files_and_folders(tmp_path):
