@@ -166,17 +166,7 @@ def test_a_folder_that_may_not_be_entered_is_named(tmp_path, monkeypatch):
         ),
         ({"model": []}, ["no tensor at all"]),
         ({}, ["no safetensors file"]),
-    ],
-)
-def test_files_that_are_no_model_are_refused(tmp_path, files, words):
-    for stem, names in files.items():
-        save_file({name: torch.ones(2) for name in names}, tmp_path / f"{stem}.safetensors")
-    refuse(tmp_path, *words)
-
-
-@pytest.mark.parametrize(
-    ("files", "words"),
-    [
+        # What trainers leave, and what converts it.
         (["adapter_model.bin", "adapter_config.json"], ["LoRA adapter as a pickle", "AutoPeft"]),
         (["model_world_size_8_rank_0.pt", "fsdp_config.json"], ["verl's", "verl.model_merger"]),
         (["zero_to_fp32.py", "latest"], ["DeepSpeed", "zero_to_fp32.py {} OUT --safe"]),
@@ -186,9 +176,13 @@ def test_files_that_are_no_model_are_refused(tmp_path, files, words):
         (["pytorch_model.bin"], ["pickle", "save_pretrained"]),
     ],
 )
-def test_what_trainers_leave_is_refused_with_what_converts_it(tmp_path, files, words):
+def test_files_that_are_no_model_are_refused(tmp_path, files, words):
     for name in files:
-        (tmp_path / name).write_bytes(b"never opened")
+        if isinstance(files, dict):
+            tensors = {tensor: torch.ones(2) for tensor in files[name]}
+            save_file(tensors, tmp_path / f"{name}.safetensors")
+        else:
+            (tmp_path / name).write_bytes(b"never opened")
     refuse(tmp_path, *(word.format(tmp_path) for word in words))
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,6 @@ from safetensors.torch import save, save_file
 from ram_studio.checkpoints.read.header import (
     MAX_HEADER_BYTES,
     TensorInfo,
-    parse_header,
     read_header,
 )
 from ram_studio.errors import CheckpointError
@@ -30,11 +27,19 @@ def refuse(path: Path, *expected: str) -> None:
     refused(lambda: read_header(path, agent="coder"), 'Agent "coder"', path.name, *expected)
 
 
-def test_tensors_lie_where_the_header_says(tmp_path):
+DTYPES = """BOOL bool  U8 uint8  I8 int8  I16 int16  I32 int32  I64 int64  F16 float16  F32 float32
+F64 float64  BF16 bfloat16  F8_E4M3 float8_e4m3fn  F8_E5M2 float8_e5m2"""
+
+
+def test_tensors_of_every_dtype_lie_where_the_header_says(tmp_path):
+    words = DTYPES.split()
     tensors = small_tensors() | {
-        "steps": torch.arange(3),
         "scalar": torch.tensor(7.0),
         "empty": torch.zeros(0, 5, dtype=torch.float16),
+        **{
+            n: torch.arange(3).to(getattr(torch, d))
+            for n, d in zip(words[::2], words[1::2], strict=True)
+        },
     }
     path = tmp_path / "model.safetensors"
     save_file(tensors, path, {"format": "pt", "note": "é"})
@@ -49,47 +54,12 @@ def test_tensors_lie_where_the_header_says(tmp_path):
         assert info.numel == tensor.numel()
         stored = content[info.offset : info.offset + info.nbytes]
         assert stored == tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    assert all(found[name].dtype == name for name in words[::2])
     ends = [(info.offset, info.offset + info.nbytes) for info in found.values()]
     assert ends == sorted(ends)
-    assert found["scalar"].shape == ()
     assert found["scalar"].nbytes == 4
-    assert found["empty"].nbytes == 0
-
-
-DTYPES = """BOOL bool  U8 uint8  I8 int8  I16 int16  I32 int32  I64 int64  F16 float16  F32 float32
-F64 float64  BF16 bfloat16  F8_E4M3 float8_e4m3fn  F8_E5M2 float8_e5m2"""
-
-
-def test_every_dtype_the_library_writes_is_read(tmp_path):
-    words = DTYPES.split()
-    dtypes = dict(zip(words[::2], words[1::2], strict=True))
-    path = tmp_path / "model.safetensors"
-    save_file({n: torch.zeros(3).to(getattr(torch, dtype)) for n, dtype in dtypes.items()}, path)
-    found = {name: info.dtype for name, info in read_header(path).tensors.items()}
-    assert found == {name: name for name in dtypes}
-
-
-def test_a_file_without_tensors_is_legal(tmp_path):
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(raw_safetensors(b"{}  "))
+    path.write_bytes(raw_safetensors(b"{}  "))  # without tensors it is legal too
     assert (read_header(path).tensors, read_header(path).metadata) == ({}, {})
-
-
-def test_a_header_as_large_as_that_of_a_7b_model_parses_in_milliseconds(tmp_path):
-    entries, end = {}, 0
-    for layer in range(400):
-        entries[f"model.layers.{layer}.self_attn.q_proj.weight"] = {
-            "dtype": "BF16",
-            "shape": [3584, 3584],
-            "data_offsets": [end, end := end + 2 * 3584 * 3584],
-        }
-    raw = json.dumps(entries).encode()
-    parse = [time.process_time()]
-    for _ in range(5):
-        header = parse_header(raw, file_size=8 + len(raw) + end, path=tmp_path / "x")
-        parse.append(time.process_time())
-    assert len(header.tensors) == 400
-    assert min(b - a for a, b in itertools.pairwise(parse)) < 0.2
 
 
 @pytest.mark.parametrize(
