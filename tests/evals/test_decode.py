@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import DOMAINS, compare, evaluate, make_items
@@ -52,36 +53,19 @@ def test_an_open_engine_stays_open_and_scores_as_its_folder(report, base_engine)
     assert again.models["again"].domains == report.models["base"].domains
 
 
-def test_batch_size_does_not_change_answers(loaded):
-    prompts = [item.prompt for domain in DOMAINS for item in make_items(domain, 3, 4)]
-    together = generate(*loaded, prompts)
-    for size in (1, 5):
-        parts = [prompts[i : i + size] for i in range(0, len(prompts), size)]
-        assert [text for part in parts for text in generate(*loaded, part)] == together
-
-
 def test_own_decoding_equals_transformers_greedy_decoding(loaded):
-    import torch
-
     model, tokenizer = loaded
-    prompts = [item.prompt for item in make_items("tool", 8, 4)]
+    prompts = [item.prompt for domain in DOMAINS for item in make_items(domain, 3, 4)]
     inputs = tokenizer(prompts, return_tensors="pt", padding=True)
+    asked = {name: inputs[name] for name in ("input_ids", "attention_mask")}
     with torch.inference_mode():
-        output = model.generate(
-            input_ids=inputs["input_ids"],
-            attention_mask=inputs["attention_mask"],
-            max_new_tokens=48,
-            do_sample=False,
-        )
+        output = model.generate(**asked, max_new_tokens=48, do_sample=False)
     new = output[:, inputs["input_ids"].shape[1] :]
-    assert generate(model, tokenizer, prompts) == tokenizer.batch_decode(
-        new, skip_special_tokens=True
-    )
+    expected = tokenizer.batch_decode(new, skip_special_tokens=True)
+    assert generate(model, tokenizer, prompts) == expected
 
 
 def test_rows_run_to_the_limit_and_the_thread_count_stays(loaded):
-    import torch
-
     before = torch.get_num_threads()
     how = {"pad_id": 1, "end_ids": frozenset()}
     rows = decode(loaded[0], [[5], [6, 7]], max_new_tokens=0, sampling=Sampling(3), **how)
@@ -92,20 +76,13 @@ def test_rows_run_to_the_limit_and_the_thread_count_stays(loaded):
 
 
 def test_sampling_is_seeded_and_groups_rows_by_prompt(loaded):
-    import torch
-
     model, tokenizer = loaded
     prompts = [tokenizer.encode(item.prompt) for item in make_items("code", 3, 4)]
+    how = {"pad_id": 1, "end_ids": frozenset({0}), "max_new_tokens": 12}
 
     def sample(seed: int) -> list[list[int]]:
-        return decode(
-            model,
-            prompts,
-            pad_id=1,
-            end_ids=frozenset({0}),
-            max_new_tokens=12,
-            sampling=Sampling(4, generator=torch.Generator().manual_seed(seed)),
-        )
+        sampling = Sampling(4, generator=torch.Generator().manual_seed(seed))
+        return decode(model, prompts, sampling=sampling, **how)
 
     assert len(sample(0)) == 12
     assert sample(0) == sample(0)
@@ -130,28 +107,22 @@ def test_stop_ends_the_run_at_once(base_engine):
     assert next(polls, "no more") == "no more"
 
 
-@pytest.mark.parametrize(
-    ("spoilt", "message"),
-    [
-        (("tokenizer.json", "tokenizer_config.json"), "no tokenizer"),
-        (("model.safetensors",), "no \\*.safetensors"),
+def test_incomplete_folders_are_refused(tmp_path):
+    folder = shutil.copytree(BASE, tmp_path / "m")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:50_000])
+    for gone, message in (
         ((), "does not load"),
-    ],
-    ids=["no tokenizer", "no weights", "half the weights"],
-)
-def test_incomplete_folders_are_refused(tmp_path, spoilt, message):
-    folder = tmp_path / "m"
-    shutil.copytree(BASE, folder, ignore=shutil.ignore_patterns(*spoilt))
-    if not spoilt:
-        weights = folder / "model.safetensors"
-        weights.write_bytes(weights.read_bytes()[:50_000])
-    with pytest.raises(EvaluationError, match=message):
-        evaluate({"m": folder}, limit=1)
+        (("model.safetensors",), r"no \*.safetensors"),
+        (("tokenizer.json", "tokenizer_config.json"), "no tokenizer"),
+    ):
+        for name in gone:
+            (folder / name).unlink()
+        with pytest.raises(EvaluationError, match=message):
+            evaluate({"m": folder}, limit=1)
 
 
 def test_cuda_without_a_gpu_is_refused(monkeypatch):
-    import torch
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve_device("auto") == "cpu"
     with pytest.raises(EvaluationError, match="cuda:0"):

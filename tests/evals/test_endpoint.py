@@ -284,13 +284,3 @@ def test_the_model_is_chosen_only_when_there_is_one():
         for model, said in ((None, "serves 2 models: a, b"), ("gone", "has no model 'gone'")):
             with pytest.raises(EvaluationError, match=said):
                 ask(EndpointEngine(server.url, model), question())
-
-
-def test_health_and_closed_code_are_refused_before_anything_is_asked():
-    with serve(lambda _: "hi") as server:
-        models = {"one": EndpointEngine(server.url)}
-        with pytest.raises(EvaluationError, match="needs its logits"):
-            evaluate(models, "health")
-        with pytest.raises(EvaluationError, match="switched off"):
-            evaluate(models, "math,code", code="off")
-        assert server.requests == []

@@ -19,8 +19,9 @@ KEY = RunKey("f" * 64, "math", 1, {"chat": "none", "seed": 0})
 
 def row(number: int, *, finish: str = "end", correct: bool = True):
     question = Question(f"q-{number:02d}", "math", "easy", f"{number}?", "4", None, 8)
-    reply = Reply(f"it's {number} \x00 ☃", f"<{number}?>", finish, "", 3, 0.25)
-    return question, reply, Verdict(correct, "why" * correct, {"parts": [1, number]})
+    note = "why" * correct
+    reply = Reply(f"it's {number} \x00 ☃", f"<{number}?>", finish, note, 3, 0.25)
+    return question, reply, Verdict(correct, note, {"parts": [1, number]})
 
 
 def execute(path: Path, statement: str) -> None:
@@ -37,16 +38,14 @@ def store(tmp_path):
 
 
 def test_what_was_recorded_comes_back_from_a_store_opened_anew(tmp_path):
+    given = [row(1), row(2, correct=False)]
     with AnswerStore(tmp_path / "deep" / "s.sqlite3") as store:
         run = store.open_run(KEY, model="one", path="/models/one")
-        store.record(run, [row(1), row(2, correct=False)])
+        store.record(run, given)
     with AnswerStore(tmp_path / "deep" / "s.sqlite3") as store:
-        first, second = store.answers(run)
-        assert first.question == Question("q-01", "math", "easy", "1?", "4", None, 0)
-        assert first.reply.text == "it's 1 \x00 ☃"
-        assert first.reply.prompt == "<1?>"
-        assert first.verdict.facts == {"parts": [1, 1]}
-        assert second.verdict.is_correct is False
+        found = store.answers(run)
+        assert [(answer.reply, answer.verdict) for answer in found] == [own[1:] for own in given]
+        assert found[0].question == Question("q-01", "math", "easy", "1?", "4", None, 0)
         (known,) = store.runs()
         assert (known.model, known.answered, known.correct, known.seconds) == ("one", 2, 1, 0.5)
         assert known.settings == {"chat": "none", "seed": 0}
@@ -109,12 +108,10 @@ def test_how_a_merge_was_made_is_kept_and_an_older_file_is_brought_up(tmp_path):
 
 def test_a_failed_attempt_is_kept_but_not_counted_and_a_later_answer_replaces_it(store):
     run = store.open_run(KEY, model="one")
-    store.record(run, [row(1, finish="failed", correct=False)])
-    assert store.runs()[0].answered == 0
-    assert len(store.answers(run)) == 1
-    store.record(run, [row(1)])
-    assert store.runs()[0].correct == 1
-    assert len(store.answers(run)) == 1
+    for finish, answered in (("failed", 0), ("end", 1)):
+        store.record(run, [row(1, finish=finish, correct=bool(answered))])
+        (known,) = store.runs()
+        assert (known.answered, known.correct, len(store.answers(run))) == (answered, answered, 1)
 
 
 def test_forgetting_a_run_leaves_the_others(store):
@@ -125,21 +122,14 @@ def test_forgetting_a_run_leaves_the_others(store):
     assert [len(store.answers(run)) for run in runs] == [0, 1]
 
 
-def test_a_batch_that_fails_midway_leaves_nothing_of_itself(store):
-    run = store.open_run(KEY, model="one")
-    bad = Verdict(True, "", {"not json": object()})
-    with pytest.raises(TypeError):
-        store.record(run, [row(1), (*row(2)[:2], bad)])
-    assert store.answers(run) == []
-    store.record(run, [row(1)])
-    assert len(store.answers(run)) == 1
-
-
-def test_text_with_lone_surrogates_is_kept_readable(store):
+def test_a_batch_that_fails_midway_leaves_nothing_and_broken_text_is_kept_readable(store):
     run = store.open_run(KEY, model="one")
     question, _, verdict = row(1)
+    with pytest.raises(TypeError):
+        store.record(run, [row(1), (*row(2)[:2], Verdict(True, "", {"not json": object()}))])
+    assert store.answers(run) == []
     store.record(run, [(question, Reply("a\ud800b", "p", "end"), verdict)])
-    assert store.answers(run)[0].reply.text == "a?b"
+    assert [answer.reply.text for answer in store.answers(run)] == ["a?b"]
 
 
 WRITER = """

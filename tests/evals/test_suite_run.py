@@ -9,10 +9,11 @@ from chat_model import TEMPLATE, TOOL_TEMPLATE, change_json, make_chat_model
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import AnswerStore, evaluate
-from ram_studio.evals.answering import LocalEngine
+from ram_studio.evals.answering import EndpointEngine, LocalEngine
+from ram_studio.evals.answering.engine import Decoding
 from ram_studio.evals.answering.load import ending_ids
+from ram_studio.evals.pieces import Pieces
 from ram_studio.evals.question import Question
-from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
 from ram_studio.resources import asset_path
 
 BASE, CODING = asset_path("example", "base"), asset_path("example", "coding")
@@ -287,17 +288,24 @@ def test_other_weights_templates_and_seeds_and_what_is_forgotten_are_asked(tmp_p
         ({"b": BASE}, "memory", {"lengths": (50,)}, "too short"),
         ({"b": "/no/such"}, "math", {}, r"config\.json"),
         ({"b": BASE}, "math", {"chat": "template"}, "has no chat template"),
+        ({"b": BASE}, "math", {"samples": 2}, "temperature above 0"),
+        ({"b": BASE}, "math", {"samples": 0}, "samples is 0"),
+        ({"b": BASE}, "math", {"max_tokens": 0}, "may take 0 tokens"),
+        ({"b": BASE}, "math", {"max_tokens": {"code": 5}}, "'code', which is not asked"),
+        ({"b": BASE}, "math", {"decoding": Decoding(-1.0)}, "temperature is out of range"),
+        ({"b": BASE}, "math", {"decoding": Decoding(1.0, 0.0)}, "top-p is out of range"),
+        ({"b": BASE}, "math", {"decoding": Decoding(think_tokens=-1)}, "thinking is out of range"),
+        (
+            {"b": BASE},
+            "math",
+            {"pieces": Pieces()},
+            "suites has texts.*memory, ruler-",
+        ),
+        ({"b": BASE}, "memory", {"pieces": Pieces(0)}, "piece may take 0 tokens"),
+        ({"b": BASE}, "memory", {"pieces": Pieces(memory_tokens=0)}, "memory may take 0 tokens"),
+        ({"b": EndpointEngine("http://127.0.0.1:9/v1", "m")}, "health", {}, "needs its logits"),
     ],
 )
 def test_bad_settings_are_refused(models, suites, options, message):
     with pytest.raises(EvaluationError, match=message):
         evaluate(models, suites, **options)
-
-
-def test_tools_are_asked_for_in_the_same_words_of_every_model():
-    questions = GENERAL_SUITES["tool"].make(SuiteSettings(len, limit=5))
-    engines = [LocalEngine(path, device="cpu") for path in (BASE, CODING)]
-    for q in questions:
-        assert engines[0].prompt_of(q) == engines[1].prompt_of(q)
-        for tool in q.tools:
-            assert tool["function"]["name"] in engines[0].prompt_of(q)

@@ -7,6 +7,7 @@ does not show that vLLM's own kernels answer alike.
 """
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 
 @dataclass
@@ -15,22 +16,6 @@ class SamplingParams:
 
     temperature: float = 1.0
     max_tokens: int = 16
-
-
-@dataclass
-class CompletionOutput:
-    """One answer."""
-
-    text: str
-    token_ids: list
-    finish_reason: str
-
-
-@dataclass
-class RequestOutput:
-    """One prompt's answers."""
-
-    outputs: list
 
 
 class LLM:
@@ -55,16 +40,11 @@ class LLM:
             (key,) = prompt
             assert key == "prompt_token_ids"
             ids = torch.tensor([prompt[key]])
-            output = self._model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                do_sample=False,
-                max_new_tokens=sampling_params.max_tokens,
-            )
+            how = {"do_sample": False, "max_new_tokens": sampling_params.max_tokens}
+            output = self._model.generate(ids, attention_mask=torch.ones_like(ids), **how)
             new = output[0, ids.shape[1] :].tolist()
-            ended = new[-1] == self._tokenizer.eos_token_id
+            reason = "stop" if new[-1] == self._tokenizer.eos_token_id else "length"
             text = self._tokenizer.decode(new, skip_special_tokens=True)
-            found.append(
-                RequestOutput([CompletionOutput(text, new, "stop" if ended else "length")])
-            )
+            answer = SimpleNamespace(text=text, token_ids=new, finish_reason=reason)
+            found.append(SimpleNamespace(outputs=[answer]))
         return found
