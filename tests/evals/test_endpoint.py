@@ -81,15 +81,6 @@ def test_chat_and_plain_requests_are_greedy_and_bounded():
             assert (body["model"], body["temperature"], body["max_tokens"]) == ("one", 0, 16)
 
 
-def test_parsed_tool_calls_of_a_server_count_as_calls():
-    call = {"type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
-    body = {"choices": [{"message": {"content": None, "tool_calls": [call]}}]}
-    with serve(lambda _: body) as server:
-        (reply,) = ask(EndpointEngine(server.url), question())
-    assert json.loads(reply.text) == {"tool_calls": [call]}
-    assert reply.finish == "end"
-
-
 GARBAGE = [
     (b"<html>gateway</html>", "no completion"),
     (b"", "no completion: nothing"),
@@ -141,15 +132,15 @@ def test_a_busy_server_is_asked_again_after_a_pause_and_one_in_lasting_trouble_i
     bad = report.to_dict()["models"]["bad"]
     assert "(5 tries)" in report.models["bad"].answers["math"][0].note
     assert (bad["domains"]["math"]["score"], bad["average"]) == (None, None)
-    assert bad["outcomes"]["math"] == {
-        **dict.fromkeys(("asked", "too long", "cut off", "empty", "refused"), 0),
-        "questions": 2,
-        "failed": 2,
-    }
+    found = {name: count for name, count in bad["outcomes"]["math"].items() if count}
+    assert found == {"questions": 2, "failed": 2}
     # Not answered is not wrong: there is nothing to compare.
     assert compare(report, "good", "bad")["math"] == PairedCounts(0, 0, 0)
     (said,) = missing(report)
     assert "bad, math: of 2 questions 2 got no answer" in said
+
+
+CALL = {"type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
 
 
 def cut(content: str | None) -> dict:
@@ -163,11 +154,8 @@ def cut(content: str | None) -> dict:
         ({"choices": [{"message": {}}]}, "empty", "the model said nothing"),
         (cut("Well, "), "length", "cut off after 16 tokens"),
         (cut(None), "length", "cut off after 16 tokens before it said anything"),
-        (
-            (400, b"maximum context length is 4096"),
-            "too long",
-            ".*400:.*4096.*",
-        ),
+        ({"choices": [{"message": {"content": None, "tool_calls": [CALL]}}]}, "end", ""),
+        ((400, b"maximum context length is 4096"), "too long", ".*400:.*4096.*"),
         ((422, b"bad field"), "refused", ".*422: bad field"),
     ],
 )
@@ -176,6 +164,8 @@ def test_what_is_no_whole_answer_is_told_apart_and_final(body, finish, note):
         (reply,) = ask(EndpointEngine(server.url), question())
     assert (reply.finish, reply.is_final) == (finish, True)
     assert re.fullmatch(note, reply.note)
+    # Calls that a server parsed itself count as calls.
+    assert finish != "end" or json.loads(reply.text) == {"tool_calls": [CALL]}
 
 
 def test_an_endless_reply_and_a_silent_server_end_at_the_time_limit():
@@ -203,8 +193,7 @@ def test_an_unreachable_endpoint_is_an_error_that_keeps_what_is_stored(tmp_path)
             evaluate(models, "math", limit=3, store=store)
         with pytest.raises(EvaluationError, match=r"cannot be reached.*3 of 10 answers.* stored"):
             evaluate(models, "math", limit=10, store=store)
-        report = evaluate(models, "math", limit=3, store=store)
-        assert len(report.items["math"]) == 3
+        assert evaluate(models, "math", limit=3, store=store).models["one"].domains["math"].n == 3
     with pytest.raises(EvaluationError, match="cannot be reached"):
         ask(EndpointEngine(server.url), question())
 

@@ -33,12 +33,8 @@ def sample(doc_id: int, value, metric: str = "exact_match", **more) -> dict:
 def test_samples_become_questions_replies_and_verdicts():
     rows = rows_of({"samples": {"sums": [sample(1, 1.0), sample(0, False)]}})
     (first, reply, verdict), (second, _, other) = rows
-    assert (first.id, first.domain, first.prompt, first.gold) == (
-        "sums/none/000000",
-        "sums",
-        "What is 0?",
-        "0",
-    )
+    told = (first.id, first.domain, first.prompt, first.gold)
+    assert told == ("sums/none/000000", "sums", "What is 0?", "0")
     assert (reply.text, reply.prompt) == (" it is 0", "Q: What is 0? A:")
     assert (verdict.is_correct, other.is_correct) == (False, True)
     assert second.id == "sums/none/000001"
@@ -46,12 +42,9 @@ def test_samples_become_questions_replies_and_verdicts():
 
 def test_filters_are_columns_and_the_metric_is_the_first_of_right_and_wrong():
     both = [sample(0, True, filter="strict"), sample(0, 0.0, filter="loose")]
-    assert [row[0].domain for row in rows_of({"samples": {"g": both}})] == [
-        "g (loose)",
-        "g (strict)",
-    ]
-    mixed = sample(0, 0.3, "bleu")
-    mixed = {**mixed, "metrics": ["bleu", "acc"], "acc": 1}
+    domains = [row[0].domain for row in rows_of({"samples": {"g": both}})]
+    assert domains == ["g (loose)", "g (strict)"]
+    mixed = sample(0, 0.3, "bleu") | {"metrics": ["bleu", "acc"], "acc": 1}
     ((_, _, verdict),) = rows_of({"samples": {"t": [mixed]}})
     assert verdict.is_correct
     assert verdict.facts == {"bleu": 0.3, "acc": 1}
@@ -107,12 +100,8 @@ def test_a_local_task_runs_in_lm_eval_and_agrees_with_our_own_suite(local_task, 
     folder, items = local_task
     models = {name: asset_path("example", name) for name in ("tool", "base")}
     with AnswerStore(tmp_path / "a.sqlite3") as store:
-        report = evaluate_with_harness(
-            models, "ram_calls", device="cpu", include_path=folder, store=store
-        )
-        again = evaluate_with_harness(
-            models, "ram_calls", device="cpu", include_path=folder, store=store
-        )
+        how = {"device": "cpu", "include_path": folder, "store": store}
+        report, again = (evaluate_with_harness(models, "ram_calls", **how) for _ in range(2))
     assert list(report.items) == ["ram_calls (exact)", "ram_calls (first-word)"]
     ours = evaluate(models, "demo", limit=12, device="cpu")
     for name in models:
