@@ -108,14 +108,13 @@ def test_several_draws_make_a_mean_and_pass_at_k_and_the_first_is_the_answer():
     def answer(body):
         assert (body["temperature"], body["top_p"]) == (1.0, 0.95)
         assert body["max_tokens"] == 77 + 100
-        number = "8" if body["seed"] == 2027 else "no"
-        return f"Answer: {number}"
+        return f"Answer: {'8' if body['seed'] == 2027 else 'no'}"
 
+    options = {"limit": 3, "samples": 2, "max_tokens": {"math": 77}}
+    decoding = Decoding(1.0, 0.95, think_tokens=100)
     with serve(answer) as server:
-        options = {"limit": 3, "samples": 2, "max_tokens": {"math": 77}}
-        decoding = Decoding(1.0, 0.95, think_tokens=100)
-        engine = EndpointEngine(server.url)
-        report = evaluate({"m": engine}, "math", decoding=decoding, **options)
+        models = {"m": EndpointEngine(server.url)}
+        report = evaluate(models, "math", decoding=decoding, **options)
         assert len(server.requests) == 6
     right = sum(q.gold == "8" for q in report.items["math"])
     assert report.models["m"].domains["math"].correct == 0

@@ -30,17 +30,14 @@ WHEN = {"began": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T01:00:00+00:0
 
 def report(suite: str = "math", seed: int = 0, **right: int) -> EvalReport:
     """Return models on 60 questions, the named number of them right, in an order of their own."""
-    asked = [
-        Question(f"q{i}", suite, "kind", f"{suite} {seed} {i}", "1", None, 8) for i in range(60)
-    ]
+    prompts = [f"{suite} {seed} {i}" for i in range(60)]
+    asked = [Question(f"q{i}", suite, "kind", p, "1", None, 8) for i, p in enumerate(prompts)]
     models = {}
     for name, count in right.items():
         marks = [i < count for i in range(60)]
         random.Random(name).shuffle(marks)
-        answers = [
-            Answer("", mark, facts={FACT: ["always '0'"] if i < 3 else []})
-            for i, mark in enumerate(marks)
-        ]
+        facts = [{FACT: ["always '0'"] if i < 3 else []} for i in range(60)]
+        answers = [Answer("", mark, facts=own) for mark, own in zip(marks, facts, strict=True)]
         rows = zip(asked, answers, strict=True)
         models[name] = ModelResult.of(name, None, rows, [suite], seconds=0.0)
     return EvalReport.of([suite], seed, {suite: asked}, models)
@@ -59,12 +56,13 @@ def test_a_record_keeps_every_question_and_is_read_back(tmp_path) -> None:
     path = save_record(made, tmp_path / "little.json")
     assert load_record(path) == made
     assert shipped_records(tmp_path) == (made,)
-    path.write_text('{"format": 2}')
-    with pytest.raises(EvaluationError, match="format 2, this version reads 1"):
-        load_record(path)
-    path.write_text("no json")
-    with pytest.raises(EvaluationError, match="cannot be read"):
-        load_record(path)
+    for text, said in (
+        ('{"format": 2}', "format 2, this version reads 1"),
+        ("no", "cannot be read"),
+    ):
+        path.write_text(text)
+        with pytest.raises(EvaluationError, match=said):
+            load_record(path)
 
 
 @pytest.mark.parametrize(
@@ -83,13 +81,10 @@ def test_a_model_stands_between_beside_or_above_those_that_answered_the_same(rig
     assert found.to_dict()["sentence"] == found.sentence()
 
 
-def test_the_reports_own_base_is_one_of_those_to_stand_beside() -> None:
+def test_the_reports_own_base_counts_and_nothing_is_said_without_the_same_questions() -> None:
     both = report(base=20, mine=55)
     mine = standings(both, base="base", records=[record(little=6)])[1]
     assert "above base (33 %" in mine.sentence()
-
-
-def test_nothing_is_said_without_the_same_questions() -> None:
     assert standings(report(mine=30), records=[]) == ()
     assert standings(report(seed=1, mine=30), records=[record(little=6)]) == ()
     other = record(little=6)

@@ -30,19 +30,15 @@ def renderer() -> Iterator[TemplateRenderer]:
     made.close()
 
 
-@pytest.mark.parametrize("template", [TEMPLATE, TOOL_TEMPLATE, "{{ bos_token }}" + TEMPLATE])
-def test_prompts_are_those_of_transformers(renderer: TemplateRenderer, template: str) -> None:
+def test_prompts_are_those_of_transformers_rendered_by_one_process(renderer) -> None:
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    special = {"bos_token": "<s>"}
-    (expected,), _ = render_jinja_template(
-        conversations=[SAID],
-        tools=TOOLS,
-        chat_template=template,
-        add_generation_prompt=True,
-        **special,
-    )
-    assert renderer.render(template, SAID, tools=TOOLS, special=special) == expected
+    worker, special = renderer._worker, {"bos_token": "<s>"}
+    for template in (TEMPLATE, TOOL_TEMPLATE, "{{ bos_token }}" + TEMPLATE):
+        how = {"tools": TOOLS, "chat_template": template, "add_generation_prompt": True}
+        (expected,), _ = render_jinja_template(conversations=[SAID], **how, **special)
+        assert renderer.render(template, SAID, tools=TOOLS, special=special) == expected
+    assert renderer._worker is worker
 
 
 @pytest.mark.parametrize(
@@ -61,14 +57,6 @@ def test_what_fails_or_hangs_is_ended_and_the_next_prompt_works(
     with pytest.raises(EvaluationError, match=reason):
         renderer.render(template, SAID)
     assert "Grüße" in renderer.render(TEMPLATE, SAID)
-
-
-def test_ordinary_prompts_are_rendered_by_one_process(renderer: TemplateRenderer) -> None:
-    renderer.render(TEMPLATE, SAID)
-    worker = renderer._worker
-    for _ in range(9):
-        renderer.render(TEMPLATE, SAID)
-    assert renderer._worker is worker
 
 
 def test_a_model_whose_template_hangs_does_not_hang_the_engine(

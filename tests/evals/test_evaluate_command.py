@@ -80,9 +80,8 @@ def test_an_endpoint_is_evaluated_by_name_and_categories_are_shown(run, monkeypa
 def test_failed_replies_and_accuracies_are_shown(run, monkeypatch):
     monkeypatch.setattr(endpoint, "PAUSE_SECONDS", 0.001)
     with serve(lambda body: (503, b"busy")) as server:
-        code, out, error = run(
-            "evaluate", "one", "--endpoint", server.url, "--suite", "math", "--limit", 2
-        )
+        asked = ("evaluate", "one", "--endpoint", server.url, "--limit", 2)
+        code, out, error = run(*asked, "--suite", "math")
         assert "of 2 questions 2 got no answer" in out
         assert (code, "No question was answered. one, math: of 2" in str(error)) == (1, True)
     with serve(lambda body: "all small letters") as server:
@@ -98,24 +97,14 @@ def test_health_is_shown_for_folders(run):
     assert "kl_to_base" in out
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--lengths", "many"),
-        ("--chat", "maybe"),
-        ("--code", "perhaps"),
-        ("--specialist", "nonsense"),
-        ("--specialist", "code=nobody"),
-        ("--export", "report.xlsx"),
-        ("--engine", "magic"),
-        ("--engine", "lm-eval"),
-        ("--tasks", "gsm8k"),
-        ("--include-path", "tasks"),
-        ("--engine", "vllm", "--endpoint", "http://127.0.0.1:1/v1"),
-    ],
-)
+BAD = """--lengths many | --chat maybe | --code perhaps | --specialist nonsense | --engine magic |
+--specialist code=nobody | --export report.xlsx | --engine lm-eval | --tasks gsm8k |
+--include-path tasks | --engine vllm --endpoint http://127.0.0.1:1/v1"""
+
+
+@pytest.mark.parametrize("options", BAD.split("|"), ids=str.strip)
 def test_bad_options_are_usage_errors(run, options):
-    assert run("evaluate", BASE, "--limit", "1", *options)[0] == 2
+    assert run("evaluate", BASE, "--limit", "1", *options.split())[0] == 2
 
 
 def test_lengths_are_read_with_or_without_k():

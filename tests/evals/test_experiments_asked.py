@@ -31,21 +31,20 @@ def few(monkeypatch):
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    made = {
-        name: str(make_chat_model(folder / name, agent=name, template=None))
+    base, coding = (
+        str(make_chat_model(folder / name, agent=name, template=None))
         for name in ("base", "coding")
-    }
-    return make_recipe({"base": made.pop("base"), "agents": made, "method": "ram+"})
+    )
+    return make_recipe({"base": base, "agents": {"coding": coding}, "method": "ram+"})
 
 
 def test_a_comparison_draws_and_asks_until_decided_like_an_evaluation(recipe, few, tmp_path):
     rows = {"ram+": recipe}
     until = Until(0.9, 200)
     with AnswerStore(tmp_path / "s") as store:
-        table = compare_methods(rows, suite="math-made", until=until, store=store, **DRAWN)
-        alone = evaluate(
-            {"coding": recipe.agents["coding"]}, "math-made", limit=12, store=store, **DRAWN
-        )
+        how = {"suite": "math-made", "store": store, **DRAWN}
+        table = compare_methods(rows, until=until, **how)
+        alone = evaluate({"coding": recipe.agents["coding"]}, limit=12, **how)
     # The 12 of the first look decided: no answer is right, and the intervals are narrow.
     assert {row.domains["math-made"].n for row in table.report.models.values()} == {12}
     assert table.report.until["looks"] == 1

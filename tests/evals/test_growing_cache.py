@@ -21,21 +21,14 @@ CONFIGS = {
 }
 
 
+SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
+
+
 def tiny(kind=LlamaForCausalLM):
     torch.manual_seed(0)
     config, more = CONFIGS[kind]
-    return kind(
-        config(
-            vocab_size=64,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=512,
-            **more,
-        )
-    ).eval()
+    return kind(config(**SIZES, **HEADS, **more)).eval()
 
 
 @functools.cache
@@ -66,13 +59,7 @@ def test_a_batch_gives_what_each_prompt_gives_alone(kind, piece, together, monke
     given = prompts(9)
     # A third of the vocabulary ends an answer, so rows end at different times and are dropped.
     ends = frozenset(range(0, 64, 3))
-    rows = generation.decode(
-        tiny(kind),
-        [list(prompt) for prompt in given],
-        pad_id=0,
-        end_ids=ends,
-        max_new_tokens=80,
-    )
+    rows = generation.decode(tiny(kind), given, pad_id=0, end_ids=ends, max_new_tokens=80)
     assert rows == [plainly(kind, prompt, ends, 80) for prompt in given]
     assert len({len(row) for row in rows}) > 2
 
