@@ -193,8 +193,7 @@ def ask_suites(
 ) -> list[tuple[Question, Answer]]:
     """Return one model's first answers to several suites, each with the verdicts on all draws.
 
-    Args:
-        runs: of one model, all asked in one way. asked: questions by suite.
+    Args: runs: of one model, all asked in one way. asked: questions by suite.
 
     Raises: what `SuiteRun.answers` raises.
     """

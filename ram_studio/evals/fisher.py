@@ -83,8 +83,7 @@ def estimate_fisher(
         on_progress: called with (name, done, total) after each prompt.
         should_stop: polled before each prompt.
 
-    Raises:
-        EvaluationError: no prompt, or a model that does not load; CheckpointError; Stopped.
+    Raises: EvaluationError: no prompt, or a model that does not load; CheckpointError; Stopped.
     """
     import torch
 

@@ -252,11 +252,9 @@ def _digest(folder: str | Path | None) -> str | None:
 def rows_of(results: Mapping[str, Any]) -> list[Row]:
     """Return what the harness says of every item as questions, replies and verdicts.
 
-    Args:
-        results: of `simple_evaluate` with samples.
+    Args: results: of `simple_evaluate` with samples.
 
-    Raises:
-        EvaluationError: a task has no item, or no metric that is 0 or 1 for every item.
+    Raises: EvaluationError: a task has no item, or no metric that is 0 or 1 for every item.
     """
     rows: list[Row] = []
     for task, samples in (results.get("samples") or {}).items():

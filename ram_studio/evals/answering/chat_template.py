@@ -42,8 +42,7 @@ class WorkerError(EvaluationError):
 class TemplateRenderer:
     """Renders templates in one worker, which is started when needed and ended when it hangs.
 
-    Args:
-        seconds: of computing that a prompt may take. patience: longest wait for the worker.
+    Args: seconds: of computing that a prompt may take. patience: longest wait for the worker.
     """
 
     def __init__(self, seconds: float = SECONDS, patience: float = PATIENCE) -> None:

@@ -61,9 +61,8 @@ class EndpointEngine:
         seconds: limit for one answer, from request to last byte.
         parallel: requests under way at a time.
 
-    Raises:
-        EvaluationError: a bad URL; when it is asked, an unreachable server, or no or several models
-            to choose from.
+    Raises: EvaluationError: a bad URL; when it is asked, an unreachable server, or no or several
+        models to choose from.
     """
 
     def __init__(

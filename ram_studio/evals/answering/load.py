@@ -25,8 +25,7 @@ _GPU_FILES = ("nvidia*", "nvhost*", "nvmap", "kfd", "dxg")
 def resolve_device(device: str) -> str:
     """Return the device to use: "auto" is "cuda" when torch has a GPU, else "cpu".
 
-    Raises:
-        EvaluationError: a CUDA device is named and torch sees none.
+    Raises: EvaluationError: a CUDA device is named and torch sees none.
     """
     if device == "cpu" or (device == "auto" and not _may_have_gpu()):
         return "cpu"
@@ -149,9 +148,8 @@ def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
     Returns:
         (model in eval mode, tokenizer). Small models are computed in float32, others as stored.
 
-    Raises:
-        EvaluationError: the folder is missing, has no tokenizer or no safetensors, or does not
-            load.
+    Raises: EvaluationError: the folder is missing, has no tokenizer or no safetensors, or does not
+        load.
     """
     import torch
 

@@ -157,8 +157,7 @@ class LocalEngine:
     def prompt_of(self, question: Question) -> str:
         """Return the exact text given to the model.
 
-        Raises:
-            EvaluationError: the chat template fails, or leaves the question out.
+        Raises: EvaluationError: the chat template fails, or leaves the question out.
         """
         if question.is_raw or not self.is_chat:
             return plain_text(question)

@@ -30,8 +30,7 @@ class VllmEngine(LocalEngine):
         memory_share: part of the GPU's memory that vLLM may take, more than 0 and at most 1.
         options: chat, batch_size, batch_tokens as for `LocalEngine`.
 
-    Raises:
-        EvaluationError: vLLM is not installed; whatever `LocalEngine` raises.
+    Raises: EvaluationError: vLLM is not installed; whatever `LocalEngine` raises.
     """
 
     def __init__(

@@ -22,8 +22,7 @@ def rank_agreement(
 ) -> dict[str, Any]:
     """Return {"ours", "published", "models", "tau", "p", "sentence"}; tau and p None for too few.
 
-    Args:
-        ours, published: domains; a record counts when it has answers in both.
+    Args: ours, published: domains; a record counts when it has answers in both.
     """
     scores = [
         {model: fmean(marks.values()) for model, marks in calibrated(records, domain).items()}

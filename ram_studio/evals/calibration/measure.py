@@ -43,8 +43,7 @@ def measure(
 ) -> tuple[dict[str, EvalReport], dict[str, str]]:
     """Return a report per suite, of the most questions that were asked in full, and what failed.
 
-    Args:
-        suites: names, in the order they are asked. should_stop: when the time is over.
+    Args: suites: names, in the order they are asked. should_stop: when the time is over.
     """
     done: dict[str, EvalReport] = {}
     failed: dict[str, str] = {}

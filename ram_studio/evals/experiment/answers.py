@@ -113,8 +113,7 @@ class Entry(SweepRow):
 class Answers:
     """The checkpoints, the questions and the model of an experiment, opened for its length.
 
-    Args:
-        is_over: polled before each batch and token; work then ends with Stopped.
+    Args: is_over: polled before each batch and token; work then ends with Stopped.
 
     Raises: what `engine.analyse.load`, counting and `LocalEngine` raise.
     """
@@ -215,8 +214,7 @@ class Answers:
     def ask(self, entry: Entry, questions: Asked) -> dict[str, Answer]:
         """Return question id -> answer of one entry; each batch goes to the store as it comes.
 
-        Args:
-            questions: by suite.
+        Args: questions: by suite.
 
         Raises: Stopped; SettingsError when the setting cannot be merged.
         """

@@ -48,8 +48,7 @@ def draw_items(names: Sequence[str], settings: SuiteSettings, held_out: int) -> 
         settings: its limit is the most questions to choose by, per suite (demo: per domain).
         held_out: most questions to check with, counted likewise.
 
-    Raises:
-        EvaluationError: a suite that is too small to hold any question out.
+    Raises: EvaluationError: a suite that is too small to hold any question out.
     """
     first: dict[str, tuple[Question, ...]] = {}
     second: dict[str, tuple[Question, ...]] = {}

@@ -82,8 +82,7 @@ class Plan(HowToAsk):
     def candidates(self) -> list[Candidate]:
         """Check everything that needs no file; return what is tried (for a search: nothing).
 
-        Raises:
-            SettingsError, EvaluationError: a budget, suite, axis, row or value that cannot be.
+        Raises: SettingsError, EvaluationError: a budget, suite, axis, row or value that cannot be.
         """
         for what, value, least in (("items", self.items, 1), ("held-out items", self.held, 0)):
             at_least(what, value, least)

@@ -34,8 +34,7 @@ def sweep(
         options: fields of `SweepPlan` (suites, items, minutes, search, trials, ...) and of `Setup`
             (device, sketch, store, ...).
 
-    Returns:
-        The last state. Stopping and time being up are no errors: its `ending` tells.
+    Returns: The last state. Stopping and time being up are no errors: its `ending` tells.
 
     Raises: SettingsError, EvaluationError and what merging raises.
 

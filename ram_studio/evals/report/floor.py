@@ -72,8 +72,7 @@ class Nonsense:
 def best_nonsense(facts: Iterable[Mapping[str, Any]]) -> tuple[str, float] | None:
     """Return the answerer of nonsense that gets most right, and its share: the floor.
 
-    Args:
-        facts: of one answer to each question; None where one does not tell, or there is none.
+    Args: facts: of one answer to each question; None where one does not tell, or there is none.
     """
     right: Counter[str] = Counter()
     total = 0

@@ -217,8 +217,7 @@ def kept_interval(counts: np.ndarray, *, draws: int = DRAWS, seed: int = _SEED) 
     A draw in which the specialist is not better than the base says that anything may be kept: it
     counts as minus or plus infinity by the sign of what the merge gained in it.
 
-    Args:
-        counts: of one experiment, "8".
+    Args: counts: of one experiment, "8".
     """
     import numpy as np
 

@@ -98,8 +98,7 @@ def compare_all(
         base: name of the base's row, None to leave it out.
         specialists: domain -> name of the agent trained for it.
 
-    Raises:
-        EvaluationError: a name that is not in the report, or a domain that is not.
+    Raises: EvaluationError: a name that is not in the report, or a domain that is not.
     """
     specialists = dict(specialists or {})
     report.check_names((), specialists)

@@ -284,8 +284,7 @@ def compare(report: EvalReport, a: str, b: str) -> dict[str, PairedCounts]:
     The p-values are per comparison; looking at many pairs and picking the best needs a stricter
     bar.
 
-    Raises:
-        EvaluationError: a name is not in the report.
+    Raises: EvaluationError: a name is not in the report.
     """
     report.check_names((a, b))
     first, second = report.models[a].answers, report.models[b].answers

@@ -94,12 +94,10 @@ def store_or_temporary(store: "AnswerStore | None") -> Iterator["AnswerStore"]:
 class AnswerStore:
     """An open store. It belongs to the thread that opened it; several processes may share a file.
 
-    Args:
-        path: the file; made with its folder when missing. None is `default_store_path()`.
+    Args: path: the file; made with its folder when missing. None is `default_store_path()`.
 
-    Raises:
-        EvaluationError: from every method, when the file is damaged, is no store, was written by a
-            newer version, or cannot be read or written.
+    Raises: EvaluationError: from every method, when the file is damaged, is no store, was written
+        by a newer version, or cannot be read or written.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:

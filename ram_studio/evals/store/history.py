@@ -30,9 +30,8 @@ def history(store: str | Path | None = None) -> DataFrame:
     has a row without a run. method, settings and agents (by
     name rho, lambda and effective_lambda) are those of the merge, empty for other models.
 
-    Args:
-        store: the file of answers, whose folder has the list of merges; default as for
-            `AnswerStore`.
+    Args: store: the file of answers, whose folder has the list of merges; default as for
+        `AnswerStore`.
 
     Raises: EvaluationError, OutputError when they cannot be read.
 
@@ -111,8 +110,7 @@ def score_of(run: StoredRun) -> Average:
 def find_runs(store: AnswerStore, ids: Sequence[int]) -> list[StoredRun]:
     """Return the runs with these ids, in this order.
 
-    Raises:
-        EvaluationError: an id that the store does not have.
+    Raises: EvaluationError: an id that the store does not have.
     """
     known = {run.id: run for run in store.runs()}
     for number in ids:
@@ -130,8 +128,7 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
     Runs of one model on several suites become one row. Two models of the same name are told apart
     by the beginning of their fingerprints. Health has no questions and is left out.
 
-    Raises:
-        EvaluationError: no runs, or models that have no question of a suite in common.
+    Raises: EvaluationError: no runs, or models that have no question of a suite in common.
     """
     runs = [run for run in runs if run.suite != HEALTH]
     if not runs:
