@@ -13,7 +13,7 @@ from ram_studio.evals.how import AS_USUAL, HowToAsk
 from ram_studio.evals.pieces import PieceReader
 from ram_studio.evals.question import UNSCORED, Answer, Asked, Question, Reply, Verdict
 from ram_studio.evals.report.floor import FACT, Nonsense
-from ram_studio.evals.report.samples import with_samples
+from ram_studio.evals.report.score import with_samples
 from ram_studio.evals.store.answers import AnswerStore, RunKey, StoredAnswer
 from ram_studio.evals.suites import Suite, visible
 

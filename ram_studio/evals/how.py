@@ -43,7 +43,7 @@ class HowToAsk:
     code: whether code that a model wrote may run, see `sandbox.check_code_allowed`. max_tokens:
     where answers are cut off, of all suites or by suite; the suite's own where left out. decoding:
     how they are written; its seed counts from `seed`. samples: answers to each question, see
-    `report.samples`. difficulty: of generated families, 1 to 5. data: folder with the rows of
+    `report.score`. difficulty: of generated families, 1 to 5. data: folder with the rows of
     suites that are a data set; None: the Hub's cache, or the Hub. pieces: how suites about long
     texts are read piece by piece; None: whole.
     """

@@ -16,7 +16,7 @@ from ram_studio.evals.answering.engine import Decoding
 from ram_studio.evals.answering.local import _Budget
 from ram_studio.evals.question import Answer
 from ram_studio.evals.report.breakdown import breakdown
-from ram_studio.evals.report.samples import FACT, sample_scores
+from ram_studio.evals.report.score import SAMPLES, sample_scores
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 from ram_studio.resources import asset_path
 
@@ -124,7 +124,9 @@ def test_several_draws_make_a_mean_and_pass_at_k_and_the_first_is_the_answer():
 
 
 def test_pass_at_k_is_the_unbiased_estimate():
-    answers = [Answer("", True, facts={FACT: [i < right for i in range(4)]}) for right in (0, 1, 4)]
+    answers = [
+        Answer("", True, facts={SAMPLES: [i < right for i in range(4)]}) for right in (0, 1, 4)
+    ]
     found = sample_scores(answers)
     assert found["mean"] == pytest.approx(5 / 12)
     assert found["pass_at"] == pytest.approx({"1": 5 / 12, "2": (0 + 0.5 + 1) / 3, "4": 2 / 3})

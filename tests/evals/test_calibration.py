@@ -11,7 +11,6 @@ from ram_studio.app.check import view
 from ram_studio.errors import EvaluationError
 from ram_studio.evals import Answer, AnswerStore, EvalReport, ModelResult, Question
 from ram_studio.evals.calibration import measure as measuring
-from ram_studio.evals.calibration.agreement import rank_agreement
 from ram_studio.evals.calibration.record import (
     SLOTS,
     calibrated,
@@ -21,7 +20,7 @@ from ram_studio.evals.calibration.record import (
     save_record,
     shipped_records,
 )
-from ram_studio.evals.calibration.standing import standings
+from ram_studio.evals.calibration.standing import rank_agreement, standings
 from ram_studio.evals.report.floor import FACT
 from ram_studio.evals.suites import ALL_SUITES
 

@@ -10,9 +10,8 @@ from ram_studio.app.check.verdicts import has_verdicts
 from ram_studio.app.check.work import BASE, specialist
 from ram_studio.app.templates import render
 from ram_studio.evals import Comparison, EvalReport, compare_all
-from ram_studio.evals.calibration.agreement import PAIRS, rank_agreement
 from ram_studio.evals.calibration.record import not_measured, shipped_records
-from ram_studio.evals.calibration.standing import standings
+from ram_studio.evals.calibration.standing import PAIRS, rank_agreement, standings
 from ram_studio.evals.report.breakdown import breakdown, drawn_rows, missing
 from ram_studio.evals.report.retention import MARGIN
 from ram_studio.evals.report.trust import trust, trust_lines

@@ -4,12 +4,17 @@ Compared are the same questions only, model by model, by the exact McNemar test;
 a report are corrected together (Holm). What nonsense gets (the floor) and the report's own base
 count as calibrated: they answered the same questions. Nothing is interpolated: a model stands
 between two others, beside one, or on no side of any.
+
+Whether our suites rank models as published benchmarks do is Kendall's tau over calibrated models.
+With fewer than five measured on both not even perfect agreement would be beyond chance (p = 2 / 4!
+= .083), so nothing is claimed then but how many there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any, Literal
 
 from ram_studio.evals.calibration.record import DIGITS, calibrated, shipped_records
@@ -22,6 +27,10 @@ from ram_studio.evals.report.tables import SIGNIFICANCE, EvalReport, PairedCount
 FLOOR = "nonsense"
 LEAST = 5
 """Of fewer common questions nothing is said: not even winning them all would show anything."""
+
+LEAST_MODELS = 5
+PAIRS = (("tool", "bfcl-nonlive"), ("tool", "bfcl-live"), ("code", "humaneval"))
+"""Domains of ours, and those of the benchmarks that ask for the same skill."""
 
 Side = Literal["above", "below", "not told apart from"]
 
@@ -167,3 +176,27 @@ def _beside(name: str, theirs: Mapping[str, bool], mine: Mapping[str, bool]) -> 
         DomainScore(len(common), sum(mine[digest] for digest in common)),
         PairedCounts.of((mine[digest], theirs[digest]) for digest in common),
     )
+
+
+def rank_agreement(
+    records: Sequence[Mapping[str, Any]], ours: str, published: str
+) -> dict[str, Any]:
+    """Return {"ours", "published", "models", "tau", "p", "sentence"}; tau and p None for too few.
+
+    Args: ours, published: domains; a record counts when it has answers in both.
+    """
+    scores = [
+        {model: fmean(marks.values()) for model, marks in calibrated(records, domain).items()}
+        for domain in (ours, published)
+    ]
+    models = [name for name in scores[0] if name in scores[1]]
+    found: dict[str, Any] = {"ours": ours, "published": published, "models": models}
+    said = f"Whether {ours} ranks models as {published} does"
+    if len(models) < LEAST_MODELS:
+        few = f"{len(models)} measured on both, at least {LEAST_MODELS} are needed"
+        return {**found, "tau": None, "p": None, "sentence": f"{said} is not known: {few}."}
+    from scipy.stats import kendalltau
+
+    tau, p = map(float, kendalltau(*([own[name] for name in models] for own in scores)))
+    said += f": Kendall's tau {tau:.2f} over {len(models)} models (p {p:.2g})."
+    return {**found, "tau": tau, "p": p, "sentence": said}

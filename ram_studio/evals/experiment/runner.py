@@ -22,8 +22,7 @@ from ram_studio.evals.experiment.search import OptunaSearch
 from ram_studio.evals.experiment.space import Candidate
 from ram_studio.evals.experiment.table import Ending, Recheck, SweepState
 from ram_studio.evals.question import Answer, Asked, Question
-from ram_studio.evals.report.samples import sample_scores
-from ram_studio.evals.report.score import Average, DomainScore
+from ram_studio.evals.report.score import Average, DomainScore, sample_scores
 from ram_studio.evals.report.tables import EvalReport, ModelResult
 from ram_studio.evals.report.trust import questions_told, trust
 

@@ -32,7 +32,7 @@ class SweepRow:
     domains: the skills' scores on the items answered; score: their mean.
     loss: why it is out. factors: lambda asked for by agent; empty until it was merged.
     merge_seconds: None until it was merged; seconds: spent on it in this run, answers included.
-    samples: what several draws show, by domain, see `report.samples`.
+    samples: what several draws show, by domain, see `report.score`.
     """
 
     label: str

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ram_studio.evals.question import Answer
-from ram_studio.evals.report.samples import sample_scores
-from ram_studio.evals.report.score import DomainScore
+from ram_studio.evals.report.score import DomainScore, sample_scores
 from ram_studio.evals.report.tables import EvalReport, outcomes
 from ram_studio.evals.suites import ALL_SUITES
 from ram_studio.evals.suites.instructions import accuracies

@@ -14,6 +14,7 @@ import hashlib
 import json
 import sqlite3
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -342,10 +343,15 @@ class AnswerStore:
             origins = self._connection.execute(
                 "SELECT DISTINCT run, origin FROM answers WHERE origin IS NOT NULL"
             ).fetchall()
+        domains: defaultdict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
+        for number, domain, *tally in tallies:
+            domains[number][domain] = tuple(tally)
+        told: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
+        for number, origin in origins:
+            told[number].append(json.loads(origin))
         found = [dict(zip(_RUN, row, strict=False)) for row in rows]
         for run in found:
-            run["domains"] = {d: (n, right) for i, d, n, right in tallies if i == run["id"]}
-            run["software"] = joined(json.loads(o) for i, o in origins if i == run["id"])
+            run["domains"], run["software"] = domains[run["id"]], joined(told[run["id"]])
             run["settings"] = json.loads(run["settings"])
             run["merge"] = None if run["merge"] is None else json.loads(run["merge"])
         return [StoredRun(**run) for run in found]
