@@ -22,13 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio.errors import EvaluationError, RamStudioError, Stopped
-from ram_studio.evals.answering.engine import (
-    ChatMode,
-    ShouldStop,
-    finished,
-    reason_of,
-    versions,
-)
+from ram_studio.evals.answering.engine import ChatMode, ShouldStop, finished, reason_of, versions
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.asking import Progress, Row
 from ram_studio.evals.question import Answer, Question, Reply, Verdict

@@ -264,12 +264,7 @@ def test_other_weights_templates_and_seeds_and_what_is_forgotten_are_asked(tmp_p
         ({"b": BASE}, "math", {"decoding": Decoding(-1.0)}, "temperature is out of range"),
         ({"b": BASE}, "math", {"decoding": Decoding(1.0, 0.0)}, "top-p is out of range"),
         ({"b": BASE}, "math", {"decoding": Decoding(think_tokens=-1)}, "thinking is out of range"),
-        (
-            {"b": BASE},
-            "math",
-            {"pieces": Pieces()},
-            "suites has texts.*memory, ruler-",
-        ),
+        ({"b": BASE}, "math", {"pieces": Pieces()}, "suites has texts.*memory, ruler-"),
         ({"b": BASE}, "memory", {"pieces": Pieces(0)}, "piece may take 0 tokens"),
         ({"b": BASE}, "memory", {"pieces": Pieces(memory_tokens=0)}, "memory may take 0 tokens"),
         ({"b": EndpointEngine("http://127.0.0.1:9/v1", "m")}, "health", {}, "needs its logits"),

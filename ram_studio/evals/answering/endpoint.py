@@ -41,13 +41,7 @@ PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 _STOP_POLL_SECONDS = 0.1
 _REFUSED_TOOLS = (400, 404, 422, 501)
-_TOO_LONG = (
-    "context length",
-    "context_length",
-    "max_model_len",
-    "maximum context",
-    "too long",
-)
+_TOO_LONG = ("context length", "context_length", "max_model_len", "maximum context", "too long")
 
 
 class EndpointEngine:

@@ -140,11 +140,7 @@ def standings(
     every = [one for *_, beside in found for one in beside]
     adjusted = iter(holm([one.counts.p_value for one in every]))
     return tuple(
-        Standing(
-            name,
-            domain,
-            tuple(replace(one, p_adjusted=next(adjusted)) for one in beside),
-        )
+        Standing(name, domain, tuple(replace(one, p_adjusted=next(adjusted)) for one in beside))
         for name, domain, beside in found
     )
 

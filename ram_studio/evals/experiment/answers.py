@@ -125,11 +125,7 @@ class Answers:
         self._asked, self._seconds, self._is_warm = 0, 0.0, False
         recipe = plan.recipe
         self._report = load(
-            recipe.base,
-            recipe.agents,
-            missing=recipe.missing,
-            extra=recipe.extra,
-            rows=recipe.rows,
+            recipe.base, recipe.agents, missing=recipe.missing, extra=recipe.extra, rows=recipe.rows
         )
         self._known = SomeAgents(self._report, self._counted())
         self._engine = MergedEngine(

@@ -43,16 +43,7 @@ SHAPE_PATHS = (
 )
 """The marker of each agent in the page: outlines in a 12 by 12 box."""
 
-OVERLAP = (
-    "#2a5bd7",
-    "#d9981a",
-    "#b87c10",
-    "#97650b",
-    "#7a5006",
-    "#5f3e04",
-    "#472e02",
-    "#332000",
-)
+OVERLAP = ("#2a5bd7", "#d9981a", "#b87c10", "#97650b", "#7a5006", "#5f3e04", "#472e02", "#332000")
 """Alone, with 1 other, with 2 others, ...: blue means only unique, amber only shared."""
 
 PAGE: Mapping[str, tuple[str, str]] = {

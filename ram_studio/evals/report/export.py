@@ -63,9 +63,7 @@ def export_report(
 
 
 def as_dict(
-    report: EvalReport,
-    comparisons: Sequence[Comparison] = (),
-    verdicts: Sequence[Retention] = (),
+    report: EvalReport, comparisons: Sequence[Comparison] = (), verdicts: Sequence[Retention] = ()
 ) -> dict[str, Any]:
     """Return scores, breakdown, comparisons, verdicts and every answer as JSON-ready values."""
     return {
@@ -100,9 +98,7 @@ def _rows(report: EvalReport) -> Iterable[tuple[Any, ...]]:
 
 
 def as_html(
-    report: EvalReport,
-    comparisons: Sequence[Comparison] = (),
-    verdicts: Sequence[Retention] = (),
+    report: EvalReport, comparisons: Sequence[Comparison] = (), verdicts: Sequence[Retention] = ()
 ) -> str:
     """Return one self-contained page: verdicts, scores, comparisons, every question's answers."""
     page = templates(Path(__file__).parent).get_template("report.html.j2")

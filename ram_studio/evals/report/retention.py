@@ -135,11 +135,7 @@ def retention(
 
 
 def verdicts_of(
-    report: EvalReport,
-    specialists: Mapping[str, str],
-    base: str | None,
-    *,
-    margin: float = MARGIN,
+    report: EvalReport, specialists: Mapping[str, str], base: str | None, *, margin: float = MARGIN
 ) -> tuple[Retention, ...]:
     """Return the verdict on all models that are neither base nor specialist; none without either.
 

@@ -82,10 +82,7 @@ class Comparison:
 
 
 def compare_all(
-    report: EvalReport,
-    *,
-    base: str | None = None,
-    specialists: Mapping[str, str] | None = None,
+    report: EvalReport, *, base: str | None = None, specialists: Mapping[str, str] | None = None
 ) -> tuple[Comparison, ...]:
     """Return every comparison that matters in a report, corrected for their number.
 

@@ -152,10 +152,7 @@ class EvalReport:
 
     @staticmethod
     def of(
-        suites: Sequence[str],
-        seed: int | None,
-        asked: Asked,
-        models: dict[str, ModelResult],
+        suites: Sequence[str], seed: int | None, asked: Asked, models: dict[str, ModelResult]
     ) -> "EvalReport":
         """Return the report of these questions by suite; n is that of the largest domain.
 
