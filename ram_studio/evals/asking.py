@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -88,7 +87,6 @@ class SuiteRun:
         """
         known = self._stored()
         got: dict[str, Answer] = {}
-        renewed: list[tuple[StoredAnswer, Row]] = []
         for question in questions:
             row = known.get((question.id, question.digest))
             if row is None:
@@ -101,9 +99,7 @@ class SuiteRun:
                 verdict, is_judged = self._with_floor(question, verdict), False
             got[question.id] = Answer.of(row.reply, verdict, row.origin)
             if not is_judged:
-                renewed.append((row, (question, row.reply, verdict)))
-        for origin in {json.dumps(row.origin): row.origin for row, _ in renewed}.values():
-            self._keep([new for row, new in renewed if row.origin == origin], origin)
+                self._keep([(question, row.reply, verdict)], row.origin)
         open_questions = [question for question in questions if question.id not in got]
 
         def report(domains: set[str]) -> None:

@@ -31,7 +31,7 @@ from ram_studio.cli.main import commands as cli
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import Answer, EvalReport, ModelResult, Question
-from ram_studio.evals.answering import LocalEngine
+from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.question import Reply
 from ram_studio.resources import asset_path
 

@@ -14,7 +14,7 @@ from ram_studio.algorithm.ladder import LADDER
 from ram_studio.checkpoints.record.merge_log import past_merges
 from ram_studio.checkpoints.record.sketch_file import load_sketch
 from ram_studio.cli.options import parse_size
-from ram_studio.evals.answering import LocalEngine
+from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.resources import asset_path
 
 AGENTS = ("coding", "tool", "memory")

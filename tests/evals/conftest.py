@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from ram_studio.evals.answering import LocalEngine
+from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.resources import asset_path
 
 

@@ -11,9 +11,8 @@ from loopback_endpoint import serve
 
 from ram_studio.cli.asking import parse_budget
 from ram_studio.evals import AnswerStore, EndpointEngine, evaluate
-from ram_studio.evals.answering import LocalEngine
 from ram_studio.evals.answering.engine import Decoding
-from ram_studio.evals.answering.local import _Budget
+from ram_studio.evals.answering.local import LocalEngine, _Budget
 from ram_studio.evals.question import Answer
 from ram_studio.evals.report.breakdown import breakdown
 from ram_studio.evals.report.score import SAMPLES, sample_scores

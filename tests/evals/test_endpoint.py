@@ -11,7 +11,8 @@ from test_tool_suite import calls_of
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import AnswerStore, PairedCounts, compare, evaluate
-from ram_studio.evals.answering import EndpointEngine, endpoint
+from ram_studio.evals.answering import endpoint
+from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.question import Question
 from ram_studio.evals.report.breakdown import missing
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings

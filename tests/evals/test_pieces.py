@@ -8,7 +8,7 @@ from chat_model import make_chat_model
 from loopback_endpoint import serve
 
 from ram_studio.evals import AnswerStore, EndpointEngine, evaluate
-from ram_studio.evals.answering import LocalEngine
+from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.pieces import NO_MEMORY, PieceReader, Pieces, cut
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 

@@ -10,9 +10,10 @@ from chat_model import TEMPLATE, TOOL_TEMPLATE, change_json, make_chat_model
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import AnswerStore, evaluate
-from ram_studio.evals.answering import EndpointEngine, LocalEngine
+from ram_studio.evals.answering.endpoint import EndpointEngine
 from ram_studio.evals.answering.engine import Decoding
 from ram_studio.evals.answering.load import ending_ids
+from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.pieces import Pieces
 from ram_studio.evals.question import Question
 from ram_studio.resources import asset_path

@@ -9,7 +9,8 @@ import pytest
 
 from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import AnswerStore, evaluate
-from ram_studio.evals.answering import LocalEngine, VllmEngine
+from ram_studio.evals.answering.local import LocalEngine
+from ram_studio.evals.answering.vllm_engine import VllmEngine
 from ram_studio.evals.question import Question
 from ram_studio.resources import asset_path
 

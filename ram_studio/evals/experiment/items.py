@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ram_studio.errors import EvaluationError
@@ -18,24 +18,22 @@ SEARCH_SHARE = 2 / 3
 @dataclass(frozen=True)
 class Items:
     """Questions by suite. chosen_by: what merges are compared on, in the order they are asked;
-    held_out: asked at the end only, none of them among the former. skills: domains that make up
-    the score; what else is held out (retention, irrelevance) is shown beside it.
+    held_out: asked at the end only, none of them among the former.
     """
 
-    chosen_by: Mapping[str, tuple[Question, ...]]
-    held_out: Mapping[str, tuple[Question, ...]]
-    skills: tuple[str, ...]
+    chosen_by: Asked
+    held_out: Asked
 
     @property
     def count(self) -> int:
         """How many questions merges are compared on."""
-        return sum(len(questions) for questions in self.chosen_by.values())
+        return sum(map(len, self.chosen_by.values()))
 
-
-def all_items(names: Sequence[str], settings: SuiteSettings) -> Items:
-    """Return the questions of an evaluation, none held out."""
-    asked = {name: ALL_SUITES[name].questions(settings) for name in names}
-    return Items(asked, {}, _domains(asked))
+    @property
+    def held_skills(self) -> int:
+        """How many held-out questions make up the score; others (retention) stand beside it."""
+        skills = {q.domain for asked in self.chosen_by.values() for q in asked}
+        return sum(q.domain in skills for asked in self.held_out.values() for q in asked)
 
 
 def draw_items(names: Sequence[str], settings: SuiteSettings, held_out: int) -> Items:
@@ -55,7 +53,7 @@ def draw_items(names: Sequence[str], settings: SuiteSettings, held_out: int) -> 
     for name in names:
         suite, items = ALL_SUITES[name], settings.limit
         following = replace(settings, seed=settings.seed + 1)
-        if _is_generated(suite, settings, following):
+        if _digests(suite, settings) != _digests(suite, following):
             first[name] = suite.questions(settings)
             known = {question.digest for question in first[name]}
             other = suite.questions(replace(following, limit=held_out)) if held_out else ()
@@ -73,19 +71,14 @@ def draw_items(names: Sequence[str], settings: SuiteSettings, held_out: int) -> 
                 f"Suite {name} has no question left to check the winner with; choose by fewer than "
                 f"{len(first[name])} items."
             )
-    kept = [domain for domain in _domains(first) if domain not in apart(names)]
-    first = {name: tuple(q for q in asked if q.domain in kept) for name, asked in first.items()}
-    return Items(first, second, tuple(kept))
+    beside = apart(names)
+    first = {name: tuple(q for q in own if q.domain not in beside) for name, own in first.items()}
+    return Items(first, second)
 
 
-def _domains(asked: Asked) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(q.domain for questions in asked.values() for q in questions))
-
-
-def _is_generated(suite: Suite, settings: SuiteSettings, other: SuiteSettings) -> bool:
-    """Return whether another seed gives other questions."""
-    one, two = (suite.questions(replace(s, limit=1)) for s in (settings, other))
-    return {q.digest for q in one} != {q.digest for q in two}
+def _digests(suite: Suite, settings: SuiteSettings) -> set[str]:
+    """Return what tells a suite's first questions from those of another seed."""
+    return {question.digest for question in suite.questions(replace(settings, limit=1))}
 
 
 def by_stage(

@@ -6,18 +6,18 @@ A sweep and a comparison are two plans of one runner (`run.Runner`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 from ram_studio.algorithm.methods import METHODS, make_settings
 from ram_studio.algorithm.sketch import BASE
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import EvaluationError, SettingsError
-from ram_studio.evals.experiment.items import Items, all_items, draw_items
+from ram_studio.evals.experiment.items import Items, draw_items
 from ram_studio.evals.experiment.race import stage_shares
 from ram_studio.evals.experiment.space import Axis, Candidate, Space, with_method
 from ram_studio.evals.how import HowToAsk
-from ram_studio.evals.suites import suite_names
+from ram_studio.evals.suites import ALL_SUITES, suite_names
 from ram_studio.evals.until import Until
 
 Search = Literal["grid", "optuna"]
@@ -242,20 +242,19 @@ class ComparePlan(Plan):
 
         Raises: EvaluationError when a wanted one is not among them.
         """
-        items = all_items(self.suite_names, self.drawing(count_tokens, self.most_items))
-        if self.only is None:
-            return items
-        kept = {
-            name: tuple(q for q in own if q.digest in self.only)
-            for name, own in items.chosen_by.items()
-        }
+        settings = self.drawing(count_tokens, self.most_items)
+        asked = {name: ALL_SUITES[name].questions(settings) for name in self.suite_names}
+        only = self.only
+        if only is None:
+            return Items(asked, {})
+        kept = {name: tuple(q for q in own if q.digest in only) for name, own in asked.items()}
         found = sum(map(len, kept.values()))
-        if found < len(self.only):
+        if found < len(only):
             raise EvaluationError(
-                f"Of {len(self.only)} questions only {found} can be made again: the others were "
+                f"Of {len(only)} questions only {found} can be made again: the others were "
                 "asked with another seed, difficulty or budget. Ask all models anew in Check."
             )
-        return replace(items, chosen_by=kept)
+        return Items(kept, {})
 
 
 def _common_recipe(rows: Mapping[str, Recipe]) -> Recipe:

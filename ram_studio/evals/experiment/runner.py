@@ -130,11 +130,10 @@ class Runner:
         distinct = sum(entry.twin is None for entry in self.entries)
         # The start, and what a search proposes.
         settings = self.plan.trials + 1 if self.plan.is_search else distinct
-        held = [q for qs in items.held_out.values() for q in qs if q.domain in items.skills]
         self.state = replace(
             self.state,
             chosen_by=items.count,
-            held_out=len(held),
+            held_out=items.held_skills,
             settings=settings,
             level=race.level_for(settings, len(self._shares)),
             total_answers=settings * items.count,
