@@ -10,6 +10,7 @@ process; it starts with the first template and takes some 0.1 ms a prompt from t
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import signal
 import subprocess
@@ -108,20 +109,15 @@ class TemplateRenderer:
     def _running(self) -> subprocess.Popen[str]:
         if self._worker is not None and self._worker.poll() is None:
             return self._worker
-        limits = {
-            "seconds": self._seconds,
-            "memory_bytes": MEMORY_BYTES,
-            "characters": MOST_CHARACTERS,
-        }
-        self._worker = subprocess.Popen(
+        limits = {"seconds": self._seconds, "memory_bytes": MEMORY_BYTES}
+        limits["characters"] = MOST_CHARACTERS
+        self._worker = worker = subprocess.Popen(
             [sys.executable, "-P", str(_WORKER), json.dumps(limits)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            text=True,
             encoding="utf-8",
         )
-        worker = self._worker
         answer, is_late = self._read(worker, self.patience)
         if answer is None:
             self.close()
@@ -161,12 +157,9 @@ class TemplateRenderer:
             return
         worker.kill()
         worker.wait()
-        for pipe in (worker.stdin, worker.stdout):
-            assert pipe is not None
-            try:
+        for pipe in filter(None, (worker.stdin, worker.stdout)):
+            with contextlib.suppress(OSError):  # what was not written any more
                 pipe.close()
-            except OSError:  # what was not written any more
-                continue
 
 
 RENDERER = TemplateRenderer()

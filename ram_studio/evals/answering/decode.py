@@ -58,9 +58,7 @@ def decode(
 ) -> list[list[int]]:
     """Return new token ids, with the end token when reached; adjacent rows are of one prompt.
 
-    Args: as for `decode_steps`.
-
-    Raises: Stopped.
+    Args and errors are those of `decode_steps`.
     """
     samples = sampling.samples if sampling else 1
     rows: list[list[int]] = [[] for _ in range(len(prompts) * samples)]
@@ -107,7 +105,11 @@ def decode_steps(
         own = sampling
         if own is not None and own.streams is not None:
             own = own._replace(streams=own.streams[start:stop])
-        ends = _Ends(pad_id, end_ids, max_new_tokens, should_stop, is_done, start)
+
+        def has_ended(row: int, token: int, start: int = start) -> bool:
+            return token in end_ids or bool(is_done and is_done(start + row))
+
+        ends = _Ends(pad_id, max_new_tokens, should_stop, has_ended)
         padded = _left_padded(prompts[start:stop], pad_id, model.device)
         # As a decorator it is in force while a step is computed, not while its caller works.
         with fitting_threads(model, len(padded[0])):
@@ -116,16 +118,12 @@ def decode_steps(
 
 
 class _Ends(NamedTuple):
+    """When decoding ends. has_ended: (row, its new token) -> whether it does for the row."""
+
     pad_id: int
-    end_ids: frozenset[int]
     max_new_tokens: int
     should_stop: Callable[[], bool] | None
-    is_done: Callable[[int], bool] | None
-    first: int
-
-    def has_ended(self, row: int, token: int) -> bool:
-        """Return whether a row goes on after a token."""
-        return token in self.end_ids or bool(self.is_done and self.is_done(self.first + row))
+    has_ended: Callable[[int, int], bool]
 
 
 def _decode_together(

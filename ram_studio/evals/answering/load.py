@@ -139,14 +139,9 @@ def _loading_errors(folder: Path) -> Iterator[None]:
 
 
 def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
-    """Load a causal language model and its tokenizer from a local folder.
+    """Return (model in eval mode, tokenizer) of a folder with config, weights and tokenizer files.
 
-    Args:
-        path: folder with config, safetensors weights and tokenizer files.
-        device: "auto", "cpu", "cuda" or "cuda:N".
-
-    Returns:
-        (model in eval mode, tokenizer). Small models are computed in float32, others as stored.
+    Small models are computed in float32, others as stored. device: "auto", "cpu", "cuda", "cuda:N".
 
     Raises: EvaluationError: the folder is missing, has no tokenizer or no safetensors, or does not
         load.

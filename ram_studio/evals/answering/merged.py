@@ -13,11 +13,8 @@ class MergedEngine(LocalEngine):
     """Answers as whatever merge it was last told to hold.
 
     The model is loaded, and a merge put into it, when a question has to be asked: a setting whose
-    answers are all stored costs neither.
-
-    Args:
-        path: the base's folder; the tokenizer and chat template are the base's for all merges.
-        options: as for `LocalEngine`.
+    answers are all stored costs neither. path: the base's folder, whose tokenizer and chat template
+    are those of all merges; options: as for `LocalEngine`.
     """
 
     def __init__(self, path: str | Path, **options: Any) -> None:
@@ -27,11 +24,9 @@ class MergedEngine(LocalEngine):
         self._apply: Callable[[Any], None] | None = None
 
     def hold(self, weights: str, apply: Callable[[Any], None]) -> None:
-        """Answer from now on with these weights.
+        """Answer from now on with the weights of this digest, see `experiment.identity.identify`.
 
-        Args:
-            weights: digest of what decides them, see `experiment.identity.identify`.
-            apply: puts them into the loaded model, whatever was in it before.
+        apply: puts them into the loaded model, whatever was in it before.
         """
         self._weights, self._apply = weights, apply
 
