@@ -77,11 +77,9 @@ def estimate_fisher(
     """Estimate a model's Fisher information and write it to ``out``, whole or not at all.
 
     Args:
-        source: model folder or Hub id; name: for messages.
-        prompts: at least one, e.g. `training_prompts(64, seed)`.
-        seed: of the sampled answers.
-        on_progress: called with (name, done, total) after each prompt.
-        should_stop: polled before each prompt.
+        source: model folder or Hub id; name: for messages. prompts: at least one, e.g.
+            `training_prompts(64, seed)`. seed: of the sampled answers.
+        on_progress: called with (name, done, total) after each prompt. should_stop: polled before.
 
     Raises: EvaluationError: no prompt, or a model that does not load; CheckpointError; Stopped.
     """
@@ -140,11 +138,8 @@ def _encoded(tokenizer: Any, prompt: str) -> list[int]:
     """Return a prompt's ids, in the model's own chat template where it has one."""
     if not getattr(tokenizer, "chat_template", None):
         return list(tokenizer.encode(prompt))
-    text = RENDERER.render(
-        tokenizer.get_chat_template(),
-        [{"role": "user", "content": prompt}],
-        special=tokenizer.special_tokens_map,
-    )
+    said, special = [{"role": "user", "content": prompt}], tokenizer.special_tokens_map
+    text = RENDERER.render(tokenizer.get_chat_template(), said, special=special)
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 
@@ -250,14 +245,7 @@ def with_fisher_files(
             keys = ("format", "fingerprint", "seed", "prompts")
             if tuple(found.get(key) for key in keys) == wanted:
                 continue
-        estimate_fisher(
-            source,
-            path,
-            prompts,
-            name=name,
-            seed=recipe.seed,
-            device=device,
-            should_stop=should_stop,
-        )
+        how: dict[str, Any] = {"device": device, "should_stop": should_stop}
+        estimate_fisher(source, path, prompts, name=name, seed=recipe.seed, **how)
     values = {**settings.model_dump(mode="json"), "files": str(folder)}
     return recipe.model_copy(update={"settings": values})

@@ -67,11 +67,10 @@ def evaluate_with_harness(
     where it has several; "right" is the task's first metric that is 0 or 1 for every item.
 
     Args:
-        models: name -> local folder.
-        tasks: names of tasks or groups, as a sequence or one text with commas. settings: fields of
-            `HarnessPlan`.
-        on_progress: called with (model, task, done, total) as tasks begin and end.
-        should_stop: polled between tasks.
+        models: name -> local folder. tasks: names of tasks or groups, as a sequence or one text
+            with commas. settings: fields of `HarnessPlan`.
+        on_progress: called with (model, task, done, total) as tasks begin and end. should_stop:
+            polled between tasks.
 
     Raises:
         EvaluationError: lm-eval is not installed, an unknown task, one without a metric of right
@@ -195,18 +194,16 @@ class _Runner:
 
         try:
             with contextlib.redirect_stdout(sys.stderr):
-                return dict(
-                    lm_eval.simple_evaluate(
-                        model=self._loaded,
-                        tasks=[task],
-                        limit=self.plan.limit,
-                        apply_chat_template=self.engine.is_chat,
-                        log_samples=True,
-                        bootstrap_iters=0,
-                        task_manager=self.manager,
-                    )
-                    or {}
+                found = lm_eval.simple_evaluate(
+                    model=self._loaded,
+                    tasks=[task],
+                    limit=self.plan.limit,
+                    apply_chat_template=self.engine.is_chat,
+                    log_samples=True,
+                    bootstrap_iters=0,
+                    task_manager=self.manager,
                 )
+            return dict(found or {})
         except (RamStudioError, KeyboardInterrupt):
             raise
         # Tasks download, parse and compute: they fail in as many ways.
@@ -267,8 +264,8 @@ def rows_of(results: Mapping[str, Any]) -> list[Row]:
 def _metric(task: str, samples: Sequence[Mapping[str, Any]]) -> str:
     names = list(samples[0].get("metrics") or ())
     for name in names:
-        values = [sample.get(name) for sample in samples]
-        if all(isinstance(v, (bool, int, float)) and v in (0, 1) for v in values):
+        # True and 1.0 are 1; a text is neither.
+        if all(sample.get(name) in (0, 1) for sample in samples):
             return str(name)
     raise EvaluationError(
         f"Task {task} of lm-eval has no metric of right and wrong for each item (it has "
@@ -278,16 +275,8 @@ def _metric(task: str, samples: Sequence[Mapping[str, Any]]) -> str:
 
 def _row(task: str, domain: str, chosen: str, sample: Mapping[str, Any], metric: str) -> Row:
     prompt = _prompt(sample.get("arguments"))
-    asked = Question(
-        id=f"{task}/{chosen}/{int(sample['doc_id']):06d}",
-        domain=domain,
-        category=task,
-        prompt=_asked(sample, prompt),
-        gold=str(sample.get("target", "")),
-        spec=None,
-        max_new_tokens=0,
-        is_raw=True,
-    )
+    own_id, gold = f"{task}/{chosen}/{int(sample['doc_id']):06d}", str(sample.get("target", ""))
+    asked = Question(own_id, domain, task, _asked(sample, prompt), gold, None, 0, is_raw=True)
     text = _text(sample)
     facts = {
         str(name): sample[name]

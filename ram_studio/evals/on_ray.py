@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -121,21 +122,18 @@ def _ask(
     task = ray.remote(**task_options(device, cores))(_answer)
     tasks: dict[Any, str] = {}
     runs: list[tuple[SuiteRun, FarEngine, Decoding]] = []
-    for name, engine in engines.items():
-        for decoding in plan.draws():
-            for part in plan.suites:
-                questions = asked[part.name]
-                path = str(engine.path)
-                run = SuiteRun(name, path, engine, part, plan, store, fresh, nonsense=nonsense)
-                run.check(questions)
-                engine.decoding = decoding
-                missing = run.unanswered(questions)
-                run.fresh = False  # it is empty now
-                if missing:
-                    how = (path, device, plan.chat, plan.batch_size, decoding)
-                    reference = task.remote(len(runs), missing, *how)
-                    tasks[reference] = f"{part.name} of {name}"
-                    runs.append((run, engine, decoding))
+    every = product(engines.items(), plan.draws(), plan.suites)
+    for (name, engine), decoding, part in every:
+        path = str(engine.path)
+        run = SuiteRun(name, path, engine, part, plan, store, fresh, nonsense=nonsense)
+        run.check(asked[part.name])
+        engine.decoding = decoding
+        missing = run.unanswered(asked[part.name])
+        run.fresh = False  # it is empty now
+        if missing:
+            how = (path, device, plan.chat, plan.batch_size, decoding)
+            tasks[task.remote(len(runs), missing, *how)] = f"{part.name} of {name}"
+            runs.append((run, engine, decoding))
 
     def poll() -> None:
         if should_stop is not None and should_stop():

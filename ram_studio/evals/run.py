@@ -173,15 +173,8 @@ class _Asking:
             if engine is not source:
                 engine.close()
         seconds = time.perf_counter() - start
-        return ModelResult.of(
-            name,
-            str(engine.path),
-            answered,
-            self.plan.names,
-            seconds=seconds,
-            health=health,
-            asked=asked,
-        )
+        told: dict[str, Any] = {"seconds": seconds, "health": health, "asked": asked}
+        return ModelResult.of(name, str(engine.path), answered, self.plan.names, **told)
 
     def _opened(self, folder: str | Path) -> Engine:
         plan = self.plan
@@ -199,18 +192,10 @@ class _Asking:
         if self.nonsense is None:
             self.questions = plan.questions(engine.count_tokens)
             self.nonsense = Nonsense(self.questions, plan.code)
+        path = str(engine.path)
+        told: dict[str, Any] = {"nonsense": self.nonsense, "on_marks": self.on_marks}
         runs = [
-            SuiteRun(
-                name,
-                str(engine.path),
-                engine,
-                suite,
-                plan,
-                self.store,
-                self.fresh,
-                nonsense=self.nonsense,
-                on_marks=self.on_marks,
-            )
+            SuiteRun(name, path, engine, suite, plan, self.store, self.fresh, **told)
             for suite in plan.suites
         ]
         for run in runs:

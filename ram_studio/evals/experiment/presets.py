@@ -1,8 +1,7 @@
 """Named sets of merges: the paper's analyses, ready grids, and the standard comparison.
 
-Each is a function from one recipe (base, agents, and what they share) to recipes by label. They are
-plain recipes: apply them in memory (`in_memory.InMemoryMerger`), score them
-(`experiment.run.compare_methods`) or write them out (`merge.merge`).
+Each is a function from one recipe (base, agents, and what they share) to plain recipes by label, to
+be scored (`experiment.run.compare_methods`) or written out (`merge.merge`).
 
 The values of the grids are those of the paper's Table 11, of r those of its Table 2; where they are
 this project's, the description says so.
@@ -83,18 +82,21 @@ def _standard(recipe: Recipe) -> dict[str, Recipe]:
 
 def _unique_region(recipe: Recipe) -> dict[str, Recipe]:
     """Three probes per agent; the recipe's epsilon is kept where its method has one."""
-    n = len(recipe.agents)
-    shared = {k: v for k, v in recipe.settings.items() if k == "epsilon"}
-    found = {}
-    for name in recipe.agents:
-        for part, scale, label in (
-            ("unique", 1.0, "unique region"),
-            ("unique", 1.0 / n, f"unique region x 1/{n}"),
-            ("whole", 1.0 / n, f"all changes x 1/{n}"),
-        ):
-            values = {"agent": name, "part": part, "scale": scale, **shared}
-            found[f"{name}: {label}"] = with_method(recipe, "region", values)
-    return found
+    n, epsilon = len(recipe.agents), _epsilon(recipe)
+    probes: dict[str, dict[str, Any]] = {
+        "unique region": {"part": "unique", "scale": 1.0},
+        f"unique region x 1/{n}": {"part": "unique", "scale": 1.0 / n},
+        f"all changes x 1/{n}": {"part": "whole", "scale": 1.0 / n},
+    }
+    return {
+        f"{name}: {label}": with_method(recipe, "region", {"agent": name, **values, **epsilon})
+        for name in recipe.agents
+        for label, values in probes.items()
+    }
+
+
+def _epsilon(recipe: Recipe) -> dict[str, Any]:
+    return {k: v for k, v in recipe.settings.items() if k == "epsilon"}
 
 
 RAM_ALONE = "RAM"
@@ -112,11 +114,11 @@ def _mechanism(recipe: Recipe) -> dict[str, Recipe]:
         raise SettingsError("Regions are shared by at least two agents; the recipe has one.")
     grown = [*(scale for scale in (1.5, 2.0, 3.0) if scale < n), float(n)]
     shrunk = [*(scale for scale in (0.7, 0.5) if scale > 1.0 / n), 1.0 / n]
-    shared = {k: v for k, v in recipe.settings.items() if k == "epsilon"}
-    found = {RAM_ALONE: with_method(recipe, "two-regions", shared)}
+    epsilon = _epsilon(recipe)
+    found = {RAM_ALONE: with_method(recipe, "two-regions", epsilon)}
     for region, scales in (("shared", grown), ("unique", shrunk)):
         for scale in scales:
-            values = {f"{region}_scale": scale, **shared}
+            values = {f"{region}_scale": scale, **epsilon}
             found[f"{region} x {scale:.4g}"] = with_method(recipe, "two-regions", values)
     return found
 

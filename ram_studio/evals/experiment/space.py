@@ -7,8 +7,9 @@ the setting of one method only. An axis is varied for the methods that have such
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -74,13 +75,12 @@ def parse_axes(texts: Iterable[str] | Mapping[str, Any]) -> tuple[Axis, ...]:
             if not equals:
                 raise SettingsError(f"{text!r} is no axis of a sweep. {_HOW}.")
             pairs.append((name, rest))
-    axes: list[Axis] = []
+    axes: dict[str, Axis] = {}
     for name, rest in pairs:
         axis = _axis(name.strip(), rest)
-        if any(axis.key == other.key for other in axes):
+        if axes.setdefault(axis.key, axis) is not axis:
             raise SettingsError(f"The axis {axis.key!r} is given twice; put its values together.")
-        axes.append(axis)
-    return tuple(axes)
+    return tuple(axes.values())
 
 
 def _axis(name: str, rest: Any) -> Axis:
@@ -130,14 +130,10 @@ def _range(name: str, method: str | None, text: str) -> Axis:
     found = [low * (high / low) ** s if is_log else low + (high - low) * s for s in steps]
     # Ends as written, and decimals without the dust of binary steps.
     values = [low, *(float(f"{v:.12g}") for v in found[1:-1]), high] if count else []
-    return Axis(name, _usable(name, values), method, low, high, is_log)
-
-
-def _usable(name: str, values: Sequence[float]) -> tuple[float, ...]:
-    """Return a range's values; thresholds go to the nearest point that a sketch has counted."""
     if name == "epsilon":
+        # Thresholds go to the nearest point that a sketch has counted.
         values = [LADDER[snap(value)] for value in values]
-    return tuple(dict.fromkeys(values))
+    return Axis(name, tuple(dict.fromkeys(values)), method, low, high, is_log)
 
 
 def _listed(given: Any) -> Iterable[Any]:
@@ -150,13 +146,10 @@ def _listed(given: Any) -> Iterable[Any]:
 def _value(given: Any) -> Any:
     if not isinstance(given, str):
         return given
-    text = given.strip()
     for read in (int, float):
-        try:
-            return read(text)
-        except ValueError:
-            continue
-    return text
+        with contextlib.suppress(ValueError):
+            return read(given)
+    return given.strip()
 
 
 @dataclass(frozen=True)
