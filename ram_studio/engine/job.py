@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypedDict
 
@@ -23,6 +23,7 @@ from ram_studio.algorithm.rounding import Rounding
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, MergeTensor
 from ram_studio.checkpoints.fit.storage_report import check_sketch
+from ram_studio.checkpoints.read.checkpoint import Checkpoint
 from ram_studio.checkpoints.record.part_receipt import MergeFacts
 from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
 from ram_studio.checkpoints.write.shard_plan import TensorSpec
@@ -131,6 +132,11 @@ class MergeJob:
         return self.report.counted_elements
 
     @property
+    def tokenizer(self) -> Checkpoint:
+        """Whose tokenizer the output takes over."""
+        return next(c for c in self.report.checkpoints if c.name == self.recipe.tokenizer)
+
+    @property
     def specs(self) -> list[TensorSpec]:
         """Name, dtype and shape of each tensor of the output, in file order."""
         return [(t.name, self.dtypes[t.name], t.shape) for t in self.report.tensors]
@@ -197,7 +203,10 @@ class MergeJob:
         """
         tensors = [t for t in self.report.tensors if only is None or t.name in only]
         merged = [t for t in tensors if t.kind == "merge"]
-        self._copy_integers([t for t in tensors if t.kind == "copy"], sink)
+        with Sources(*self.report.checkpoints) as sources:
+            for copied in (t.base for t in tensors if t.kind == "copy"):
+                for start, piece in sources.pieces(copied, copied.nbytes):
+                    sink.write(copied.name, start, piece.data)
         with self.fisher or contextlib.nullcontext() as fisher:
             work = Merging(plan, merged, sink, self._is_whole, fisher, keep)
             self.bytes_read += run_pass(self.report, work, self.options)
@@ -206,9 +215,12 @@ class MergeJob:
     def facts_of(self, plan: Plan) -> MergeFacts:
         """Return what the plan was made of, as far as results and checks need it."""
         known, active = plan.known, plan.prepared.expected_active
+        rho_m: list[float | None] = [None] * len(self.names)
+        if (magnitude := known.magnitude) is not None:
+            rho_m = relations.group_ratios(magnitude, [range(len(magnitude))])[0].tolist()
         return MergeFacts(
             factors={name: self._factor(plan, t) for t, name in enumerate(self.names)},
-            rho_m={name: _rho_m(known.magnitude, t) for t, name in enumerate(self.names)},
+            rho_m=dict(zip(self.names, rho_m, strict=True)),
             shared=None if known.counts is None else known.counts.shared[:, 0].sum(0).tolist(),
             active=None if active is None else active.tolist(),
             fisher={} if self.fisher is None else self.fisher.fingerprints,
@@ -216,12 +228,6 @@ class MergeJob:
 
     def _is_whole(self, tensor: MergeTensor) -> bool:
         return self.method.whole(self.settings, tensor.merged_as, tensor.shape)
-
-    def _copy_integers(self, tensors: Sequence[MergeTensor], sink: Sink) -> None:
-        with Sources(*self.report.checkpoints) as sources:
-            for tensor in tensors:
-                for start, piece in sources.pieces(tensor.base, tensor.base.nbytes):
-                    sink.write(tensor.name, start, piece.data)
 
     def results(self, facts: MergeFacts, tally: MergeTally) -> dict[str, AgentResult]:
         """Return each agent's numbers of a whole merge."""
@@ -251,12 +257,6 @@ class MergeJob:
             return column[0] if column else 1.0
         weights = plan.known.counts.shared[:, 0, agent, 0]
         return float(np.average(column, weights=weights)) if weights.any() else 1.0
-
-
-def _rho_m(magnitude: np.ndarray | None, agent: int) -> float | None:
-    if magnitude is None:
-        return None
-    return float(relations.group_ratios(magnitude, [range(len(magnitude))])[0, agent])
 
 
 def check_counts(facts: MergeFacts, tally: MergeTally, *, is_from_sketch: bool) -> None:

@@ -14,6 +14,7 @@ from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.checkpoints.write.output_folder import SIDECAR_BYTES, check_output
 from ram_studio.checkpoints.write.part_url import PartsUrl, parts_place
+from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.checkpoints.write.writer import DEFAULT_MAX_SHARD_BYTES, CheckpointWriter
 from ram_studio.engine.analyse import load_sources
 from ram_studio.engine.job import MergeJob
@@ -29,7 +30,6 @@ from ram_studio.engine.result import (
     make_passport,
     measured_peak_rss_bytes,
     shard_records,
-    sidecars_of,
     waiting,
 )
 
@@ -97,7 +97,7 @@ def _to_folder(
     report, recipe, options = job.report, job.recipe, job.options
     warnings = texts(check_other_bases(report, recipe))
     # Read before the work: what cannot be copied must not show after an hour.
-    files = sidecars_of(job)
+    files = sidecar_files(report.base, dtype=recipe.dtype, tokenizer=job.tokenizer)
     writer = CheckpointWriter(
         folder,
         job.specs,

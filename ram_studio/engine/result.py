@@ -27,7 +27,6 @@ from ram_studio.checkpoints.record.passport import (
     source_record,
 )
 from ram_studio.checkpoints.write.shard_plan import Shard, index_json
-from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.engine.events import Progress
 from ram_studio.engine.job import AgentResult, MergeJob
 from ram_studio.engine.passes.driver import RunOptions
@@ -83,13 +82,6 @@ class MergeResult:
             "seconds": self.seconds,
             "peak_rss_bytes": self.peak_rss_bytes,
         }
-
-
-def sidecars_of(job: MergeJob) -> dict[str, bytes]:
-    """Return the small files that a merge takes over from its sources, see ``sidecar_files``."""
-    recipe = job.recipe
-    tokenizer = next(c for c in job.report.checkpoints if c.name == recipe.tokenizer)
-    return sidecar_files(job.report.base, dtype=recipe.dtype, tokenizer=tokenizer)
 
 
 def shard_records(shards: Sequence[Shard], digests: Mapping[str, str]) -> dict[str, ShardRecord]:

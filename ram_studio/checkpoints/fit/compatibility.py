@@ -209,9 +209,14 @@ def check_compatibility(
     tensors and the number of all; every one is in the error's `__notes__`. SettingsError for a
     policy that does not exist.
     """
-    _check_choice("missing", missing, MissingPolicy)
-    _check_choice("extra", extra, ExtraPolicy)
-    _check_choice("rows", rows, RowsPolicy)
+    for field, value, known in (
+        ("missing", missing, MissingPolicy),
+        ("extra", extra, ExtraPolicy),
+        ("rows", rows, RowsPolicy),
+    ):
+        if value not in get_args(known):
+            choices = " or ".join(get_args(known))
+            raise SettingsError(f"{field} is {printable(value)!r}; expected {choices}.")
     _check_names(base, agents)
     base, agents = decoded(base), [decoded(agent) for agent in agents]
     agents = [on_base(agent, base) for agent in agents]
@@ -259,13 +264,6 @@ def check_compatibility(
         ),
         heads=tied.heads,
     )
-
-
-def _check_choice(field: str, value: str, choices: Any) -> None:
-    if value not in get_args(choices):
-        raise SettingsError(
-            f"{field} is {printable(value)!r}; expected {' or '.join(get_args(choices))}."
-        )
 
 
 def _check_names(base: Checkpoint, agents: Sequence[Checkpoint]) -> None:

@@ -87,7 +87,8 @@ def find_element(
             changed = np.abs(taus) > threshold
             count = changed.sum(0)
             if target == CONFLICT:
-                best = max(best, _strongest(block, taus, changed, count), key=_strength)
+                found = _strongest(block, taus, changed, count)
+                best = found if found.cancelled > best.cancelled else best
                 continue
             if target == SHARED:
                 hits = count >= 2
@@ -97,10 +98,6 @@ def find_element(
                 return Found(block.start + int(np.argmax(hits)))
         sources.check_unchanged()
     return best if best.index >= 0 else None
-
-
-def _strength(found: Found) -> tuple[float, int]:
-    return found.cancelled, -found.index
 
 
 def _strongest(block: Block, taus: np.ndarray, changed: np.ndarray, count: np.ndarray) -> Found:

@@ -244,7 +244,10 @@ def look(
 
     Raises: SketchError for a sketch of other files; SettingsError; CheckpointError.
     """
-    pieces = list(_pieces(report, tensor, spans))
+    # As blocks, cut where an agent's rows end (there the base stands in).
+    position = report.tensors.index(tensor)
+    runs = [Block(0, position, tensor, span.start, span.n, tensor.agents) for span in spans]
+    pieces = [piece for run in runs for piece in run.pieces(run.n)]
     size = max((piece.n for piece in pieces), default=1)
     names = tuple(agent.name for agent in report.agents)
     shape = (len(names), sum(piece.n for piece in pieces))
@@ -280,10 +283,3 @@ def look(
         methods={label: lens.seen(index, base, agents) for label, lens in lenses.items()},
         bytes_read=read,
     )
-
-
-def _pieces(report: CompatibilityReport, tensor: MergeTensor, spans: Sequence[Span]) -> list[Block]:
-    """Return the spans as blocks, cut where an agent's rows end (there the base stands in)."""
-    position = report.tensors.index(tensor)
-    runs = [Block(0, position, tensor, span.start, span.n, tensor.agents) for span in spans]
-    return [piece for run in runs for piece in run.pieces(run.n)]

@@ -17,6 +17,7 @@ from ram_studio.checkpoints.record.part_receipt import Receipt, read_receipt
 from ram_studio.checkpoints.record.passport import AgentRecord, passport_of
 from ram_studio.checkpoints.write.part_url import PartsPlace, parts_place
 from ram_studio.checkpoints.write.shard_plan import index_json
+from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.engine.events import Meter
 from ram_studio.engine.job import AgentResult, check_counts
 from ram_studio.engine.parts.planning import OpenPlan, naming, open_plan
@@ -30,7 +31,6 @@ from ram_studio.engine.result import (
     close,
     make_passport,
     measured_peak_rss_bytes,
-    sidecars_of,
 )
 from ram_studio.errors import PlanError
 
@@ -77,7 +77,7 @@ def finish_opened(opened: OpenPlan, place: PartsPlace) -> int:
     agents = job.results(facts, tally)
     shards = {name: r for _, receipt in receipts for name, r in receipt.header.shards.items()}
     hashes = _hashes(receipts)
-    files = sidecars_of(job)
+    files = sidecar_files(job.report.base, dtype=plan.recipe.dtype, tokenizer=job.tokenizer)
     passport = make_passport(
         job,
         agents,

@@ -149,18 +149,15 @@ class RelationTally:
             layer_sums=np.zeros((len(loose), 2)),
         )
         pairs = 2 * rows[:, None] + np.arange(2), 2 * loose[:, None] + np.arange(2)
-        products = ExactSum((self.grid.points, _width(self.layout.products)))
-        for table in self._table:
-            products.add(table[:, self.layout.products])
+        changes = self._table[:, :, self.layout.products]
+        products = ExactSum(changes.shape[1:])
+        for change in changes:
+            products.add(change)
         return steps, ExactSums(
             products=products.packed(),
             loose=np.moveaxis(self._loose.packed(pairs[0]), 2, 3),
             layer=self._layer_loose.packed((layer[:, None], pairs[1])),
         )
-
-
-def _width(rows: slice) -> int:
-    return rows.stop - rows.start
 
 
 def _places(rows: np.ndarray) -> np.ndarray:
