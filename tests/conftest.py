@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 from jaxtyping import install_import_hook
 
@@ -28,6 +29,10 @@ ROOT = Path(__file__).resolve().parent.parent
 HOME = Path(tempfile.mkdtemp(prefix="ram-studio-tests-"))
 # At exit, not by a fixture: a process that only hands out tests to others runs no fixture.
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)
+
+# An example may take long where other work takes the machine.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 # Settings of whoever runs the tests that would change what the tests see.
 for name in (

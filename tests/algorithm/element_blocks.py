@@ -22,11 +22,8 @@ KINDS = ("sparse", "every overlap", "one ulp", "wild", "identical", "none", "all
 
 
 def examples(count: int) -> settings:
-    """Return settings for a property test: as many examples, the same ones every time.
-
-    The first example of a kind compiles kernels, so there is no deadline for a single one.
-    """
-    return settings(max_examples=count, deadline=None, derandomize=True, database=None)
+    """Return settings for a property test: as many examples, the same ones every time."""
+    return settings(max_examples=count, derandomize=True, database=None)
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def _assert_consistent(opened: Checkpoint, folder: Path) -> None:
     assert isinstance(opened.config, dict)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_any_folder_opens_as_a_consistent_checkpoint_or_is_refused(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("fuzz")
@@ -180,7 +180,7 @@ _TOKENIZER = st.dictionaries(
 )
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=75)
 @given(
     ours=_CONFIG,
     theirs=_CONFIG,

@@ -115,7 +115,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("method", "values"), CASES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(draw=draws)
 def test_every_element_follows_the_published_equation_in_loops_and_formulas(
     method, values, draw
@@ -145,7 +145,7 @@ def test_every_element_follows_the_published_equation_in_loops_and_formulas(
 
 
 @pytest.mark.parametrize("method", ["task-arithmetic", "ties", "dare-ta", "dare-ties"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(draw=draws)
 def test_the_order_of_agents_does_not_matter(method, draw) -> None:
     seed, n, _, bfloat16 = draw

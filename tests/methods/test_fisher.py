@@ -21,7 +21,7 @@ from ram_studio.errors import CheckpointError, SettingsError
 from ram_studio.resources import asset_path
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n_agents=st.integers(1, 3),

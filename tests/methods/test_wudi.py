@@ -52,7 +52,7 @@ def merged_tau(taus: torch.Tensor, name: str = LINEAR, **values) -> torch.Tensor
 shapes = st.tuples(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 12), st.integers(1, 12))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(draw=shapes)
 def test_the_steps_are_those_of_the_published_optimiser(draw) -> None:
     taus = random_taus(*draw).float().double()
@@ -61,7 +61,7 @@ def test_the_steps_are_those_of_the_published_optimiser(draw) -> None:
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-14)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(draw=shapes)
 def test_the_closed_form_has_no_gradient_left(draw) -> None:
     taus = random_taus(*draw).float().double()
