@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -57,7 +57,7 @@ class Pushed:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return dict(self.__dict__)
+        return asdict(self)
 
 
 @dataclass(frozen=True)

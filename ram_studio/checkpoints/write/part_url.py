@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -66,8 +67,10 @@ class PartsUrl:
         self._given_up.set()  # an upload under way ends at its next piece
         self._pool.shutdown(wait=True)
         if self._plan is not None and any(exception):
-            with contextlib.suppress(OutputError):
-                self._forget_plan(self._plan)
+            # Where no shard is there the plan's mark would only refuse other merges.
+            with contextlib.suppress(CheckpointError):
+                if list(self.files.sizes()) == [_mark(self._plan)]:
+                    self.files.remove([_mark(self._plan)])
 
     def begin(self, plan: str) -> None:
         """Make sure that parts of this plan may go here, and can be written."""
@@ -107,38 +110,23 @@ class PartsUrl:
         """
         return UrlWriter(self, unit, shards)
 
-    def send(
-        self,
-        unit: str,
-        files: Mapping[str, Path],
-        receipt: bytes,
-        undo: contextlib.ExitStack,
-        on_wait: Callable[[int], None],
-    ) -> None:
-        """Upload files and then their receipt, behind what goes on here; undo: run at the end."""
+    def send(self, upload: Callable[[], None], nbytes: int) -> None:
+        """Have an upload of so many bytes done behind what goes on here; the one before is."""
+        self._begun_bytes += nbytes
+        self._upload = self._pool.submit(upload)
+
+    def sent(self, nbytes: int) -> None:
+        """Count bytes of an upload; raises Stopped when it is to end."""
+        self._done_bytes += nbytes
+        if self._given_up.is_set():
+            raise Stopped("Stopped as asked; what was uploaded is kept.")
+
+    def note(self, unit: str, receipt: bytes) -> None:
+        """Write a unit's receipt."""
         assert self._plan is not None, "begun before anything is sent"
-        mark = _mark(self._plan)
-
-        def count(nbytes: int) -> None:
-            self._done_bytes += nbytes
-            if self._given_up.is_set():
-                raise Stopped("Stopped as asked; what was uploaded is kept.")
-
-        def upload(kept: contextlib.ExitStack) -> None:
-            with kept, _as_output_error():
-                count(0)
-                for name, path in files.items():
-                    self.files.upload(path, name, count)
-                    self.uploaded.add(name)
-                # Another machine that had nothing here yet may have failed, and taken it away.
-                self.files.write(mark, b"")
-                self.files.write(_receipt(unit), receipt)
-
-        with undo:
-            self.wait(lambda done, total: on_wait(0))
-            self._begun_bytes += sum(path.stat().st_size for path in files.values())
-            kept = undo.pop_all()
-        self._upload = self._pool.submit(upload, kept)
+        # Another machine that had nothing here yet may have failed, and taken the mark away.
+        self.files.write(_mark(self._plan), b"")
+        self.files.write(_receipt(unit), receipt)
 
     def wait(self, on_wait: Callable[[int, int], None]) -> None:
         """Wait until all that was sent is there; on_wait: told bytes that are, and bytes in all."""
@@ -165,12 +153,6 @@ class PartsUrl:
             if any(name.startswith(UNFINISHED) for name in self.files.sizes()):
                 self.files.remove([UNFINISHED])
 
-    def _forget_plan(self, plan: str) -> None:
-        """Take the plan's mark away where no shard is there: it would refuse other merges."""
-        with _as_output_error():
-            if list(self.files.sizes()) == [_mark(plan)]:
-                self.files.remove([_mark(plan)])
-
 
 class UrlWriter(ShardWriter):
     """Writes the shards of one unit here; leaving without `finish` removes them."""
@@ -194,8 +176,16 @@ class UrlWriter(ShardWriter):
 
     def finish(self, receipt: bytes, on_wait: Callable[[int], None]) -> None:
         """Have the shards sent, once those before them are there."""
-        files = {s.file_name: self.partial(s) for s in self.shards}
-        self._to.send(self._unit, files, receipt, self._undo.pop_all(), on_wait)
+        self._to.wait(lambda done, total: on_wait(0))
+        self._to.send(partial(self._send, receipt, self._undo.pop_all()), self.nbytes)
+
+    def _send(self, receipt: bytes, undo: contextlib.ExitStack) -> None:
+        with undo, _as_output_error():
+            self._to.sent(0)
+            for shard in self.shards:
+                self._to.files.upload(self.partial(shard), shard.file_name, self._to.sent)
+                self._to.uploaded.add(shard.file_name)
+            self._to.note(self._unit, receipt)
 
 
 def _mark(plan: str) -> str:
