@@ -108,6 +108,20 @@ def test_sources_at_urls_that_changed_are_found_by_verify(zoo, tmp_path):
         verify(tmp_path / "out", with_sources=True)
 
 
+def test_an_empty_file_beside_the_weights_is_read_as_such(zoo, monkeypatch):
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/zoo/base/merges.txt", b"")
+    cat = memory.cat_file
+
+    def ranged(path: str, start: int, end: int) -> bytes:
+        assert start < end, "no store knows bytes=0--1"
+        return cat(path, start=start, end=end)
+
+    monkeypatch.setattr(memory, "cat_file", ranged)
+    opened = open_checkpoint("memory://zoo/base", name="base")
+    assert (opened.folder / "merges.txt").read_bytes() == b""
+
+
 @pytest.mark.parametrize("held", [1000, 0])
 def test_a_followed_file_is_hashed_in_order_whatever_order_it_is_read_in(
     held, tmp_path, monkeypatch
