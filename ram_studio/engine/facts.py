@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ram_studio.algorithm.ladder import ladder_index, single_grid
+from ram_studio.algorithm.ladder import ladder_index
+from ram_studio.algorithm.meters.relations import group_ratios
 from ram_studio.algorithm.methods import Facts, Magnitudes, Need
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.sketch import Sketch, TensorEntry
@@ -55,16 +56,18 @@ def find_facts(
         wanted.append(sizes := SizeTally(len(tensors), len(names), per_tensor=per_tensor))
         bins = sizes.bins
     if is_counted := Need.RATIOS in needs and counts is None:
-        grid = single_grid(settings.epsilon)
-        wanted.append(at_epsilon := EpsilonTally(len(tensors), len(names), grid))
+        wanted.append(at_epsilon := EpsilonTally(len(tensors), len(names), settings.epsilon))
         if by_magnitude:
-            related = RelationTally(tensors, len(names), grid, only_magnitudes=True)
+            related = RelationTally(tensors, len(names), at_epsilon.grid, only_magnitudes=True)
     if wanted:
         work = Counting("count", tensors, [(every_agent, tally) for tally in wanted], related)
         read = run_pass(report, work, run)
     if is_counted:
         counts = at_epsilon.counts(numel)
         magnitude = None if related is None else related.magnitude(counts)[:, 0]
+    rho_m = None
+    if magnitude is not None:
+        rho_m = tuple(group_ratios(magnitude, [range(len(magnitude))])[0].tolist())
 
     row_of = {t.name: i for i, t in enumerate(tensors)}
     rows = [row_of[t.merged_as] for t in report.merged]  # a head's is its embedding's
@@ -85,7 +88,7 @@ def find_facts(
         ratios=ratios,
         magnitudes=magnitudes,
     )
-    return Known(facts, counts, magnitude, sketch is not None and not is_counted, read)
+    return Known(facts, counts, rho_m, sketch is not None and not is_counted, read)
 
 
 def _at_epsilon(

@@ -16,7 +16,6 @@ import numpy as np
 
 from ram_studio.algorithm import scaling
 from ram_studio.algorithm.kernels.rules import Arithmetic, arithmetic
-from ram_studio.algorithm.meters import relations
 from ram_studio.algorithm.meters.kept import Kept, kept_dict
 from ram_studio.algorithm.methods import Need, get_method, make_settings
 from ram_studio.algorithm.rounding import Rounding
@@ -95,7 +94,7 @@ class MergeJob:
     """One merge of an opened and checked set of checkpoints.
 
     recipe: with all of its settings, defaults too; dtypes: that tensors are written in, by name;
-    bytes_read: so far.
+    bytes_read: so far; warnings: for the passport.
     """
 
     def __init__(
@@ -119,6 +118,7 @@ class MergeJob:
         }
         self.names = tuple(agent.name for agent in report.agents)
         self.bytes_read = 0
+        self.warnings = report.warnings
         self.options = run or RunOptions.of()
         self.fisher: FisherFiles | None = None
         if Need.FISHER in self.needs:
@@ -215,12 +215,9 @@ class MergeJob:
     def facts_of(self, plan: Plan) -> MergeFacts:
         """Return what the plan was made of, as far as results and checks need it."""
         known, active = plan.known, plan.prepared.expected_active
-        rho_m: list[float | None] = [None] * len(self.names)
-        if (magnitude := known.magnitude) is not None:
-            rho_m = relations.group_ratios(magnitude, [range(len(magnitude))])[0].tolist()
         return MergeFacts(
             factors={name: self._factor(plan, t) for t, name in enumerate(self.names)},
-            rho_m=dict(zip(self.names, rho_m, strict=True)),
+            rho_m=dict(zip(self.names, known.rho_m or (None,) * len(self.names), strict=True)),
             shared=None if known.counts is None else known.counts.shared[:, 0].sum(0).tolist(),
             active=None if active is None else active.tolist(),
             fisher={} if self.fisher is None else self.fisher.fingerprints,

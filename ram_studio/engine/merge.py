@@ -26,10 +26,8 @@ from ram_studio.engine.passes.source_hashes import SourceHasher
 from ram_studio.engine.reading.sampling import check_other_bases
 from ram_studio.engine.result import (
     MergeResult,
-    close,
     make_passport,
     measured_peak_rss_bytes,
-    shard_records,
     waiting,
 )
 
@@ -95,7 +93,7 @@ def _to_folder(
 ) -> MergeResult:
     """Write the merged folder, card and passport included; start: by ``time.monotonic``."""
     report, recipe, options = job.report, job.recipe, job.options
-    warnings = texts(check_other_bases(report, recipe))
+    job.warnings += texts(check_other_bases(report, recipe))
     # Read before the work: what cannot be copied must not show after an hour.
     files = sidecar_files(report.base, dtype=recipe.dtype, tokenizer=job.tokenizer)
     writer = CheckpointWriter(
@@ -112,11 +110,16 @@ def _to_folder(
         plan = job.plan(sketch)
         agents = job.run(plan, writer)
         hashes = hasher.finish(options.on_progress, options.cancel) if hasher else {}
-        shards = shard_records(writer.shards, writer.digests())
         passport = make_passport(
-            job, agents, shards, hashes, warnings=warnings, with_torch=not plan.is_fused
+            job,
+            agents,
+            files,
+            writer.shards,
+            writer.digests(),
+            hashes,
+            with_torch=not plan.is_fused,
+            names=names,
         )
-        passport = close(passport.renamed(names), files, writer.shards)
         options.cancel.raise_if_cancelled()
         watch = waiting("flush", options, writer.nbytes, len(writer.shards))
         return MergeResult(

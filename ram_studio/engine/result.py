@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ram_studio._version import __version__
@@ -92,31 +93,24 @@ def shard_records(shards: Sequence[Shard], digests: Mapping[str, str]) -> dict[s
     }
 
 
-def close(passport: Passport, files: dict[str, bytes], shards: Sequence[Shard]) -> Passport:
-    """Add card and passport to the small files of a merge; return the passport, sealed.
-
-    The seal covers the index too, which the writer adds.
-    """
-    files["README.md"] = model_card(passport).encode()
-    index = {INDEX_FILE: index_json(shards)} if len(shards) > 1 else {}
-    passport = passport.sealed(files | index)
-    files[PASSPORT_FILE] = passport.to_json()
-    return passport
-
-
 def make_passport(
     job: MergeJob,
     agents: Mapping[str, AgentResult],
-    shards: dict[str, ShardRecord],
+    files: dict[str, bytes],
+    shards: Sequence[Shard],
+    digests: Mapping[str, str],
     hashes: Mapping[str, Mapping[str, str]],
     *,
-    warnings: tuple[str, ...],
     with_torch: bool,
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> Passport:
-    """Return the passport of a merge, not yet sealed.
+    """Return the sealed passport of a merge; add it and the model card to its small files.
 
-    shards: in file order; hashes: of the sources' files, by checkpoint; warnings: beside those of
-    the compatibility check; with_torch: whether torch computed.
+    Args:
+        files: the small files; the seal covers the index too, which whoever writes them adds.
+        shards: in file order; digests: of each, by file name.
+        hashes: of the sources' files, by checkpoint.
+        with_torch: whether torch computed; names: what sources are to be called, see ``merge``.
     """
     dtypes = {job.dtypes[t.name] for t in job.merged}
     records = {
@@ -131,7 +125,7 @@ def make_passport(
         for agent, result in zip(job.report.agents, agents.values(), strict=True)
     }
     base = source_record(job.report.base, hashes.get(job.report.base.name))
-    return Passport(
+    passport = Passport(
         ram_studio_version=__version__,
         recipe=job.recipe,
         base=base,
@@ -141,11 +135,16 @@ def make_passport(
         seed=job.recipe.seed,
         arithmetic=job.arithmetic,
         elements=job.elements,
-        shards=shards,
-        warnings=(*job.report.warnings, *warnings),
+        shards=shard_records(shards, digests),
+        warnings=job.warnings,
         libraries=library_versions(with_torch=with_torch),
         license=most_restrictive(source.license for source in (base, *records.values())),
-    )
+    ).renamed(names)
+    files["README.md"] = model_card(passport).encode()
+    index = {INDEX_FILE: index_json(shards)} if len(shards) > 1 else {}
+    passport = passport.sealed(files | index)
+    files[PASSPORT_FILE] = passport.to_json()
+    return passport
 
 
 def library_versions(*, with_torch: bool) -> dict[str, str]:

@@ -28,7 +28,6 @@ from ram_studio.engine.passes.plan import Merged
 from ram_studio.engine.reading.sampling import other_bases, sampled_densities
 from ram_studio.engine.result import (
     MergeResult,
-    close,
     make_passport,
     measured_peak_rss_bytes,
 )
@@ -75,18 +74,13 @@ def finish_opened(opened: OpenPlan, place: PartsPlace) -> int:
     facts = receipts[0][1].header.facts
     check_counts(facts, tally, is_from_sketch=True)
     agents = job.results(facts, tally)
-    shards = {name: r for _, receipt in receipts for name, r in receipt.header.shards.items()}
-    hashes = _hashes(receipts)
+    records = [item for _, receipt in receipts for item in receipt.header.shards.items()]
+    digests = {name: record.blake3 for name, record in records}
+    with_torch = any(receipt.header.with_torch for _, receipt in receipts)
     files = sidecar_files(job.report.base, dtype=plan.recipe.dtype, tokenizer=job.tokenizer)
-    passport = make_passport(
-        job,
-        agents,
-        shards,
-        hashes,
-        warnings=texts(other_bases(sampled_densities(opened.job.report))),
-        with_torch=any(receipt.header.with_torch for _, receipt in receipts),
-    )
-    close(passport, files, opened.shards)
+    job.warnings += texts(other_bases(sampled_densities(job.report)))
+    hashes = _hashes(receipts)
+    make_passport(job, agents, files, opened.shards, digests, hashes, with_torch=with_torch)
     if len(opened.shards) > 1:
         files[INDEX_FILE] = index_json(opened.shards)
     options.cancel.raise_if_cancelled()

@@ -19,7 +19,7 @@ import numpy as np
 from ram_studio.algorithm import ladder, overlap
 from ram_studio.algorithm.grouping import StackCounts, expert_label, stack_counts
 from ram_studio.algorithm.kernels.cpu import TILE
-from ram_studio.algorithm.ladder import Thresholds, ladder_grid
+from ram_studio.algorithm.ladder import Thresholds, ladder_grid, single_grid
 from ram_studio.algorithm.naming import STACK, expert_of, layer_of
 from ram_studio.algorithm.overlap import MAX_PATTERN_AGENTS, OverlapCounts
 from ram_studio.checkpoints.fit.compatibility import MergeTensor
@@ -184,13 +184,13 @@ class SizeTally(ByTensor):
 
 
 class EpsilonTally(ByTensor):
-    """The overlap patterns of all tensors at one epsilon, the grid's only one."""
+    """The overlap patterns of all tensors at one epsilon."""
 
     histograms: tuple[Histogram, ...] = ("patterns",)
 
-    def __init__(self, n_tensors: int, n_agents: int, grid: Thresholds) -> None:
+    def __init__(self, n_tensors: int, n_agents: int, epsilon: float) -> None:
         self.n_agents = n_agents
-        self.grid = grid
+        self.grid = single_grid(epsilon)
         self._table = np.zeros((n_tensors, *ROWS["patterns"](n_agents)), dtype=np.int64)
 
     def add(self, tensor: int, counts: np.ndarray) -> None:

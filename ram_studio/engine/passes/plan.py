@@ -25,14 +25,14 @@ them ``fill_chain`` up to six agents, beyond ``fill_steps``; ``count_sizes``."""
 class Known:
     """The facts of a merge, and what they were made of.
 
-    counts: per counted tensor, at the method's epsilon, or None; magnitude: float64 (tensors,
-    agents, 2), sums of |tau| over elements changed alone, and with others, or None; is_from_sketch:
-    whether a sketch told them; bytes_read: for them.
+    counts: per counted tensor, at the method's epsilon, or None; rho_m: each agent's ratio by
+    magnitude over the whole model, or None; is_from_sketch: whether a sketch told them; bytes_read:
+    for them.
     """
 
     facts: Facts
     counts: OverlapCounts | None = None
-    magnitude: np.ndarray | None = None
+    rho_m: tuple[float, ...] | None = None
     is_from_sketch: bool = False
     bytes_read: int = 0
 
