@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ram_studio.checkpoints.write.output_folder import reserved, write_whole
 from ram_studio.demo.cold_start import ColdStartSettings, cold_start
 from ram_studio.demo.pretrain import save_model
 from ram_studio.demo.reinforce import ReinforceSettings, reinforce
@@ -182,12 +183,10 @@ def stage(folder: Path, force: bool, say: Say) -> Iterator[Path | None]:
         say(f"{folder.parent.name}/{folder.name}: there already, skipped")
         yield None
         return
-    temporary = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    yield temporary
-    shutil.rmtree(folder, ignore_errors=True)
-    temporary.rename(folder)
+    with reserved(folder.absolute()) as temporary:
+        yield temporary
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
 
 
 def read_record(set_folder: Path) -> dict[str, Any]:
@@ -208,13 +207,10 @@ def update_record(set_folder: Path, news: dict[str, Any]) -> None:
         record = read_record(set_folder)
         for key, value in news.items():
             record[key] = _grown(record.get(key, {}), value, _GROWING.get(key, 0))
-        file = set_folder / "record.json"
-        temporary = file.with_suffix(".partial")
         text = json.dumps(record, indent=1, allow_nan=False)
         # What holds no further list or object stands in one line.
         text = re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda found: " ".join(found[0].split()), text)
-        temporary.write_text(f"{text}\n", encoding="utf-8")
-        os.replace(temporary, file)
+        write_whole(set_folder / "record.json", f"{text}\n".encode())
     finally:
         os.close(folder)
 

@@ -24,8 +24,7 @@ EOS_ID, PAD_ID = 0, 1
 def train_tokenizer(folder: Path, *, seed: int = 0) -> Any:
     """Train the tokenizer, save it in `folder` in the transformers layout, and return it loaded.
 
-    Raises:
-        EvaluationError: some name or good is not a single token.
+    Raises: EvaluationError: some name or good is not a single token.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

@@ -6,7 +6,7 @@ from contextlib import redirect_stdout
 import pytest
 
 from ram_studio.errors import EvaluationError
-from ram_studio.evals.sandbox import protection
+from ram_studio.evals.sandbox import is_sealed
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
 from ram_studio.evals.suites.code import find_code, judge
 
@@ -14,7 +14,7 @@ QUESTIONS = GENERAL_SUITES["code"].make(SuiteSettings(len))
 BY_ID = {question.id: question for question in QUESTIONS}
 FUNCTION, PROGRAM, TESTS = BY_ID["function-01"], BY_ID["program-01"], BY_ID["tests-01"]
 
-pytestmark = pytest.mark.skipif(not protection().is_sealed, reason="code cannot be sealed here")
+pytestmark = pytest.mark.skipif(not is_sealed(), reason="code cannot be sealed here")
 
 
 def fenced(code: str) -> str:

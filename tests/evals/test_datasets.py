@@ -14,7 +14,7 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals import EndpointEngine, evaluate
 from ram_studio.evals.report.breakdown import breakdown
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings, published
-from ram_studio.evals.suites.published import ifeval, ifeval_checks, math500
+from ram_studio.evals.suites.published import ifeval_checks, math500
 
 HOTPOT = [
     {"_id": f"h{n}", "question": f"Who met number {n}?", "answer": f"Person {n}",
@@ -304,7 +304,7 @@ def test_languages_need_langdetect_and_it_is_said_so(folder, monkeypatch):
     row = {**ROWS["ifeval"][0], "instruction_id_list": ["language:response_language"],
            "kwargs": [{"language": "de"}]}  # fmt: skip
     (folder / "ifeval.jsonl").write_text(json.dumps(row))
-    monkeypatch.setattr(ifeval, "find_spec", lambda name: None)
+    monkeypatch.setattr(ifeval_checks, "find_spec", lambda name: None)
     with pytest.raises(EvaluationError, match=r"response_language.*ram-studio\[ifeval\]"):
         questions("ifeval", folder)
 

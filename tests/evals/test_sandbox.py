@@ -13,11 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from ram_studio.evals.sandbox import Limits, run_program, switch
+from ram_studio.evals.sandbox import Limits, is_sealed, run_program
 
-sealed = pytest.mark.skipif(
-    not switch.protection().is_sealed, reason="this kernel has no Landlock or no seccomp"
-)
+sealed = pytest.mark.skipif(not is_sealed(), reason="this kernel has no Landlock or no seccomp")
 
 
 TRYING = """import ctypes, fcntl, os, resource, signal, socket, time

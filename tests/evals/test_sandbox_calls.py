@@ -6,11 +6,11 @@ import platform
 
 import pytest
 
-from ram_studio.evals.sandbox import protection, run_program
+from ram_studio.evals.sandbox import is_sealed, run_program
 from ram_studio.evals.sandbox.inside.syscalls import ABSENT, ALLOWED, MACHINES, filter_code
 
 
-@pytest.mark.skipif(not protection().is_sealed, reason="no Landlock or seccomp")
+@pytest.mark.skipif(not is_sealed(), reason="no Landlock or seccomp")
 def test_every_call_that_is_not_listed_is_refused_by_this_kernel():
     # With -1 for every argument: where the kernel were asked, it would mostly say EBADF or EFAULT.
     source = """

@@ -12,7 +12,7 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals.sandbox import check_code_allowed, process, run_program, switch
 
 sealed = pytest.mark.skipif(
-    not switch.protection().is_sealed, reason="this kernel has no Landlock or no seccomp"
+    not switch.is_sealed(), reason="this kernel has no Landlock or no seccomp"
 )
 
 
@@ -71,8 +71,7 @@ def test_the_switch(monkeypatch):
         check_code_allowed("auto")
     check_code_allowed("on")
     monkeypatch.delenv("SPACE_ID")
-    weak = switch.Protection(True, True, True, True, False)
-    monkeypatch.setattr(switch, "protection", lambda: weak)
+    monkeypatch.setattr(switch, "is_sealed", lambda: False)
     with pytest.raises(EvaluationError, match="cannot lock up"):
         check_code_allowed("auto")
 
@@ -83,9 +82,9 @@ def test_other_systems_say_that_they_cannot_and_why(monkeypatch, system, name, c
     monkeypatch.setattr(platform, "system", lambda: system)
     with pytest.raises(EvaluationError, match=f"run on {name}.*Landlock.*Leave the suite"):
         run_program("print(1)", code=code)
-    switch.protection.cache_clear()
-    assert not switch.protection().is_sealed
-    switch.protection.cache_clear()
+    switch.is_sealed.cache_clear()
+    assert not switch.is_sealed()
+    switch.is_sealed.cache_clear()
 
 
 def test_a_machine_that_starts_no_process_is_told_in_a_sentence(monkeypatch):

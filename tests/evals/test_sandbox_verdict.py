@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from ram_studio.evals.sandbox import AnswerFault, Limits, protection, run_tests, sealed_function
+from ram_studio.evals.sandbox import AnswerFault, Limits, is_sealed, run_tests, sealed_function
 from ram_studio.evals.sandbox.inside.plain import MOST_BYTES, decode, encode
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
 from ram_studio.evals.suites import code as code_suite
@@ -16,7 +16,7 @@ from ram_studio.evals.suites.code import judge
 QUESTIONS = {q.id: q for q in GENERAL_SUITES["code"].make(SuiteSettings(len))}
 FUNCTION, PROGRAM, TESTS = (QUESTIONS[f"{kind}-01"] for kind in ("function", "program", "tests"))
 
-pytestmark = pytest.mark.skipif(not protection().is_sealed, reason="code cannot be sealed here")
+pytestmark = pytest.mark.skipif(not is_sealed(), reason="code cannot be sealed here")
 
 
 def verdict(code, question=FUNCTION):

@@ -12,7 +12,7 @@ from ram_studio.app.check import work as check
 from ram_studio.app.check.verdicts import described
 from ram_studio.app.experiment import work as experiment
 from ram_studio.evals.how import DEFAULT_SEED
-from ram_studio.evals.suites import known_suites
+from ram_studio.evals.suites import ALL_SUITES, HEALTH
 
 _MOST_PROMPTS = 300
 
@@ -93,7 +93,7 @@ class AskingEndpoints(Client):
     ) -> Asked:
         """Return what is asked, checked; limit: of an evaluation, which suites cut down."""
         names = [SUITE] if suites is None else [str(name) for name in suites]
-        check_names("suite", names, known_suites())
+        check_names("suite", names, (*ALL_SUITES, HEALTH))
         check_names("setting of how", list(how or {}), How.__dataclass_fields__)
         limits = None
         if limit is not None:

@@ -1,6 +1,6 @@
 """Run a model's Python code where it can do no harm and cannot judge itself.
 
-What holds on Linux (5.13 and newer, x86-64 and AArch64; `protection()` tells), root or not:
+What holds on Linux (5.13 and newer, x86-64 and AArch64; `is_sealed()` tells), root or not:
 - a process of its own, started anew with an empty environment in an empty temporary folder, as
   another user where we are root;
 - system calls: only those that CPython needs to compute (`inside.syscalls`); so no other process,
@@ -25,22 +25,15 @@ some distributions refuse, and would hide with namespaces what is refused here w
 
 from ram_studio.evals.sandbox.calls import run_program, run_tests, sealed_function
 from ram_studio.evals.sandbox.process import AnswerFault, ProgramResult
-from ram_studio.evals.sandbox.switch import (
-    CodeSwitch,
-    Limits,
-    Protection,
-    check_code_allowed,
-    protection,
-)
+from ram_studio.evals.sandbox.switch import CodeSwitch, Limits, check_code_allowed, is_sealed
 
 __all__ = [
     "AnswerFault",
     "CodeSwitch",
     "Limits",
     "ProgramResult",
-    "Protection",
     "check_code_allowed",
-    "protection",
+    "is_sealed",
     "run_program",
     "run_tests",
     "sealed_function",

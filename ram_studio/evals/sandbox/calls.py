@@ -27,8 +27,7 @@ def run_program(
         stdin: what it reads from standard input.
         code: see `check_code_allowed`; with "auto" an unsealed process runs nothing.
 
-    Raises:
-        EvaluationError: code may not run here, or the machine cannot start a process.
+    Raises: EvaluationError: code may not run here, or the machine cannot start a process.
     """
     with SealedProcess(source, "program", stdin=stdin, code=code, limits=limits) as process:
         return process.finish()
@@ -43,8 +42,7 @@ def sealed_function(
     Lists and dicts among its arguments are changed as the call changed them. A call raises
     AnswerFault for whatever goes wrong on the other side, with the exception's name and text.
 
-    Raises:
-        EvaluationError: code may not run here, or the machine cannot start a process.
+    Raises: EvaluationError: code may not run here, or the machine cannot start a process.
     """
     with SealedProcess(source, "function", entry=entry, code=code, limits=limits) as process:
 

@@ -33,37 +33,24 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 
-@dataclass(frozen=True)
-class Protection:
-    """Which layers the kernel holds here; `user`: programs run as another user than root."""
-
-    namespace: bool
-    privileges: bool
-    landlock: bool
-    user: bool
-    seccomp: bool
-
-    @property
-    def is_sealed(self) -> bool:
-        """Whether the kernel itself keeps programs from network, files and processes."""
-        return self.landlock and self.seccomp
-
-
 @lru_cache(maxsize=1)
-def protection() -> Protection:
-    """Return what holds on this machine, found out by sealing one process."""
-    nothing = Protection(False, False, False, False, False)
+def is_sealed() -> bool:
+    """Return whether the kernel itself keeps programs here from network, files and processes.
+
+    Found out by sealing one process.
+    """
     if platform.system() != "Linux":
-        return nothing
+        return False
     # Compiled and kept here: sealed processes write nothing, and each would compile it anew.
     import_module("ram_studio.evals.sandbox.inside.start")
     try:
         done = subprocess.run(
             command(mode="probe"), env={}, capture_output=True, timeout=60, check=False
         )
-        return Protection(**json.loads(done.stdout))
-    except (OSError, ValueError, TypeError, subprocess.TimeoutExpired):
-        return nothing
+        held = json.loads(done.stdout)
+        return bool(held["landlock"] and held["seccomp"])
+    except (OSError, ValueError, TypeError, KeyError, subprocess.TimeoutExpired):
+        return False
 
 
 def command(limits: Limits = DEFAULT_LIMITS, **order: Any) -> list[str]:
@@ -82,8 +69,7 @@ def check_code_allowed(code: CodeSwitch = "auto") -> None:
     "off" never; "on" on any Linux, under whatever protection there is; "auto" where the kernel
     seals the process, except on a public Space (SPACE_ID is set).
 
-    Raises:
-        EvaluationError: they may not, with the reason.
+    Raises: EvaluationError: they may not, with the reason.
     """
     if code not in ("auto", "on", "off"):
         raise EvaluationError(f"The code switch is {code!r}. Choose auto, on or off.")
@@ -105,7 +91,7 @@ def check_code_allowed(code: CodeSwitch = "auto") -> None:
             "Running code that a model wrote is off on a public Space, and this suite needs it. "
             "Leave the suite out, or run it on your own machine."
         )
-    if code == "auto" and not protection().is_sealed:
+    if code == "auto" and not is_sealed():
         raise EvaluationError(
             "This system cannot lock up a process (Linux with Landlock and seccomp is needed), so "
             "code that a model wrote is not run. Leave the suite out, or set code to 'on' inside "

@@ -42,7 +42,6 @@ __all__ = [
     "SuiteSettings",
     "apart",
     "is_a",
-    "known_suites",
     "offered",
     "register",
     "suite_names",
@@ -71,11 +70,6 @@ def offered(suite: Suite) -> Iterator[None]:
         yield
     finally:
         del GENERAL_SUITES[suite.name], ALL_SUITES[suite.name]
-
-
-def known_suites() -> tuple[str, ...]:
-    """Return every suite's name, whether its questions are here or not, and health."""
-    return (*ALL_SUITES, HEALTH)
 
 
 def is_a(name: str, what: Literal["runs_code", "has_texts"]) -> bool:

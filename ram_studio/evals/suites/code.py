@@ -95,8 +95,7 @@ def defines(source: str, entry: str) -> bool:
 def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
     """Run the answer's code and return whether it does what was asked.
 
-    Raises:
-        EvaluationError: code may not run here, see `sandbox.check_code_allowed`.
+    Raises: EvaluationError: code may not run here, see `sandbox.check_code_allowed`.
     """
     if not text.strip():
         return Verdict(False, "empty answer")

@@ -149,8 +149,7 @@ class HealthRun:
     def measure(self, name: str, engine: Engine, *, is_base: bool) -> Mapping[str, Any]:
         """Return the numbers of `Health` and its "warnings"; from the store where they are there.
 
-        Raises:
-            EvaluationError: the model is behind an endpoint, which hands out no logits.
+        Raises: EvaluationError: the model is behind an endpoint, which hands out no logits.
         """
         if not isinstance(engine, LocalEngine):
             raise EvaluationError(

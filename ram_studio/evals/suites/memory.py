@@ -134,8 +134,7 @@ _QUESTION = "\n\nQuestion: {} Answer briefly, with nothing but what is asked for
 def make(settings: SuiteSettings) -> tuple[Question, ...]:
     """Return four questions of each kind for each length, at most 64 in all.
 
-    Raises:
-        EvaluationError: a length that is out of range or too short for a kind.
+    Raises: EvaluationError: a length that is out of range or too short for a kind.
     """
     lengths = sorted(set(settings.lengths))
     if not lengths or lengths[0] < 1 or lengths[-1] > MAX_LENGTH:

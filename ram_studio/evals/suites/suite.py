@@ -107,8 +107,7 @@ def json_lines(path: Path) -> list[Any]:
 def load_data(name: str) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
     """Return (header, rows) of a shipped JSONL file; the header states version and licence.
 
-    Raises:
-        EvaluationError: the file is missing from this installation or damaged.
+    Raises: EvaluationError: the file is missing from this installation or damaged.
     """
     try:
         header, *rows = json_lines(DATA / f"{name}.jsonl")

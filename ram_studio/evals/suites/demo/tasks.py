@@ -57,17 +57,9 @@ def make_items(domain: str, n: int, seed: int, split: Split = "test") -> list[It
     """Return `n` items of a domain with different prompts, the same ones for the same arguments.
 
     The first k items of a larger n are the items of n = k, so a short run is a prefix of a long
-    one.
+    one. Prompts of the "test" split never occur in the example agents' training.
 
-    Args:
-        domain: one of `DOMAINS`.
-        n: number of items, 0 or more.
-        seed: any integer.
-        split: which part of the prompt space; "test" prompts never occur in the example agents'
-            training.
-
-    Raises:
-        EvaluationError: unknown domain, negative n, or fewer than n different prompts exist.
+    Raises: EvaluationError: unknown domain, negative n, or fewer than n different prompts exist.
     """
     _module(domain)
     if n < 0:

@@ -7,8 +7,6 @@ it stand the three other usual numbers (per instruction, loosely).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any
 
 from ram_studio.errors import EvaluationError
@@ -17,7 +15,7 @@ from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.instructions import accuracies
 from ram_studio.evals.suites.published import ifeval_checks
 from ram_studio.evals.suites.published.rows import DataSet
-from ram_studio.evals.suites.suite import SuiteSettings, Tally, balanced
+from ram_studio.evals.suites.suite import Tally
 
 DATA = DataSet(
     "ifeval",
@@ -47,26 +45,6 @@ def _asked(_: int, row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_every = DATA.make(1280, _asked)
-
-
-def make(settings: SuiteSettings) -> tuple[Question, ...]:
-    """Return the prompts; they are the same whatever the seed.
-
-    Raises: EvaluationError for an instruction that is none of IFEval's or lacks what it needs, and
-        where one needs langdetect, which is not installed.
-    """
-    questions = _every(replace(settings, limit=None))
-    needed = {part["check"] for q in questions for part in q.spec} & ifeval_checks.NEED_LANGUAGE
-    if needed and find_spec("langdetect") is None:
-        raise EvaluationError(
-            f"Suite ifeval asks which language answers are in ({', '.join(sorted(needed))}), which "
-            "langdetect tells, as for its authors: pip install 'ram-studio[ifeval]' (or "
-            "langdetect)."
-        )
-    return balanced(questions, settings.limit)
-
-
 def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     """Return whether every instruction is followed by the answer as it stands."""
     found = [ifeval_checks.followed(text, own["check"], own["settings"]) for own in question.spec]
@@ -83,5 +61,6 @@ def summary(tallies: Tally, facts: Sequence[Mapping[str, Any]]) -> dict[str, flo
     return {name.replace("_", " level, "): share for name, share in found.items()}
 
 
+make = DATA.make(1280, _asked)
 ABOUT = "instructions that a program can check"
 SUITE = DATA.suite(1, "IFEval", make, judge, ABOUT, summary=summary)

@@ -12,6 +12,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from ram_studio.evals.suites import constraints
@@ -172,9 +173,14 @@ def followed(text: str, instruction: str, settings: Mapping[str, Any]) -> tuple[
 
 
 def misfit(instruction: str, settings: Mapping[str, Any]) -> str:
-    """Return what is wrong with an instruction or its arguments, "" for nothing."""
+    """Return what is wrong with an instruction or its arguments, or lacks here; "" for nothing."""
     if instruction not in CHECKS:
         return f"there is no check of {instruction!r}"
+    if instruction in NEED_LANGUAGE and find_spec("langdetect") is None:
+        return (
+            f"{instruction} asks which language answers are in, which langdetect tells, as for its "
+            "authors: pip install 'ram-studio[ifeval]' (or langdetect)"
+        )
     try:
         inspect.signature(CHECKS[instruction]).bind("", **settings)
     except TypeError as error:
