@@ -37,10 +37,7 @@ RUN_AGAIN = "check the connection and run again; files that were finished are ke
 def hub_errors(repository: str, revision: str | None, *, name: str | None) -> Iterator[None]:
     """Turn whatever huggingface_hub raises into a HubError of one line.
 
-    Args:
-        repository: `owner/name`.
-        revision: as the user gave it.
-        name: "base" or the agent's name.
+    revision: as the user gave it; name: "base" or the agent's name.
     """
     try:
         yield

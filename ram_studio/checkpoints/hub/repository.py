@@ -37,6 +37,7 @@ from ram_studio.checkpoints.read.checkpoint import (
     Checkpoint,
     ProgressCallback,
     assemble,
+    hub_fingerprint,
     open_folder,
     split_hub_id,
 )
@@ -181,13 +182,11 @@ def open_repository(
 ) -> Checkpoint:
     """Return the checkpoint of `owner/name[@revision]`, with its commit as the revision.
 
-    Its small files (config, tokenizer) are downloaded into the cache. Of shards that are not there
-    yet the headers are read with range requests, and passes may read the rest so too: the result is
-    then not local and has a fingerprint of its own (`hub-...`, from the Hub's content hashes). Or
-    they are downloaded, once it is known that they fit; files already in the cache are not fetched
-    again. Without a connection a snapshot that is complete in the cache is used.
-
-    Args: as `open_checkpoint`; download: the shards.
+    Its small files (config, tokenizer) are downloaded into the cache, and with `download` its
+    shards, once it is known that they fit. Otherwise those that are not there yet are read with
+    range requests, first of all their headers: the result is then not local, and has a fingerprint
+    of its own (`hub-...`, from the Hub's content hashes). Without a connection a snapshot that is
+    complete in the cache is used.
 
     Raises: HubError; CheckpointError for something that is no Hub id, or a damaged file; Stopped.
     """
@@ -228,6 +227,6 @@ def open_repository(
         source=source,
         revision=listing.commit,
         weight_map=weight_map,
-        hub_contents=[f"{shard}:{listing.contents[shard]}" for shard in shards],
+        fingerprint=hub_fingerprint([f"{shard}:{listing.contents[shard]}" for shard in shards]),
         remote=dict.fromkeys(paths, place),
     )

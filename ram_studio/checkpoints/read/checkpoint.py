@@ -223,7 +223,7 @@ def assemble(
     source: str,
     revision: str | None = None,
     weight_map: dict[str, str] | None = None,
-    hub_contents: list[str] | None = None,
+    fingerprint: str | None = None,
     remote: Remote | None = None,
 ) -> Checkpoint:
     """Build the checkpoint of these shards.
@@ -233,18 +233,13 @@ def assemble(
         folder: where config.json and the tokenizer are.
         name, source, revision: see `Checkpoint`.
         weight_map: the index's, if there is one.
-        hub_contents: of shards that are still on the Hub, their content hashes: the checkpoint is
-            then not local and is fingerprinted by them.
-        remote: where the shards are read from, when they are elsewhere.
+        fingerprint: where it is not made of what is in the files, see `hub_fingerprint`.
+        remote: where the shards are read from, when they are elsewhere: it is then not local.
 
     Raises: CheckpointError.
     """
     at = who(name)
     config_path = folder / CONFIG_FILE
-    if hub_contents is None:
-        fingerprint = fingerprint_of(headers, name=name, remote=remote)
-    else:
-        fingerprint = _hub_fingerprint(hub_contents)
     return Checkpoint(
         name=name,
         source=source,
@@ -254,10 +249,10 @@ def assemble(
         config=read_json_object(config_path, at, limit=MAX_CONFIG_BYTES)
         if config_path.exists()
         else {},
-        fingerprint=fingerprint,
+        fingerprint=fingerprint or fingerprint_of(headers, name=name, remote=remote),
         nbytes=sum(header.file_size for header in headers),
         revision=revision,
-        is_local=hub_contents is None and not remote,
+        is_local=not remote,
         remote=remote or {},
         adapter=read_json_object(folder / ADAPTER_CONFIG, at, limit=MAX_CONFIG_BYTES)
         if [header.path.name for header in headers] == [ADAPTER_FILE]
@@ -265,7 +260,8 @@ def assemble(
     )
 
 
-def _hub_fingerprint(contents: list[str]) -> str:
+def hub_fingerprint(contents: list[str]) -> str:
+    """Return the fingerprint of shards on the Hub; contents: each one's name and hash there."""
     return "hub-" + hashlib.blake2b("\n".join(contents).encode()).hexdigest()[:60]
 
 
@@ -274,7 +270,7 @@ def _as_on_hub(checkpoint: Checkpoint) -> str | None:
     if not checkpoint.is_local or checkpoint.revision is None:
         return None
     blobs = [(path.name, blob_of(path)) for path in checkpoint.shards]
-    return _hub_fingerprint([f"{name}:{blob.name if blob else ''}" for name, blob in blobs])
+    return hub_fingerprint([f"{name}:{blob.name if blob else ''}" for name, blob in blobs])
 
 
 def collect_tensors(

@@ -101,11 +101,7 @@ def element_count(shape: tuple[int, ...]) -> int:
 
 
 def read_header(path: str | Path, *, agent: str | None = None) -> Header:
-    """Return the header of a safetensors file.
-
-    Args:
-        path: the shard.
-        agent: whose shard it is, for messages ("base" or an agent's name).
+    """Return the header of a safetensors file; agent: whose it is ("base" or an agent's name).
 
     Raises: CheckpointError when the file is missing, is not safetensors, is truncated or holds
     anything the format forbids. The message names the agent, the file and the tensor.
@@ -129,12 +125,10 @@ def read_header(path: str | Path, *, agent: str | None = None) -> Header:
 
 
 def header_length(prefix: bytes, file_size: int, at: str) -> int:
-    """Return the header's length in bytes from the file's first eight bytes.
+    """Return the header's length in bytes from a file's first eight bytes.
 
-    Args:
-        prefix: the first 8 bytes (little-endian unsigned length), fewer when the file is shorter.
-        file_size: size of the whole file in bytes.
-        at: how messages name the file.
+    They are a little-endian unsigned length, and fewer when the file is shorter; at: how messages
+    name it.
 
     Raises: CheckpointError when the length cannot be right.
     """

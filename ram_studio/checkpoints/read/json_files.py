@@ -56,12 +56,7 @@ def check_link(path: Path, at: str, *, suffix: str | None = None) -> Path:
 
 
 def read_bounded(path: Path, at: str, *, limit: int = MAX_JSON_BYTES) -> bytes:
-    """Return a file's bytes, at most `limit` of them.
-
-    Args:
-        path: the file.
-        at: the start of messages, as `who()` gives it.
-        limit: the most bytes accepted.
+    """Return a file's bytes, at most `limit` of them; at: starts messages, as `who()` gives it.
 
     Raises: CheckpointError when the file cannot be read or is larger.
     """
@@ -82,12 +77,10 @@ def read_bounded(path: Path, at: str, *, limit: int = MAX_JSON_BYTES) -> bytes:
 def parse_json_object(
     data: bytes, path: Path | str, at: str, *, unique: bool = False
 ) -> dict[str, Any]:
-    """Return the JSON object in `data`.
+    """Return the JSON object in UTF-8 text (a byte order mark is accepted).
 
     Args:
-        data: UTF-8 text (a byte order mark is accepted).
-        path: where it came from, for messages.
-        at: the start of messages.
+        path, at: where it came from, and the start of messages.
         unique: refuse a name that appears twice in one object.
 
     Raises: CheckpointError when it is not a JSON object, or holds millions of entries.

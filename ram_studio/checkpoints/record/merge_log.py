@@ -74,7 +74,6 @@ def remember_merge(
         store: the folder of the list; made when missing.
         result: what ``merge --json`` prints; its "out" holds the merged checkpoint.
         recipe: as YAML.
-        name, title, example: see ``PastMerge``.
     """
     try:
         out = result["out"] if is_url(result["out"]) else str(Path(result["out"]).absolute())

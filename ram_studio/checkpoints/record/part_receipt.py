@@ -49,11 +49,8 @@ class ReceiptHeader(Record):
     """What a receipt says in words.
 
     Attributes:
-        plan: digest of the plan; part: number of the part.
-        facts: see MergeFacts.
-        shards: the files written.
+        plan: its digest.
         hashes: content hashes of source files, by checkpoint and file name.
-        with_torch: whether torch computed.
         is_along: see ``engine.passes.plan.Merged``.
         bytes_read: from the sources.
     """

@@ -254,9 +254,7 @@ def seal_of(passport: Mapping[str, Any]) -> str:
 def source_record(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = None) -> SourceRecord:
     """Return what a passport keeps of a base.
 
-    Args:
-        checkpoint: the base.
-        hashes: content hashes of its shards by file name, where they were computed.
+    hashes: content hashes of its shards by file name, where they were computed.
     """
     files = None
     if hashes is not None and all(path.name in hashes for path in checkpoint.shards):

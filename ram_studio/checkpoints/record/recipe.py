@@ -127,9 +127,7 @@ class Recipe(BaseModel):
 def make_recipe(values: Mapping[str, Any], *, where: str = "recipe") -> Recipe:
     """Return the validated recipe of these values, its settings completed by the method's defaults.
 
-    Args:
-        values: the recipe's fields.
-        where: the start of messages (a file name).
+    where: the start of messages (a file name).
 
     Raises: SettingsError, one line that names the field or setting and what is allowed.
     """

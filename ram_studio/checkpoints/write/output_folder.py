@@ -14,7 +14,7 @@ import glob
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ram_studio.checkpoints.read.describe import printable, shown_bytes
@@ -108,7 +108,7 @@ def reserved(out: Path) -> Iterator[Path]:
         with plain_words(f"the folder {printable(out.parent)} cannot be prepared"):
             for folder in [parent for parent in out.parents if not parent.exists()][::-1]:
                 folder.mkdir(exist_ok=True)
-                undo.callback(_remove_if_empty, folder)
+                undo.callback(_quietly, folder.rmdir)
             is_locked = _hold_lock(out, undo)
             if is_locked:
                 _remove_leftovers(out)
@@ -117,11 +117,6 @@ def reserved(out: Path) -> Iterator[Path]:
         # After finishing it has become the output and there is nothing left to remove.
         undo.callback(shutil.rmtree, temporary, ignore_errors=True)
         yield temporary
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
 
 
 def _hold_lock(out: Path, undo: contextlib.ExitStack) -> bool:
@@ -144,11 +139,11 @@ def _hold_lock(out: Path, undo: contextlib.ExitStack) -> bool:
             os.close(handle)
             if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                 raise
-            _remove_quietly(path)
+            _quietly(path.unlink)
             return False
         os.close(handle)
     undo.callback(os.close, handle)
-    undo.callback(_remove_quietly, path)
+    undo.callback(_quietly, path.unlink)
     return True
 
 
@@ -159,9 +154,9 @@ def _is_same_file(path: Path, handle: int) -> bool:
         return False
 
 
-def _remove_quietly(path: Path) -> None:
+def _quietly(act: Callable[[], None]) -> None:
     with contextlib.suppress(OSError):
-        path.unlink()
+        act()
 
 
 def _remove_leftovers(out: Path) -> None:
@@ -183,7 +178,7 @@ def write_whole(path: Path, data: bytes, *, flushed: bool = False) -> None:
             flush(temporary)
         os.replace(temporary, path)
     except OSError:
-        _remove_quietly(temporary)
+        _quietly(temporary.unlink)
         raise
 
 
