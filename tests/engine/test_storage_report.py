@@ -41,6 +41,12 @@ def reports(
     return storage_report(fit), storage_report(fit, sketch)
 
 
+def noise(base: torch.Tensor, seed: int, size: float = 0.48) -> torch.Tensor:
+    """Return numbers of either sign below that share of the base's last place, float32."""
+    rng = torch.Generator().manual_seed(seed)
+    return (torch.rand(N, generator=rng) - 0.5) * size * last_place(base)
+
+
 def trained(base: torch.Tensor, seed: int, every: int = 10) -> torch.Tensor:
     """Return bfloat16 numbers of which each tenth is one last place away."""
     rng = torch.Generator().manual_seed(seed)
@@ -49,11 +55,19 @@ def trained(base: torch.Tensor, seed: int, every: int = 10) -> torch.Tensor:
     return bits.view(torch.bfloat16)
 
 
+def one_noisy(base: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return two trained agents, and one that only looks so."""
+    noisy = base.float() + noise(base, 1)
+    return {"noisy": noisy, "tool": trained(base, 2), "code": trained(base, 3)}
+
+
 def test_a_float32_copy_with_noise_below_the_last_place_is_storage_and_not_training(tmp_path, base):
-    rng = torch.Generator().manual_seed(1)
-    noise = (torch.rand(N, generator=rng) - 0.5) * 0.48 * last_place(base)
     before, after = reports(
-        tmp_path, base, noisy=base.float() + noise, tool=trained(base, 2), code=trained(base, 3)
+        tmp_path,
+        base,
+        noisy=base.float() + noise(base, 1),
+        tool=trained(base, 2),
+        code=trained(base, 3),
     )
     assert (before.is_complete, before.agents["noisy"].verdict) == (False, "unknown")
     assert [(f.kind, f.level) for f in before.findings] == [("dtype", "warn")]
@@ -88,9 +102,7 @@ def test_real_training_in_float32_is_training(tmp_path, base):
 
 
 def test_training_under_noise_is_partly_storage(tmp_path, base):
-    rng = torch.Generator().manual_seed(3)
-    noise = (torch.rand(N, generator=rng) - 0.5) * 0.48 * last_place(base)
-    noisy = trained(base, 5, every=4).float() + noise
+    noisy = trained(base, 5, every=4).float() + noise(base, 3)
     _, after = reports(tmp_path, base, both=noisy, tool=trained(base, 2), code=trained(base, 3))
     both = after.agents["both"]
     assert both.verdict == "partly-storage"
@@ -99,8 +111,7 @@ def test_training_under_noise_is_partly_storage(tmp_path, base):
 
 
 def test_a_narrower_agent_beside_a_float32_base_is_storage(tmp_path, base):
-    rng = torch.Generator().manual_seed(4)
-    fine = base.float() + (torch.rand(N, generator=rng) - 0.5) * last_place(base)
+    fine = base.float() + noise(base, 4, 1.0)
     tool, code = fine.clone(), fine.clone()
     tool[::10] *= 1.01
     code[1::10] *= 1.01
@@ -165,9 +176,11 @@ def test_tied_heads_are_accounted_for(tmp_path):
 
 
 def test_a_sketch_alone_gives_verdicts_and_keeps_its_warnings(tmp_path, base):
-    rng = torch.Generator().manual_seed(1)
-    noise = (torch.rand(N, generator=rng) - 0.5) * 0.48 * last_place(base)
-    agents = {"noisy": base.float() + noise, "tool": trained(base, 2), "code": trained(base, 3)}
+    agents = {
+        "noisy": base.float() + noise(base, 1),
+        "tool": trained(base, 2),
+        "code": trained(base, 3),
+    }
     for name, tensor in {"base": base, **agents}.items():
         write_folder(tmp_path / name, {"model.w": tensor})
     config = tmp_path / "noisy" / "config.json"
@@ -192,16 +205,15 @@ def test_an_adapter_never_applied_is_told_after_a_pass_whatever_the_shards(tmp_p
     tensors = {"w": torch.ones(8).bfloat16(), "v": torch.ones(8).bfloat16()}
     base = write_folder(tmp_path / "base", tensors)
     agent = write_folder(tmp_path / "agent", tensors, shards=2)
-    (agent / "lora_adapter").mkdir()
-    (agent / "lora_adapter" / "adapter_config.json").write_text("{}")
+    other = write_folder(tmp_path / "other", {n: t + 1 for n, t in tensors.items()})
+    for folder in (agent, other):
+        (folder / "lora_adapter").mkdir()
+        (folder / "lora_adapter" / "adapter_config.json").write_text("{}")
     report = load(base, {"coder": agent})
     assert report.warnings == ()
     hint, equal = analyze_report(report).warnings
     assert "nothing was changed" in equal
     assert f'Agent "coder": a LoRA adapter lies beside it, in {agent / "lora_adapter"}.' in hint
     assert "it was never applied: give that folder as the agent" in hint
-    other = write_folder(tmp_path / "other", {n: t + 1 for n, t in tensors.items()})
-    (other / "lora_adapter").mkdir()
-    (other / "lora_adapter" / "adapter_config.json").write_text("{}")
     trained = analyze_report(load(base, {"coder": other}))
     assert "never applied" not in "".join(trained.warnings)

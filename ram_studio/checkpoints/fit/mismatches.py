@@ -172,8 +172,10 @@ def _another_base(
 ) -> str | None:
     """Return how an agent's whole model differs from the base's, None where only tensors do."""
     unfit = [problem for problem in problems if problem.kind in ("shape", "missing", "extra")]
+    if not unfit:
+        return None
     ours, theirs = _layers(base.tensors), _layers(tensors)
-    if ours != theirs and unfit:
+    if ours != theirs:
         return f"{plural(theirs, 'layer')} against {ours}"
     if len(unfit) <= max(1, len(base.tensors) // 2):
         return None
