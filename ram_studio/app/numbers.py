@@ -78,16 +78,17 @@ def times_text(multiple: float | None) -> str:
 
 
 def by_rounding_text(numbers: Mapping[str, Any]) -> str:
-    """Return what of an agent's "kept" and "all_else" rounding made, "" where that is not known."""
+    """Return what of an agent's "kept" and "all_else" rounding made, "" where none shows."""
     kept, times = numbers.get("kept"), numbers.get("all_else_rounding")
     if kept is None or times is None:
         return ""
-    return f"{_signed(100 * kept['rounding'], 1)}\u00a0% and {_signed(times, 2)}\u00a0×"
+    share, times = round(100 * kept["rounding"], 1), round(times, 2)
+    is_seen = share or times
+    return f"{_signed(share, 1)}\u00a0% and {_signed(times, 2)}\u00a0×" if is_seen else ""
 
 
 def _signed(value: float, digits: int) -> str:
-    text = f"{value:+.{digits}f}".replace("-", "−")
-    return text[1:] if float(f"{value:.{digits}f}") == 0 else text
+    return f"{value:+.{digits}f}".replace("-", "−") if value else f"{0:.{digits}f}"
 
 
 def dtypes_text(dtypes: Mapping[str, int]) -> str:

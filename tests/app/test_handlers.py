@@ -258,6 +258,15 @@ def test_a_result_says_how_much_rounding_took_and_hides_paths_on_a_space(tmp_pat
     assert "<b>a</b>" not in html
     assert "<i>m</i>" not in html
     assert "secret" in view.result_html(merged, LOCAL)
+    assert "By rounding" not in html
+    made = {"unseen": (-0.0004, 0.001), "less": (-0.02, 0.0), "more": (0.0, 0.3)}
+    agents = {
+        name: {**numbers, "kept": {"total": 0.5, "rounding": kept}, "all_else_rounding": rest}
+        for name, (kept, rest) in made.items()
+    }
+    html = view.result_html(replace(merged, result={**_RESULT, "agents": agents}), LOCAL)
+    said = " ".join(html.partition("all else:")[2].partition("</p>")[0].split())
+    assert said == "less −2.0 % and 0.00 ×; more 0.0 % and +0.30 ×."
 
 
 # ---------------------------------------------------------------------------- texts

@@ -85,7 +85,7 @@ def _card(report: EvalReport, verdict: Retention, agent: int) -> dict[str, Any]:
 def _said(verdict: Retention) -> str:
     said = verdict.kept_text()
     if verdict.outcome == "cannot tell":
-        said += f"; the questions cannot tell, {verdict.why}"
+        said += f"; the questions cannot tell{verdict.because}"
         if verdict.items_needed:
             said += f" (needs about {verdict.items_needed:,} items)"
     return f"{said}."

@@ -65,11 +65,16 @@ class Retention:
     why: str = "no item was answered by all three"
     items_needed: int | None = None
 
+    @property
+    def because(self) -> str:
+        """Return `why` as it goes on after "cannot tell"."""
+        return f"{' ' if self.why.startswith('whether') else ', '}{self.why}"
+
     def sentence(self) -> str:
         """Say the verdict in one line."""
         said = f"{self.merge} on {self.domain}: {self.outcome}"
         if self.outcome == "cannot tell":
-            said += f", {self.why}"
+            said += self.because
             if self.items_needed is not None:
                 said += f" (needs about {self.items_needed:,} items)"
         return f"{said}; {self.kept_text()}."
