@@ -98,11 +98,9 @@ def test_a_piece_that_is_refused_ends_its_question_and_says_where():
         is_second = seen["memory"] == "first" and "section" in seen
         return (400, b"no such thing") if is_second else "first"
 
+    options = {"limit": 1, "lengths": (1000,), "pieces": Pieces(400, 20)}
     with serve(answer) as server:
-        report = evaluate(
-            {"m": EndpointEngine(server.url)}, "memory", limit=1, lengths=(1000,),
-            pieces=Pieces(400, 20),
-        )  # fmt: skip
+        report = evaluate({"m": EndpointEngine(server.url)}, "memory", **options)
     (found,) = report.models["m"].answers["memory"]
     assert found.finish == "refused"
     assert re.search(r"at piece 2 of \d: the server refused it with status 400", found.note)
@@ -114,8 +112,8 @@ def test_a_small_model_reads_what_is_longer_than_its_context(tmp_path):
     (question,) = ALL_SUITES["memory"].make(settings)
     question = replace(question, max_new_tokens=6)
     reader = PieceReader(engine, Pieces(100, 8))
-    assert "the model's context is 520" in engine.misfit([question])
-    assert "the model's context is 520" in PieceReader(engine, Pieces(300, 8)).misfit([question])
+    for too_long in (engine, PieceReader(engine, Pieces(300, 8))):
+        assert "the model's context is 520" in too_long.misfit([question])
     assert not reader.misfit([question])
     pieces = cut(question.reading[0], 100, engine.count_tokens)
     assert len(pieces) > 4

@@ -1,10 +1,10 @@
 """The store: commits, resuming keys, several processes, damage."""
 
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,10 +25,8 @@ def row(number: int, *, finish: str = "end", correct: bool = True):
 
 
 def execute(path: Path, statement: str) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute(statement)
-    connection.commit()
-    connection.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(statement)
 
 
 @pytest.fixture
@@ -156,12 +154,9 @@ def writer(path: Path, fingerprint: str, count: int) -> subprocess.Popen:
 
 def test_a_killed_writer_loses_nothing_that_was_recorded(tmp_path):
     with writer(tmp_path / "s", "a", 10**6) as process:
-        for line in process.stdout:
-            if int(line) >= 40:
-                break
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.read()
+        next(line for line in process.stdout if int(line) >= 40)
+        process.kill()
+        process.communicate()
     with AnswerStore(tmp_path / "s") as store:
         run = store.open_run(RunKey("a", "math", 1, {}), model="m")
         items = [answer.question.id for answer in store.answers(run)]

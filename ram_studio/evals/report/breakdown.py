@@ -19,18 +19,20 @@ def categories(report: EvalReport, model: str, domain: str) -> dict[str, DomainS
     return {name: DomainScore.of(own) for name, own in found.items()}
 
 
+_MISSING = {
+    "too long": "do not fit its context with their answers and were not asked",
+    "refused": "were refused",
+    "failed": "got no answer, run the same again to ask them again",
+}
+
+
 def missing(report: EvalReport) -> list[str]:
     """Return sentences on what keeps scores from resting on all questions, model by model."""
     said = []
     for name, row in report.models.items():
         for domain, answers in row.answers.items():
             found = outcomes(answers)
-            words = {
-                "too long": "do not fit its context with their answers and were not asked",
-                "refused": "were refused",
-                "failed": "got no answer, run the same again to ask them again",
-            }
-            parts = [f"{found[key]} {text}" for key, text in words.items() if found[key]]
+            parts = [f"{found[key]} {text}" for key, text in _MISSING.items() if found[key]]
             if parts:
                 said.append(
                     f"{name}, {domain}: of {found['questions']} questions {'; '.join(parts)}. "
@@ -52,38 +54,32 @@ def breakdown(report: EvalReport) -> dict[str, Any]:
     """
     result: dict[str, Any] = {}
     for name, row in report.models.items():
+        scores = {domain: categories(report, name, domain) for domain in report.items}
+        facts = [answer.facts for answer in row.answers.get("instructions", ())]
+        extras: dict[str, Any] = {
+            "summary": {d: own for d in scores if (own := _summary(d, scores[d], row.answers[d]))},
+            "samples": {d: got for d in row.answers if (got := sample_scores(row.answers[d]))},
+            "accuracies": accuracies(fact for fact in facts if "strict" in fact),
+        }
         result[name] = {
             # They count nowhere, and asking again may help.
             "unanswered": sum(outcomes(own)["failed"] for own in row.answers.values()),
             "categories": {
-                domain: {
-                    category: score.to_dict()
-                    for category, score in categories(report, name, domain).items()
-                }
-                for domain in report.items
+                domain: {category: score.to_dict() for category, score in own.items()}
+                for domain, own in scores.items()
             },
+            **{what: found for what, found in extras.items() if found},
         }
-        found = result[name]["categories"]
-        figures = {d: own for d in found if (own := _summary(d, found[d], row.answers[d]))}
-        if figures:
-            result[name]["summary"] = figures
-        draws = {d: found for d, own in row.answers.items() if (found := sample_scores(own))}
-        if draws:
-            result[name]["samples"] = draws
-        facts = [answer.facts for answer in row.answers.get("instructions", ())]
-        found = accuracies(fact for fact in facts if "strict" in fact)
-        if found:
-            result[name]["accuracies"] = found
     return result
 
 
 def _summary(
-    domain: str, scores: Mapping[str, Mapping[str, Any]], answers: Sequence[Answer]
+    domain: str, scores: Mapping[str, DomainScore], answers: Sequence[Answer]
 ) -> dict[str, float]:
     suite = ALL_SUITES.get(domain)
     if suite is None or suite.summary is None:
         return {}
-    tally = {name: (own["correct"], own["n"]) for name, own in scores.items()}
+    tally = {name: (own.correct, own.n) for name, own in scores.items()}
     return dict(suite.summary(tally, [answer.facts for answer in answers if answer.is_scored]))
 
 
@@ -92,10 +88,10 @@ def drawn_rows(parts: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
 
     Empty without draws: "math: mean of 4", "math: pass@2", ...; "-" where a model has none.
     """
-    domains = {d: found for part in parts.values() for d, found in part.get("samples", {}).items()}
+    drawn = [part.get("samples", {}) for part in parts.values()]
     rows = []
-    for domain, first in domains.items():
-        own = [part.get("samples", {}).get(domain) for part in parts.values()]
+    for domain, first in {d: found for own in drawn for d, found in own.items()}.items():
+        own = [found.get(domain) for found in drawn]
         rows.append((f"{domain}: mean of {first['samples']}", [_mean(found) for found in own]))
         rows += [
             (f"{domain}: pass@{k}", ["-" if f is None else f"{f['pass_at'][k]:.3f}" for f in own])

@@ -162,7 +162,7 @@ def _verdict(
     if not rows:
         return found
     counts = pattern_counts(np.array(rows, dtype=bool))
-    before, best, after = (float(score) for score in scores_of(counts))
+    before, best, after = map(float, scores_of(counts))
     kept = low = high = None
     if best > before:
         kept = (after - before) / (best - before)
@@ -196,8 +196,7 @@ def _verdict(
 def pattern_counts(rows: np.ndarray) -> np.ndarray:
     """Return how many items have each pattern: shape "8", int64.
 
-    rows: "items 3" of bool: base, specialist and merge right; pattern = 4 base + 2 specialist +
-    merge.
+    rows: "items 3" of bool: base, specialist, merge right; pattern = 4 base + 2 specialist + merge.
     """
     import numpy as np
 
@@ -206,10 +205,14 @@ def pattern_counts(rows: np.ndarray) -> np.ndarray:
 
 def scores_of(counts: np.ndarray) -> np.ndarray:
     """Return the three shares of right answers, "... 3", of pattern counts "... 8"."""
+    return counts @ _right().T / counts.sum(-1, keepdims=True)
+
+
+def _right() -> np.ndarray:
+    """Return by model ("3 8", bool) the patterns in which it is right."""
     import numpy as np
 
-    right = np.array([[(pattern >> bit) & 1 for bit in (2, 1, 0)] for pattern in range(8)])
-    return counts @ right / counts.sum(-1, keepdims=True)
+    return (np.arange(8) >> np.array([[2], [1], [0]])) & 1 == 1
 
 
 def kept_interval(counts: np.ndarray, *, draws: int = DRAWS, seed: int = _SEED) -> tuple[Any, Any]:
@@ -246,10 +249,9 @@ def shown_above(counts: np.ndarray, a: int, b: int, difference: float) -> Any:
     import numpy as np
     from scipy.special import ndtr
 
-    bits = np.arange(8)
-    has = [(bits >> (2 - model)) & 1 == 1 for model in (a, b)]
-    x = counts[..., has[0] & ~has[1]].sum(-1)
-    y = counts[..., has[1] & ~has[0]].sum(-1)
+    has = _right()
+    x = counts[..., has[a] & ~has[b]].sum(-1)
+    y = counts[..., has[b] & ~has[a]].sum(-1)
     n, d = counts.sum(-1), difference
     linear = -x - y + (2 * n - x + y) * d
     root = np.sqrt(np.maximum(linear**2 + 8 * n * y * d * (1 - d), 0))
@@ -260,16 +262,13 @@ def shown_above(counts: np.ndarray, a: int, b: int, difference: float) -> Any:
 
 def _needed(counts: np.ndarray, a: int, b: int, difference: float) -> int | None:
     """Return about how many items of the same kind would decide, with 80 % power; None for none."""
-    import numpy as np
-
-    n = int(counts.sum())
-    scores = scores_of(counts)
+    n, scores = int(counts.sum()), scores_of(counts)
     seen = float(scores[a] - scores[b])
     apart = seen - difference
     if abs(apart) < 1e-9:
         return None
-    bits = np.arange(8)
-    differ = ((bits >> (2 - a)) & 1) != ((bits >> (2 - b)) & 1)
+    has = _right()
+    differ = has[a] != has[b]
     # Where they never differ, one item more could.
     share = max(float(counts[differ].sum()), 1.0) / n
     spread = share - min(seen**2, share)

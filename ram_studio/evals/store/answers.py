@@ -167,6 +167,10 @@ class AnswerStore:
                 "answers are lost to this program) and evaluate again, or choose another path."
             ) from error
 
+    def _rows(self, query: str, *values: Any) -> list[Any]:
+        with self._errors():
+            return self._connection.execute(query, values).fetchall()
+
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._errors():
@@ -210,15 +214,8 @@ class AnswerStore:
                 " ON CONFLICT (key) DO UPDATE SET model = excluded.model, path = excluded.path,"
                 " merge = coalesce(merge, excluded.merge)",
                 (
-                    key.digest,
-                    model,
-                    path,
-                    key.fingerprint,
-                    key.suite,
-                    key.suite_version,
-                    json.dumps(dict(key.settings), sort_keys=True),
-                    __version__,
-                    _now(),
+                    *(key.digest, model, path, key.fingerprint, key.suite, key.suite_version),
+                    *(json.dumps(dict(key.settings), sort_keys=True), __version__, _now()),
                     None if merge is None else json.dumps(merge),
                 ),
             )
@@ -229,13 +226,8 @@ class AnswerStore:
 
     def has_answers(self, key: RunKey) -> bool:
         """Return whether a model answered any question of the run with this key."""
-        with self._errors():
-            row = self._connection.execute(
-                "SELECT 1 FROM runs JOIN answers ON run = id"
-                f" WHERE key = ? AND {_ANSWERED} LIMIT 1",
-                (key.digest,),
-            ).fetchone()
-        return row is not None
+        query = f"SELECT 1 FROM runs JOIN answers ON run = id WHERE key = ? AND {_ANSWERED} LIMIT 1"
+        return bool(self._rows(query, key.digest))
 
     def set_merge(self, run: int, merge: Mapping[str, Any]) -> None:
         """Say how the model of a run was merged, see `open_run`."""
@@ -244,9 +236,8 @@ class AnswerStore:
 
     def merge_of(self, run: int) -> dict[str, Any] | None:
         """Return how the model of a run was merged; None when it is not known."""
-        with self._errors():
-            row = self._connection.execute("SELECT merge FROM runs WHERE id = ?", (run,)).fetchone()
-        return json.loads(row[0]) if row and row[0] else None
+        known = [merge for (merge,) in self._rows("SELECT merge FROM runs WHERE id = ?", run)]
+        return json.loads(known[0]) if known and known[0] else None
 
     def record(
         self,
@@ -269,23 +260,11 @@ class AnswerStore:
                     "INSERT OR REPLACE INTO answers VALUES"
                     " (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
-                        run,
-                        question.id,
-                        question.digest,
-                        question.domain,
-                        question.category,
-                        question.prompt,
-                        digest,
-                        question.gold,
-                        _text(reply.text),
-                        reply.finish,
-                        verdict.is_correct,
-                        _text(verdict.note),
-                        json.dumps(dict(verdict.facts)),
-                        reply.tokens,
-                        reply.seconds,
-                        _now(),
-                        told,
+                        *(run, question.id, question.digest, question.domain, question.category),
+                        *(question.prompt, digest, question.gold),
+                        *(_text(reply.text), reply.finish),
+                        *(verdict.is_correct, _text(verdict.note), json.dumps(dict(verdict.facts))),
+                        *(reply.tokens, reply.seconds, _now(), told),
                     ),
                 )
 
@@ -316,44 +295,39 @@ class AnswerStore:
 
     def answers(self, run: int) -> list[StoredAnswer]:
         """Return a run's answers in the order of their items, failed attempts included."""
-        with self._errors():
-            rows = self._connection.execute(
-                "SELECT item, domain, category, asked, gold, question, is_correct, note, facts,"
-                " origin, output, prompts.text, finish, note, tokens, seconds"
-                " FROM answers JOIN prompts ON prompts.digest = answers.prompt"
-                " WHERE run = ? ORDER BY item, question",
-                (run,),
-            ).fetchall()
+        rows = self._rows(
+            "SELECT item, domain, category, asked, gold, question, is_correct, note, facts,"
+            " origin, output, prompts.text, finish, note, tokens, seconds"
+            " FROM answers JOIN prompts ON prompts.digest = answers.prompt"
+            " WHERE run = ? ORDER BY item, question",
+            run,
+        )
         return [_answer(*row) for row in rows]
 
     def runs(self) -> list[StoredRun]:
         """Return all runs, the newest first."""
-        with self._errors():
-            rows = self._connection.execute(
-                "SELECT id, model, path, fingerprint, suite, suite_version, settings, created,"
-                " count(item), coalesce(sum(is_correct), 0), coalesce(sum(seconds), 0.0),"
-                " package_version, merge"
-                f" FROM runs LEFT JOIN answers ON run = id AND {_ANSWERED}"
-                " GROUP BY id ORDER BY id DESC"
-            ).fetchall()
-            tallies = self._connection.execute(
-                "SELECT run, domain, count(*), sum(is_correct) FROM answers"
-                f" WHERE {_ANSWERED} GROUP BY run, domain ORDER BY run, domain"
-            ).fetchall()
-            origins = self._connection.execute(
-                "SELECT DISTINCT run, origin FROM answers WHERE origin IS NOT NULL"
-            ).fetchall()
+        rows = self._rows(
+            "SELECT id, model, path, fingerprint, suite, suite_version, settings, created,"
+            " count(item), coalesce(sum(is_correct), 0), coalesce(sum(seconds), 0.0),"
+            " package_version, merge"
+            f" FROM runs LEFT JOIN answers ON run = id AND {_ANSWERED}"
+            " GROUP BY id ORDER BY id DESC"
+        )
         domains: defaultdict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
-        for number, domain, *tally in tallies:
+        for number, domain, *tally in self._rows(
+            "SELECT run, domain, count(*), sum(is_correct) FROM answers"
+            f" WHERE {_ANSWERED} GROUP BY run, domain ORDER BY run, domain"
+        ):
             domains[number][domain] = tuple(tally)
         told: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
-        for number, origin in origins:
+        for number, origin in self._rows(
+            "SELECT DISTINCT run, origin FROM answers WHERE origin IS NOT NULL"
+        ):
             told[number].append(json.loads(origin))
         found = [dict(zip(_RUN, row, strict=False)) for row in rows]
         for run in found:
             run["domains"], run["software"] = domains[run["id"]], joined(told[run["id"]])
-            run["settings"] = json.loads(run["settings"])
-            run["merge"] = None if run["merge"] is None else json.loads(run["merge"])
+            run |= {name: json.loads(run[name] or "null") for name in ("settings", "merge")}
         return [StoredRun(**run) for run in found]
 
 

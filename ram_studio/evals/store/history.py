@@ -17,6 +17,9 @@ from ram_studio.evals.suites import HEALTH
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+Held = dict[tuple[str, str], StoredAnswer]
+"""Answers by question id and digest."""
+
 _COLUMNS = (
     *("run", "when", "model", "suite", "suite_version", "n", "correct", "score", "low95", "high95"),
     *("seconds", "method", "settings", "agents", "fingerprint", "path"),
@@ -43,22 +46,19 @@ def history(store: str | Path | None = None) -> DataFrame:
     with AnswerStore(store) as answers:
         runs, merges = answers.runs(), past_merges(answers.path.parent)
     logged = {merge.fingerprint: merge for merge in merges}
+    shared = ("model", "suite", "suite_version", "seconds", "fingerprint", "path")
     rows = [
         {
             **_made(merge_of(run) or logged.get(run.fingerprint)),
+            **{name: getattr(run, name) for name in shared},
             "run": run.id,
             "when": run.created,
-            "model": run.model,
-            "suite": run.suite,
-            "suite_version": run.suite_version,
-            "n": score_of(run).n,
-            "correct": score_of(run).correct,
-            **score_of(run).interval(),
-            "seconds": run.seconds,
-            "fingerprint": run.fingerprint,
-            "path": run.path,
+            "n": score.n,
+            "correct": score.correct,
+            **score.interval(),
         }
         for run in runs
+        for score in [score_of(run)]
     ]
     asked = {run.fingerprint for run in runs}
     rows += [_made(merge) for merge in merges if merge.fingerprint not in asked]
@@ -135,14 +135,12 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
         raise EvaluationError("No stored run with questions was chosen. Choose one or more runs.")
     names = _names(runs)
     suites = list(dict.fromkeys(run.suite for run in runs))
-    rows: dict[str, dict[str, dict[tuple[str, str], StoredAnswer]]] = {
-        name: {} for name in names.values()
-    }
+    rows: dict[str, dict[str, Held]] = {name: {} for name in names.values()}
     for run in runs:
+        own = [answer for answer in store.answers(run.id) if answer.reply.is_final]
         # Of two runs of a model on a suite (other settings), the one named first counts.
         rows[names[run.fingerprint]].setdefault(
-            run.suite,
-            {(a.question.id, a.digest): a for a in store.answers(run.id) if a.reply.is_final},
+            run.suite, {(answer.question.id, answer.digest): answer for answer in own}
         )
     asked: dict[str, list[Question]] = {}
     answers: dict[str, list[tuple[Question, Answer]]] = {name: [] for name in rows}
@@ -176,9 +174,7 @@ def _names(runs: Sequence[StoredRun]) -> dict[str, str]:
     }
 
 
-def _common(
-    held: Sequence[dict[tuple[str, str], StoredAnswer]], suite: str
-) -> list[tuple[str, str]]:
+def _common(held: Sequence[Held], suite: str) -> list[tuple[str, str]]:
     keys = [key for key in held[0] if all(key in other for other in held[1:])]
     if not keys:
         raise EvaluationError(
