@@ -95,15 +95,8 @@ class HowToAsk:
 
     def drawing(self, count_tokens: Callable[[str], int], limit: int | None) -> SuiteSettings:
         """Return what shapes questions; count_tokens: text -> length in the first model's own."""
-        return SuiteSettings(
-            count_tokens,
-            limit,
-            self.seed,
-            tuple(self.lengths),
-            self.difficulty,
-            self.data,
-            self.max_tokens,
-        )
+        shaped = (self.seed, tuple(self.lengths), self.difficulty, self.data, self.max_tokens)
+        return SuiteSettings(count_tokens, limit, *shaped)
 
     def pieces_of(self, suite: Suite) -> Pieces | None:
         """Return how the texts of a suite are read in pieces; None: whole, or there are none."""

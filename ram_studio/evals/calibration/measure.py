@@ -15,8 +15,10 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from ram_studio.errors import RamStudioError, Stopped
 from ram_studio.evals.answering.local import LocalEngine
@@ -47,20 +49,13 @@ def measure(
     """
     done: dict[str, EvalReport] = {}
     failed: dict[str, str] = {}
-    engine = LocalEngine(folder, batch_size=batch_size)
     limit, open_suites = FIRST, list(suites)
-    try:
+    how: dict[str, Any] = {"lengths": LENGTHS, "store": store, "should_stop": should_stop}
+    with closing(LocalEngine(folder, batch_size=batch_size)) as engine:
         while open_suites:
             for suite in list(open_suites):
                 try:
-                    report = evaluate(
-                        {name: engine},
-                        suite,
-                        limit=limit,
-                        lengths=LENGTHS,
-                        store=store,
-                        should_stop=should_stop,
-                    )
+                    report = evaluate({name: engine}, suite, limit=limit, **how)
                 except Stopped:
                     return done, failed
                 except RamStudioError as error:
@@ -74,8 +69,6 @@ def measure(
                     open_suites.remove(suite)
                 done[suite] = report
             limit *= 2
-    finally:
-        engine.close()
     return done, failed
 
 

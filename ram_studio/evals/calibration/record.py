@@ -139,17 +139,10 @@ def calibrated(records: Sequence[Mapping[str, Any]], domain: str) -> dict[str, d
     for record in records:
         marks: dict[str, bool] = {}
         for name, suite in record["suites"].items():
-            own = suite["domains"].get(domain)
-            if (
-                own is None
-                or name not in ALL_SUITES
-                or suite["version"] != ALL_SUITES[name].version
-            ):
-                continue
-            marks |= {
-                digest: right == "1"
-                for digest, right in zip(own["questions"], own["right"], strict=True)
-            }
+            own, known = suite["domains"].get(domain), ALL_SUITES.get(name)
+            if own and known and suite["version"] == known.version:
+                pairs = zip(own["questions"], own["right"], strict=True)
+                marks |= {digest: right == "1" for digest, right in pairs}
         if marks:
             found[record["model"]] = marks
     return found

@@ -128,12 +128,8 @@ class Answers:
             recipe.base, recipe.agents, missing=recipe.missing, extra=recipe.extra, rows=recipe.rows
         )
         self._known = SomeAgents(self._report, self._counted())
-        self._engine = MergedEngine(
-            self._report.base.folder,
-            device=setup.device,
-            chat=plan.chat,
-            batch_size=setup.batch_size,
-        )
+        how: dict[str, Any] = {"device": setup.device, "batch_size": setup.batch_size}
+        self._engine = MergedEngine(self._report.base.folder, chat=plan.chat, **how)
         with contextlib.ExitStack() as closing:
             closing.callback(self._engine.close)
             self._fisher = setup.fisher_folder or closing.enter_context(
@@ -243,17 +239,10 @@ class Answers:
 
     def _run_of(self, entry: Entry, suite: Suite) -> SuiteRun:
         folders = {BASE: self._plan.recipe.base, **self._plan.recipe.agents}
-        return SuiteRun(
-            entry.label,
-            str(folders[entry.label]) if entry.candidate.recipe is None else None,
-            self._engine,
-            suite,
-            self._plan,
-            self._setup.store,
-            self._setup.fresh and suite.name not in entry.opened,
-            entry.merge or None,
-            self._nonsense,
-        )
+        path = str(folders[entry.label]) if entry.candidate.recipe is None else None
+        fresh = self._setup.fresh and suite.name not in entry.opened
+        how = (self._plan, self._setup.store, fresh, entry.merge or None, self._nonsense)
+        return SuiteRun(entry.label, path, self._engine, suite, *how)
 
     def _note(self, entry: Entry, run: SuiteRun) -> None:
         """Keep a merge's numbers in the store, or take them from there when none was made now."""

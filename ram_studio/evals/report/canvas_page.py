@@ -20,7 +20,8 @@ from ram_studio._version import __version__
 from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.checkpoints.read.describe import printable
 from ram_studio.checkpoints.record.sketch_file import load_sketch
-from ram_studio.errors import EvaluationError, OutputError
+from ram_studio.checkpoints.write.output_folder import write_whole
+from ram_studio.errors import EvaluationError, OutputError, told_as
 from ram_studio.evals.report.colors import SHAPE_PATHS, css_variables
 from ram_studio.evals.report.skill_table import load_table
 from ram_studio.resources import asset_path, templates
@@ -146,13 +147,8 @@ def export_canvas(source: str, out: str | Path) -> Path:
                 f"{printable(target)} already has {' and '.join(taken)}. Choose another folder, or "
                 "remove them."
             )
-    try:
+    what = f"The page cannot be written to {printable(target)}"
+    with told_as(OutputError, what, "check that the folder is writable"):
         for file, text in files.items():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OutputError(
-            f"The page cannot be written to {printable(target)}: {error.strerror or error}. Check "
-            "that the folder is writable."
-        ) from error
+            write_whole(file, text.encode())
     return next(iter(files))

@@ -8,28 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-AGENTS_LIGHT = (
-    "#b814a0",
-    "#1f6157",
-    "#e73c00",
-    "#a66af0",
-    "#3aa2b1",
-    "#5a2a10",
-    "#787f5c",
-    "#3a1f68",
+AGENTS = (
+    ("#b814a0", "#d93fb0"),
+    ("#1f6157", "#53eaad"),
+    ("#e73c00", "#ff6433"),
+    ("#a66af0", "#cdbfff"),
+    ("#3aa2b1", "#beedff"),
+    ("#5a2a10", "#9a6238"),
+    ("#787f5c", "#fbf9a0"),
+    ("#3a1f68", "#7f5ae0"),
 )
-"""Agent colours on white; they and unique and shared keep apart in all sorts of colour sight."""
+"""Agent colours (on white, on dark); they and unique and shared keep apart in all colour sight."""
 
-AGENTS_DARK = (
-    "#d93fb0",
-    "#53eaad",
-    "#ff6433",
-    "#cdbfff",
-    "#beedff",
-    "#9a6238",
-    "#fbf9a0",
-    "#7f5ae0",
-)
+AGENTS_LIGHT, AGENTS_DARK = zip(*AGENTS, strict=True)
 
 SHAPE_PATHS = (
     "M6 1.2a4.8 4.8 0 1 0 0 9.6a4.8 4.8 0 1 0 0-9.6Z",

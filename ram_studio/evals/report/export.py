@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ram_studio._version import __version__
-from ram_studio.errors import EvaluationError, OutputError
+from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.write.output_folder import write_whole
+from ram_studio.errors import EvaluationError, OutputError, told_as
 from ram_studio.evals.report.breakdown import breakdown, drawn_rows
 from ram_studio.evals.report.retention import Retention
 from ram_studio.evals.report.statistics import Comparison
@@ -49,17 +51,11 @@ def export_report(
     else:
         found = as_dict(report, comparisons, verdicts)
         content = json.dumps(found, ensure_ascii=False, indent=1) + "\n"
-    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
-    try:
-        # newline="": CSV brings its own line ends.
-        partial.write_text(content, encoding="utf-8", errors="replace", newline="")
-        partial.replace(target)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise OutputError(
-            f"The report cannot be written to {target}: {error.strerror or error}. Check that the "
-            "folder exists and is writable."
-        ) from error
+    what = f"The report cannot be written to {printable(target)}"
+    with told_as(OutputError, what, "check that the folder exists and is writable"):
+        # A folder that is not there is rather a slip than a wish.
+        os.stat(target.parent)
+        write_whole(target, content.encode("utf-8", "replace"))
 
 
 def as_dict(
