@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_zoo import QWEN_CONFIG, write_checkpoint
+from checkpoint_zoo import QWEN_CONFIG, refused, write_checkpoint
 from safetensors.torch import load_file, save_file
 
 from ram_studio.checkpoints.hub.open import open_checkpoint, why_no_model
@@ -78,37 +78,28 @@ def test_a_missing_file_is_told(tmp_path):
         open_folder(folder, name="a")
 
 
-def offsets(*numbers: int) -> str:
-    return json.dumps({"w": {"saved_offsets": numbers}})
+def box(folder: Path, rank: int, info: object, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Write a rank's file with 2 x 2 elements of `w`; info: where it says that they lie."""
+    file = folder / f"shard-{rank:05d}-model-00001-of-00001.safetensors"
+    told = {} if info is None else {"DCP_SHARDING_INFO": info}
+    if isinstance(info, tuple):
+        told = {"DCP_SHARDING_INFO": json.dumps({"w": {"saved_offsets": info}})}
+    save_file({"w": torch.ones(2, 2, dtype=dtype)}, file, {"format": "pt", **told})
 
 
 @pytest.mark.parametrize(
-    ("info", "said"),
+    ("boxes", "said"),
     [
-        ("null", "does not say in DCP_SHARDING_INFO"),
-        ("[" * 5000, "does not say in DCP_SHARDING_INFO"),
-        (offsets(0, -1), "does not say"),
-        (offsets(2, 0), "is not complete"),
-        (offsets(2**62, 2**62), "is not complete"),
+        ([(None,)], "does not say in DCP_SHARDING_INFO"),
+        ([("[" * 5000,)], "does not say in DCP_SHARDING_INFO"),
+        ([((0, -1),)], "does not say"),
+        ([((2, 0),)], "is not complete"),
+        ([((2**62, 2**62),)], "is not complete"),
+        ([((0, 0),), ((2, 0), torch.float32)], "different dtypes"),
+        ([((0, 0),), ((1, 0),)], "is not complete"),
     ],
 )
-def test_headers_that_say_nothing_sound_are_refused(tmp_path, info, said):
-    told = {} if info == "null" else {"DCP_SHARDING_INFO": info}
-    file = tmp_path / "shard-00001-model-00001-of-00001.safetensors"
-    save_file({"w": torch.ones(2, 2).bfloat16()}, file, {"format": "pt", **told})
-    with pytest.raises(CheckpointError, match=said):
-        open_folder(tmp_path, name="a")
-
-
-def test_boxes_of_two_dtypes_or_ones_that_overlap_are_refused(tmp_path):
-    def box(rank: int, tensor: torch.Tensor, *begin: int) -> None:
-        file = tmp_path / f"shard-{rank:05d}-model-00001-of-00001.safetensors"
-        save_file({"w": tensor}, file, {"format": "pt", "DCP_SHARDING_INFO": offsets(*begin)})
-
-    box(1, torch.ones(2, 2).bfloat16(), 0, 0)
-    box(2, torch.ones(2, 2), 2, 0)
-    with pytest.raises(CheckpointError, match="different dtypes"):
-        open_folder(tmp_path, name="a")
-    box(2, torch.ones(2, 2).bfloat16(), 1, 0)
-    with pytest.raises(CheckpointError, match="is not complete"):
-        open_folder(tmp_path, name="a")
+def test_boxes_that_are_no_whole_are_refused(tmp_path, boxes, said):
+    for rank, how in enumerate(boxes, start=1):
+        box(tmp_path, rank, *how)
+    refused(lambda: open_folder(tmp_path, name="a"), said)
