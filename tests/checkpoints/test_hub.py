@@ -290,22 +290,17 @@ class TestInspection:
         same |= {"steps": torch.arange(3)}
         other |= {"model.norm.weight": torch.ones(5, 4)}
         hub.add("owner/base", write_checkpoint(tmp_path / "b", base, config=tied))
-        hub.add("owner/same", write_checkpoint(tmp_path / "s", same, config=tied))
+        for name in ("same", "twin"):
+            hub.add(f"owner/{name}", write_checkpoint(tmp_path / "s", same, config=tied))
         hub.add("owner/other", write_checkpoint(tmp_path / "o", other))
         base = inspect_source("owner/base", name="base")
-        report = check_compatibility(base, [inspect_source("owner/same", name="same")])
+        agents = [inspect_source(f"owner/{name}", name=name) for name in ("same", "twin")]
+        report = check_compatibility(base, agents)
+        # By the Hub's own hashes.
+        assert any('"same" and "twin" hold the same files' in text for text in report.warnings)
         assert not report.is_local
         assert report.to_dict()["tied"] == {"lm_head.weight": "model.embed_tokens.weight"}
         assert report.to_dict()["copied_tensors"] == ["steps"]
         with pytest.raises(CompatibilityError, match=r"`model\.norm\.weight`"):
             check_compatibility(base, [inspect_source("owner/other", name="other")])
         assert all(wanted for _, wanted in hub.downloads(".safetensors"))
-
-    def test_equal_repositories_are_recognised_by_the_hubs_hashes(self, hub, source, tmp_path):
-        hub.add("owner/base", write_checkpoint(tmp_path / "b", small_tensors(9)))
-        hub.add("owner/one", source)
-        hub.add("owner/two", source)
-        base = inspect_source("owner/base", name="base")
-        agents = [inspect_source(f"owner/{name}", name=name) for name in ("one", "two")]
-        warnings = check_compatibility(base, agents).warnings
-        assert any('"one" and "two" hold the same files' in warning for warning in warnings)
