@@ -12,11 +12,12 @@ from engine_zoo import contents, make_zoo
 from loopback_hub import LoopbackHub
 
 from ram_studio.checkpoints.hub.push import PushAhead, PushProgress, check_push, push
+from ram_studio.checkpoints.record.passport import read_passport
 from ram_studio.checkpoints.write.shard_plan import Shard
 from ram_studio.cli.main import commands
 from ram_studio.engine.merge import merge
 from ram_studio.engine.verify import verify
-from ram_studio.errors import HubError, OutputError
+from ram_studio.errors import CheckpointError, HubError, OutputError, VerificationError
 
 MODEL = "me/merged"
 
@@ -98,6 +99,27 @@ def test_a_place_one_may_not_write_to_is_refused_in_words(hub: LoopbackHub, merg
 def test_a_name_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(HubError, match="is not a name on the Hub"):
         check_push(name)
+
+
+def test_nothing_but_the_merge_goes_up(hub: LoopbackHub, merged: Path, tmp_path: Path) -> None:
+    key, card = tmp_path / "id_rsa", merged / "README.md"
+    key.write_text("private")
+    passport, text = read_passport(merged), card.read_bytes()
+    card.unlink()
+    with pytest.raises(VerificationError, match=r"lacks `README.md`, which its passport names"):
+        push(merged, MODEL)
+    card.symlink_to(key)
+    with pytest.raises(CheckpointError, match=r"README\.md is a link that leaves its folder"):
+        push(merged, MODEL)
+    card.unlink()
+    # A passport may come from anywhere, and its seal be right.
+    for name in (str(key), "../id_rsa", ""):
+        made_up = passport.sealed({"README.md": text, name: key.read_bytes()})
+        (merged / "ram_studio.json").write_bytes(made_up.to_json())
+        card.write_bytes(text)
+        with pytest.raises(VerificationError, match=r"is damaged: files.*below the folder"):
+            push(merged, MODEL)
+    assert MODEL not in hub.repositories
 
 
 def test_nobody_logged_in_is_refused_before_the_work(

@@ -30,10 +30,11 @@ from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.hub.errors import hub_errors
 from ram_studio.checkpoints.hub.transfer import REQUEST_SECONDS, fetch_file, hub_api, site_address
 from ram_studio.checkpoints.read.checkpoint import CancelSignal, split_hub_id
-from ram_studio.checkpoints.read.describe import printable
+from ram_studio.checkpoints.read.describe import printable, quoted, shown_list
+from ram_studio.checkpoints.read.json_files import check_link
 from ram_studio.checkpoints.record.passport import PASSPORT_FILE, read_passport
 from ram_studio.checkpoints.write.shard_plan import Shard
-from ram_studio.errors import HubError
+from ram_studio.errors import HubError, VerificationError
 
 _WAIT_SECONDS = 0.1
 
@@ -108,13 +109,21 @@ def push(
         public: the second yes: create it public, or write to one that is.
         ahead: files that went up already, see ``PushAhead``.
 
-    Raises: VerificationError without a sound passport; HubError, see ``check_push``, and for a
+    Raises: VerificationError without a sound passport, or where a file that it names is missing;
+    CheckpointError for a link out of the folder; HubError, see ``check_push``, and for a
     repository that holds another model; Stopped. What has arrived is not sent again.
     """
     folder = Path(folder)
     passport = read_passport(folder)
     check_push(repository, public=public)
     names = list(dict.fromkeys([*passport.shards, *passport.files, "README.md", PASSPORT_FILE]))
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise VerificationError(
+            f"{printable(folder)} lacks {shown_list(missing, show=quoted)}, which its passport "
+            "names; restore what is missing, or merge again. Nothing was pushed."
+        )
+    for name in names:
+        check_link(folder / name, "", suffix=".safetensors" if name in passport.shards else None)
     sizes = {name: (folder / name).stat().st_size for name in names}
     api = hub_api()
     url = f"{site_address()}/{repository}"

@@ -11,10 +11,11 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -46,8 +47,17 @@ def _finite_or_none(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _check_below(name: str) -> str:
+    # A passport may come from anywhere, and what it names is read, and uploaded.
+    parts = PurePosixPath(name).parts
+    if not parts or {"/", ".."} & set(parts):
+        raise ValueError("expected the name of a file below the folder")
+    return name
+
+
 Ratio = Annotated[float | None, BeforeValidator(_finite_or_none)]
 Count = Annotated[int, Field(ge=0)]
+FileName = Annotated[str, AfterValidator(_check_below)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -191,8 +201,8 @@ class Passport(Record):
     seed: Count
     arithmetic: Literal["float32", "float64"] | None = None
     elements: Count
-    shards: dict[str, ShardRecord]
-    files: dict[str, ShardRecord] = Field(default_factory=dict)
+    shards: dict[FileName, ShardRecord]
+    files: dict[FileName, ShardRecord] = Field(default_factory=dict)
     libraries: dict[str, str] = Field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     license: Licence = Licence()
