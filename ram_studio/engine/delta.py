@@ -23,7 +23,7 @@ from ram_studio.checkpoints.read.checkpoint import DELTA_FORMAT, Checkpoint
 from ram_studio.checkpoints.read.content_hash import make_hasher
 from ram_studio.checkpoints.read.describe import plural, printable, quoted, shown_bytes
 from ram_studio.checkpoints.read.json_files import parse_json_object
-from ram_studio.checkpoints.write.output_folder import check_output
+from ram_studio.checkpoints.write.output_folder import absolute, check_output
 from ram_studio.checkpoints.write.shard_plan import lay_out
 from ram_studio.checkpoints.write.sidecars import sidecar_files
 from ram_studio.checkpoints.write.writer import CheckpointWriter
@@ -67,7 +67,7 @@ def make_delta(
     smaller than the agent, or a tensor has another dtype or other rows than the base;
     CheckpointError, CompatibilityError, Stopped. (NaN and -0.0 are kept: bits are compared.)
     """
-    out = Path(os.path.abspath(Path(out).expanduser()))
+    out = absolute(out)
     if out.exists():
         raise OutputError(f"{printable(out)} exists; choose another name or remove it first.")
     cancel = cancel or CancelToken()

@@ -25,6 +25,7 @@ from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.algorithm.partial import add_partial
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.record.part_plan import load_plan, save_plan
+from ram_studio.checkpoints.record.part_receipt import read_receipt
 from ram_studio.checkpoints.record.partial_file import load_partial, save_partial
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
 from ram_studio.checkpoints.write import part_folder
@@ -186,8 +187,9 @@ def test_what_a_sketch_does_not_hold_is_refused_when_planning(zoo):
     ):
         with pytest.raises(SettingsError, match=words):
             make_plan(zoo.recipe(**changes), 2)
-    with pytest.raises(SettingsError, match="parts is 0"):
-        make_plan(zoo.recipe(), 0)
+    for parts in (0, 10**9):
+        with pytest.raises(SettingsError, match=f"parts is {parts}; give 1 to"):
+            make_plan(zoo.recipe(), parts)
 
 
 def test_no_hashes_are_made_where_none_are_wanted(zoo, sketch, tmp_path):
@@ -318,6 +320,25 @@ def test_parts_that_are_missing_or_damaged_are_named(plan, sketch, tmp_path):
         finish(plan, out, **CPU)
     merge_part(plan, 2, out, sketch=sketch, **CPU)  # is not taken for done
     finish(plan, out, **CPU)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: replace(r, patterns=r.patterns[:-1]),
+        lambda r: replace(r, patterns=r.patterns.astype(float)),
+        lambda r: replace(r, sums=r.sums[:, :, :3]),
+        lambda r: replace(r, sums=r.sums * math.nan),
+        lambda r: replace(r, header=r.header.model_copy(update={"shards": {}})),
+    ],
+)
+def test_a_receipt_that_cannot_be_is_refused(plan, sketch, tmp_path, change):
+    out = tmp_path / "out"
+    merge_all(plan, out, sketch)
+    [file] = out.rglob("part-2.receipt")
+    file.write_bytes(change(read_receipt(file.read_bytes(), "2")).to_bytes())
+    with pytest.raises(PlanError, match=r"^Part 2 of 3: its receipt is damaged"):
+        finish(plan, out, **CPU)
 
 
 def test_what_is_of_another_plan_is_refused(zoo, plan, sketch, tmp_path):

@@ -9,11 +9,14 @@ import pytest
 import torch
 from engine_zoo import DTYPES, Zoo, make_zoo, refused, write_folder
 
+from ram_studio.checkpoints.hub.sketches import find_sketch
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyse import analyze
+from ram_studio.engine.delta import make_delta
 from ram_studio.engine.merge import merge
 from ram_studio.engine.reading.blocks import GROUP_ELEMENTS, Block
 from ram_studio.engine.reading.readers import BlockReader
+from ram_studio.engine.verify import verify
 from ram_studio.errors import (
     NonFiniteError,
     RamStudioError,
@@ -155,3 +158,21 @@ def test_more_agents_than_a_pattern_has_bits_are_refused(tmp_path):
     zoo = Zoo(tmp_path, {}, {}, ())
     with pytest.raises(RamStudioError, match=r"33 agents.*at most 32"):
         merge(zoo.recipe(agents=agents, other_base="accept"), tmp_path / "out")
+
+
+def test_the_folder_of_nobody_is_no_place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    zoo, place = make_zoo(tmp_path / "zoo", 1), "~nobody-of-that-name/x"
+    fisher = zoo.recipe(method="fisher", settings={"files": place})
+    for use in (
+        lambda: merge(zoo.recipe(), place),
+        lambda: merge(zoo.recipe(), "a\0b"),
+        lambda: merge(fisher, tmp_path / "out"),
+        lambda: make_delta(zoo.base_path, zoo.agent_paths["agent0"], place),
+        lambda: analyze(place, zoo.agent_paths),
+        lambda: verify(place),
+        lambda: find_sketch(place),
+    ):
+        with pytest.raises(RamStudioError, match=r"~nobody|a.x00b"):
+            use()
+    assert [path.name for path in tmp_path.iterdir()] == ["zoo"]

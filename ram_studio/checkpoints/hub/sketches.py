@@ -6,6 +6,7 @@ unpacked, and names are checked before anybody shows them.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,7 +39,7 @@ def open_sketch(source: str | Path, *, only_profiles: bool = False) -> Sketch:
     is neither.
     """
     source = str(source)
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
     if not is_local_source(source, name="sketch"):
         path = _fetch(source, MOST_PROFILE_BYTES if only_profiles else MOST_SKETCH_BYTES)
     return read_foreign(path, only_profiles=only_profiles)
@@ -49,7 +50,7 @@ def find_sketch(source: str) -> Sketch:
 
     Raises: SketchError, HubError.
     """
-    is_hub_id = split_hub_id(source) is not None and not Path(source).expanduser().exists()
+    is_hub_id = split_hub_id(source) is not None and not os.path.exists(os.path.expanduser(source))
     return open_sketch(source) if is_hub_id else load_sketch(source)
 
 

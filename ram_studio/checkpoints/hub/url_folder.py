@@ -7,6 +7,7 @@ them is asked for, stored or shown here, and URLs that carry one are refused.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -212,4 +213,4 @@ def files_at(place: str | Path) -> Files:
     if is_url(place):
         here = local_path(str(place))
         return UrlFolder.of(str(place)) if here is None else Folder(here)
-    return Folder(Path(place).expanduser())
+    return Folder(Path(os.path.expanduser(place)))

@@ -193,7 +193,7 @@ def open_folder(
     """
     at = who(name)
     source = str(folder) if source is None else source
-    folder = Path(folder).expanduser()
+    folder = Path(os.path.expanduser(folder))
     if folder.suffix == ".safetensors" and folder.is_file():
         header = read_header(folder, agent=name)
         if header.metadata.get("format") == DELTA_FORMAT:

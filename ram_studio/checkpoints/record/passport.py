@@ -324,7 +324,7 @@ def read_passport(folder: str | Path) -> Passport:
     Raises: VerificationError when there is none, it is damaged or was changed after the merge;
     CheckpointError when it cannot be read.
     """
-    return passport_of(Folder(Path(folder).expanduser()))
+    return passport_of(Folder(Path(os.path.expanduser(folder))))
 
 
 def passport_of(files: Files, name: str = PASSPORT_FILE) -> Passport:

@@ -86,8 +86,15 @@ def _refuse_existing(out: Path) -> None:
 
 
 def absolute(out: str | Path) -> Path:
-    """Return an output folder as an absolute path; links are not followed."""
-    return Path(os.path.abspath(Path(out).expanduser()))
+    """Return an output as an absolute path; links are not followed.
+
+    Raises: OutputError for the folder of a user that there is not, and for no path at all.
+    """
+    found = os.path.expanduser(out)
+    if "\0" in found or found.startswith("~"):
+        what = "no path" if "\0" in found else "in the folder of a user that there is not"
+        raise OutputError(f"{printable(out)} is {what}; choose another output.")
+    return Path(os.path.abspath(found))
 
 
 def nearest_folder(out: Path) -> Path:

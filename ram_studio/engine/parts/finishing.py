@@ -8,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
+import numpy as np
+
+from ram_studio.algorithm.kernels.cpu import SUMS
 from ram_studio.algorithm.meters.kept import Kept
 from ram_studio.algorithm.meters.storage import texts
 from ram_studio.checkpoints.read.describe import printable, shown_list
@@ -22,6 +25,7 @@ from ram_studio.engine.events import Meter
 from ram_studio.engine.job import AgentResult, check_counts
 from ram_studio.engine.parts.planning import OpenPlan, naming, open_plan
 from ram_studio.engine.parts.steps import is_finished
+from ram_studio.engine.passes.counting import ROWS
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions
 from ram_studio.engine.passes.merging import MergeTally
 from ram_studio.engine.passes.plan import Merged
@@ -127,9 +131,12 @@ def _told(record: AgentRecord) -> AgentResult:
 
 def _receipts(plan: PartPlan, place: PartsPlace) -> list[tuple[str, Receipt]]:
     """Return every unit's receipt, after making sure that they belong together."""
-    units = {
-        unit: part.part for part in plan.parts for unit in place.units(part.part, list(part.shards))
-    }
+    units: dict[str, int] = {}
+    names: dict[str, list[str]] = {}
+    for planned in plan.parts:
+        own = place.units(planned.part, list(planned.shards))
+        units |= dict.fromkeys(own, planned.part)
+        names |= own
     data = {unit: place.receipt(unit) for unit in units}
     missing = sorted({part for unit, part in units.items() if data[unit] is None})
     if missing:
@@ -148,6 +155,10 @@ def _receipts(plan: PartPlan, place: PartsPlace) -> list[tuple[str, Receipt]]:
                     f"its receipt is of part {header.part} of the plan {header.plan[:12]}..., "
                     f"expected {plan.digest[:12]}...; merge it again."
                 )
+            if sorted(header.shards) != sorted(names[unit]) or not _is_sound(
+                receipt, len(plan.recipe.agents)
+            ):
+                raise PlanError("its receipt is damaged, or of other files; merge it again.")
             if receipts and header.facts != receipts[0][1].header.facts:
                 raise PlanError(
                     f"it was merged from another sketch, or other Fisher files, than part "
@@ -155,6 +166,19 @@ def _receipts(plan: PartPlan, place: PartsPlace) -> list[tuple[str, Receipt]]:
                 )
         receipts.append((unit, receipt))
     return receipts
+
+
+def _is_sound(receipt: Receipt, n_agents: int) -> bool:
+    """Say whether a receipt's arrays can be those of a merge of so many agents."""
+    patterns, sums = receipt.patterns, receipt.sums
+    if patterns is None or sums is None:
+        return patterns is sums
+    shapes = (patterns.shape, sums.ndim, sums.shape[1:])
+    return (
+        (patterns.dtype, sums.dtype) == (np.dtype(np.int64), np.dtype(np.float64))
+        and shapes == (ROWS["patterns"](n_agents), 3, (n_agents, SUMS))
+        and bool(np.isfinite(sums).all())
+    )
 
 
 def _check_shards(

@@ -29,6 +29,8 @@ from ram_studio.engine.passes.driver import RunOptions
 from ram_studio.engine.reading.sampling import check_other_bases
 from ram_studio.errors import PlanError, RamStudioError, SettingsError, Stopped
 
+MOST_PARTS = 10_000
+
 
 def make_plan(
     recipe: Recipe,
@@ -48,11 +50,11 @@ def make_plan(
         parts: as many as the output has files when left out.
         max_shard_bytes, hash_sources, on_download: as for ``merge``.
 
-    Raises: SettingsError for fewer parts than one, and for a method that cannot be merged in parts;
-    what ``merge`` raises before its work.
+    Raises: SettingsError for fewer parts than one or more than MOST_PARTS, and for a method that
+    cannot be merged in parts; what ``merge`` raises before its work.
     """
-    if parts is not None and parts < 1:
-        raise SettingsError(f"parts is {parts}; give at least 1.")
+    if parts is not None and not 1 <= parts <= MOST_PARTS:
+        raise SettingsError(f"parts is {parts}; give 1 to {MOST_PARTS}.")
     report = load_sources(recipe, on_download, cancel)
     job = MergeJob(report, recipe)
     _refuse_indivisible(job)

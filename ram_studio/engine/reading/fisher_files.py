@@ -28,7 +28,7 @@ FORMAT = "ram-studio fisher 1"
 
 def fisher_path(folder: str | Path, agent: str) -> Path:
     """Return where an agent's Fisher file lies in a folder of them."""
-    return Path(folder).expanduser() / f"{agent}.safetensors"
+    return Path(os.path.expanduser(folder)) / f"{agent}.safetensors"
 
 
 class FisherFiles:
