@@ -82,7 +82,7 @@ class HubShards(RemoteFiles):
             kept = sorted(self._kept.setdefault(path, {}).items())
         parts = []
         at, end = start, start + length
-        with hub_errors(self.listing.repository, None, name=self.name):
+        with hub_errors(self.listing.repository, self.listing.revision, name=self.name):
             for first, data in (*kept, (end, b"")):
                 if at < first:
                     upto = min(first, end)
