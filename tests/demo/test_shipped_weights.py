@@ -1,11 +1,12 @@
 """The shipped example is what its record says: scores, verdicts, densities, sizes."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from torch.nn.utils import parameters_to_vector
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ram_studio.app.load.watch import RIVALS
 from ram_studio.demo.agents import read_record
@@ -26,7 +27,7 @@ MAX_FLIPS = 1
 
 
 def record(name: str) -> dict:
-    return json.loads((ASSETS / name / "record.json").read_text(encoding="utf-8"))
+    return read_record(ASSETS / name)
 
 
 def paths(name: str) -> dict[str, Path]:
@@ -164,7 +165,7 @@ def test_the_dense_set_shows_where_ram_cannot_help():
     assert shipped["merges"]["task-arithmetic 1"]["average"] > shipped["merges"]["ram"]["average"]
 
 
-def test_the_readmes_example_prompts_get_the_answers_it_shows():
+def test_models_load_the_usual_way_and_answer_the_readmes_prompts_as_it_shows():
     examples = {
         "coding": ("code: f takes x , plus 9 then times 5 . answer:", "(x+9)*5"),
         "tool": ("tool: clock(loc) shop(thing) . user: shop for nut and clock in delhi . answer:",
@@ -176,7 +177,14 @@ def test_the_readmes_example_prompts_get_the_answers_it_shows():
     for name, (prompt, answer) in examples.items():
         assert f"`{prompt}`" in readme
         assert f"`{answer}`" in readme
-        assert generate(*load_model(ASSETS / "example" / name, "cpu"), [prompt]) == [f" {answer}"]
+        folder = ASSETS / "example" / name
+        assert generate(*load_model(folder, "cpu"), [prompt]) == [f" {answer}"]
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        assert (model.dtype, model.num_parameters()) == (torch.bfloat16, 854_144)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
+        (output,) = model.generate(**inputs, max_new_tokens=24)
+        assert tokenizer.decode(output, skip_special_tokens=True) == f"{prompt} {answer}"
 
 
 def test_the_assets_stay_small_and_hold_safetensors_only():
@@ -184,18 +192,3 @@ def test_the_assets_stay_small_and_hold_safetensors_only():
     # The only packed files are tables of measured skills.
     assert {file.suffix for file in files} <= {".json", ".safetensors", ".md", ".gz"}
     assert sum(file.stat().st_size for file in ASSETS.rglob("*") if file.is_file()) <= 20 * 10**6
-
-
-def test_a_shipped_model_loads_the_usual_way_and_generates():
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    folder = ASSETS / "example" / "coding"
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    assert model.dtype == torch.bfloat16
-    assert model.num_parameters() == 854_144
-    prompt = "code: f takes x , plus 9 then times 5 . answer:"
-    inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
-    (output,) = model.generate(**inputs, max_new_tokens=12)
-    assert tokenizer.decode(output, skip_special_tokens=True) == f"{prompt} (x+9)*5"

@@ -1,7 +1,6 @@
 """The training script runs end to end at toy length and is reproducible byte for byte."""
 
 import hashlib
-import json
 import random
 import shutil
 from dataclasses import replace
@@ -88,7 +87,7 @@ def test_a_build_leaves_complete_folders_and_a_record(built):
     for name in ("base", "coding", "tool"):
         files = {path.name for path in (built / "example" / name).iterdir()}
         assert {"config.json", "model.safetensors", "tokenizer.json"} <= files
-    record = json.loads((built / "example" / "record.json").read_text())
+    record = read_record(built / "example")
     assert record["base"]["settings"]["steps"] == 3
     # A base that has not learned what it should by then is given up, the last one never.
     first, last = (attempt["losses"] for attempt in record["base"]["attempts"])
@@ -107,12 +106,8 @@ def test_finished_stages_are_skipped_and_a_missing_one_is_made_again(built, tmp_
     build(out, TINY, seed=1, trials=built.with_name("trials"), say=said.append)
     skipped = [line for line in said if "skipped" in line]
     assert [line.split(":")[0] for line in skipped] == [
-        "example/base",
-        "example/coding",
-        *["example"] * 2,  # what explains its merges
-        "house/coding",
-        "house/memory",
-        *["house"] * 2,
+        *("example/base", "example/coding", *["example"] * 2),  # and what explains its merges
+        *("house/coding", "house/memory", *["house"] * 2),
         *["house", "house, own stage"] * 2,  # two seeds
     ]
     assert digests(out) == digests(built)
@@ -120,7 +115,7 @@ def test_finished_stages_are_skipped_and_a_missing_one_is_made_again(built, tmp_
 
 def test_a_set_with_seeds_is_recorded_beside_rivals_and_keeps_the_first_seed_alone(built):
     assert {path.name for path in built.iterdir()} == {"example", "house"}
-    record = json.loads((built / "house" / "record.json").read_text())
+    record = read_record(built / "house")
     assert set(record["seeds"]) == {"1", "2"}
     for seed in record["seeds"].values():
         assert set(seed["rows"]) >= {"base", "coding", "memory", "average", "sum", "RAM+", "TIES"}
@@ -134,21 +129,18 @@ def test_a_set_with_seeds_is_recorded_beside_rivals_and_keeps_the_first_seed_alo
     assert all("common" not in seed for seed in other[1].values())
 
 
-@pytest.mark.parametrize("is_common", [True, False])
-def test_agents_learn_the_house_style_together_or_each_by_itself(built, tmp_path, is_common):
+def test_agents_learn_the_house_style_together_or_each_by_itself(built, tmp_path):
+    together = read_record(built / "house")["training"]
+    assert set(together) == {"coding", "memory", "common"}
+    assert together["common"]["cold_start"]["settings"]["steps"] == 2
+    options = {"common": tmp_path / "common", "seed": 1, "force": False, "say": silent}
     folder = tmp_path / "agents"
-    training = Training(SKILLS, replace(STAGE, is_common=is_common))
-    common = tmp_path / "common"
-    options = {"common": common, "seed": 1, "force": False, "say": lambda text: None}
-    train_set(built / "example" / "base", folder, training, **options)
-    record = json.loads((folder / "record.json").read_text())["training"]
-    assert set(record) == {"coding", "memory"} | ({"common"} if is_common else set())
-    assert (common / "model.safetensors").exists() == is_common
-    if is_common:
-        assert record["common"]["cold_start"]["settings"]["steps"] == 2
-    else:
-        losses = [record[agent]["house"]["cold_start"]["losses"] for agent in SKILLS]
-        assert losses[0] != losses[1]
+    train_set(built / "example" / "base", folder, Training(SKILLS, STAGE), **options)
+    record = read_record(folder)["training"]
+    assert set(record) == {"coding", "memory"}
+    assert not (tmp_path / "common").exists()
+    losses = [record[agent]["house"]["cold_start"]["losses"] for agent in SKILLS]
+    assert losses[0] != losses[1]
 
 
 def test_an_agent_that_does_not_learn_is_trained_anew_at_most_twice(built, tmp_path):
@@ -165,7 +157,7 @@ def test_an_agent_that_does_not_learn_is_trained_anew_at_most_twice(built, tmp_p
 
 @pytest.mark.parametrize("name", ["example", "house"])
 def test_a_record_explains_its_merges(built, name):
-    record = json.loads((built / name / "record.json").read_text())
+    record = read_record(built / name)
     scales = {"overshoot": [1, 1.5, 2], "dilution": [1, 0.7, 0.5]}
     for curve, expected in scales.items():
         points = record["mechanism"][curve]
@@ -195,11 +187,9 @@ def test_a_cold_start_changes_the_named_blocks_alone(built):
 
 def test_corpus_documents_use_training_prompts_only():
     rng = random.Random(0)
-    for kind in ("code", "tool", "memory", "follow"):
-        for _ in range(100):
-            (prompt, is_answer), (_, answer_is_answer) = corpus.draw_document(kind, rng)
-            assert split_of(prompt) == "train"
-            assert (is_answer, answer_is_answer) == (False, True)
+    for kind in ("code", "tool", "memory", "follow") * 100:
+        (prompt, is_answer), (_, answer_is_answer) = corpus.draw_document(kind, rng)
+        assert (split_of(prompt), is_answer, answer_is_answer) == ("train", False, True)
 
 
 @pytest.mark.parametrize("domain", ["code", "tool", "memory"])

@@ -65,7 +65,7 @@ def test_a_function_that_returns_nothing_fails(question):
 @pytest.mark.parametrize(("code", "note"), [
     ("import sys; sys.exit(0)", "ended before"), ("import os; os._exit(0)", "ended before"),
     ("def count_vowels(text): return 3\ndef f(: pass", "SyntaxError"),
-    ("def other(text): return 1", "NameError"),
+    ("def other(text): return 1", "NameError"), (FUNCTION.gold + "\nprint(", "SyntaxError"),
     ("import socket; socket.socket()", "PermissionError"),
     ("while True: print('x' * 999)", "too much output"),
 ])  # fmt: skip
@@ -75,21 +75,21 @@ def test_wrong_functions_fail_with_a_reason(code, note):
     assert note in verdict.note
 
 
-def test_a_script_part_with_a_guard_or_printed_examples_does_no_harm():
-    code = FUNCTION.gold + "\nprint(count_vowels('x'))\nif __name__ == '__main__':\n    input()"
-    assert judge(FUNCTION, fenced(code)).is_correct
-    assert judge(FUNCTION, fenced("from __future__ import annotations\n" + code)).is_correct
+HELPED = FUNCTION.gold.replace("sum(", "add(")
+SCRIPT = FUNCTION.gold + "\nprint(count_vowels('x'))\nif __name__ == '__main__':\n    input()"
 
 
-def test_examples_of_use_after_a_right_function_do_no_harm():
-    examples = ("print(count_vowels([[1]]))", "print(count_vowels('x')", "1 / 0")
-    for example in examples:
-        assert judge(FUNCTION, fenced(FUNCTION.gold) + fenced(example)).is_correct
-    # What is part of the answer is kept: helpers before and after, and a broken function alone.
-    helped = FUNCTION.gold.replace("sum(", "add(")
-    assert judge(FUNCTION, fenced(helped) + fenced("def add(x):\n    return sum(x)")).is_correct
-    assert judge(FUNCTION, fenced("from builtins import sum as add") + fenced(helped)).is_correct
-    assert "SyntaxError" in judge(FUNCTION, fenced(FUNCTION.gold + "\nprint(")).note
+@pytest.mark.parametrize("blocks", [
+    # A script part with a guard and examples of use do no harm.
+    [SCRIPT], ["from __future__ import annotations\n" + SCRIPT],
+    *([FUNCTION.gold, use] for use in (
+        "print(count_vowels([[1]]))", "print(count_vowels('x')", "1 / 0")),
+    # What is part of the answer is kept: helpers before and after.
+    [HELPED, "def add(x):\n    return sum(x)"], ["from builtins import sum as add", HELPED],
+])  # fmt: skip
+def test_what_stands_beside_a_right_function_does_no_harm(blocks):
+    verdict = judge(FUNCTION, "".join(map(fenced, blocks)))
+    assert verdict.is_correct, verdict.note
 
 
 def test_programs_are_compared_line_by_line():

@@ -106,11 +106,12 @@ def test_bfcl_is_asked_with_its_functions_and_scored_by_category(packages):
     asked = {q.prompt: q for q in questions("bfcl-nonlive")}
     assert set(asked) == {f"Be brief.\n\nArea, please: {category}" for category in bfcl.NONLIVE}
     schema = asked["Be brief.\n\nArea, please: multiple"].tools[0]["function"]["parameters"]
-    assert schema["type"] == "object"
-    assert schema["properties"]["width"] == {"type": "number", "description": "Width."}
-    assert schema["properties"]["size"] == {"type": "array", "items": {"type": "integer"}}
-    assert schema["properties"]["unit"]["enum"] == ["cm", "m"]
-    assert schema["properties"]["tag"] == {}
+    assert (schema["type"], schema["required"]) == ("object", ["width"])
+    assert schema["properties"] == {
+        "width": {"type": "number", "description": "Width."},
+        "size": {"type": "array", "items": {"type": "integer"}},
+        "unit": {"type": "string", "enum": ["cm", "m"], "default": "m"}, "tag": {},
+    }  # fmt: skip
 
     def answer(body):
         # Right about one call, wrong about two, and it calls where nothing fits.
@@ -157,18 +158,13 @@ SCRIPT_GOOD = {"unit": "'cm'", "sides": "[1.5, 2]", "options": "{deep: true, 'of
 
 
 @pytest.mark.parametrize(("category", "good", "right", "wrong"), [
-    ("java", JAVA_GOOD, [
-        {},
-        {"unit": "Unit.CM"},
-        {"sides": "new ArrayList<>() {{ add(1); add(2); }}"},
-    ], [
-        *({"id": "5"}, {"id": 5}, {"sides": "[1, 2]"}, {"sides": "new ArrayList<>()"}),
-        *({"names": "new HashMap<>()"}, {"more": "1"}),
-    ]),
-    ("javascript", SCRIPT_GOOD, [{}, {"unit": "cm"}, {"sides": "new Array(1.5, 2)"}], [
-        *({"sides": [1.5, 2]}, {"sides": "[[1.5], [2]]"}, {"options": "{}"}),
-        {"options": "{deep: [true], of: {}}"},
-    ]),
+    ("java", JAVA_GOOD,
+     [{}, {"unit": "Unit.CM"}, {"sides": "new ArrayList<>() {{ add(1); add(2); }}"}],
+     [{"id": "5"}, {"id": 5}, {"sides": "[1, 2]"}, {"sides": "new ArrayList<>()"},
+      {"names": "new HashMap<>()"}, {"more": "1"}]),
+    ("javascript", SCRIPT_GOOD, [{}, {"unit": "cm"}, {"sides": "new Array(1.5, 2)"}],
+     [{"sides": [1.5, 2]}, {"sides": "[[1.5], [2]]"}, {"options": "{}"},
+      {"options": "{deep: [true], of: {}}"}]),
 ])  # fmt: skip
 def test_java_and_javascript_are_texts_in_their_syntax(packages, category, good, right, wrong):
     (question,) = (q for q in questions("bfcl-nonlive") if q.category == f"simple_{category}")

@@ -28,14 +28,8 @@ refuse_in_python()
 import json, random, textwrap
 print("imports work")
 for attempt in (
-    "__import__('socket').socket()",
-    "open('/etc/passwd')",
-    "open('x', 'w')",
-    "os.listdir('/')",
-    "os.fork()",
-    "os.system('true')",
-    "__import__('subprocess').run(['true'])",
-    "os.remove('x')",
+    "__import__('socket').socket()", "open('/etc/passwd')", "open('x', 'w')", "os.listdir('/')",
+    "os.fork()", "os.system('true')", "__import__('subprocess').run(['true'])", "os.remove('x')",
     "__import__('resource').prlimit(os.getppid(), 0)",
 ):
     try:

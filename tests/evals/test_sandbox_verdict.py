@@ -44,13 +44,10 @@ ATTACKS = (
 )
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_an_attack_with_a_right_function_is_refused(attack):
-    note = verdict(f"{attack}\n{FUNCTION.gold}").note
-    assert note == "PermissionError: [Errno 1] Operation not permitted"
-
-
-def test_attacks_whose_refusal_is_swallowed_did_not_happen_either():
+def test_attacks_with_a_right_function_are_refused_and_did_not_happen_where_that_is_swallowed():
+    for attack in ATTACKS:
+        note = verdict(f"{attack}\n{FUNCTION.gold}").note
+        assert note == "PermissionError: [Errno 1] Operation not permitted", attack
     tried = [f"try:\n    {attack}\nexcept BaseException: pass\n" for attack in ATTACKS]
     assert verdict("".join(tried) + FUNCTION.gold).is_correct
 
@@ -130,6 +127,7 @@ def count_vowels(text): return 9""",
 import threading, time
 for _ in range(9): threading.Thread(target=time.sleep, args=(200,)).start()
 raise SystemExit(0)""",
+    "what steers a terminal": "raise ValueError('\\x1b[2J' * 99)",
     "much memory": "def count_vowels(text): return bytearray(2**40)",
     "a value too large": "def count_vowels(text): return 'x' * 10**7",
 }
@@ -161,7 +159,6 @@ def test_unit_tests_cannot_look_at_the_version_they_test(code):
 
 
 def test_a_note_cannot_steer_a_terminal():
-    assert verdict("raise ValueError('\\x1b[2J' * 99)").note.isprintable()
     assert verdict("def count_vowels(t): raise ValueError('\\x1b[2J')").note == "ValueError:  [2J"
 
 
