@@ -57,31 +57,32 @@ const frame = (box, { labels, isRotated, aria, low, high, pointed, onPoint }) =>
   return { svg, zones, slot, y, left: edge.left, right: width - edge.right };
 };
 
-// What was drawn in a box, so that a move that only changes values sets two attributes a bar.
+// What was drawn in a box, so that a move that only changes values sets two attributes a bar. parts: of a key.
 const drawn = new WeakMap();
+
+const known = (box, chart, parts, build) => {
+  const key = [box.clientWidth, chart.pointed, ...parts, ...chart.labels].join("|");
+  if (drawn.get(box)?.key !== key || !box.firstChild) {
+    drawn.set(box, { key, ...build({ ...chart, onPoint: (g) => drawn.get(box).onPoint(g) }) });
+  }
+  return Object.assign(drawn.get(box), { onPoint: chart.onPoint });
+};
 
 // series: a colour each; value(g, s): a share of 0 to 1; top: the largest there is to show.
 export const groupedBars = (box, chart) => {
   const high = nice(chart.top);
-  const key = [box.clientWidth, high, chart.pointed, ...chart.series, ...chart.labels].join("|");
-  let known = drawn.get(box);
-  if (!known || known.key !== key || !box.firstChild) {
-    known = { key, ...buildBars(box, chart, high) };
-    drawn.set(box, known);
-  }
-  known.onPoint = chart.onPoint;
+  const { bars, y } = known(box, chart, [high, ...chart.series], (own) => buildBars(box, own, high));
   chart.labels.forEach((_, g) => chart.series.forEach((__, s) => {
     const value = chart.value(g, s);
-    const bar = known.bars[g][s];
-    bar.setAttribute("y", known.y(value));
-    bar.setAttribute("height", Math.max(value > 0 ? 1 : 0, known.y(0) - known.y(value)));
+    const bar = bars[g][s];
+    bar.setAttribute("y", y(value));
+    bar.setAttribute("height", Math.max(value > 0 ? 1 : 0, y(0) - y(value)));
   }));
 };
 
 const buildBars = (box, chart, high) => {
   const count = chart.series.length;
-  const onPoint = (g) => drawn.get(box).onPoint(g);
-  const { zones, slot, y } = frame(box, { ...chart, low: 0, high, onPoint });
+  const { zones, slot, y } = frame(box, { ...chart, low: 0, high });
   const width = Math.max(1, Math.min(26, (slot * 0.8) / count));
   const bars = zones.map(({ zone, start }) => chart.series.map((color, s) => put(zone, "rect", {
     x: start + (slot - width * count) / 2 + width * s, width: Math.max(0.6, width - (width > 4 ? 1 : 0)),
@@ -96,19 +97,12 @@ export const agentDots = (box, chart) => {
   const seen = values.flat().filter((value) => value !== null);
   const low = Math.floor(20 * Math.min(1, ...seen) - 0.2) / 20;
   const high = Math.ceil(20 * Math.max(1, ...seen) + 0.2) / 20;
-  const key = [box.clientWidth, low, high, chart.pointed, chart.agents, ...chart.labels].join("|");
-  let known = drawn.get(box);
-  if (!known || known.key !== key || !box.firstChild) {
-    known = { key, ...buildDots(box, { ...chart, low, high }) };
-    drawn.set(box, known);
-  }
-  known.onPoint = chart.onPoint;
-  values.forEach((row, g) => row.forEach((value, t) => known.place(g, t, value)));
+  const { place } = known(box, chart, [low, high, chart.agents], (own) => buildDots(box, { ...own, low, high }));
+  values.forEach((row, g) => row.forEach((value, t) => place(g, t, value)));
 };
 
 const buildDots = (box, chart) => {
-  const onPoint = (g) => drawn.get(box).onPoint(g);
-  const { svg, zones, slot, y, left, right } = frame(box, { ...chart, onPoint });
+  const { svg, zones, slot, y, left, right } = frame(box, chart);
   put(svg, "line", { x1: left, x2: right, y1: y(1), y2: y(1), class: "whole" });
   const step = Math.min(11, (slot * 0.8) / chart.agents);
   const size = Math.max(5, Math.min(10, step * 1.1));

@@ -4,7 +4,7 @@ import { agentDots, BARS_HINT, groupedBars, layerName } from "./bars.js";
 import { cardKept, LOST, usualFormat } from "./canvas/rounding.js";
 import { marker, named, put } from "./nodes.js";
 import {
-  count, dtypeName, factor, keptToNearest, percent, ratio, roundingCurve, stochasticError,
+  count, dtypeName, factor, keptToNearest, percent, ratio, roundingCurve, stochasticError, sum,
 } from "./numbers.js";
 
 const MEASURES = ["conflict", "cancelled"];
@@ -16,6 +16,7 @@ let measure = "conflict";
 const pointed = { rounding: null, relations: null };
 
 const part = (name) => root.querySelector(`[data-part="${name}"]`);
+const emptied = (name) => { const node = part(name); node.replaceChildren(); return node; };
 const isOpen = (name) => part(`${name}-more`).open;
 
 // redraw: draws the whole step again in the next frame.
@@ -74,9 +75,9 @@ const drawRounding = () => {
       lost.push(`${agent.name} ${factor(kept.kept)} instead of ${factor(kept.asked)}`);
     }
   });
-  if (lost.length) line.dataset.tone = "note";
   // As rounding_meter.rounding_advice words it.
   if (lost.length) {
+    line.dataset.tone = "note";
     line.textContent = `Rounding to nearest in ${dtype} takes part of the rescaling: ${lost.join("; ")}. `
       + "Stochastic rounding or float32 keeps it.";
   } else if (isScaled) {
@@ -89,8 +90,8 @@ const drawRounding = () => {
   drawKeptByLayer();
 };
 
-const headRow = (head, first) => {
-  head.replaceChildren();
+const headRow = (name, first) => {
+  const head = emptied(name);
   put(head, "th", { scope: "col" }, first);
   shown.profile.agents.forEach((name, t) => {
     named(put(head, "th", { scope: "col" }), t, name);
@@ -99,9 +100,8 @@ const headRow = (head, first) => {
 
 const drawKeptTable = () => {
   const { profile, state, result } = shown;
-  headRow(part("kept-head"), "Stored as");
-  const body = part("kept");
-  body.replaceChildren();
+  headRow("kept-head", "Stored as");
+  const body = emptied("kept");
   const row = (name, cells) => {
     const line = put(body, "tr");
     put(line, "th", { scope: "row" }, name);
@@ -139,7 +139,7 @@ const drawKeptByLayer = () => {
     if (lambda === null || !curve) return null;
     return keptToNearest(curve, lambda, rounding.precision[d]).value / lambda;
   };
-  const readout = () => drawReadout("rounding", layers, (g, t) => share(g, t));
+  const readout = () => drawReadout("rounding", layers, share);
   agentDots(part("rounding-chart"), {
     labels: layers, agents: profile.agents.length, value: share,
     aria: `Share of the intended change that ${dtypeName(rounding.dtypes[d])} keeps, by layer and agent`,
@@ -150,9 +150,8 @@ const drawKeptByLayer = () => {
 };
 
 const drawReadout = (name, layers, value) => {
-  const box = part(`${name}-readout`);
+  const box = emptied(`${name}-readout`);
   const g = pointed[name];
-  box.replaceChildren();
   if (g === null || g >= layers.length) {
     box.textContent = BARS_HINT;
     return;
@@ -174,7 +173,6 @@ const drawReadout = (name, layers, value) => {
 
 const over = (part_, whole) => (part_ === null || part_ === undefined || !whole ? null : part_ / whole);
 const orDash = (value) => (value === null ? "–" : percent(value));
-const sum = (values) => values.reduce((a, b) => a + b, 0);
 
 const drawRelations = () => {
   const { profile, state } = shown;
@@ -209,8 +207,7 @@ const agentHead = (row, t) => {
 const drawAgents = () => {
   const { profile, state, result } = shown;
   const { shared_magnitude, cancelled } = profile.relations;
-  const body = part("agree-agents");
-  body.replaceChildren();
+  const body = emptied("agree-agents");
   result.agents.forEach((agent, t) => {
     const row = put(body, "tr");
     agentHead(row, t);
@@ -224,9 +221,8 @@ const drawAgents = () => {
 
 const drawCosines = () => {
   const { profile } = shown;
-  headRow(part("cosine-head"), "");
-  const body = part("cosine");
-  body.replaceChildren();
+  headRow("cosine-head", "");
+  const body = emptied("cosine");
   profile.relations.cosine.forEach((line, t) => {
     const row = put(body, "tr");
     agentHead(row, t);
@@ -242,8 +238,7 @@ const drawPairs = () => {
   const { profile, state } = shown;
   const { pair_both, pair_opposite, pair_magnitude, pair_cancelled } = profile.relations;
   const k = state.point;
-  const body = part("pairs");
-  body.replaceChildren();
+  const body = emptied("pairs");
   let p = 0;
   for (let a = 0; a < profile.agents.length; a += 1) {
     for (let b = a + 1; b < profile.agents.length; b += 1, p += 1) {
@@ -289,8 +284,7 @@ const drawConflictByLayer = () => {
 
 const drawDialects = () => {
   if (!isOpen("dialects")) return;
-  const body = part("dialects");
-  body.replaceChildren();
+  const body = emptied("dialects");
   shown.result.agents.forEach((agent, t) => {
     const row = put(body, "tr");
     agentHead(row, t);

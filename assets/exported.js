@@ -1,6 +1,6 @@
 // The canvas in a file of its own: the same modules as in the app, its data embedded, nobody to ask.
 import { mountCanvas, present, reset, setCanvasProfile, setTable } from "./canvas/canvas.js";
-import { saveCard } from "./canvas/card.js";
+import { pictures } from "./canvas/card.js";
 import { focusAgent } from "./canvas/stage.js";
 import { setPin } from "./canvas/pin.js";
 import { accept, state } from "./canvas/store.js";
@@ -18,10 +18,7 @@ mountCanvas(document.querySelector(".cv-root"), {
   openLayer: null,
   buttons: [
     { text: "Reset", id: "reset", run: reset },
-    { text: "Share", id: "share", menu: [
-      { text: "Picture (PNG)", id: "card-png", run: () => saveCard("png") },
-      { text: "Picture (SVG)", id: "card-svg", run: () => saveCard("svg") },
-    ] },
+    { text: "Share", id: "share", menu: pictures },
   ],
 });
 

@@ -3,6 +3,7 @@
 import { setTable, setTies } from "./canvas/canvas.js";
 import { onPaint, state } from "./canvas/store.js";
 import { withRows } from "./canvas/table.js";
+import { onSent } from "./nodes.js";
 
 let shipped = null; // { profile, table }, when the file has come
 let known = null; // what the server says, see measure_panel.py
@@ -10,12 +11,10 @@ let askedFor = null; // the profile for which TIES was asked
 
 // Gradio calls this when the panel is mounted.
 export const mountMeasured = (props, watch) => {
-  const take = () => {
-    known = typeof props.value === "string" && props.value ? JSON.parse(props.value) : props.value;
+  onSent(props, watch, (value) => {
+    known = value;
     tell();
-  };
-  watch("value", take);
-  take();
+  });
   onPaint(askTies);
 };
 

@@ -3,7 +3,7 @@
 import { focusRows } from "./canvas/stage.js";
 import { onPaint, redraw, state } from "./canvas/store.js";
 import { layerTitle } from "./canvas/words.js";
-import { marker, named, put } from "./nodes.js";
+import { marker, named, onSent, put } from "./nodes.js";
 
 const PAUSE = 300;
 const JUMP = 5000; // what a jump may take, where its answer shows nothing new
@@ -22,8 +22,7 @@ let drawnFor = null; // the point of the ladder that the cells show
 
 export const mountScope = (element, props, watch) => {
   root = element.querySelector(".scope") || element;
-  watch("value", () => setData(props.value));
-  setData(props.value);
+  onSent(props, watch, setData);
   onPaint(paintCells);
   // Weights that are still to be renewed wait for the jump's answer: asked for meanwhile, the old ones
   // would come after it, and stay.
@@ -68,7 +67,7 @@ export const askedPlace = () => asked;
 // Of every question to the server: it answers the last one, in whatever order it comes to them.
 export const askNumber = () => { asks += 1; return asks; };
 
-export const closeScope = () => {
+const closeScope = () => {
   leaveScope();
   focusRows();
 };
@@ -97,11 +96,10 @@ export const settingsRest = (pause = PAUSE) => {
   }, pause);
 };
 
-const setData = (value) => {
-  const parsed = typeof value === "string" && value ? JSON.parse(value) : value;
+const setData = (parsed) => {
   const isSame = data !== null && parsed?.tensor === data.tensor && parsed.elements[at]?.at === data.elements[at]?.at;
-  data = parsed && parsed.elements ? parsed : null;
-  if (!root || !data) return;
+  data = parsed?.elements ? parsed : null;
+  if (!data) return;
   layer = data.layer;
   // Whoever looks at a weight keeps it when the numbers are renewed.
   const held = root.contains(document.activeElement);

@@ -1,5 +1,5 @@
 // Building nodes: elements and the markers of agents.
-const SVG = "http://www.w3.org/2000/svg";
+export const SVG = "http://www.w3.org/2000/svg";
 
 // Text stays text: nothing is ever parsed as HTML.
 export const put = (parent, tag, attributes = {}, ...children) => {
@@ -21,6 +21,16 @@ export const marker = (parent, agent) => {
   const svg = put(parent, "svg", { class: "marker", viewBox: "0 0 12 12", "aria-hidden": "true" });
   put(svg, "path", { d: shape(agent), style: `fill:var(--ram-agent-${agent % 8})` });
   return svg;
+};
+
+// What Gradio holds for a panel, now and whenever it changes: text of JSON, or a value; take(null) for none.
+export const onSent = (props, watch, take) => {
+  const read = () => {
+    const { value } = props;
+    take((typeof value === "string" && value ? JSON.parse(value) : value) || null);
+  };
+  watch("value", read);
+  read();
 };
 
 // A text with the agent's marker before it.

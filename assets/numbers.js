@@ -1,6 +1,8 @@
 // The arithmetic of the Tune step and how numbers read, the same as in Python (tests compare them).
 // Knows nothing of the page.
 
+export const sum = (values) => values.reduce((a, b) => a + b, 0);
+
 const RULES = {
   "ram": () => 1,
   "ram+": (rho, r, alpha) => 1 + r * Math.min(Math.max(rho, 0), alpha),
@@ -15,7 +17,7 @@ const byMagnitude = (profile, point, t) => {
   return quotient(relations.shared_magnitude[point][t], relations.unique_magnitude[point][t]);
 };
 
-export const quotient = (shared, unique) => {
+const quotient = (shared, unique) => {
   if (unique === 0) return shared > 0 ? Infinity : 0;
   return shared / unique;
 };
@@ -26,8 +28,7 @@ export const compute = (profile, point, rule, r, alpha) => {
   const agents = profile.agents.map((name, t) => {
     const others = profile.overlap[point][t];
     const unique = others[0];
-    let shared = 0;
-    for (let j = 1; j < others.length; j += 1) shared += others[j];
+    const shared = sum(others.slice(1));
     const rho = quotient(shared, unique);
     const rhoM = byMagnitude(profile, point, t);
     const active = unique + shared;
@@ -45,9 +46,7 @@ export const compute = (profile, point, rule, r, alpha) => {
     };
   });
   // An element shared by j + 1 agents is counted once by each of them.
-  const byCount = profile.agents.map(
-    (_, j) => agents.reduce((sum, agent) => sum + agent.others[j], 0) / (j + 1)
-  );
+  const byCount = profile.agents.map((_, j) => sum(agents.map((agent) => agent.others[j])) / (j + 1));
   return { epsilon: profile.ladder[point], rule, r, alpha, agents, byCount };
 };
 

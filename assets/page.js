@@ -2,14 +2,15 @@
 import { pageLink } from "./link.js";
 import { mountMeasured } from "./measured.js";
 import { askedPlace, askNumber, leaveScope, mountScope } from "./microscope.js";
+import { onSent } from "./nodes.js";
 import * as numbers from "./numbers.js";
 import { present } from "./canvas/canvas.js";
 import { mountLesson, takeLesson } from "./lesson/lesson.js";
 import { mountVerdicts } from "./verdicts.js";
 import { outcomeOf } from "./canvas/outcome.js";
-import {
-  copyLink, hasProfile, lookAt, mergeMethod, mount, remember, setProfile, settings, show, update,
-} from "./tune.js";
+import { recipeOf as mergeMethod } from "./canvas/methods.js";
+import { state } from "./canvas/store.js";
+import { lookAt, mount, remember, setProfile, settings, show, update } from "./tune.js";
 
 const STEPS = ["load", "tune", "merge", "check"];
 const PAGES = [...STEPS, "history"];
@@ -39,12 +40,9 @@ const go = (step) => {
 
 // A tick says that a step is done, not that it was passed: { step: whether }, from the server.
 const mountTicks = (props, watch) => {
-  const tick = () => {
-    const done = props.value ? JSON.parse(props.value) : {};
-    for (const name of STEPS) document.getElementById(`to-${name}`)?.classList.toggle("done", Boolean(done[name]));
-  };
-  watch("value", tick);
-  tick();
+  onSent(props, watch, (done) => {
+    for (const name of STEPS) document.getElementById(`to-${name}`)?.classList.toggle("done", Boolean(done?.[name]));
+  });
 };
 
 // Go to a step as if its button in the stepper was pressed, with whatever else that does.
@@ -126,7 +124,7 @@ const enter = ({ job, view }) => {
     return;
   }
   // Without models there is nothing to show but the past.
-  if (!step || !(hasProfile() || step === "history")) return;
+  if (!step || !(state.profile || step === "history")) return;
   open(step);
 };
 
@@ -164,6 +162,6 @@ else start();
 
 // What the page's events and its tests call: Gradio runs snippets of script, which cannot import.
 window.RAM = {
-  ...numbers, askedPlace, askNumber, copyLink, enter, go, mergeMethod, mount, mountMeasured, mountScope, mountTicks, mountVerdicts, open, outcomeOf, setProfile,
+  ...numbers, askedPlace, askNumber, enter, go, mergeMethod, mount, mountMeasured, mountScope, mountTicks, mountVerdicts, open, outcomeOf, setProfile,
   settings, tabKey, update,
 };

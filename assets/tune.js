@@ -1,14 +1,15 @@
 // The Tune step on the app's page: the canvas, Gradio's sliders as the values of record, and links.
-import { focusAgent, isPresenting, mountCanvas, relayout, reset, setCanvasProfile } from "./canvas/canvas.js";
-import { recipeOf } from "./canvas/methods.js";
-import { download, saveCard } from "./canvas/card.js";
+import { isPresenting, mountCanvas, relayout, reset, setCanvasProfile } from "./canvas/canvas.js";
+import { download, pictures } from "./canvas/card.js";
 import { setPin } from "./canvas/pin.js";
+import { focusAgent } from "./canvas/stage.js";
 import { accept, onChange, onPaint, redraw, sameSettings, shown, state } from "./canvas/store.js";
 import { drawDetails, mountDetails } from "./details.js";
 import { mountSaving } from "./figures.js";
 import { linkOf } from "./link.js";
 import { fetchTable, tableOf } from "./measured.js";
 import { leaveScope, openScope, openWeight, settingsRest } from "./microscope.js";
+import { onSent } from "./nodes.js";
 import { epsilon } from "./numbers.js";
 
 const REST = 120; // ms after which the sliders follow a move
@@ -17,8 +18,6 @@ const WRITE = 200; // ms after which the address does
 let root = null;
 let timer = 0;
 let recorded = { ...state.settings }; // what the sliders last said or were told
-
-export const hasProfile = () => state.profile !== null;
 
 // Gradio calls this when the panel is mounted; `watch` reports new values from the server.
 export const mount = (element, props, watch) => {
@@ -33,8 +32,7 @@ export const mount = (element, props, watch) => {
       { text: "Reset", id: "reset", run: reset },
       { text: "Share", id: "share", menu: [
         { text: "Copy link", id: "copy-link", run: copyLink },
-        { text: "Picture (PNG)", id: "card-png", run: () => saveCard("png") },
-        { text: "Picture (SVG)", id: "card-svg", run: () => saveCard("svg") },
+        ...pictures,
         { text: "This page as a file", id: "save-page", run: savePage },
       ] },
       { text: "Details", id: "open-details", css: "cv-wide", run: () => openDetails(dialog) },
@@ -50,8 +48,7 @@ export const mount = (element, props, watch) => {
   onChange(follow);
   // Whatever is pressed next finds the sliders where the canvas is.
   document.addEventListener("pointerup", record);
-  watch("value", () => setProfile(props.value));
-  if (props.value) setProfile(props.value);
+  onSent(props, watch, setProfile);
 };
 
 // What draws figures is large: it is read while the server works on them, or a hand is on its way.
@@ -70,10 +67,7 @@ const openDetails = (dialog) => {
   redraw();
 };
 
-export const setProfile = (value) => {
-  const parsed = typeof value === "string" && value ? JSON.parse(value) : value;
-  const profile = parsed && parsed.agents ? parsed : null;
-  if (!root) return;
+export const setProfile = (profile) => {
   setCanvasProfile(profile);
   leaveScope();
   if (!profile) return;
@@ -112,9 +106,6 @@ export const update = (point, r, alpha, method) => {
   settingsRest();
   remember();
 };
-
-// Method and scale for the Merge step, from Tune's.
-export const mergeMethod = (method) => recipeOf(method);
 
 const paintElsewhere = () => {
   if (root.querySelector(".cv-details").open) drawDetails(state.profile, state.settings, shown.result);
@@ -181,7 +172,7 @@ const say = (text) => {
   say.timer = setTimeout(() => { box.textContent = ""; }, 6000);
 };
 
-export const copyLink = async () => {
+const copyLink = async () => {
   if (!state.profile) return;
   const url = link().toString();
   history.replaceState(history.state, "", url);

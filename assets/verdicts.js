@@ -1,7 +1,7 @@
 // Did the skills survive: the verdicts of a check as the dumbbells of Tune, a group for each merge.
 import { layDumbbell, mountDumbbell, mountLegend, paintDumbbell } from "./canvas/dumbbell.js";
 import { hideTip, showTip } from "./canvas/tip.js";
-import { put } from "./nodes.js";
+import { onSent, put } from "./nodes.js";
 import { brief } from "./canvas/words.js";
 import { rightOf } from "./canvas/table.js";
 
@@ -11,9 +11,7 @@ let rows = [];
 // Gradio calls this when the panel is mounted; the value: { merge: cards }, see check/verdicts.py.
 export const mountVerdicts = (element, props, watch) => {
   root = element.querySelector(".dumbbells") || element;
-  const take = () => draw(props.value ? JSON.parse(props.value) : {});
-  watch("value", take);
-  take();
+  onSent(props, watch, (groups) => draw(groups || {}));
   // A hidden step has no width; a shown one may change it.
   new ResizeObserver(() => requestAnimationFrame(lay)).observe(root);
 };

@@ -66,7 +66,7 @@ def large_profile(layers: int, agents: int) -> dict:
     from ram_studio.algorithm.ladder import BIN_COUNT, LADDER
     from ram_studio.algorithm.overlap import OverlapCounts
     from ram_studio.algorithm.sketch import Sketch, TensorEntry
-    from ram_studio.app.tune.profile import build_profile
+    from ram_studio.app.load.examples import build_profile
 
     random = np.random.default_rng(0)
     names = [f"model.layers.{k}.mlp.up_proj.weight" for k in range(layers)]

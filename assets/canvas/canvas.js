@@ -10,7 +10,7 @@ import { mountMenu } from "./menu.js";
 import { METHODS } from "./methods.js";
 import { mountPin } from "./pin.js";
 import { laySkills, mountSkills, setSkills, skillShares } from "./skills.js";
-import { focusAgent, layStage, mountStage, recolor, setStageProfile } from "./stage.js";
+import { layStage, mountStage, recolor, setStageProfile } from "./stage.js";
 import { choose, clean, onPaint, readTable, redraw, shown, state } from "./store.js";
 import { nearestRow, skillsOf } from "./table.js";
 import { verdictOf } from "./verdict.js";
@@ -177,5 +177,3 @@ const paintStrip = () => {
     item((line) => { marker(line, t); line.append(" "); }, text, agent.kept ? agent.kept.sum : null);
   });
 };
-
-export { focusAgent };

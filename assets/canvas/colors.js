@@ -1,5 +1,7 @@
 // The page's colours for drawing on a canvas, read again when light and dark are switched.
 
+const NAMES = ["ink", "panel", "sunken", "hair", "unique", "shared", "unchanged", "outline", "left"];
+
 let known = null;
 
 export const forgetColors = () => { known = null; };
@@ -9,10 +11,7 @@ export const colors = () => {
   const style = getComputedStyle(document.body);
   const read = (name) => style.getPropertyValue(`--ram-${name}`).trim();
   known = {
-    ...Object.fromEntries(["ink", "muted", "panel", "sunken", "hair", "unique", "shared"].map((n) => [n, read(n)])),
-    unchanged: read("unchanged"),
-    outline: read("outline"),
-    left: read("left"),
+    ...Object.fromEntries(NAMES.map((name) => [name, read(name)])),
     agents: Array.from({ length: 8 }, (_, t) => read(`agent-${t}`)),
   };
   return known;

@@ -3,7 +3,7 @@
 
 const PHONE = 900;
 const ZERO_ROOM = 20; // left of the axis: thresholds too small to be on it, and 0
-export const KEPT_TOP = 1.3; // share at the top of the kept lane
+const KEPT_TOP = 1.3; // share at the top of the kept lane
 
 const fontScale = () => parseFloat(getComputedStyle(document.documentElement).getPropertyValue("--cv-fs")) || 1;
 

@@ -1,13 +1,13 @@
 // How far weights moved: numbers of weights by |tau|, from the counts at the ladder's points. Knows
 // nothing of the page.
 
+import { sum } from "../numbers.js";
+
 const STEP = 0.05;
 const OCTAVE = Math.log10(2);
 
 const soften = (values) =>
   values.map((v, i) => (values[i - 1] ?? v) / 4 + v / 2 + (values[i + 1] ?? v) / 4);
-
-export const layerActive = (profile, point, layer, agent) => profile.layer_active[point][layer][agent];
 
 // logs: log10 of the ladder; low, high: the axis in whole decades, around where weights are; xs: where
 // the densities are read. all[t], layers[l][t]: share of weights a decade, at xs.
@@ -17,7 +17,7 @@ export const layerActive = (profile, point, layer, agent) => profile.layer_activ
 export const histogramOf = (profile) => {
   const logs = profile.ladder.map((epsilon) => (epsilon ? Math.log10(epsilon) : -Infinity));
   const last = logs.length - 1;
-  const active = profile.overlap.map((agents) => agents.map((row) => row.reduce((a, b) => a + b, 0)));
+  const active = profile.overlap.map((agents) => agents.map(sum));
   const [low, high] = range(logs, active);
   const xs = [];
   for (let x = low - 0.3; x <= high + 0.001; x += STEP) xs.push(x);
@@ -34,17 +34,17 @@ export const histogramOf = (profile) => {
     logs, low, high, xs,
     all: profile.agents.map((_, t) => density((k) => active[k][t], profile.total)),
     layers: profile.layers.map((_, l) => profile.agents.map((__, t) =>
-      density((k) => layerActive(profile, k, l, t), profile.layer_total[l]))),
+      density((k) => profile.layer_active[k][l][t], profile.layer_total[l]))),
   };
 };
 
 // The decades between which all but the outermost fractions of the changes lie.
 const range = (logs, active) => {
-  const everything = active[0].reduce((a, b) => a + b, 0) || 1;
+  const everything = sum(active[0]) || 1;
   let low = -8;
   let high = 0;
   for (let k = 1; k < logs.length; k += 1) {
-    const share = active[k].reduce((a, b) => a + b, 0) / everything;
+    const share = sum(active[k]) / everything;
     if (1 - share < 0.002) low = logs[k];
     if (share > 0.0004) high = logs[k];
   }

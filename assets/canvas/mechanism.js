@@ -1,5 +1,6 @@
 // The stage at one setting: the two sheets pasted at the line, overlap bars, the curves of what is kept.
 import { shape } from "../nodes.js";
+import { sum } from "../numbers.js";
 import { agentColor, colors } from "./colors.js";
 import { keptCurves } from "./outcome.js";
 import { plots } from "./plots.js";
@@ -13,7 +14,7 @@ const marker = (t) => {
 };
 
 // Shares of unique and shared weights of a layer (null: of all layers), of all or of the changed ones.
-export const barParts = (profile, point, layer, barsOf) => {
+const barParts = (profile, point, layer, barsOf) => {
   const rows = layer === null ? profile.layers.map((_, l) => l) : [layer];
   let unique = 0;
   let shared = 0;
@@ -21,7 +22,7 @@ export const barParts = (profile, point, layer, barsOf) => {
   for (const l of rows) {
     const counts = profile.layer_count[point][l];
     unique += counts[1];
-    for (let j = 2; j < counts.length; j += 1) shared += counts[j];
+    shared += sum(counts.slice(2));
     all += profile.layer_total[l];
   }
   const whole = Math.max(1, barsOf === "all" ? all : unique + shared);

@@ -1,9 +1,7 @@
 // What a setting does to each agent's update: rho, lambda, and how much of the update the merge keeps.
 // Arithmetic on the profile's counts and sums; nothing is estimated. Knows nothing of the page.
-import { compute } from "../numbers.js";
+import { compute, sum } from "../numbers.js";
 import { METHODS } from "./methods.js";
-
-const sum = (values) => values.reduce((a, b) => a + b, 0);
 
 // kept = <own part of the merge, tau> / |tau|^2, in parts: unique, boost (what lambda adds), shared,
 // below (changes that epsilon leaves out but the method keeps). lost*: what was averaged away or left out. energy[j]: share of |tau|^2 where j other agents changed the element too.

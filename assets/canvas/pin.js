@@ -16,7 +16,7 @@ export const settingsText = (profile, settings) => {
   return parts.join(" ");
 };
 
-export const pinNow = () => setPin({ ...state.settings });
+const pinNow = () => setPin({ ...state.settings });
 
 export const setPin = (settings) => {
   state.pin = settings;

@@ -1,5 +1,6 @@
 // Every histogram, drawn once in grey and once in colour on two hidden canvases: a move of epsilon only
 // pastes the one left and the other right of its line.
+import { sum } from "../numbers.js";
 import { agentColor, colors } from "./colors.js";
 
 const OVERLAID = 20; // rows from this height on: overlaid outlines
@@ -114,7 +115,7 @@ const largest = (lists) => lists.reduce((most, values) => values.reduce((a, b) =
 
 export const drawPlots = (geometry, profile, histogram, focus) => {
   const agents = profile.agents.length;
-  const moved = (t) => profile.overlap[0][t].reduce((a, b) => a + b, 0);
+  const moved = (t) => sum(profile.overlap[0][t]);
   // The largest behind, so that none is hidden.
   const order = profile.agents.map((_, t) => t).sort((a, b) => moved(b) - moved(a));
   const shared = {

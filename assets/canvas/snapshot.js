@@ -1,18 +1,11 @@
 // A part of the page as SVG: boxes, texts and drawings where they stand, with the styles they have. Text
 // stays text, held to its width wherever another font has to do.
+import { put, SVG } from "../nodes.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const STYLES = [
   "fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity",
   "font-family", "font-size", "font-weight", "text-anchor", "paint-order", "display", "visibility", "transform",
 ];
-
-const node = (parent, tag, attributes = {}) => {
-  const made = document.createElementNS(SVG, tag);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  parent.append(made);
-  return made;
-};
 
 const isClear = (color) => color === "transparent" || /, 0\)$/.test(color);
 
@@ -36,18 +29,18 @@ const drawBox = (parent, style, { x, y, width, height }) => {
   const color = isClear(style.backgroundColor) ? "none" : style.backgroundColor;
   if (width && height && (hasBorder || color !== "none")) {
     const inset = hasBorder ? border / 2 : 0;
-    node(parent, "rect", {
+    put(parent, "rect", {
       x: round(x + inset), y: round(y + inset), width: round(width - 2 * inset), height: round(height - 2 * inset), rx: radius,
       style: `fill:${color};${hasBorder ? `stroke:${style.borderTopColor};stroke-width:${border}` : ""}`,
     });
   }
   if (hasTop && !hasBorder) {
-    node(parent, "line", { x1: round(x), x2: round(x + width), y1: round(y), y2: round(y), style: `stroke:${style.borderTopColor};stroke-width:${border}` });
+    put(parent, "line", { x1: round(x), x2: round(x + width), y1: round(y), y2: round(y), style: `stroke:${style.borderTopColor};stroke-width:${border}` });
   }
   const side = parseFloat(style.borderLeftWidth) || 0;
   if (hasBorder || !side || isClear(style.borderLeftColor)) return;
   const isDashed = style.borderLeftStyle === "dashed";
-  node(parent, "line", {
+  put(parent, "line", {
     x1: round(x + side / 2), x2: round(x + side / 2), y1: round(y), y2: round(y + height),
     style: `stroke:${style.borderLeftColor};stroke-width:${side};${isDashed ? "stroke-dasharray:6 4" : ""}`,
   });
@@ -75,12 +68,11 @@ const linesOf = (text) => {
 const drawText = (parent, text, style, origin) => {
   const size = parseFloat(style.fontSize);
   for (const { words, left, right, top, bottom } of linesOf(text)) {
-    const line = node(parent, "text", {
+    put(parent, "text", {
       x: round(left - origin.left), y: round((top + bottom) / 2 - origin.top + 0.35 * size), textLength: round(right - left),
       lengthAdjust: "spacingAndGlyphs",
       style: `fill:${style.color};font:${style.fontWeight} ${size}px ${style.fontFamily.replaceAll('"', "'")}`,
-    });
-    line.textContent = words.join(" ");
+    }, words.join(" "));
   }
 };
 
@@ -97,7 +89,7 @@ const draw = (parent, element, origin) => {
   if (style.display === "none" || style.visibility === "hidden" || element.classList.contains("unseen")) return;
   if (element.matches("input, dialog, [popover], [data-card=no]")) return;
   const at = { x: box.left - origin.left, y: box.top - origin.top, width: box.width, height: box.height };
-  const group = style.opacity === "1" ? parent : node(parent, "g", { opacity: style.opacity });
+  const group = style.opacity === "1" ? parent : put(parent, "g", { opacity: style.opacity });
   if (style.opacity === "0") return;
   if (element instanceof SVGElement) {
     const copy = element.cloneNode(true);
@@ -109,7 +101,7 @@ const draw = (parent, element, origin) => {
     return;
   }
   if (element instanceof HTMLCanvasElement) {
-    node(group, "image", { x: round(at.x), y: round(at.y), width: round(at.width), height: round(at.height), href: element.toDataURL() });
+    put(group, "image", { x: round(at.x), y: round(at.y), width: round(at.width), height: round(at.height), href: element.toDataURL() });
     return;
   }
   drawBox(group, style, at);
@@ -120,11 +112,9 @@ const draw = (parent, element, origin) => {
   }
 };
 
-// Draw elements into an SVG of the size of `around` (a rectangle), whose corner becomes 0 0 plus `shift`.
+// Elements as a group of an SVG; left, top: of the page, where its corner lies.
 export const snapshot = (elements, { left, top }) => {
   const group = document.createElementNS(SVG, "g");
   for (const element of elements) draw(group, element, { left, top });
   return group;
 };
-
-export const svgNode = node;

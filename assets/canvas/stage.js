@@ -1,6 +1,6 @@
 // The middle of the canvas: one axis, the line of epsilon through all of it, a row a layer.
 import { named, put } from "../nodes.js";
-import { count, epsilon } from "../numbers.js";
+import { count, epsilon, sum } from "../numbers.js";
 import { drawAxis } from "./axis.js";
 import { forgetColors } from "./colors.js";
 import { geometryOf, isPhone, phoneHeight, pointAt, rowAt } from "./geometry.js";
@@ -264,8 +264,7 @@ const layerText = (layer) => {
   const { profile, settings } = state;
   const [unchanged, unique, ...rest] = profile.layer_count[settings.point][layer];
   const total = profile.layer_total[layer] || 1;
-  const shared = rest.reduce((a, b) => a + b, 0);
-  return `${layerTitle(profile.layers[layer])}: ${brief(unique / total)} of its weights unique, ${brief(shared / total)} shared, ${brief(unchanged / total)} unchanged.${openLayer ? " Enter shows single weights." : ""}`;
+  return `${layerTitle(profile.layers[layer])}: ${brief(unique / total)} of its weights unique, ${brief(sum(rest) / total)} shared, ${brief(unchanged / total)} unchanged.${openLayer ? " Enter shows single weights." : ""}`;
 };
 
 const wireKeys = () => {

@@ -1,10 +1,11 @@
 // The one sentence above the outcome: the worst that can be said, first. Knows nothing of the page.
+import { sum } from "../numbers.js";
 import { cardKept, LOST } from "./rounding.js";
 import { METHODS } from "./methods.js";
 import { brief, keptText, lambdaText, listText } from "./words.js";
 import { scoreOf, specialistOf, wilson } from "./table.js";
 
-export const PAPER_MOST = 1.4; // lambda at r 0.2 and alpha 2, the largest of the paper's Table 2
+const PAPER_MOST = 1.4; // lambda at r 0.2 and alpha 2, the largest of the paper's Table 2
 const FAR = 1.5;
 const ALMOST_NOTHING = 0.2;
 const LITTLE = 0.5;
@@ -13,14 +14,14 @@ const ALIKE = 0.3; // from this mean cosine on agents share an update, not only 
 const STORAGE = 0.1; // less than this share of an agent's changes is left in the base's format
 
 const worst = (items, value) => items.reduce((a, b) => (value(b) < value(a) ? b : a));
-const total = (items, value) => items.reduce((a, b) => a + value(b), 0);
+const total = (items, value) => sum(items.map((item) => value(item)));
 
 // Agents that changed anything at all.
 const moving = (profile, result) => result.agents.filter((a) => profile.norm2[a.t]);
 
 // Of an agent's changed weights at epsilon 0, how many still count: all that sketches without sums tell.
 const stillCounted = (profile, agent) => {
-  const before = profile.overlap[0][agent.t].reduce((a, b) => a + b, 0);
+  const before = sum(profile.overlap[0][agent.t]);
   return before ? agent.active / before : 0;
 };
 
@@ -28,16 +29,16 @@ const uniqueShare = (profile, result) => {
   const { point } = result.settings;
   const moved = result.agents.filter((a) => a.active);
   if (!profile.energy) return total(moved, (a) => a.unique) / (total(moved, (a) => a.active) || 1);
-  const energy = (a) => profile.energy[point][a.t].reduce((x, y) => x + y, 0) * profile.norm2[a.t];
+  const energy = (a) => sum(profile.energy[point][a.t]) * profile.norm2[a.t];
   return total(moved, (a) => profile.energy[point][a.t][0] * profile.norm2[a.t]) / (total(moved, energy) || 1);
 };
 
 // The mean cosine between two agents' updates, pairs weighing as their sizes; null where it is not known.
 const likeness = ({ norm2, cross }) => {
   if (!norm2 || !cross) return null;
-  const squares = total(norm2, (x) => x);
+  const squares = sum(norm2);
   const sizes = total(norm2, Math.sqrt) ** 2 - squares;
-  const dots = total(norm2.map((x, t) => x * cross[0][t].reduce((a, b) => a + b, 0)), (x) => x);
+  const dots = sum(norm2.map((x, t) => x * sum(cross[0][t])));
   return sizes > 0 ? dots / sizes : null;
 };
 
@@ -45,7 +46,7 @@ const onlyStored = (profile, result) => {
   const rounded = profile.as_base_dtype_overlap;
   if (!rounded) return null;
   return result.agents.find((a) => a.active
-    && rounded[result.settings.point][a.t].reduce((x, y) => x + y, 0) < STORAGE * a.active);
+    && sum(rounded[result.settings.point][a.t]) < STORAGE * a.active);
 };
 
 const lostByRounding = (profile, result) => result.agents.flatMap((a) => {

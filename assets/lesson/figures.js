@@ -3,6 +3,7 @@
 import { outcomeOf } from "../canvas/outcome.js";
 import { baseOf, nearestRow, scoreOf, specialistOf, wilson } from "../canvas/table.js";
 import { brief } from "../canvas/words.js";
+import { sum } from "../numbers.js";
 
 // right of n prompts, as a share with its 95 % interval.
 export const figure = (right, n) => {
@@ -15,7 +16,7 @@ export const recorded = (share, n) => figure(Math.round(share * n), n);
 
 // Figures of the same kind as one.
 export const together = (figures) =>
-  figure(figures.reduce((sum, f) => sum + f.right, 0), figures.reduce((sum, f) => sum + f.n, 0));
+  figure(sum(figures.map((f) => f.right)), sum(figures.map((f) => f.n)));
 
 // "122 of 180 (68 %, 95 % interval 61–74 %)"
 export const figureText = ({ right, n, share, low, high }) =>
@@ -31,6 +32,9 @@ export const scoreAt = (skills, row, { domain }) => figure(scoreOf(skills, row, 
 export const scoreOfAll = (skills, row) =>
   together(learned(skills).map((skill) => scoreAt(skills, row, skill)));
 
+// The same, of the row that was measured at some settings.
+export const totalAt = (facts, settings) => scoreOfAll(facts.skills, rowAt(facts.profile, settings));
+
 export const baseScore = (skills) => scoreOfAll(skills, baseOf(skills));
 
 export const specialistScore = (skills, skill) => scoreAt(skills, specialistOf(skills, skill.domain), skill);
@@ -44,8 +48,6 @@ export const rowAt = (profile, settings) => {
   const near = nearestRow(profile, outcomeOf(profile, settings));
   return near?.isExact ? near.row : null;
 };
-
-const sum = (values) => values.reduce((a, b) => a + b, 0);
 
 // The number of weights that an agent changed, at a point of the ladder.
 export const changedBy = (profile, point, agent) => sum(profile.overlap[point][agent]);

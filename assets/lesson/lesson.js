@@ -1,6 +1,7 @@
 // The lesson on the canvas: predict, drag, and see what was measured. Which scene is open, what is loaded
 // for it, and when its answer is reached. The canvas knows nothing of it; the store tells what is shown.
-import { focusAgent, relayout } from "../canvas/canvas.js";
+import { relayout } from "../canvas/canvas.js";
+import { focusAgent } from "../canvas/stage.js";
 import { choose, onPaint, redraw, state } from "../canvas/store.js";
 import { brief } from "../canvas/words.js";
 import { remember } from "../tune.js";
@@ -195,7 +196,6 @@ const draw = (phase) => {
   drawCard({
     index, phase,
     done: SCENES.map(({ id }) => Boolean(answerOf(id).settings)),
-    isLast: index === END,
     ...(scene ? viewOf(scene, phase, said) : endView()),
   });
   if (run.isMoved) focusCard();
@@ -209,8 +209,10 @@ const draw = (phase) => {
   remember();
 };
 
+const NOTHING = { ask: [], guess: null, said: null, task: [], answer: null, chart: null };
+
 const viewOf = (scene, phase, { value, said, settings }) => {
-  const view = { title: scene.title, ask: [], guess: null, said: value ?? null, task: [], answer: null, chart: null };
+  const view = { ...NOTHING, title: scene.title, said: value ?? null };
   if (phase === "wait") return { ...view, ask: ["What was measured is being loaded."] };
   const facts = factsAt(settings || state.settings);
   if (phase === "missing") {
@@ -228,12 +230,7 @@ const viewOf = (scene, phase, { value, said, settings }) => {
 };
 
 const endView = () => ({
+  ...NOTHING,
   title: "What you said, and what was measured",
-  ask: [],
-  guess: null,
-  said: null,
-  task: [],
-  answer: null,
-  chart: null,
   summary: SCENES.map(({ id, title }) => ({ title, ...answerOf(id) })),
 });

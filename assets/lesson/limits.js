@@ -3,7 +3,7 @@
 import { cardKept } from "../canvas/rounding.js";
 import { outcomeOf } from "../canvas/outcome.js";
 import { brief, lambdaText, listText } from "../canvas/words.js";
-import { aloneShare, baseScore, figureText, rowAt, scoreOfAll, specialistsScore } from "./figures.js";
+import { aloneShare, baseScore, figureText, specialistsScore, totalAt } from "./figures.js";
 import { average, sumUp, usual } from "./states.js";
 
 const GENTLE = 0.02; // r at which lambda asks for a few per cent
@@ -71,8 +71,6 @@ export const roundingScene = {
 };
 
 const SUM = ["It breaks here as well", "About the same as RAM+", "Far better than RAM+"];
-
-const totalAt = (facts, settings) => scoreOfAll(facts.skills, rowAt(facts.profile, settings));
 
 export const limitsScene = {
   id: "limits",

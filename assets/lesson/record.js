@@ -1,6 +1,7 @@
 // What the record of a shipped set tells beyond its table: curves of the mechanism, few weights against
 // random ones, rivals whose settings were tuned. Every reader returns null or nothing where a record lacks it.
 import { brief } from "../canvas/words.js";
+import { sum } from "../numbers.js";
 import { learned, recorded } from "./figures.js";
 
 const MISSING = {
@@ -77,7 +78,7 @@ export const thriftiest = ({ record }) => {
 
 // Draws of random weights: their mean, and from the lowest to the highest.
 const rangeOf = (shares, n) => {
-  const share = shares.reduce((a, b) => a + b, 0) / shares.length;
+  const share = sum(shares) / shares.length;
   return { right: Math.round(share * n), n, share, low: Math.min(...shares), high: Math.max(...shares), draws: shares.length };
 };
 

@@ -12,14 +12,13 @@ import { epsilon } from "../numbers.js";
 import { brief, listText } from "../canvas/words.js";
 import {
   aloneShare, baseScore, byLearning, figureText, leastAlone, learned, metShare, rowAt,
-  scoreAt, scoreOfAll, specialistScore, specialistsScore,
+  scoreAt, specialistScore, specialistsScore, totalAt,
 } from "./figures.js";
 import { epsilonScene } from "./few_weights.js";
 import { limitsScene, roundingScene } from "./limits.js";
 import { dilution, overshoot, rivals, stepsText } from "./record.js";
 import { asBase, average, sumUp, usual } from "./states.js";
 
-const totalAt = (facts, settings) => scoreOfAll(facts.skills, rowAt(facts.profile, settings));
 const share = (found) => ({ value: found.share, text: figureText(found) });
 
 // A curve of the mechanism in words, where it was measured.
@@ -28,10 +27,8 @@ const steps = (facts, name, lead) => {
   return text ? [`${lead}: ${text}.`] : [];
 };
 
-const byMethod = (facts, entries) => entries.map(([name, settings, isStrong]) => {
-  const row = rowAt(facts.profile, settings);
-  return { name, figure: scoreOfAll(facts.skills, row), isStrong };
-});
+const byMethod = (facts, entries) =>
+  entries.map(([name, settings, isStrong]) => ({ name, figure: totalAt(facts, settings), isStrong }));
 
 const bySkill = (facts, settings) => learned(facts.skills).map((skill) => ({
   name: skill.name, agent: skill.agent, figure: scoreAt(facts.skills, rowAt(facts.profile, settings), skill),

@@ -81,7 +81,7 @@ class Shown(NamedTuple):
     """How a panel shows its job, so that a reloaded page can take up where it was."""
 
     controls: JobControls
-    tell: Callable[[Any], Updates]
+    tell: Callable[[Any], str | Updates]
     finish: Callable[[Any], Updates]
     explain: Callable[[RamStudioError, Job[Any]], str] | None
     poll_seconds: float = POLL_SECONDS
@@ -263,7 +263,7 @@ def watch(
     session: Session,
     controls: JobControls,
     prepare: Callable[[], Work[Result]],
-    tell: Callable[[Any], Updates],
+    tell: Callable[[Any], str | Updates],
     finish: Callable[[Result], Updates],
     *,
     needs_loaded: bool = True,
@@ -274,8 +274,8 @@ def watch(
 
     Args:
         prepare: reads the form and returns the work; raises RamStudioError to refuse.
-        tell: updates for a progress event, for None before the first one, at most every
-            poll_seconds; HTML that is as it was is not sent again.
+        tell: the status (HTML), or updates, for a progress event, for None before the first one,
+            at most every poll_seconds; HTML that is as it was is not sent again.
         finish: updates for the result, put into the session; raises RamStudioError to refuse it.
         explain: the status (HTML) of a job without a result; by default the error's own words.
     """
@@ -296,7 +296,8 @@ def _show(job: Job[Any], shown: Shown) -> Iterator[Updates]:
     controls, tell, finish, explain, poll_seconds = shown
     sent: Updates = {}
 
-    def changes(updates: Updates) -> Updates:
+    def changes(told: str | Updates) -> Updates:
+        updates = {controls.status: told} if isinstance(told, str) else told
         new = {c: v for c, v in updates.items() if not isinstance(v, str) or v != sent.get(c)}
         sent.update(new)
         return new
@@ -306,8 +307,7 @@ def _show(job: Job[Any], shown: Shown) -> Iterator[Updates]:
     try:
         yield {**buttons, **changes(tell(None))}
         for event in job.updates(poll_seconds):
-            told = {controls.status: place_html(event)} if isinstance(event, Place) else tell(event)
-            if news := changes(told):
+            if news := changes(place_html(event) if isinstance(event, Place) else tell(event)):
                 yield news
     finally:
         job.left()
@@ -380,7 +380,7 @@ def connect(
     # Shown at once by the browser, until the job's first word: it may have to stand in line.
     waiting = f"() => {json.dumps(templates.progress(None, _WAITING))}"
     controls.start.click(fn=None, js=waiting, outputs=controls.status)
-    controls.stop.click(stop, None, None, queue=False, **QUIET)
+    controls.stop.click(stop, None, None, **LIGHT)
     every = list(dict.fromkeys([*controls.all, *outputs]))
     # Pressed by a reloaded page, see page.js.
     again = gr.Button(visible="hidden", elem_id=resume_id(controls))

@@ -22,14 +22,8 @@ PLOTLY_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "x", "star", "pe
 """The same markers in figures."""
 
 # Shipped with Gradio, with Greek, superscripts and tabular digits; its SemiBold is a subset.
-_FONT = [
-    gr.themes.LocalFont("IBM Plex Sans", weights=(400, 700)),
-    "system-ui",
-    "-apple-system",
-    "Segoe UI",
-    "Roboto",
-    "sans-serif",
-]
+_PLEX = gr.themes.LocalFont("IBM Plex Sans", weights=(400, 700))
+_FONT = [_PLEX, "system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
 _MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
 
 FIGURE_INK = "#7c8796"

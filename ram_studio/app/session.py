@@ -26,7 +26,7 @@ class Loaded:
     is_sketch_only: a sketch was opened; where the models are is not known, or not here.
     cautions: what to know before merging them, in sentences; the more serious first.
     remote_bytes: of models that were read on the Hub and are not here; a merge reads them again.
-    opened: see ``load.opened``.
+    opened: see ``load.work.open_loaded``.
     """
 
     title: str

@@ -46,35 +46,33 @@ def head_html() -> Markup:
     return render("head.html.j2", title=TITLE, duplicate=duplicate_link())
 
 
-def _script(request: Request) -> Response:
-    """Serve a module, asked for anew at every visit: their names carry no version."""
-    name = request.path_params["name"]
-    if name not in script_names():
+def _file(path: Path | None, kind: str, **headers: str) -> Response:
+    """Return a file, asked for anew at every visit: their names carry no version."""
+    if path is None:
         return Response(status_code=404)
-    path = asset_path(name)
-    return FileResponse(path, media_type="text/javascript", headers={"Cache-Control": "no-cache"})
+    return FileResponse(path, media_type=kind, headers={"Cache-Control": "no-cache", **headers})
+
+
+def _script(request: Request) -> Response:
+    """Serve a module."""
+    name = request.path_params["name"]
+    return _file(asset_path(name) if name in script_names() else None, "text/javascript")
 
 
 def _skills(request: Request) -> Response:
     """Serve the measured skills of a shipped set."""
-    path = skill_table(request.path_params["example"])
-    if path is None:
-        return Response(status_code=404)
-    headers = {"Content-Encoding": "gzip", "Cache-Control": "no-cache"}
-    return FileResponse(path, media_type="application/json", headers=headers)
+    table = skill_table(request.path_params["example"])
+    return _file(table, "application/json", **{"Content-Encoding": "gzip"})
+
+
+def _record(request: Request) -> Response:
+    """Serve how a shipped set was trained and what was measured of it."""
+    return _file(record_file(request.path_params["example"]), "application/json")
 
 
 def _canvas(request: Request) -> Response:
     """Serve the canvas as one file, without data: the browser puts in what it shows."""
     return HTMLResponse(canvas_page.canvas_page(None), headers={"Cache-Control": "no-cache"})
-
-
-def _record(request: Request) -> Response:
-    """Serve how a shipped set was trained and what was measured of it."""
-    path = record_file(request.path_params["example"])
-    if path is None:
-        return Response(status_code=404)
-    return FileResponse(path, media_type="application/json", headers={"Cache-Control": "no-cache"})
 
 
 def _here(request: Request) -> Response:

@@ -251,6 +251,29 @@ class Visit:
         self.page.goto(self.url + query)
         self.page.wait_for_selector("#to-load[aria-current=step], #to-tune[aria-current=step]")
 
+    def go(self, step: str) -> None:
+        """Press a step's button and wait until it is open and all of it has come."""
+        self.page.click(f"#to-{step}")
+        self.page.wait_for_selector(f"#to-{step}[aria-current=step]")
+        self.settle()
+
+    def write(self, element: str, value: object) -> None:
+        """Write into a field, a number or a text, and leave it."""
+        field = self.page.locator(f"#{element} :is(input[type=number], input[type=text], textarea)")
+        field.first.fill(str(value))
+        field.first.press("Tab")
+
+    def download(self, button: str) -> Path:
+        """Press what takes a file home; return where it lies."""
+        with self.page.expect_download() as download:
+            self.page.click(button)
+        return Path(download.value.path())
+
+    def check_width(self, what: str = "") -> None:
+        """Fail where the page is wider than its window."""
+        wide = "() => document.documentElement.scrollWidth - window.innerWidth"
+        assert self.page.evaluate(wide) <= 0, what
+
     def use_example(self) -> None:
         """Press the big button and wait for the canvas."""
         self.page.click("#use-example")

@@ -99,12 +99,8 @@ def test_only_what_has_an_effect_is_shown_of_how_to_ask(workspace) -> None:
     # What is hidden has no say, whatever stands in it.
     assert how.read(form, "demo", made) == {"temperature": None, "seed": 7}
     form[how.boxes["temperature"]] = 0.5
-    assert how.read(form, "demo", ()) == {
-        "temperature": 0.5,
-        "top_p": None,
-        "samples": 4,
-        "seed": 7,
-    }
+    drawn = {"temperature": 0.5, "top_p": None, "samples": 4, "seed": 7}
+    assert how.read(form, "demo", ()) == drawn
 
 
 def test_suites_that_the_context_has_no_room_for_are_not_offered_and_why_is_said(
@@ -172,11 +168,8 @@ def test_experiments_are_asked_by_the_same_form_as_a_check(experiments, workspac
         assert read.settings["until"] == Until(0.1, 100)
         assert (read.settings["samples"], read.settings["difficulty"]) == (2, 3)
         assert read.answers(30) == 200
-        texts = {
-            asked.choice.box: ["memory"],
-            asked.choice.lengths: [1000],
-            boxes["mode"]: "memagent",
-        }
+        texts = {asked.choice.box: ["memory"], asked.choice.lengths: [1000]}
+        texts[boxes["mode"]] = "memagent"
         assert asked.read(texts).settings["pieces"] == Pieces()
         with pytest.raises(SettingsError, match="No suite is chosen"):
             asked.read({})

@@ -134,7 +134,7 @@ def test_what_ties_keeps_is_as_it_was_measured(page) -> None:
         assert sum(pieces.values()) - lost == pytest.approx(agent["kept"]["sum"])
 
 
-def test_without_sums_nothing_is_said_to_be_kept(page) -> None:
+def test_without_sums_nothing_is_said_to_be_kept_and_no_change_is_no_reason_to_warn(page) -> None:
     profile = sums(np.array([[1.0, 0.0, 0.2], [0.0, 1.0, 0.2]]))
     del profile["energy"]
     found = outcome(page, profile)
@@ -142,9 +142,6 @@ def test_without_sums_nothing_is_said_to_be_kept(page) -> None:
     assert [a["kept"] for a in found["agents"]] == [None, None]
     assert "67 % of all changed weights are unique" not in found["text"]
     assert "unique to one agent" in found["text"]
-
-
-def test_an_agent_that_changed_nothing_is_no_reason_to_warn(page) -> None:
     profile = sums(np.array([[0.2] * 40, [1e-30] * 40]))
     for key in ("energy", "cross"):
         for at in profile[key]:
@@ -264,17 +261,9 @@ def test_the_verdict_says_the_worst_first(page, tau, settings, more, tone, said)
 def measured(profile: dict) -> dict:
     """Return a table of three settings, two skills of four prompts each."""
 
-    def row(
-        kind: str, method: str, right: str, point: int | None = None, **settings: float
-    ) -> dict:
-        return {
-            "kind": kind,
-            "method": method,
-            "settings": settings,
-            "k": point,
-            "right": right,
-            "answers": [0] * 8,
-        }
+    def row(kind: str, method: str, right: str, point: int | None = None, **own: float) -> dict:
+        told = {"kind": kind, "method": method, "settings": own, "k": point}
+        return {**told, "right": right, "answers": [0] * 8}
 
     return {
         "n": 4,
@@ -319,26 +308,21 @@ def nearest(page, profile: dict, **settings: Any) -> dict | None:
 def test_only_the_same_weights_count_as_measured(page) -> None:
     profile = sums(beside(large(0.2), SHARED, np.array([[0.06] * 5, [0.0] * 5])))
     profile["skills"] = measured(profile)
-    # Points 0 to 2 count the same weights: they are the same merge.
-    for point in (0, 1, 2):
-        found = nearest(page, profile, point=point)
-        assert (found["right"], found["isExact"]) == ("11111110", True)
-        assert "Measured: first 4 of 4: all hold." in found["text"]
+    for right, settings in (
+        # Points 0 to 2 count the same weights: they are the same merge.
+        *(("11111110", {"point": point}) for point in (0, 1, 2)),
+        # Nothing counts as changed: the merge is the base.
+        ("00001111", {"point": 6}),
+        ("10101010", {"method": "task-arithmetic-mean", "point": 5}),
+    ):
+        found = nearest(page, profile, **settings)
+        assert (found["right"], found["isExact"]) == (right, True)
+        # A skill falls where its interval ends below the specialist's score.
+        said = {"11111110": "first 4 of 4: all hold.", "00001111": "first 0 of 4."}.get(right, "")
+        assert f"Measured: {said}" in found["text"]
     # Above what both share in alpha nothing changes; another lambda is another merge.
     found = nearest(page, profile, r=0.31)
     assert not found["isExact"]
     assert "nearest measured setting" in found["text"]
     assert "Measured" not in found["text"]
-    # Nothing counts as changed: the merge is the base.
-    found = nearest(page, profile, point=6)
-    assert (found["right"], found["isExact"]) == ("00001111", True)
-    found = nearest(page, profile, method="task-arithmetic-mean", point=5)
-    assert (found["right"], found["isExact"]) == ("10101010", True)
     assert nearest(page, profile, method="ties") is None
-
-
-def test_a_skill_falls_where_its_interval_ends_below_the_specialist(page) -> None:
-    profile = sums(large(0.2))
-    profile["skills"] = measured(profile)
-    found = nearest(page, profile, point=5, method="ram")  # nothing is left: it is the base
-    assert "Measured: first 0 of 4." in found["text"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -13,11 +14,14 @@ import pytest
 pytestmark = pytest.mark.browser
 
 PHONE = (390, 844)
-_WIDE = "() => document.documentElement.scrollWidth - window.innerWidth"
 _ALL_DONE = """(count) => {
   const cards = [...document.querySelectorAll("#chat-answers article")];
   return cards.length === count && cards.every((card) => card.dataset.state === "done");
 }"""
+
+
+def _rows(file: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
 
 
 def _untick(page, *names: str) -> None:
@@ -25,14 +29,7 @@ def _untick(page, *names: str) -> None:
         page.uncheck(f"#check-models label:has-text('{name}') input")
 
 
-def _ask_each(page, count: int) -> None:
-    page.fill("#limit input[type=number]", str(count))
-    page.press("#limit input[type=number]", "Tab")
-
-
-def test_merge_download_check_in_parts_ask_and_compare_with_the_past(
-    example, tmp_path: Path
-) -> None:
+def test_merge_download_check_in_parts_ask_and_compare_with_the_past(example) -> None:
     it, page = example, example.page
     page.click("#open-details")
     page.wait_for_selector(".cv-details #chart-map .js-plotly-plot", state="visible")
@@ -44,21 +41,18 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(
     page.wait_for_selector("#plan .plan")
     assert "bfloat16" in page.text_content("#plan")
     page.click("#merge-more > button")
-    page.fill("#merge-name input, #merge-name textarea", "mine")
+    it.write("merge-name", "mine")
     page.click("#merge")
     page.wait_for_selector("#merge-result h3:text-is('mine')")
     assert "λ stored" in page.text_content("#merge-result")
-    with page.expect_download() as download:
-        page.click("#download")
-    download.value.save_as(tmp_path / "merge.zip")
-    with zipfile.ZipFile(tmp_path / "merge.zip") as archive:
+    with zipfile.ZipFile(it.download("#download")) as archive:
         names = {Path(name).name for name in archive.namelist()}
         assert {"model.safetensors", "config.json", "README.md", "ram_studio.json"} <= names
         assert archive.testzip() is None
     page.click("#to-check")
 
     # Stop after the first answers; what is in stays.
-    _ask_each(page, 300)
+    it.write("limit", 300)
     page.click("#evaluate")
     answered = ".progress-grid i:not([style='width:0']):not([style='width:0.0%'])"
     it.stop("#stop-evaluate", "#check-status", after=answered)
@@ -67,7 +61,7 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(
     kept = int(re.search(r"([\d,]+) answers", said)[1].replace(",", ""))
     assert kept > 0
     _untick(page, "tool", "memory", "following")
-    _ask_each(page, 50)
+    it.write("limit", 50)
     page.click("#evaluate")
     page.wait_for_selector("#verdicts .cv-dot")
     page.wait_for_selector("#to-check.done")
@@ -144,15 +138,8 @@ def test_merge_download_check_in_parts_ask_and_compare_with_the_past(
     assert page.locator("#history-list input:checked").count() == 2
     assert "▲" in page.text_content("#history-result table.heat tr:has-text('mine')")
     assert "10⁻⁵" in page.text_content("#history-result table.past-settings")
-    with page.expect_download() as download:
-        page.click("#history-csv")
-    download.value.save_as(tmp_path / "past.csv")
-    with open(tmp_path / "past.csv", encoding="utf-8", newline="") as file:
-        assert {line["model"] for line in csv.DictReader(file)} == {"base", "mine"}
-    with page.expect_download() as download:
-        page.click("#history-json")
-    download.value.save_as(tmp_path / "past.json")
-    assert "mine" in json.loads((tmp_path / "past.json").read_text())["merges"]
+    assert {row["model"] for row in _rows(it.download("#history-csv"))} == {"base", "mine"}
+    assert "mine" in json.loads(it.download("#history-json").read_text())["merges"]
     page.click("#history-open")
     page.wait_for_selector("#to-check[aria-current=step]")
     page.wait_for_selector("#scores table.heat tbody tr >> nth=1", state="attached")
@@ -164,16 +151,14 @@ def test_a_phone_shows_suites_chat_and_history_without_scrolling_sideways(visit)
     page = it.page
     it.open("?example=1")
     page.wait_for_selector("[data-agent]", state="visible")
-    assert page.evaluate(_WIDE) <= 0
+    it.check_width()
     is_dark = "() => document.body.classList.contains('dark')"
     assert page.evaluate(is_dark)
     page.click("#theme")
     assert not page.evaluate(is_dark)
     page.evaluate("() => localStorage.clear()")
-    page.click("#to-merge")
-    page.wait_for_selector("#to-merge[aria-current=step]")
-    it.settle()
-    assert page.evaluate(_WIDE) <= 0
+    it.go("merge")
+    it.check_width()
     page.click("#to-check")
     page.click("#check-kind label:has-text('General suites')")
     page.wait_for_selector("#suites", state="visible")
@@ -187,15 +172,14 @@ def test_a_phone_shows_suites_chat_and_history_without_scrolling_sideways(visit)
     page.click("#how-to-ask > button")
     page.wait_for_selector("#ask-temperature", state="visible")
     assert page.is_hidden("#ask-samples")
-    page.fill("#ask-temperature input[type=number]", "1")
-    page.press("#ask-temperature input[type=number]", "Tab")
+    it.write("ask-temperature", 1)
     page.wait_for_selector("#ask-samples", state="visible")
     page.click("#chat > button")
     page.wait_for_selector("#chat-ask", state="visible")
-    assert page.evaluate(_WIDE) <= 0
+    it.check_width()
     page.click("#open-history")
     page.wait_for_selector("#step-history", state="visible")
-    assert page.evaluate(_WIDE) <= 0
+    it.check_width()
     assert "step=history" in page.url
     page.wait_for_selector("#history-list table, #history-list .empty-state")
     it.settle()
@@ -206,8 +190,8 @@ def test_a_phone_shows_suites_chat_and_history_without_scrolling_sideways(visit)
     page.wait_for_function("() => !window.location.search.includes('step=')")
 
 
-def test_a_sweep_is_watched_and_its_winner_goes_to_tune(example, tmp_path: Path) -> None:
-    page = example.page
+def test_a_sweep_is_watched_and_its_winner_goes_to_tune(example) -> None:
+    it, page = example, example.page
     page.click("#to-check")
     # Only suites that are ticked say how many questions of them.
     page.click("#check-kind label:has-text('General suites')")
@@ -222,8 +206,7 @@ def test_a_sweep_is_watched_and_its_winner_goes_to_tune(example, tmp_path: Path)
     page.click("#sweep-how-to-ask > button")
     page.wait_for_selector("#sweep-ask-temperature", state="visible")
     page.locator("#sweep-methods").get_by_label("RAM+s").uncheck()
-    page.locator("#sweep-items input[type=number]").fill("10")
-    page.locator("#sweep-items input[type=number]").press("Enter")
+    it.write("sweep-items", 10)
     page.wait_for_selector("#sweep-count:has-text('6 settings, 30 questions each at most.')")
     page.click("#sweep-start")
     page.wait_for_selector("#sweep-chart .js-plotly-plot")
@@ -231,11 +214,7 @@ def test_a_sweep_is_watched_and_its_winner_goes_to_tune(example, tmp_path: Path)
     found = page.inner_text("#sweep-found")
     assert "6 settings were compared" in found
     assert "held-out items" in found
-    with page.expect_download() as download:
-        page.click("#sweep-csv")
-    path = tmp_path / "sweep.csv"
-    download.value.save_as(path)
-    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    rows = _rows(it.download("#sweep-csv"))
     chosen = page.locator("#sweep-pick input").input_value()
     winner = next(row for row in rows if row["setting"] == chosen)
     page.click("#sweep-use")
@@ -280,29 +259,19 @@ def test_methods_are_compared_and_the_table_is_taken_home(example, tmp_path: Pat
     assert "within noise" in page.text_content("#comparison .statement")
     assert page.locator("#comparison .drawing-900 circle").count() == 3
     page.wait_for_selector("#compare-csv", state="visible")
-    with page.expect_download() as download:
-        page.click("#compare-csv")
-    download.value.save_as(tmp_path / "table.csv")
-    with open(tmp_path / "table.csv", encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["kind"] for row in rows] == ["base", *["agent"] * 4, *["merge"] * 3]
-    with page.expect_download() as download:
-        page.click("#compare-report")
-    download.value.save_as(tmp_path / "report.html")
-    with page.expect_download() as download:
-        page.click("#compare-figure")
-    download.value.save_as(tmp_path / "figure.svg")
-    assert (tmp_path / "figure.svg").read_text(encoding="utf-8").count("<circle") == 3
-    report = page.context.new_page()
-    asked = []
+    kinds = [row["kind"] for row in _rows(it.download("#compare-csv"))]
+    assert kinds == ["base", *["agent"] * 4, *["merge"] * 3]
+    assert it.download("#compare-figure").read_text(encoding="utf-8").count("<circle") == 3
+    report, asked = page.context.new_page(), []
     report.on("request", lambda request: asked.append(request.url))
+    shutil.copy(it.download("#compare-report"), tmp_path / "report.html")
     report.goto((tmp_path / "report.html").as_uri())
     assert report.locator("table").first.locator("tbody tr").count() == 9
     assert len(asked) == 1
     report.close()
 
     page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
-    assert page.evaluate("() => document.documentElement.scrollWidth - window.innerWidth") <= 0
+    it.check_width()
     it.settle()
     it.choose("#compare-preset", "How strong")
     page.wait_for_selector("#compare-about:has-text('0.15 and 0.2')")

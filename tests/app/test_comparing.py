@@ -10,7 +10,7 @@ import pytest
 from app_parts import built, tuned
 from pandas import DataFrame
 
-from ram_studio.app.experiment import panel, table, time_score, view, work
+from ram_studio.app.experiment import panel, table, view, work
 from ram_studio.app.history.work import past_models
 from ram_studio.app.load.examples import load_example
 from ram_studio.app.session import Session
@@ -50,14 +50,8 @@ TABLE = {
     "n": 50,
     "skills": ["code", "tool", "memory"],
     "floors": {"code": 0.1},
-    "trust": {
-        "questions": 4,
-        "prompts": "0f",
-        "seed": 1,
-        "floors": {},
-        "software": {"<x>": "1"},
-        "models": {},
-    },
+    "trust": {"questions": 4, "prompts": "0f", "seed": 1, "floors": {}, "models": {}}
+    | {"software": {"<x>": "1"}},
     "reference": "<i>ram+</i>",
     "ending": "done",
     "rows": [
@@ -71,6 +65,10 @@ TABLE = {
 
 
 def test_ram_rows_take_the_sliders_and_the_others_their_defaults() -> None:
+    for preset in work.PRESETS:
+        rows = work.rows_for(load_example("1"), preset, (), TUNED)
+        assert len({recipe.base for recipe in rows.values()}) == 1
+        assert EXPERIMENTS[preset].title
     tuned = {"epsilon": 1e-4, "r": 0.3, "alpha": 1.0}
     rows = work.rows_for(load_example("1"), "", work.USUAL, tuned)
     assert len(rows) == len(work.USUAL)
@@ -79,13 +77,6 @@ def test_ram_rows_take_the_sliders_and_the_others_their_defaults() -> None:
     assert {k: plus.settings[k] for k in tuned} == tuned
     assert rows["ties"].settings == {}
     assert rows["task-arithmetic (scale 1)"].settings == {"scale": 1.0}
-
-
-def test_every_preset_gives_rows_of_one_base() -> None:
-    for preset in work.PRESETS:
-        rows = work.rows_for(load_example("1"), preset, (), TUNED)
-        assert len({recipe.base for recipe in rows.values()}) == 1
-        assert EXPERIMENTS[preset].title
 
 
 @pytest.mark.parametrize(
@@ -99,11 +90,9 @@ def test_wrong_choices_are_named(preset, chosen, text) -> None:
 
 def test_the_page_says_what_is_within_noise_and_escapes_names() -> None:
     html = view.summary_html(TABLE) + view.details_html(TABLE)
-    assert "<b>ties</b>" not in html
-    assert "<i>ram+</i>" not in html
-    assert "&lt;b&gt;ties&lt;/b&gt;" in html
-    assert "within noise" in html
-    assert "1.200 → <b>1.150</b>" in html
+    assert not any(text in html for text in ("<b>ties</b>", "<i>ram+</i>"))
+    for said in ("&lt;b&gt;ties&lt;/b&gt;", "within noise", "1.200 → <b>1.150</b>"):
+        assert said in html
     assert html.count('<svg class="drawn"') == 2
 
 
@@ -134,16 +123,16 @@ def test_the_report_needs_nothing_else() -> None:
 
 
 def test_labels_of_equal_scores_do_not_cover_each_other() -> None:
-    points = [time_score.Point(str(i), f"m{i}", 0.02, 0.97, i == 1) for i in range(1, 20)]
-    svg = time_score.time_score_svg(points, 900)
+    points = [view.Point(str(i), f"m{i}", 0.02, 0.97, i == 1) for i in range(1, 20)]
+    svg = view.time_score_svg(points, 900)
     heights = [float(y) for y in re.findall(r'class="name" x="[^"]+" y="([^"]+)"', svg)]
     assert len(heights) == 19
     gaps = [b - a for a, b in zip(sorted(heights), sorted(heights)[1:], strict=False)]
     assert min(gaps) >= 15.9
     height = float(re.search(r'viewBox="0 0 900 (\d+)"', svg).group(1))
     assert 0 < min(heights) < max(heights) < height
-    assert "<circle" in time_score.time_score_svg(points[:1], 340)
-    assert "<circle" not in time_score.time_score_svg([], 340)
+    assert "<circle" in view.time_score_svg(points[:1], 340)
+    assert "<circle" not in view.time_score_svg([], 340)
 
 
 def test_the_files_lie_in_the_session_s_folder_and_go_with_another_load(session: Session) -> None:

@@ -44,6 +44,7 @@ def test_preview_is_the_sketch_s(client) -> None:
 
 
 NONE = {"base": "/nowhere", "agents": {"a": "/nowhere"}}
+BASE = {"models": ["base"], "limit": 2}
 
 
 @pytest.mark.parametrize(
@@ -58,18 +59,14 @@ NONE = {"base": "/nowhere", "agents": {"a": "/nowhere"}}
         ("analyze", NONE, "/nowhere"),
         ("merge", {"method": "blend"}, "blend"),
         ("merge", {"method": "ram", "settings": {"temperature": 1}}, "temperature"),
-        ("evaluate", {"models": ["base"], "suites": ["chess"]}, "no suite 'chess'"),
+        ("evaluate", {**BASE, "suites": ["chess"]}, "no suite 'chess'"),
         # The example's context has no room for them.
         (
             "evaluate",
-            {"models": ["base"], "suites": ["health", "instructions"], "limit": 2},
-            "Suite instructions cannot be asked of model",
+            {**BASE, "suites": ["health", "instructions"]},
+            "instructions cannot be asked",
         ),
-        (
-            "evaluate",
-            {"models": ["base"], "suites": ["math"], "until": 10},
-            "Only suites made to order",
-        ),
+        ("evaluate", {**BASE, "suites": ["math"], "until": 10}, "Only suites made to order"),
         ("compare", {"rows": ["blend"]}, "no row 'blend'"),
         ("compare", {"rows": []}, "No method is chosen"),
         ("compare", {"preset": "everything"}, "no preset 'everything'"),
@@ -114,13 +111,9 @@ def test_own_folders_go_from_analysis_to_merge_to_scores(client, app_url: str) -
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(link.replace("/config.json", "/../../../../../etc/passwd"))
     caught.value.close()
-    scores = client.predict(
-        analysis=answer["analysis"],
-        models=["coder", merged["merge"]],
-        limit=10,
-        api_name="/evaluate",
-    )
-    assert list(scores["models"]) == ["coder", merged["merge"]]
+    asked = {"analysis": answer["analysis"], "models": ["coder", merged["merge"]], "limit": 10}
+    scores = client.predict(**asked, api_name="/evaluate")
+    assert list(scores["models"]) == asked["models"]
     assert scores["models"]["coder"]["domains"]["code"]["n"] == 10
 
 
@@ -138,12 +131,8 @@ def test_a_cancelled_evaluation_ends_and_makes_room_for_the_next(client) -> None
 
 
 def test_methods_are_compared_without_a_folder(client) -> None:
-    table = client.predict(
-        rows=["task-arithmetic-mean", "ties", "ram+"],
-        settings={"r": 0.2},
-        limit=5,
-        api_name="/compare",
-    )
+    rows = ["task-arithmetic-mean", "ties", "ram+"]
+    table = client.predict(rows=rows, settings={"r": 0.2}, limit=5, api_name="/compare")
     assert table["reference"] == "ram+ (r 0.2)"
     names = [row["row"] for row in table["rows"]]
     sources = ["base", "coding", "tool", "memory", "following"]

@@ -13,9 +13,9 @@ from loopback_hub import LoopbackHub
 from ram_studio.app.asking.plan import misfits_of
 from ram_studio.app.load import work as load_work
 from ram_studio.app.load.examples import load_example
-from ram_studio.app.load.opened import open_loaded
 from ram_studio.app.load.sources import Sources
 from ram_studio.app.load.view import fit_html
+from ram_studio.app.load.work import open_loaded
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.merge.view import plan_html, plan_merge
 from ram_studio.app.merge.work import merge_work

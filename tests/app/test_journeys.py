@@ -122,12 +122,12 @@ def test_one_press_gives_live_sliders_that_ask_the_server_nothing(example) -> No
     _assert_all_is_seen(it, "example")
     for layers, agents in ((4, 1), (4, 8), (28, 5), (80, 8)):
         profile = json.dumps(large_profile(layers, agents))
-        page.evaluate("(text) => RAM.setProfile(text)", profile)
+        page.evaluate("(text) => RAM.setProfile(JSON.parse(text))", profile)
         page.wait_for_function(
             "(n) => document.querySelectorAll('[data-agent]').length === n", arg=agents
         )
         _assert_all_is_seen(it, f"{layers} layers, {agents} agents")
-    page.evaluate("(text) => RAM.setProfile(text)", example_profile("1"))
+    page.evaluate("(text) => RAM.setProfile(JSON.parse(text))", example_profile("1"))
 
 
 def _tab_to(page, selector: str) -> None:
@@ -208,8 +208,7 @@ def test_the_dense_lesson_says_that_ram_cannot_help_and_its_check_can_be_stopped
     assert said == watch_html("dense").striptags().replace("&#39;", "'").split()
     page.click("#to-check")
     # Many enough to be stopped before the last is answered, however quick the machine.
-    page.fill("#limit input[type=number]", "300")
-    page.press("#limit input[type=number]", "Tab")
+    it.write("limit", 300)
     page.click("#evaluate")
     it.stop("#stop-evaluate", "#check-status")
     page.wait_for_selector("#evaluate:not([disabled])")
@@ -325,14 +324,14 @@ def test_own_folders_from_a_wrong_path_to_a_stopped_merge(visit, tmp_path: Path)
     page.click("#own-models > button")
     # The form is mounted when it opens; what is typed into a half-mounted box is lost.
     it.settle()
-    page.fill("#base input, #base textarea", "/nowhere/at/all")
-    page.fill("#agent-source-1 input, #agent-source-1 textarea", str(tmp_path / "one"))
-    page.fill("#agent-source-2 input, #agent-source-2 textarea", str(tmp_path / "two"))
+    it.write("base", "/nowhere/at/all")
+    it.write("agent-source-1", tmp_path / "one")
+    it.write("agent-source-2", tmp_path / "two")
     page.click("#analyze")
     page.wait_for_selector("#load-status .callout[data-tone=bad]")
     assert "/nowhere/at/all" in page.text_content("#load-status")
 
-    page.fill("#base input, #base textarea", str(tmp_path / "base"))
+    it.write("base", tmp_path / "base")
     page.click("#check-fit")
     page.wait_for_selector("#load-status table")
     assert "They fit together" in page.text_content("#load-status")
@@ -348,15 +347,14 @@ def test_own_folders_from_a_wrong_path_to_a_stopped_merge(visit, tmp_path: Path)
     assert page.locator("#merge-result .result").count() == 0
     page.click("#push-box > button")
     it.settle()
-    page.fill("#push-name input, #push-name textarea", "me/merged")
+    it.write("push-name", "me/merged")
     page.click("#push")
     page.wait_for_selector("#pushed .callout[data-tone=bad]")
     assert "There is no merge yet" in page.text_content("#pushed")
 
     # A sketch alone opens Tune; what needs models says so.
     page.click("#to-load")
-    file = str(asset_path("dense", "sketch.safetensors"))
-    page.fill("#sketch-source input, #sketch-source textarea", file)
+    it.write("sketch-source", asset_path("dense", "sketch.safetensors"))
     page.click("#open-sketch")
     page.wait_for_selector("#to-tune[aria-current=step]")
     assert "need the models themselves" in page.text_content("#sketch-status")
@@ -371,21 +369,18 @@ def test_nothing_is_wider_than_a_phone(visit) -> None:
     it = visit(PHONE, color_scheme="light")
     page = it.page
     it.open()
-    wide = "() => document.documentElement.scrollWidth - window.innerWidth"
-    assert page.evaluate(wide) <= 0
+    it.check_width()
     page.click("#own-models > button")
     it.settle()
-    assert page.evaluate(wide) <= 0
+    it.check_width()
     it.check_access("load")
     it.check_targets("#step-load")
     it.use_example()
     assert page.is_visible("#ram-strip")
     assert "ε 10⁻⁵" in page.text_content("#ram-strip")
     for step in ("check", "merge", "tune"):
-        page.click(f"#to-{step}")
-        page.wait_for_selector(f"#to-{step}[aria-current=step]")
-        it.settle()
-        assert page.evaluate(wide) <= 0, step
+        it.go(step)
+        it.check_width(step)
         it.check_access(step)
         it.check_targets(f"#step-{step}")
     page.click("#open-details")
@@ -399,7 +394,7 @@ def test_nothing_is_wider_than_a_phone(visit) -> None:
     it.check_access("microscope")
     it.check_targets("#microscope")
     page.focus(".scope-cell[aria-selected]")
-    assert page.evaluate(wide) <= 0
+    it.check_width()
     sizes = page.evaluate(
         "() => [...document.querySelectorAll('.scope-cell')]"
         ".map((e) => Math.round(e.getBoundingClientRect().width))"

@@ -92,47 +92,27 @@ def test_a_page_that_says_it_is_coming_back_keeps_its_job_however_slow_it_is(clo
     assert is_left(job, presence, clock.now), "closed while it was loading"
 
 
-def test_a_request_that_nobody_listens_to_ends(clock: Clock) -> None:
-    job = FakeJob("bot")
-    keeper = Keeper(lambda: [job], Presence(clock), most_seconds=300, clock=clock)
-    keeper.tick()
-    assert job.stopped == []
-    clock.now += 5
-    keeper.tick()
-    assert job.stopped == ["left"]
-
-
-def test_a_job_runs_no_longer_than_it_may(clock: Clock) -> None:
-    presence, job, waiting = Presence(clock), FakeJob("a"), FakeJob("a")
+def test_a_job_that_nobody_listens_to_ends_and_none_runs_longer_than_it_may(clock: Clock) -> None:
+    presence, done = Presence(clock), []
+    unheard, job, waiting = FakeJob("bot"), FakeJob("a"), FakeJob("a")
     waiting.began = None
     presence.arrive("a")
-    keeper = Keeper(lambda: [job, waiting], presence, most_seconds=300, clock=clock)
-    clock.now += 301
+    chores = [(5, lambda: done.append(clock.now))]
+    every = [unheard, job, waiting]
+    keeper = Keeper(lambda: every, presence, most_seconds=11, chores=chores, clock=clock)
+    for _ in range(12):
+        keeper.tick()
+        clock.now += 1
+    assert done == [1005, 1010], "what is to be done now and then is done in its time"
+    assert set(unheard.stopped) == {"left"}
+    assert job.stopped == waiting.stopped == []
     keeper.tick()
     assert (job.stopped, waiting.stopped) == (["time"], [])
 
 
-def test_chores_are_done_in_their_time_and_a_fault_ends_nothing(clock: Clock) -> None:
-    done: list[float] = []
-    keeper = Keeper(
-        list,
-        Presence(clock),
-        most_seconds=1,
-        chores=[(5, lambda: done.append(clock.now))],
-        clock=clock,
-    )
-    for _ in range(12):
-        keeper.tick()
-        clock.now += 1
-    assert done == [1005, 1010]
-
-
 @pytest.mark.parametrize(
     ("space", "way"),
-    [
-        ("owner/ram-studio", "duplicate this Space"),
-        ("", "For more, run RAM Studio on a"),
-    ],
+    [("owner/ram-studio", "duplicate this Space"), ("", "For more, run RAM Studio on a")],
 )
 def test_who_meets_a_limit_is_told_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, space: str, way: str
@@ -168,17 +148,15 @@ def test_a_session_goes_when_its_page_was_closed_or_it_was_idle(workspace: Works
     there.job.is_done = True
     workspace.expire()
     assert not folders[0].exists()
+    root = workspace.root
+    workspace.close()
+    assert not root.exists()
 
 
-def test_callers_without_a_session_share_none(workspace: Workspace) -> None:
-    first, second = workspace.session(None), workspace.session(None)
-    assert first.key != second.key
-    assert workspace.session("") not in (first, second)
-
-
-def test_the_number_of_sessions_ends_somewhere(
+def test_callers_without_a_session_share_none_and_there_are_not_endlessly_many(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert len({workspace.session(who).key for who in (None, None, "")}) == 3
     monkeypatch.setattr("ram_studio.app.workspace._MOST_SESSIONS", 20)
     for number in range(100):
         workspace.session(f"client{number}")
@@ -246,17 +224,10 @@ def test_what_nobody_has_loaded_leaves_the_hubs_cache_first(
     assert [folder.exists() for folder in folders.values()] == [False, True]
 
 
-def test_closing_leaves_nothing(workspace: Workspace) -> None:
-    add_merge(workspace.session("a"), "m", 10)
-    root = workspace.root
-    workspace.close()
-    assert not root.exists()
-
-
 # ---------------------------------------------------------------------------- zips
 
 
-def test_a_merge_goes_home_without_a_copy(workspace: Workspace) -> None:
+def test_a_merge_goes_home_without_a_copy_and_only_ones_own(workspace: Workspace) -> None:
     session = workspace.session("a")
     folder = add_merge(session, "ram-plus", 100_000)
     app = TestClient(Starlette(routes=[zip_route(workspace.merge_folder)]))
@@ -267,15 +238,9 @@ def test_a_merge_goes_home_without_a_copy(workspace: Workspace) -> None:
         assert archive.testzip() is None
         assert archive.namelist() == ["ram-plus/model.safetensors"]
     assert [path.name for path in session.folder.iterdir()] == ["merges"]
-
-
-@pytest.mark.parametrize("name", ["other.zip", "..zip", "../../x.zip", "%2e%2e.zip"])
-def test_only_ones_own_merges_go_home(workspace: Workspace, name: str) -> None:
-    session = workspace.session("a")
-    add_merge(session, "ram-plus", 10)
-    app = TestClient(Starlette(routes=[zip_route(workspace.merge_folder)]))
-    assert app.get(f"/downloads/{session.key}/{name}").status_code == 404
-    assert app.get(f"/downloads/{'0' * 32}/ram-plus.zip").status_code == 404
+    others = [f"{session.key}/{n}" for n in ("other.zip", "..zip", "../../x.zip", "%2e%2e.zip")]
+    for place in (*others, f"{'0' * 32}/ram-plus.zip"):
+        assert app.get(f"/downloads/{place}").status_code == 404
 
 
 # ---------------------------------------------------------------------------- who asks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -67,23 +68,15 @@ def test_a_session_and_an_address_run_one_job_and_wait_with_one(lanes: Lanes) ->
     assert runs(second)
 
 
-def test_forty_jobs_of_one_address_leave_room_for_a_visitor(lanes: Lanes) -> None:
-    refused = 0
+def test_the_line_ends_somewhere_for_an_address_and_for_all(clock: Clock) -> None:
+    lanes = Lanes(1, most_waiting=3, clock=clock, hint="Duplicate this Space.", per_address=2)
     for number in range(40):
-        try:
+        with contextlib.nullcontext() if number < 2 else pytest.raises(LineFullError):
             lanes.enter(seconds(1800), f"bot{number}", "10.9.9.9")
-        except LineFullError:
-            refused += 1
-    assert refused == 38
-    assert runs(enter(lanes, 0.5, "1"))
-
-
-def test_the_line_ends_somewhere(clock: Clock) -> None:
-    lanes = Lanes(1, most_waiting=3, clock=clock, hint="Duplicate this Space.")
-    for number in range(4):
-        enter(lanes, 60, str(number))
+    assert runs(enter(lanes, 0.5, "1")), "there is room for a visitor"
+    enter(lanes, 60, "2"), enter(lanes, 60, "3")
     with pytest.raises(LineFullError, match=r"3 jobs are in line .* Duplicate this Space\.$"):
-        enter(lanes, 60, "9")
+        enter(lanes, 60, "4")
 
 
 def test_equal_checks_wait_for_one_run_and_are_short_then(lanes: Lanes) -> None:

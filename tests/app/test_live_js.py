@@ -20,8 +20,9 @@ from ram_studio.algorithm.meters.rounding_meter import (
     stochastic_error,
 )
 from ram_studio.algorithm.scaling import MAGNITUDE_RULE, RULES
+from ram_studio.app.load.examples import build_profile
+from ram_studio.app.numbers import epsilon_text
 from ram_studio.app.templates import render
-from ram_studio.app.tune.profile import build_profile
 from ram_studio.engine.analyse import analyze
 from ram_studio.resources import asset_path
 
@@ -120,15 +121,10 @@ def random_curve(rng: np.random.Generator) -> dict:
     """Return a curve as in the profile: steps of a half to 16 places, shares that sum to one."""
     deltas = rng.choice(np.arange(1, 33), size=int(rng.integers(0, 20)), replace=False) / 2
     shares = rng.dirichlet(np.ones(len(deltas) + 1)).tolist()
-    return {
-        "cells": [
-            [float(d), s, float(rng.random() * 1e-6)]
-            for d, s in zip(deltas, shares[1:], strict=True)
-        ],
-        "loose": shares[0],
-        "spread": float(rng.random() * 0.02),
-        "noise": float(rng.random() * 1e-5),
-    }
+    noise = rng.random(len(deltas)) * 1e-6
+    cells = zip(deltas.tolist(), shares[1:], noise.tolist(), strict=True)
+    own = {"spread": float(rng.random() * 0.02), "noise": float(rng.random() * 1e-5)}
+    return {"cells": [list(cell) for cell in cells], "loose": shares[0], **own}
 
 
 def test_what_rounding_keeps_is_estimated_as_in_python(page) -> None:
@@ -158,22 +154,15 @@ def test_what_rounding_keeps_is_estimated_as_in_python(page) -> None:
 
 def mount(page, profile: dict, *, point: int, r: float = 0.1, rule: str = "ram+") -> None:
     """Show a profile in the Tune panel with its details open."""
-    run(
-        page,
-        """(html, profile, point, r, rule) => {
+    show = """(html, profile, settings) => {
           document.body.innerHTML = "<div id=live></div>";
           const live = document.getElementById("live");
           live.innerHTML = html;
           RAM.mount(live, { value: profile }, () => {});
           document.getElementById("open-details").click();
-          RAM.update(point, r, 2, rule);
-        }""",
-        render("tune/canvas.html.j2"),
-        profile,
-        point,
-        r,
-        rule,
-    )
+          RAM.update(...settings);
+        }"""
+    run(page, show, render("tune/canvas.html.j2"), profile, [point, r, 2, rule])
     page.wait_for_function(
         "(e) => document.querySelector('[data-agent]')?.dataset.epsilon === String(e)",
         arg=LADDER[point],
@@ -246,13 +235,11 @@ def test_old_sketches_say_what_to_do(page) -> None:
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
     profile = build_profile(make_sketch(2))
-    assert profile["relations"] is None
-    assert profile["rounding"] is None
+    assert profile["relations"] is profile["rounding"] is None
     mount(page, profile, point=DEFAULT_INDEX, rule="ram+m")
-    assert "Analyze the models again" in text_of(page, "rounding-line")
-    assert "Analyze the models again" in text_of(page, "relations-line")
-    for part in ("rounding-more", "relations-more"):
-        assert not page.is_visible(f"[data-part={part}]")
+    for part in ("rounding", "relations"):
+        assert "Analyze the models again" in text_of(page, f"{part}-line")
+        assert not page.is_visible(f"[data-part={part}-more]")
     row = page.locator("[data-agent]").first
     assert row.locator(".cv-lambda b").inner_text() == "–"
     assert "analyze again" in text_of(page, "lambda-formula")
@@ -276,8 +263,6 @@ def test_other_implementations_factors_are_those_of_python(page) -> None:
 
 
 def test_numbers_are_worded_as_in_python(page) -> None:
-    from ram_studio.app.numbers import epsilon_text
-
     assert page.evaluate("(xs) => xs.map(RAM.epsilon)", list(LADDER)) == [
         epsilon_text(x) for x in LADDER
     ]

@@ -14,15 +14,9 @@ from ram_studio.app.load.examples import load_example
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.merge.work import merge_work
 from ram_studio.app.shared import Tuned
-from ram_studio.app.tune import ties
+from ram_studio.app.tune import measured, ties
 from ram_studio.app.tune.deep_link import SHOWN
-from ram_studio.app.tune.measured import (
-    _is_of,
-    measure_work,
-    measured_rows,
-    shipped_table,
-    tuned_recipe,
-)
+from ram_studio.app.tune.measured import measure_work, measured_rows, shipped_table, tuned_recipe
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError, Stopped
 
@@ -67,8 +61,8 @@ def test_every_method_of_the_canvas_has_a_recipe(session, method: str) -> None:
 )
 def test_only_plain_merges_of_all_loaded_models_are_rows(session, change: dict) -> None:
     recipe = tuned_recipe(session.models, DEFAULT).model_dump()
-    assert _is_of(recipe, session.models)
-    assert not _is_of({**recipe, **change}, session.models)
+    assert measured._is_of(recipe, session.models)
+    assert not measured._is_of({**recipe, **change}, session.models)
 
 
 def test_of_large_models_ties_is_merged_by_a_job(session) -> None:

@@ -15,7 +15,7 @@ from app_parts import built, tuned
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
 from ram_studio.app.jobs import NEED_LOAD
 from ram_studio.app.load.examples import load_example
-from ram_studio.app.load.opened import open_loaded
+from ram_studio.app.load.work import open_loaded
 from ram_studio.app.settings import Settings
 from ram_studio.app.shared import Shared, Tuned
 from ram_studio.app.tune import microscope_data, microscope_panel

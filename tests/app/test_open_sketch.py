@@ -10,11 +10,11 @@ import pytest
 from loopback_hub import LoopbackHub
 
 from ram_studio.app.check.work import candidates
-from ram_studio.app.load.opened import open_loaded
+from ram_studio.app.load.examples import build_profile
 from ram_studio.app.load.sketch_panel import sketch_at, uploaded
+from ram_studio.app.load.work import open_loaded
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
-from ram_studio.app.tune.profile import build_profile
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_profile, save_sketch
 from ram_studio.errors import HubError, RamStudioError, SettingsError, SketchError
 from ram_studio.resources import asset_path

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -41,32 +41,42 @@ class Place:
     def __init__(self, url: str, hub: LoopbackHub, folder: Path) -> None:
         self.url, self.hub, self.folder = url, hub, folder
 
-    def ask(self, endpoint: str, cookie: str | None = None, **named: Any) -> Any:
-        """Call an endpoint as a visitor of its own; ``hub.asked`` holds this visitor's requests."""
+    def visit(
+        self, story: Callable[[Visitor], Coroutine[Any, Any, Any]], cookie: str | None
+    ) -> Any:
+        """Tell the story of a visitor who opened the page; ``hub.asked`` holds what it led to."""
         self.hub.asked.clear()
 
-        async def story() -> Any:
+        async def told() -> Any:
             async with Visitor(self.url) as visitor:
                 if cookie is not None:
                     visitor.http.headers["cookie"] = f"session={cookie}"
                 await visitor.open()
-                found = await visitor.call(endpoint, **named)
-                if endpoint == "analyze":
-                    await visitor.call("merge", analysis=found["analysis"], method="ram")
-                return found
+                return await story(visitor)
 
-        return tell(story())
+        return tell(told())
+
+    def analyze(self, cookie: str | None = None, **models: Any) -> Any:
+        """Have a visitor of its own analyze models and merge them."""
+
+        async def story(visitor: Visitor) -> Any:
+            found = await visitor.call("analyze", **models)
+            await visitor.call("merge", analysis=found["analysis"], method="ram")
+            return found
+
+        return self.visit(story, cookie)
+
+    @property
+    def tokens(self) -> set[str | None]:
+        """With which the Hub was asked."""
+        return {token for _, token in self.hub.asked}
 
 
 def cookie_of(token: str, *, lasts: float = 600) -> str:
     """Return the cookie that Gradio gives a visitor whom the Hub signed in."""
     name = {"name": "A Friend", "preferred_username": "friend", "profile": "", "picture": ""}
-    info = {
-        "access_token": token,
-        "scope": "openid profile gated-repos",
-        "expires_at": int(time.time() + lasts),
-        "userinfo": name,
-    }
+    info = {"access_token": token, "scope": "openid profile gated-repos", "userinfo": name}
+    info["expires_at"] = int(time.time() + lasts)
     text = base64.b64encode(json.dumps({"oauth_info": info}).encode())
     return TimestampSigner(_KEY).sign(text).decode()
 
@@ -96,30 +106,30 @@ def place(run_app: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
 
 def test_the_owners_token_opens_nothing_for_visitors(place: Place) -> None:
     public = {"base": "owner/base", "agents": {"a": "owner/coding"}}
-    assert place.ask("analyze", **public)["agents"] == ["a"]
-    assert {token for _, token in place.hub.asked} == {None}
+    assert place.analyze(**public)["agents"] == ["a"]
+    assert place.tokens == {None}
     with pytest.raises(RefusedError, match="is private"):
-        place.ask("analyze", base="owner/base", agents={"a": "owner/secret"})
-    assert {token for _, token in place.hub.asked} == {None}
+        place.analyze(base="owner/base", agents={"a": "owner/secret"})
+    assert place.tokens == {None}
 
 
 def test_a_visitors_token_opens_what_they_may_read_and_goes_nowhere_else(place: Place) -> None:
     models = {"base": "owner/base", "agents": {"a": "owner/coding", "b": "owner/gated"}}
     with pytest.raises(RefusedError, match=r"is gated: accept .* sign in with Hugging Face"):
-        place.ask("analyze", **models)
-    assert {token for _, token in place.hub.asked} == {None}
+        place.analyze(**models)
+    assert place.tokens == {None}
 
     friend = cookie_of(FRIEND)
-    assert place.ask("analyze", friend, **models)["agents"] == ["a", "b"]
-    assert {token for _, token in place.hub.asked} == {f"Bearer {FRIEND}"}
+    assert place.analyze(friend, **models)["agents"] == ["a", "b"]
+    assert place.tokens == {f"Bearer {FRIEND}"}
 
     # Now the files lie in the cache, where they are nobody else's.
     for cookie in (None, cookie_of(FRIEND, lasts=-1), "forged", friend[:-4] + "AAAA"):
         with pytest.raises(RefusedError, match="is gated"):
-            place.ask("analyze", cookie, **models)
-        assert {token for _, token in place.hub.asked} == {None}
+            place.analyze(cookie, **models)
+        assert place.tokens == {None}
     with pytest.raises(RefusedError, match=r"is gated: accept .* use an account that may"):
-        place.ask("analyze", cookie_of("hf_of_a_stranger"), **models)
+        place.analyze(cookie_of("hf_of_a_stranger"), **models)
     for file in place.folder.rglob("*"):
         if file.is_file():
             content = file.read_bytes()
@@ -151,28 +161,23 @@ def test_a_visitor_signs_in_at_the_hub_and_out_again(place: Place) -> None:
 
 
 def test_a_merge_goes_to_the_account_of_who_signed_in_and_of_nobody_else(place: Place) -> None:
-    async def push_of(cookie: str | None) -> str:
-        async with Visitor(place.url) as visitor:
-            if cookie is not None:
-                visitor.http.headers["cookie"] = f"session={cookie}"
-            await visitor.open()
-            await visitor.press("use-example")
-            await visitor.press("merge")
-            visitor.fill("push-name", "friend/merged")
-            await visitor.press("push")
-            return str(visitor.shows("pushed"))
+    async def push(visitor: Visitor) -> str:
+        await visitor.press("use-example")
+        await visitor.press("merge")
+        visitor.fill("push-name", "friend/merged")
+        await visitor.press("push")
+        return str(visitor.shows("pushed"))
 
     place.hub.owner = "friend"
-    place.hub.asked.clear()
-    said = tell(push_of(None))
+    said = place.visit(push, None)
     assert "Nobody is logged in" in said
     assert "sign in with Hugging Face" in said
     assert "friend/merged" not in place.hub.repositories
-    assert f"{place.hub.address}/friend/merged (private)" in tell(push_of(cookie_of(FRIEND)))
+    assert f"{place.hub.address}/friend/merged (private)" in place.visit(push, cookie_of(FRIEND))
     repository = place.hub.repositories["friend/merged"]
     assert repository.is_private
     assert "ram_studio.json" in repository.commits[repository.branches["main"]]
-    assert {token for _, token in place.hub.asked} == {f"Bearer {FRIEND}"}
+    assert place.tokens == {f"Bearer {FRIEND}"}
 
 
 def test_the_button_is_there_where_one_can_sign_in(place: Place, space_url: str) -> None:

@@ -15,8 +15,7 @@ from safetensors.torch import load_file, save_file
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
 from ram_studio.app.details import panel as details
 from ram_studio.app.load.examples import load_example
-from ram_studio.app.load.storage_view import report_of, storage_html
-from ram_studio.app.load.view import fit_html
+from ram_studio.app.load.view import fit_html, report_of, storage_html
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.merge.view import rounding_caution
 from ram_studio.app.session import Loaded

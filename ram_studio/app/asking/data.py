@@ -10,7 +10,7 @@ import gradio as gr
 from ram_studio.app.asking import plan
 from ram_studio.app.asking.suites import title_of
 from ram_studio.app.boxes import choice
-from ram_studio.app.jobs import QUIET, Report, Updates, Work, connect, job_controls, watch
+from ram_studio.app.jobs import LIGHT, Report, Updates, Work, connect, job_controls, watch
 from ram_studio.app.session import Session
 from ram_studio.app.shared import Shared
 from ram_studio.app.templates import callout, progress
@@ -39,10 +39,9 @@ class DataSets:
             ids = {"start": "data-fetch", "stop": "stop-data-fetch", "status": "data-status"}
             self.controls = job_controls("Fetch it from the Hub", **ids)
         outputs = [self.pick, self.controls.status, *shown]
-        quiet = {"queue": False, **QUIET}
-        fold.expand(shared.with_session(self._missing), None, self.pick, **quiet)
+        fold.expand(shared.with_session(self._missing), None, self.pick, **LIGHT)
         given = shared.with_session(self.set_folder)
-        gr.on([self.folder.blur, self.folder.submit], given, self.folder, outputs, **quiet)
+        gr.on([self.folder.blur, self.folder.submit], given, self.folder, outputs, **LIGHT)
         updated = [self.folder, self.pick, *shown]
         connect(self.controls, shared.workspace, self.run, {self.pick}, updated)
 
@@ -83,9 +82,6 @@ class DataSets:
 
             return work
 
-        def tell(event: object) -> Updates:
-            return {self.controls.status: progress(None, f"Fetching {title_of(name)}")}
-
         def finish(_: object) -> Updates:
             said = callout(f"{title_of(name)} is here now.", "good")
             # It lies in the Hub's cache, which a folder would hide.
@@ -93,4 +89,11 @@ class DataSets:
             own = {self.folder: "", self.controls.status: said}
             return {**own, **self._missing(session), **self._offer(session)}
 
-        yield from watch(session, self.controls, prepare, tell, finish, needs_loaded=False)
+        yield from watch(
+            session,
+            self.controls,
+            prepare,
+            lambda event: progress(None, f"Fetching {title_of(name)}"),
+            finish,
+            needs_loaded=False,
+        )

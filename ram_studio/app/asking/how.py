@@ -9,7 +9,7 @@ import gradio as gr
 
 from ram_studio.app.asking.plan import MADE, MODES, MOST_SEED, MOST_TOKENS, SUITE, How
 from ram_studio.app.boxes import html, slider
-from ram_studio.app.jobs import QUIET, Updates
+from ram_studio.app.jobs import LIGHT, Updates
 from ram_studio.app.settings import Settings
 from ram_studio.evals.suites import is_a
 from ram_studio.evals.suites.generated import HARDEST
@@ -70,8 +70,7 @@ class HowToAsk:
             lambda temperature: self._show(_DRAWN, temperature > 0),
             self.boxes["temperature"],
             [self.boxes[name] for name in _DRAWN],
-            queue=False,
-            **QUIET,
+            **LIGHT,
         )
 
     def _slider(

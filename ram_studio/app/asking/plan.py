@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ram_studio.app.load.opened import open_loaded
+from ram_studio.app.load.work import open_loaded
 from ram_studio.app.public.lanes import Effort
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings

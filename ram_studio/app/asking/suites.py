@@ -11,7 +11,7 @@ from ram_studio.app.asking import plan
 from ram_studio.app.asking.how import HowToAsk
 from ram_studio.app.asking.plan import SUITE
 from ram_studio.app.boxes import html
-from ram_studio.app.jobs import QUIET, Updates
+from ram_studio.app.jobs import LIGHT, Updates
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
 from ram_studio.app.shared import Shared
@@ -109,10 +109,9 @@ class Questions:
     def wire(self, fold: gr.Accordion) -> None:
         """Connect the events; fold: what it stands in, which is looked into when it opens."""
         offered = [self.choice.box, self.choice.greyed, *self.shown]
-        quiet = {"queue": False, **QUIET}
         # Counting tokens takes a moment that nobody waits for who does not open it.
-        fold.expand(self._shared.with_session(self.offer), self.choice.box, offered, **quiet)
-        self.choice.box.input(self.show, self.choice.box, self.shown, **quiet)
+        fold.expand(self._shared.with_session(self.offer), self.choice.box, offered, **LIGHT)
+        self.choice.box.input(self.show, self.choice.box, self.shown, **LIGHT)
 
     def offer(self, suites: Sequence[str] | None, session: Session) -> Updates:
         """Return updates for the models of a session: the example's skills are only its own."""

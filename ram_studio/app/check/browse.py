@@ -8,7 +8,7 @@ import gradio as gr
 
 from ram_studio.app.boxes import choice, html, slider
 from ram_studio.app.check.work import BASE, agents_of
-from ram_studio.app.jobs import QUIET, Updates
+from ram_studio.app.jobs import LIGHT, Updates
 from ram_studio.app.session import Session
 from ram_studio.app.shared import Shared
 from ram_studio.app.templates import empty_state, render
@@ -82,9 +82,8 @@ class Browser:
                 shared.with_session(self._mover(by)),
                 [self.domain, self.which, self.position],
                 [self.position, self.item],
-                queue=False,
                 trigger_mode="always_last",
-                **QUIET,
+                **LIGHT,
             )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -27,7 +28,7 @@ from ram_studio.app.check.progress_grid import Scoring, grid_html, progress_html
 from ram_studio.app.check.verdicts import has_verdicts, verdict_cards, verdicts
 from ram_studio.app.experiment.panel import ComparePanel
 from ram_studio.app.experiment.sweep_panel import SweepPanel
-from ram_studio.app.jobs import QUIET, Job, JobControls, Updates, Work, connect, stop_button, watch
+from ram_studio.app.jobs import LIGHT, Job, JobControls, Updates, Work, connect, stop_button, watch
 from ram_studio.app.load.view import progress_html as pass_html
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
@@ -148,15 +149,14 @@ class CheckPanel:
         self.data_sets = None
         if self.shared.settings.is_private:
             with self.general:
-                self.data_sets = DataSets(self.shared, self._show_general, general)
+                offer = functools.partial(self._show_kind, "general")
+                self.data_sets = DataSets(self.shared, offer, general)
         chosen = self.shared.with_session(self._show_kind)
-        self.kind.input(chosen, self.kind, general, queue=False, **QUIET)
-        self.suites.input(self._show_items, self.suites, counts, queue=False, **QUIET)
+        self.kind.input(chosen, self.kind, general, **LIGHT)
+        self.suites.input(self._show_items, self.suites, counts, **LIGHT)
         # Nothing is asked anew: the same answers are judged by another margin.
-        last = {"trigger_mode": "always_last", "queue": False}
-        judged = [self.verdicts, self.scores]
-        moved = self.shared.with_session(self._set_margin)
-        self.margin.input(moved, self.margin, judged, **last, **QUIET)
+        moved, judged = self.shared.with_session(self._set_margin), [self.verdicts, self.scores]
+        self.margin.input(moved, self.margin, judged, trigger_mode="always_last", **LIGHT)
         self.shared.merged.listen([self.models], self._offer)
         again = [self.note, self.grid, self.kind, *general, self.models, *result]
         self.shared.loaded.listen(again, self._show)
@@ -183,9 +183,6 @@ class CheckPanel:
             return self.how.show(kind, ())
         chosen, offered = self.choice.offer(session, USUAL)
         return {**offered, **self._show_items(chosen)}
-
-    def _show_general(self, session: Session) -> Updates:
-        return self._show_kind("general", session)
 
     def _fill(self, names: Sequence[str], suites: Sequence[str], session: Session) -> Updates:
         """Choose these models, and the suites among those offered here."""
@@ -245,9 +242,9 @@ class CheckPanel:
             chosen, asked = work.choose(data[self.models] or (), session), self._read(data, session)
             return work.score_work(chosen, asked, session, self.shared.workspace)
 
-        def tell(event: Scoring | DownloadProgress | None) -> Updates:
+        def tell(event: Scoring | DownloadProgress | None) -> str | Updates:
             if isinstance(event, DownloadProgress):
-                return {self.controls.status: pass_html(event, "")}
+                return pass_html(event, "")
             return {self.controls.status: progress_html(event), self.grid: grid_html(event)}
 
         def explain(error: RamStudioError, job: Job[EvalReport]) -> str:

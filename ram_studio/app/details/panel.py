@@ -24,7 +24,7 @@ from ram_studio.app.details.parts_charts import experts, towers
 from ram_studio.app.details.patterns import patterns
 from ram_studio.app.jobs import LIGHT, Updates
 from ram_studio.app.load.examples import load_example
-from ram_studio.app.load.storage_view import report_of, storage_html
+from ram_studio.app.load.view import report_of, storage_html
 from ram_studio.app.session import Loaded, Session
 from ram_studio.app.shared import Shared, ladder_point
 from ram_studio.checkpoints.hub.rights import acting_as
@@ -88,15 +88,6 @@ def _as_sent(figure: go.Figure | None) -> PlotData | None:
     return None if figure is None else PlotData(type="plotly", plot=figure.to_json())
 
 
-def draw_map(
-    loaded: Loaded, point: int, agent: str | None, scale: str, is_narrow: bool = False
-) -> go.Figure:
-    """Return the map of an agent, the first where none of that name is loaded."""
-    names = loaded.sketch.agents
-    known = agent if agent in names else names[0]
-    return layer_map(loaded.sketch, point, known, is_log=scale == "log", narrow=is_narrow)
-
-
 class DetailsPanel:
     """The details. plots: each in its box; drawn: what they show; draw: pressed by the page."""
 
@@ -153,7 +144,11 @@ class DetailsPanel:
     ) -> go.Figure | None:
         if session.loaded is None:
             return None
-        return draw_map(session.loaded, ladder_point(point), agent, scale, _is_narrow(pixels))
+        sketch, is_narrow = session.loaded.sketch, _is_narrow(pixels)
+        known = agent if agent in sketch.agents else sketch.agents[0]
+        return layer_map(
+            sketch, ladder_point(point), known, is_log=scale == "log", narrow=is_narrow
+        )
 
     def _draw(
         self,

@@ -13,8 +13,7 @@ from ram_studio.app.asking.suites import Questions
 from ram_studio.app.boxes import choice, html, slider
 from ram_studio.app.experiment import view, work
 from ram_studio.app.experiment.table import method_grid, result_table
-from ram_studio.app.experiment.time_score import time_score_file
-from ram_studio.app.jobs import QUIET, Updates, Work, connect, job_controls, watch
+from ram_studio.app.jobs import LIGHT, Updates, Work, connect, job_controls, watch
 from ram_studio.app.session import Comparison, Session
 from ram_studio.app.shared import Shared
 from ram_studio.app.templates import callout, failure, progress
@@ -36,7 +35,7 @@ def keep(table: MethodTable, title: str, session: Session) -> Comparison:
     files = {
         f"{stem}.csv": table.to_frame().to_csv(index=False),
         f"{stem}.html": view.report_html(described, title),
-        f"{stem}.svg": time_score_file(described),
+        f"{stem}.svg": view.time_score_file(described),
     }
     return Comparison(title, described, *work.save(session, files))
 
@@ -46,9 +45,8 @@ class ComparePanel:
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
-        with gr.Accordion(
-            "Compare methods side by side", open=False, elem_id="compare-methods"
-        ) as fold:
+        shape = {"open": False, "elem_id": "compare-methods", "elem_classes": "panel"}
+        with gr.Accordion("Compare methods side by side", **shape) as fold:
             html(
                 '<p class="lead">Each method merges the same agents in memory and answers the same '
                 "prompts; no model folder is written. The table says where a difference is no more "
@@ -59,9 +57,7 @@ class ComparePanel:
         self.asked.wire(fold)
         form = {self.preset, self.methods, self.limit, *self.asked.form, *shared.tuning.all}
         connect(self.controls, shared.workspace, self.run, form, self._shown)
-        self.preset.input(
-            self._show_about, self.preset, [self.methods, self.about], queue=False, **QUIET
-        )
+        self.preset.input(self._show_about, self.preset, [self.methods, self.about], **LIGHT)
         shared.loaded.listen(self._shown, self._show)
 
     def _lay_out_form(self) -> None:
@@ -127,9 +123,6 @@ class ComparePanel:
             asked, limit = self.asked.read(data, session.data), int(data[self.limit])
             return work.compare_work(rows, limit, session, self.shared.workspace, asked)
 
-        def tell(event: tuple[str, int, int] | None) -> Updates:
-            return {self.controls.status: progress_html(event)}
-
         def finish(table: MethodTable) -> Updates:
             session.comparison = found = keep(table, title, session)
             said = callout(work.STOPPED) if found.table["ending"] == "stopped" else ""
@@ -138,7 +131,7 @@ class ComparePanel:
         def explain(error: RamStudioError, job: Any) -> str:
             return failure(error, str(error))
 
-        yield from watch(session, self.controls, prepare, tell, finish, explain=explain)
+        yield from watch(session, self.controls, prepare, progress_html, finish, explain=explain)
 
 
 def progress_html(event: tuple[str, int, int] | None) -> Markup:

@@ -16,7 +16,7 @@ from ram_studio.app.boxes import html, slider
 from ram_studio.app.experiment import work
 from ram_studio.app.experiment.sweep_figure import axes_of, axis_label, sweep_figure
 from ram_studio.app.experiment.table import result_table, sweep_grid
-from ram_studio.app.jobs import QUIET, Updates, Work, connect, job_controls, watch
+from ram_studio.app.jobs import LIGHT, Updates, Work, connect, job_controls, watch
 from ram_studio.app.numbers import epsilon_text, setting_text
 from ram_studio.app.session import Session
 from ram_studio.app.shared import Shared
@@ -48,7 +48,8 @@ class SweepPanel:
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
-        with gr.Accordion("Find a good setting", open=False, elem_id="sweep-panel") as fold:
+        shape = {"open": False, "elem_id": "sweep-panel", "elem_classes": "panel"}
+        with gr.Accordion("Find a good setting", **shape) as fold:
             html(
                 '<p class="lead">Many settings are merged in memory and answer the same questions; '
                 "no model folder is written. Clearly losing ones stop early, and the winner is "
@@ -65,7 +66,7 @@ class SweepPanel:
             label="Methods",
             elem_id="sweep-methods",
         )
-        self.ranges = {name: _range_line(name) for name in work.PARAMETERS}
+        self.ranges = {name: _range_line(name) for name in _RANGES}
         html('<p class="fine">What is not varied is as set in Tune.</p>')
         with gr.Row():
             self.search = gr.Radio(
@@ -119,7 +120,7 @@ class SweepPanel:
 
     def _wire(self, fold: gr.Accordion) -> None:
         self.asked.wire(fold)
-        shared, light = self.shared, {"queue": False, **QUIET}
+        shared = self.shared
         connect(self.controls, shared.workspace, self.run, {self.axis, *self.form}, self.shown)
         gr.on(
             [component.change for component in self.form - set(shared.tuning.all)],
@@ -127,11 +128,11 @@ class SweepPanel:
             self.form,
             [self.count, self.trials],
             trigger_mode="always_last",
-            **light,
+            **LIGHT,
         )
-        self.axis.input(shared.with_session(self._draw), self.axis, self.chart, **light)
+        self.axis.input(shared.with_session(self._draw), self.axis, self.chart, **LIGHT)
         used = [*shared.tuning.all, self.note, self.target]
-        self.use.click(shared.with_session(self.use_setting), self.pick, used, **light).then(
+        self.use.click(shared.with_session(self.use_setting), self.pick, used, **LIGHT).then(
             fn=None, inputs=self.target, js="(step) => { window.RAM.open(step); }"
         )
         shared.loaded.listen(self.shown, lambda session: self.show(session.sweep))
@@ -217,7 +218,7 @@ class SweepPanel:
             return work.sweep_work(self.plan(data, session), session, self.shared.workspace)
 
         def tell(state: SweepState | None) -> Updates:
-            updates = {self.controls.status: progress_html(state)}
+            updates: Updates = {self.controls.status: progress_html(state)}
             if state is not None and time.monotonic() - drawn[0] > _CHART_SECONDS:
                 updates |= self.show(state, axis)
                 drawn[0] = time.monotonic()
@@ -267,8 +268,9 @@ def found_html(state: SweepState) -> Markup:
     """Return what was found, in sentences."""
     trusted = trust_lines(state.trust) if state.trust else ()
     parts = {row.label: {"samples": row.samples} for row in state.ranked if row.samples}
-    drawn = {"labels": list(parts), "rows": drawn_rows(parts)} if parts else None
-    return render("experiment/found.html.j2", state=state, trusted=trusted, drawn=drawn)
+    drawn = [[what, *texts] for what, texts in drawn_rows(parts)]
+    told = {"labels": list(parts), "drawn": drawn, "trusted": trusted}
+    return render("experiment/found.html.j2", state=state, **told)
 
 
 def progress_html(state: SweepState | None) -> Markup:

@@ -73,9 +73,6 @@ PRESETS = (
 SWEPT = ("ram", "ram+", "ram+s", "task-arithmetic", "ties", "dare-ta")
 """Methods that the sweep's form offers."""
 
-PARAMETERS = ("r", "alpha", "epsilon", "scale")
-"""Settings that the sweep's form can vary."""
-
 MAX_SETTINGS = 60
 MAX_ITEMS = 100
 USUAL_SWEEP: Mapping[str, Any] = {"r": "0:0.5:6", "rule": ["ram+", "ram+s"]}
@@ -186,7 +183,7 @@ def plan_of(
     """Return the checked plan of the panel's form.
 
     Args:
-        ranges: by PARAMETERS, whether it is varied, from, to, and how many values; left out where
+        ranges: by setting, whether it is varied, from, to, and how many values; left out where
             none of the chosen methods has it. tuned: epsilon, r and alpha of Tune.
         budget: further fields of `SweepPlan`.
 

@@ -34,7 +34,7 @@ def list_html(
         scope=_PRIVATE if is_private else _PUBLIC,
         time=_time,
         settings=settings_text,
-        link=_tune_query,
+        link=lambda merge: merge and tune_query(merge.example, merge.method, merge.settings),
     )
 
 
@@ -78,10 +78,6 @@ def _ordered(names: Iterable[str]) -> list[str]:
     """Return settings with Tune's three first."""
     own = list(names)
     return [*(n for n in TUNED if n in own), *(n for n in own if n not in TUNED)]
-
-
-def _tune_query(merge: PastMerge | None) -> str:
-    return "" if merge is None else tune_query(merge.example, merge.method, merge.settings)
 
 
 def _settings(merges: Sequence[PastMerge]) -> list[tuple[str, list[Any]]]:

@@ -8,9 +8,10 @@ from typing import Any
 
 import orjson
 
+from ram_studio.algorithm.ladder import LADDER
+from ram_studio.algorithm.meters.profile import client_profile
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app.session import Loaded
-from ram_studio.app.tune.profile import build_profile
 from ram_studio.checkpoints.record.sketch_file import load_sketch
 from ram_studio.resources import asset_path
 
@@ -72,6 +73,17 @@ def _file_of(example: str, name: str) -> Path | None:
     folder = FOLDERS.get(example)
     path = None if folder is None else asset_path(folder) / name
     return path if path is not None and path.is_file() else None
+
+
+def build_profile(sketch: Sketch) -> dict[str, Any]:
+    """Return ``client_profile`` with mergekit's factors at each point, which only the page shows.
+
+    Sent once per analysis; numbers.js does the same arithmetic on it as Sketch.preview (a test
+    compares the two to 1e-12).
+    """
+    profile = client_profile(sketch)
+    profile["mergekit"] = [sketch.dialects(k)["mergekit"].tolist() for k in range(len(LADDER))]
+    return profile
 
 
 @lru_cache(maxsize=len(FOLDERS))

@@ -211,12 +211,11 @@ class LoadPanel:
             agents = [(agent.name, agent.source) for agent in chosen.agents]
             return {self.base: chosen.base.source, **show(len(agents)), **fill(agents)}
 
-        quiet = {"queue": False, **QUIET}
         rows = [self.count, *boxes]
-        self.add.click(lambda count: show(count + 1), self.count, rows, **quiet)
+        self.add.click(lambda count: show(count + 1), self.count, rows, **LIGHT)
         for i, row in enumerate(self.rows):
-            row.remove.click(remover(i), {self.count, *fields}, [*rows, *fields], **quiet)
-        return self.preset.input(fill_in, self.preset, [self.base, *rows, *fields], **quiet)
+            row.remove.click(remover(i), {self.count, *fields}, [*rows, *fields], **LIGHT)
+        return self.preset.input(fill_in, self.preset, [self.base, *rows, *fields], **LIGHT)
 
     def _use(self, example: str, session: Session) -> Updates:
         try:
@@ -317,7 +316,7 @@ class LoadPanel:
             session,
             self.job,
             prepare,
-            lambda event: {status: progress_html(event, "Reading headers")},
+            lambda event: progress_html(event, "Reading headers"),
             finish,
             needs_loaded=False,
         )

@@ -1,4 +1,8 @@
-"""What Load shows: the picture of what RAM does, progress of a pass, and whether models fit."""
+"""What Load shows: the picture of what RAM does, progress of a pass, and whether models fit.
+
+How they are stored, and what that looks like, is told from headers alone, completed after the
+analysis, and again among the details of Tune at its epsilon.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,15 @@ from markupsafe import Markup
 
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app import templates
-from ram_studio.app.load.storage_view import storage_html
-from ram_studio.app.load.work import pinned
+from ram_studio.app.load.work import open_loaded, pinned
 from ram_studio.app.numbers import duration_text, size_text
+from ram_studio.app.session import Loaded
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport
-from ram_studio.checkpoints.fit.storage_report import storage_report
+from ram_studio.checkpoints.fit.storage_report import StorageReport, storage_report
 from ram_studio.checkpoints.read.checkpoint import DownloadProgress
 from ram_studio.engine.events import Progress
 from ram_studio.engine.reading.sampling import other_bases, sampled_densities
+from ram_studio.errors import RamStudioError
 
 _CELLS, _COLUMNS = 48, 8
 # Cells each agent changed, as column + 8 * row: a sparse agent, and two denser ones.
@@ -103,4 +108,29 @@ def fit_html(fit: CompatibilityReport, sketch: Sketch | None = None, *, is_publi
             for m in models
         ],
         models=models,
+    )
+
+
+def report_of(loaded: Loaded, point: int) -> StorageReport:
+    """Return the report of what is loaded, at a ladder point.
+
+    Of the sketch alone where the files cannot be opened any more: what it says holds all the same.
+    """
+    try:
+        return storage_report(open_loaded(loaded), loaded.sketch, point=point)
+    except RamStudioError:
+        return storage_report(None, loaded.sketch, point=point)
+
+
+def storage_html(report: StorageReport) -> Markup:
+    """Return the report as a section: warnings always, every model and note unfolded."""
+    warnings = [f.text for f in report.findings if f.level == "warn"]
+    agents = enumerate(report.agents.values())
+    return templates.render(
+        "load/stored.html.j2",
+        report=report,
+        warnings=warnings,
+        told=[(t, a.text) for t, a in agents if report.is_complete and a.text not in warnings],
+        notes=[f.text for f in report.findings if f.level == "note"],
+        has_rounded=any(agent.rounded is not None for agent in report.agents.values()),
     )

@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ram_studio.algorithm.meters.storage import texts
 from ram_studio.algorithm.sketch import Sketch
-from ram_studio.app.jobs import Report
+from ram_studio.app.jobs import NEED_MODELS, Report
 from ram_studio.app.load.sources import Sources, is_local
 from ram_studio.app.numbers import size_text
 from ram_studio.app.session import Loaded
@@ -20,13 +21,14 @@ from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.fit.compatibility import CompatibilityReport, check_compatibility
 from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
 from ram_studio.checkpoints.fit.storage_report import storage_report
+from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.hub.presets import Preset, presets
 from ram_studio.checkpoints.read.checkpoint import Checkpoint, open_folder
-from ram_studio.engine.analyse import analyze_report
+from ram_studio.engine.analyse import analyze_report, load
 from ram_studio.engine.events import CancelToken, Progress
 from ram_studio.engine.reading.sampling import other_bases, sampled_densities
-from ram_studio.errors import CompatibilityError, HubError
+from ram_studio.errors import CompatibilityError, HubError, SettingsError
 
 BASE = "base"
 
@@ -175,3 +177,32 @@ def analyze(
 
     sketch = analyze_report(fit, on_progress=tell, cancel=cancel)
     return Analysis(sources, options, sketch, fit, last[0].rate if last else None)
+
+
+def open_loaded(loaded: Loaded) -> CompatibilityReport:
+    """Return the checkpoints of what is loaded, opened; headers are read again when files changed.
+
+    Raises: CheckpointError, CompatibilityError, HubError; SettingsError where only a sketch is.
+    """
+    if loaded.is_sketch_only:
+        raise SettingsError(NEED_MODELS)
+    folders = (loaded.base, *loaded.agents.values())
+    states = tuple(state for folder in folders for state in _states(folder))
+    # What is read from the Hub is read with the rights of whoever opened it, and holds their token:
+    # so it is kept with what they loaded, and goes with it.
+    key = (states, rights.token())
+    report: CompatibilityReport | None = loaded.opened.get(key)
+    if report is None:
+        options: dict[str, Any] = dict(loaded.options)
+        report = load(loaded.base, loaded.agents, **options, stream=True)
+        loaded.opened.clear()
+        loaded.opened[key] = report
+    return report
+
+
+def _states(folder: str) -> list[tuple[str, int, int]]:
+    """Return size and time of a folder's shards; nothing for a Hub id (its files stay)."""
+    return [
+        (path.name, (stat := path.stat()).st_size, stat.st_mtime_ns)
+        for path in sorted(Path(folder).glob("*.safetensors"))
+    ]

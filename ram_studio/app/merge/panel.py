@@ -12,7 +12,7 @@ from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.app import templates
 from ram_studio.app.boxes import choice, dtype_box, html, next_button, rounding_box
-from ram_studio.app.jobs import QUIET, JobControls, Updates, Work, connect, lack, stop_button, watch
+from ram_studio.app.jobs import LIGHT, JobControls, Updates, Work, connect, lack, stop_button, watch
 from ram_studio.app.load.view import progress_html
 from ram_studio.app.merge import controls, push_panel, recipes, view
 from ram_studio.app.merge.work import merge_work
@@ -156,7 +156,7 @@ class MergePanel:
     def _wire_form(self) -> None:
         shared = self.shared
         shown = [self.plan, self.from_tune, self.other_base, *self.own]
-        plan, quiet = shared.with_session(self._show_plan), {"queue": False, **QUIET}
+        plan = shared.with_session(self._show_plan)
         inputs = [self.method.input, self.dtype.input, self.rounding.input]
         gr.on(
             [*inputs, shared.steps["merge"].click],
@@ -164,13 +164,13 @@ class MergePanel:
             self._form,
             shown,
             trigger_mode="always_last",
-            **quiet,
+            **LIGHT,
         )
         tuning = shared.tuning
         filled = [self.method, *tuning.all, *self.own, self.dtype, self.rounding, self.seed]
         taken = shared.with_session(self._take)
-        self.upload.upload(taken, self.upload, [self.upload_status, *filled], **quiet).then(
-            plan, self._form, shown, **quiet
+        self.upload.upload(taken, self.upload, [self.upload_status, *filled], **LIGHT).then(
+            plan, self._form, shown, **LIGHT
         )
         # The method chosen in Tune is the one offered here; no request for that.
         gr.on(
@@ -245,7 +245,7 @@ class MergePanel:
             session,
             self.job,
             prepare,
-            lambda event: {self.job.status: progress_html(event, "Starting")},
+            lambda event: progress_html(event, "Starting"),
             lambda merged: {**self._show(session), **self.shared.merged.updates(session)},
             explain=explain,
         )

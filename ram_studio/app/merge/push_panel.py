@@ -53,7 +53,7 @@ def build(shared: Shared) -> None:
             session,
             job,
             prepare,
-            lambda event: {job.status: _progress(event)},
+            _progress,
             lambda pushed: {job.status: _told(pushed)},
             needs_loaded=False,
             explain=explain,

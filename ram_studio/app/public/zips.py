@@ -12,17 +12,14 @@ from zipstream import ZIP_STORED, ZipStream
 
 DOWNLOADS = "/downloads"
 
-FindFolder = Callable[[str, str], Path | None]
-"""From a session's key and a merge's folder name to that folder; None when there is none."""
-
 
 def download_link(key: str, folder: Path) -> str:
     """Return the address of a merge's zip, relative to the page; only its visitor knows the key."""
     return f"{DOWNLOADS[1:]}/{key}/{folder.name}.zip"
 
 
-def zip_route(find: FindFolder) -> Route:
-    """Return the route that sends zips."""
+def zip_route(find: Callable[[str, str], Path | None]) -> Route:
+    """Return the route that sends zips; find: a merge's folder by session key and name, or None."""
 
     def send(request: Request) -> Response:
         name = request.path_params["name"].removesuffix(".zip")

@@ -60,7 +60,7 @@ class MeasurePanel:
             session,
             self.controls,
             lambda: self._work(self.shared.tuning.read(data), session),
-            lambda event: {self.controls.status: progress_html(event)},
+            progress_html,
             lambda _: self.show(session),
         )
 

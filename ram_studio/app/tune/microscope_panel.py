@@ -15,7 +15,7 @@ import gradio as gr
 from ram_studio.app import templates
 from ram_studio.app.boxes import dtype_box, html, rounding_box, slider
 from ram_studio.app.jobs import NEED_LOAD, QUIET, Updates
-from ram_studio.app.load.opened import open_loaded
+from ram_studio.app.load.work import open_loaded
 from ram_studio.app.numbers import count_text
 from ram_studio.app.session import Loaded, Session
 from ram_studio.app.shared import Shared

@@ -10,7 +10,7 @@ from typing import Any
 
 from ram_studio.app.jobs import Report, Work, costing
 from ram_studio.app.load.examples import FOLDERS, load_example
-from ram_studio.app.load.opened import open_loaded
+from ram_studio.app.load.work import open_loaded
 from ram_studio.app.public.lanes import Effort
 from ram_studio.app.session import Loaded, Session
 from ram_studio.engine.events import CancelToken
