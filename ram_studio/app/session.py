@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.app.public.lanes import Lanes, Running
+from ram_studio.errors import OutputError
 from ram_studio.evals.experiment.table import SweepState
 from ram_studio.evals.report.retention import MARGIN
 from ram_studio.evals.report.tables import EvalReport
@@ -65,13 +66,11 @@ class Merged:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A finished comparison of methods: ``MethodTable.to_dict``, and its files."""
+    """A finished comparison of methods: ``MethodTable.to_dict``, and its CSV, HTML and SVG."""
 
     title: str
     table: Mapping[str, Any]
-    csv: Path
-    html: Path
-    svg: Path
+    files: Sequence[Path]
 
 
 @dataclass(frozen=True)
@@ -166,8 +165,19 @@ class Session:
             name, number = f"{wanted} ({number})", number + 1
         return name
 
-    def download(self, name: str) -> Path:
-        """Return where a file that the visitor takes home is written; its folder is made."""
+    def save(self, files: Mapping[str, str]) -> list[Path]:
+        """Write files (text by name) that the visitor takes home; return where they are.
+
+        Raises: OutputError when they cannot be written.
+        """
         folder = self.folder / "downloads"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return folder / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for name, text in files.items():
+                # newline="": CSV brings its own line ends.
+                path = folder / name
+                path.write_text(text, encoding="utf-8", errors="replace", newline="")
+        except OSError as error:
+            why = error.strerror or error
+            raise OutputError(f"The files could not be written: {why}.") from error
+        return [folder / name for name in files]

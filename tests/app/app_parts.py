@@ -1,4 +1,4 @@
-"""A panel of the page without the page: what it is built in, and what it shares."""
+"""Parts of the app by themselves: a panel without the page, a clock that stands still."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import gradio as gr
+import orjson
 import pytest
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER
@@ -49,3 +50,19 @@ def built(make: Callable[[Shared], Panel], workspace: Workspace) -> Panel:
 def tuned(shared: Shared, values: tuple[float, ...] = TUNE) -> dict[Any, Any]:
     """Return Tune's values keyed by component, as a handler reads them."""
     return dict(zip(shared.tuning.all, (*values, *TUNE[len(values) :]), strict=True))
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run(page: Any, function: str, *arguments: Any) -> Any:
+    """Return what a function of JavaScript returns in a page; NaN and infinity arrive as null."""
+    # As text: Playwright describes a nested value number by number, for seconds.
+    text = orjson.dumps(arguments).decode()
+    return page.evaluate(f"(text) => ({function})(...JSON.parse(text))", text)

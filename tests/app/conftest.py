@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from app_parts import Clock
 from app_process import running_app
-from clock import Clock
 from visitor import Visitor, tell
 
 from ram_studio.resources import asset_path
@@ -24,14 +24,8 @@ BROWSER_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networki
 
 def run_here(folder: Path, *flags: str, **more: str) -> contextlib.AbstractContextManager[str]:
     """Run ``python app.py`` with a folder as its own, with flags and more environment."""
-    environment = {
-        **os.environ,
-        "TMPDIR": str(folder),
-        "GRADIO_TEMP_DIR": str(folder / "gradio"),
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": str(ROOT),
-        **more,
-    }
+    environment = {**os.environ, "TMPDIR": str(folder), "GRADIO_TEMP_DIR": str(folder / "gradio")}
+    environment |= {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), **more}
     return running_app([sys.executable, ROOT / "app.py", *flags], folder, environment)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from in_page import run
+from app_parts import run
 
 pytestmark = pytest.mark.browser
 

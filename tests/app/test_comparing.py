@@ -138,10 +138,10 @@ def test_labels_of_equal_scores_do_not_cover_each_other() -> None:
 def test_the_files_lie_in_the_session_s_folder_and_go_with_another_load(session: Session) -> None:
     made = SimpleNamespace(to_dict=lambda: TABLE, to_frame=lambda: DataFrame({"row": ["ram+"]}))
     kept = panel.keep(made, "How strong / ../ <x>", session)
-    assert kept.csv.read_text() == "row\nram+\n"
-    assert kept.html.parent == session.folder / "downloads"
-    assert kept.html.name == "comparison-how-strong-x.html"
-    drawing = ElementTree.fromstring(kept.svg.read_text())
+    table_file, report, figure = kept.files
+    assert table_file.read_text() == "row\nram+\n"
+    assert report == session.folder / "downloads" / "comparison-how-strong-x.html"
+    drawing = ElementTree.fromstring(figure.read_text())
     assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
     assert len(drawing.findall(".//*[@cx]")) == len(table.merge_rows(kept.table)) == 2
     session.comparison = kept

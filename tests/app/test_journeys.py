@@ -301,11 +301,8 @@ def _write_large_model(folder: Path, elements: int, change: int) -> None:
     names += [f"model.layers.{i}.mlp.experts.7.w1.weight" for i in (0, 1)]
     names += ["model.layers.1.mlp.gate.weight", "visual.blocks.0.attn.qkv.weight"]
     for name in names:
-        header[name] = {
-            "dtype": "BF16",
-            "shape": [1024, each // 1024],
-            "data_offsets": [at, at + 2 * each],
-        }
+        shape = {"dtype": "BF16", "shape": [1024, each // 1024]}
+        header[name] = {**shape, "data_offsets": [at, at + 2 * each]}
         at += 2 * each
     text = json.dumps(header).encode()
     with (folder / "model.safetensors").open("wb") as file:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from clock import Clock
+from app_parts import Clock
 from loopback_hub import serving
 from starlette.applications import Starlette
 from starlette.testclient import TestClient

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from clock import Clock
+from app_parts import Clock
 
 from ram_studio.app.jobs import Job
 from ram_studio.app.public.lanes import Effort, Lanes, LineFullError, Turn

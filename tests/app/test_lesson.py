@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from in_page import run
+from app_parts import run
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
 from ram_studio.app.load.examples import (
@@ -130,9 +130,7 @@ def test_what_is_told_is_what_the_files_hold(scenes) -> None:
         assert scene["measured"]["text"].startswith(said), name
     assert scenes["rounding"]["target"]["point"] == DEFAULT_INDEX
     assert scenes["rounding"]["measured"]["value"] < 0.5  # most of a small push is lost
-
-
-def test_few_weights_are_those_of_the_record(scenes) -> None:
+    # Few weights are those of the record.
     found = record_of("example")["few_weights"]
     own = found["agents"]["coding"]
     (fewest,) = (row for row in own["rows"] if row["k"] == 300)

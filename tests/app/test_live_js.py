@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from in_page import run
+from app_parts import run
 from random_sketches import make_sketch
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX, LADDER

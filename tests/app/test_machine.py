@@ -81,9 +81,14 @@ def test_answers_come_from_a_lent_gpu_and_are_the_same(
     assert len(spaces.calls) == 2
 
 
-def test_a_gpu_that_is_not_lent_is_told_in_words(
+def test_a_gpu_that_is_not_lent_is_told_in_words_and_stop_is_asked_for_between_batches(
     workspace: Any, session: Any, spaces: Spaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cancel = CancelToken()
+    cancel.cancel()
+    with pytest.raises(Stopped):
+        score(workspace, session, cancel)
+
     def refuse(*_: Any) -> Iterator[Any]:
         raise gr.Error("You have exceeded your GPU quota")
         yield
@@ -93,18 +98,8 @@ def test_a_gpu_that_is_not_lent_is_told_in_words(
         score(workspace, session, CancelToken())
 
 
-def test_stop_is_asked_for_between_batches(workspace: Any, session: Any, spaces: Spaces) -> None:
-    cancel = CancelToken()
-    cancel.cancel()
-    with pytest.raises(Stopped):
-        score(workspace, session, cancel)
-
-
-def test_without_the_package_a_function_stays_as_it_is() -> None:
-    assert machine.with_lent_gpu(60)(resolve_device) is resolve_device
-
-
 def test_a_gpu_that_is_only_lent_is_not_taken_for_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.with_lent_gpu(60)(resolve_device) is resolve_device, "without the package"
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert resolve_device("auto") == "cuda"
     monkeypatch.setenv("SPACES_ZERO_GPU", "true")

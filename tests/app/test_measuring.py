@@ -65,23 +65,19 @@ def test_only_plain_merges_of_all_loaded_models_are_rows(session, change: dict) 
     assert not measured._is_of({**recipe, **change}, session.models)
 
 
-def test_of_large_models_ties_is_merged_by_a_job(session) -> None:
+def test_of_large_models_ties_is_merged_by_a_job(session, workspace) -> None:
     shipped = ties.find_ties(session)
     session.load(replace(session.models, example=None, title="mine"))
+    # Nor are one's own models asked a shipped set's questions.
+    with pytest.raises(SettingsError, match="a merge the same ones in Check"):
+        measure_work(tuned_recipe(session.models, DEFAULT), session, workspace)
+    assert measured_rows(session, workspace) is None
     assert session.ties is None
     ties.ties_work(session)(print, CancelToken())
     assert session.ties == shipped
     assert 0.3 < session.ties[1]["kept"] < 1.1
     session.load(load_example("dense"))
     assert session.ties is None
-
-
-def test_own_models_are_not_asked_a_shipped_set_s_questions(session, workspace) -> None:
-    session.load(replace(session.models, example=None, title="mine"))
-    recipe = tuned_recipe(session.models, DEFAULT)
-    with pytest.raises(SettingsError, match="a merge the same ones in Check"):
-        measure_work(recipe, session, workspace)
-    assert measured_rows(session, workspace) is None
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -97,9 +98,8 @@ def test_every_formula_comes_to_its_result(show, rounding: str) -> None:
             plain = text.replace("−", "-").replace("×", "*").replace("÷", "/")
             assert re.fullmatch(r"[-+*/(). 0-9e]+", plain)
             if result:
-                assert eval(plain) == pytest.approx(
-                    value_of(result), rel=1e-4
-                )  # factors show 4 digits
+                # Factors show 4 digits.
+                assert eval(plain) == pytest.approx(value_of(result), rel=1e-4)
                 seen += 1
     assert seen > 100
 
@@ -130,8 +130,7 @@ def test_layer_and_module_narrow_the_tensors(show) -> None:
 
 
 def test_jumping_finds_the_next_one_and_says_when_there_is_none(show) -> None:
-    start = 0
-    found = []
+    start, found = 0, []
     for _ in range(3):
         shown = show(jumps=True, target="unique:tool", start=start)
         assert shown["status"] == ""
@@ -197,8 +196,6 @@ def test_what_was_asked_before_does_not_take_the_place_of_a_later_answer(
 
 
 def test_changed_files_are_read_anew(tmp_path) -> None:
-    import shutil
-
     example = load_example("1")
     folders = {}
     for name, folder in {"base": example.base, **example.agents}.items():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from random_sketches import make_sketch
 from safetensors.torch import load_file, save_file
 
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
@@ -19,6 +20,7 @@ from ram_studio.app.load.view import fit_html, report_of, storage_html
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.merge.view import rounding_caution
 from ram_studio.app.session import Loaded
+from ram_studio.checkpoints.fit.storage_report import storage_report
 from ram_studio.engine.analyse import analyze_report, load
 from ram_studio.resources import asset_path
 
@@ -94,11 +96,15 @@ def test_after_the_pass_both_densities_and_the_verdict_are_side_by_side(mixed) -
     assert "<details open>" in html
 
 
-def test_the_details_tell_it_at_the_epsilon_of_tune(mixed) -> None:
+def test_the_details_tell_it_at_the_epsilon_of_tune_and_without_the_files(mixed, tmp_path) -> None:
     _, loaded = mixed
     stored, _ = details.shown(loaded, DEFAULT_INDEX + 8, False)
     density = loaded.sketch.preview(DEFAULT_INDEX + 8)["agents"]["tool"]["density"]
     assert f"{density:.2%}".replace("%", " %") in cells(stored, "tool")
+    gone = Loaded("gone", None, str(tmp_path / "no"), loaded.agents, loaded.sketch)
+    html = storage_html(report_of(gone, DEFAULT_INDEX))
+    assert cells(html, "noisy")[-1] == "storage, not training"
+    assert "Head and embedding" not in html
 
 
 def test_the_example_has_nothing_odd() -> None:
@@ -110,16 +116,7 @@ def test_the_example_has_nothing_odd() -> None:
     assert [cells(html, name)[-1] for name in ("coding", "tool", "memory")] == ["trained"] * 3
 
 
-def test_without_the_files_the_sketch_still_tells(mixed, tmp_path) -> None:
-    _, loaded = mixed
-    gone = Loaded("gone", None, str(tmp_path / "no"), loaded.agents, loaded.sketch)
-    html = storage_html(report_of(gone, DEFAULT_INDEX))
-    assert cells(html, "noisy")[-1] == "storage, not training"
-    assert "Head and embedding" not in html
-
-
 def test_the_merge_step_names_who_loses_the_rescaling(mixed) -> None:
-    """One step of bfloat16 times 1.5 is a tie, times 1.2 one step again: r decides."""
     paths, _ = mixed
     agents = {}
     rng = torch.Generator().manual_seed(1)
@@ -150,10 +147,6 @@ def test_the_merge_step_names_who_loses_the_rescaling(mixed) -> None:
 
 
 def test_names_are_escaped() -> None:
-    from random_sketches import make_sketch
-
-    from ram_studio.checkpoints.fit.storage_report import storage_report
-
     sketch = make_sketch(2)
     object.__setattr__(sketch, "agents", ("<img src=x>", "b&b"))
     html = storage_html(storage_report(None, sketch))

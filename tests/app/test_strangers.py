@@ -235,11 +235,8 @@ def test_light_events_stand_in_no_line(room: Room) -> None:
                 assert event["queue"] is False
 
     room.visit(story, 2)
-
-
-def test_the_queue_cannot_be_gone_around(room: Room) -> None:
-    answer = httpx.post(room.url + "gradio_api/run/merge", json={"data": []})
-    assert answer.status_code == 404
+    around = httpx.post(room.url + "gradio_api/run/merge", json={"data": []})
+    assert around.status_code == 404, "the line of others cannot be gone around"
 
 
 def test_the_doorway_stands_before_the_page_which_names_no_other_host(room: Room) -> None:

@@ -85,17 +85,8 @@ def state() -> SweepState:
         {side: {"code": DomainScore(60, 45)} for side in ("winner", "start")},
         PairedCounts(3, 2, 55),
     )
-    return SweepState(
-        "demo",
-        1,
-        chosen_by=60,
-        held_out=60,
-        settings=4,
-        rows=rows,
-        winner="<b>best</b>",
-        recheck=checked,
-        ending="done",
-    )
+    asked = {"chosen_by": 60, "held_out": 60, "settings": 4, "ending": "done"}
+    return SweepState("demo", 1, rows=rows, winner="<b>best</b>", recheck=checked, **asked)
 
 
 def test_the_form_becomes_a_plan_with_tunes_values_where_nothing_is_varied(panel):
@@ -107,14 +98,9 @@ def test_the_form_becomes_a_plan_with_tunes_values_where_nothing_is_varied(panel
     assert first.settings["epsilon"] == LADDER[DEFAULT_INDEX]
     assert made.recipe.settings["r"] == 0.2
     soft = plan(panel, methods=["ram", "ram+s", "ties"], scale=(True, 0.5, 1.0, 2))
-    assert [c.label for c in soft.candidates()] == [
-        "ram",
-        "ram+s (r 0)",
-        "ram+s (r 0.2)",
-        "ram+s (r 0.4)",
-        "ties (scale 0.5)",
-        "ties (scale 1)",
-    ]
+    own = [f"ram+s (r {r})" for r in ("0", "0.2", "0.4")]
+    varied = ["ram", *own, "ties (scale 0.5)", "ties (scale 1)"]
+    assert [candidate.label for candidate in soft.candidates()] == varied
 
 
 @pytest.mark.parametrize(

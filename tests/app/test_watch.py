@@ -7,15 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ram_studio.app.load import watch
 from ram_studio.app.load.examples import FOLDERS
-from ram_studio.app.load.watch import (
-    RIVALS,
-    UNTRIMMED,
-    best_rival,
-    caution_html,
-    record_of,
-    watch_html,
-)
+from ram_studio.app.load.watch import RIVALS, caution_html, record_of, watch_html
 from ram_studio.app.load.work import cautions_of
 from ram_studio.demo import rivals
 from ram_studio.engine.analyse import analyze_report, load
@@ -46,14 +40,14 @@ def test_every_figure_to_watch_is_in_the_record(example):
 def test_the_house_set_names_its_best_rival_and_tells_of_the_one_outside_the_list():
     record = record_of("house")
     rows = record["seeds"][str(record["seed"])]["rows"]
-    name = best_rival(rows)
+    name = watch.best_rival(rows)
     assert rows[name]["average"] == max(rows[rival]["average"] for rival in RIVALS)
     text = watch_html("house")
     assert f"({name})" in text
     assert "without trimming" in text
     # The page and the build speak of the same rows.
-    assert UNTRIMMED == rivals.UNTRIMMED
-    assert {*RIVALS, UNTRIMMED} == {*rivals.TUNED, "average", "sum"}
+    assert watch.UNTRIMMED == rivals.UNTRIMMED
+    assert {*RIVALS, rivals.UNTRIMMED} == {*rivals.TUNED, "average", "sum"}
 
 
 def test_what_to_know_of_own_models_stands_above_the_canvas(tmp_path: Path) -> None:

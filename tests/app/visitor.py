@@ -83,13 +83,11 @@ class Visitor:
 
     def handlers(self, element: str) -> list[dict[str, Any]]:
         """Return the events of an element that call the server."""
-        ids = {c["id"] for c in self.config["components"] if c["props"].get("elem_id") == element}
-        if not ids:
-            raise RefusedError(f"The page has no element {element}.")
+        own = self._id(element)
         return [
             event
             for event in self.config["dependencies"]
-            if event["backend_fn"] and any(target in ids for target, _ in event["targets"])
+            if event["backend_fn"] and any(target == own for target, _ in event["targets"])
         ]
 
     def fill(self, element: str, value: Any) -> None:
@@ -113,11 +111,7 @@ class Visitor:
 
     async def call(self, endpoint: str, **named: Any) -> Any:
         """Call a named endpoint, through the queue as a page does, and return its JSON."""
-        for event in self.config["dependencies"]:
-            if event["api_name"] == endpoint:
-                break
-        else:
-            raise RefusedError(f"The app has no endpoint {endpoint}.")
+        (event,) = (e for e in self.config["dependencies"] if e["api_name"] == endpoint)
         if not self._info:
             self._info = (await self.http.get(f"{API}/info")).raise_for_status().json()
         info = self._info["named_endpoints"][f"/{endpoint}"]["parameters"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 
 import gradio as gr
 
@@ -79,7 +80,7 @@ class Browser:
         for events, by in ((changed, 0), ([previous.click], -1), ([following.click], 1)):
             gr.on(
                 events,
-                shared.with_session(self._mover(by)),
+                shared.with_session(functools.partial(self._look, by)),
                 [self.domain, self.which, self.position],
                 [self.position, self.item],
                 trigger_mode="always_last",
@@ -91,11 +92,8 @@ class Browser:
         """What ``show`` returns updates of."""
         return [self.box, self.domain, self.which, self.position, self.item]
 
-    def _mover(self, by: int) -> Callable[..., Updates]:
-        def look(domain: str, which: str, place: float, session: Session) -> Updates:
-            return self.at(session.report, domain, which, place + by, agents_of(session))
-
-        return look
+    def _look(self, by: int, domain: str, which: str, place: float, session: Session) -> Updates:
+        return self.at(session.report, domain, which, place + by, agents_of(session))
 
     def at(
         self,

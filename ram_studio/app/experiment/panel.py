@@ -37,7 +37,7 @@ def keep(table: MethodTable, title: str, session: Session) -> Comparison:
         f"{stem}.html": view.report_html(described, title),
         f"{stem}.svg": view.time_score_file(described),
     }
-    return Comparison(title, described, *work.save(session, files))
+    return Comparison(title, described, session.save(files))
 
 
 class ComparePanel:
@@ -98,13 +98,14 @@ class ComparePanel:
         found = session.comparison
         if found is None:
             return {self.result: gr.update(visible=False)}
-        paths = (found.csv, found.html, found.svg)
         return {
             self.result: gr.update(visible=True),
             self.summary: view.summary_html(found.table),
             self.table: gr.update(value=method_grid(found.table).value(), visible=True),
             self.details: view.details_html(found.table),
-            **{box: gr.update(value=str(p)) for box, p in zip(self.files, paths, strict=True)},
+            **{
+                box: gr.update(value=str(p)) for box, p in zip(self.files, found.files, strict=True)
+            },
         }
 
     def _show_about(self, preset: str) -> Updates:

@@ -226,7 +226,7 @@ class SweepPanel:
 
         def finish(state: SweepState) -> Updates:
             session.sweep = state
-            (csv,) = work.save(session, {"sweep.csv": state.to_frame().to_csv(index=False)})
+            (csv,) = session.save({"sweep.csv": state.to_frame().to_csv(index=False)})
             said = callout(work.STOPPED) if state.ending == "stopped" else ""
             return {self.controls.status: said, **self.show(state, axis, str(csv))}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ram_studio.algorithm.ladder import snap
@@ -20,7 +19,7 @@ from ram_studio.app.session import Loaded, Session
 from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
 from ram_studio.engine.events import CancelToken
-from ram_studio.errors import OutputError, SettingsError
+from ram_studio.errors import SettingsError
 from ram_studio.evals.experiment.method_table import MethodTable
 from ram_studio.evals.experiment.plan import SweepPlan
 from ram_studio.evals.experiment.presets import experiment_recipes, rows_of
@@ -78,20 +77,6 @@ MAX_ITEMS = 100
 USUAL_SWEEP: Mapping[str, Any] = {"r": "0:0.5:6", "rule": ["ram+", "ram+s"]}
 NO_METHOD = "No method is chosen. Tick at least one."
 STOPPED = "Stopped. What is finished is kept; start again to go on from there."
-
-
-def save(session: Session, files: Mapping[str, str]) -> list[Path]:
-    """Write files (text by name) that the visitor takes home; return where they are.
-
-    Raises: OutputError when they cannot be written.
-    """
-    try:
-        paths = [session.download(name) for name in files]
-        for path, text in zip(paths, files.values(), strict=True):
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"The table could not be written: {error.strerror or error}.") from error
-    return paths
 
 
 # ---------------------------------------------------------------------------- compare

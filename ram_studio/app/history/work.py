@@ -16,9 +16,9 @@ from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.read.checkpoint import open_folder
 from ram_studio.checkpoints.read.content_hash import model_fingerprint
 from ram_studio.checkpoints.record.merge_log import PastMerge, past_merges
-from ram_studio.errors import CheckpointError, EvaluationError, OutputError
+from ram_studio.errors import CheckpointError, EvaluationError
 from ram_studio.evals import AnswerStore, Comparison, EvalReport, compare_all
-from ram_studio.evals.report.export import FORMATS, as_dict, export_report
+from ram_studio.evals.report.export import as_csv, as_dict, as_html
 from ram_studio.evals.report.score import Average
 from ram_studio.evals.store.answers import StoredRun
 from ram_studio.evals.store.history import merge_of, score_of, stored_report
@@ -206,16 +206,12 @@ def export(found: SideBySide, session: Session) -> list[str]:
     models = {n: dataclasses.replace(m, path=None) for n, m in found.report.models.items()}
     report = dataclasses.replace(found.report, models=models)
     content = as_dict(report, found.comparisons) | {"merges": _recipes(found)}
-    try:
-        files = [session.download(f"history{ending}") for ending in FORMATS]
-        for path in files:
-            if path.suffix == ".json":
-                path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n")
-            else:
-                export_report(report, path, found.comparisons)
-    except OSError as error:
-        raise OutputError(f"The files could not be written: {error.strerror or error}.") from error
-    return [str(path) for path in files]
+    files = {
+        "history.json": json.dumps(content, ensure_ascii=False, indent=1) + "\n",
+        "history.csv": as_csv(report),
+        "history.html": as_html(report, found.comparisons),
+    }
+    return [str(path) for path in session.save(files)]
 
 
 def _recipes(found: SideBySide) -> dict[str, Any]:

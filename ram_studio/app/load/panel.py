@@ -5,6 +5,7 @@ Also where a page begins: the tab's session is found again, and a link's example
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -232,11 +233,8 @@ class LoadPanel:
         shared = self.shared
         outputs = shared.loaded.components
 
-        def user_of(example: str) -> Callable[[Session], Updates]:
-            return lambda session: self._use(example, session)
-
         for example, button in self.examples.items():
-            used = shared.with_session(user_of(example))
+            used = shared.with_session(functools.partial(self._use, example))
             button.click(used, None, outputs, **LIGHT).success(
                 fn=None, js="() => { window.RAM.go('tune'); }"
             )
