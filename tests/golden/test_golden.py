@@ -9,7 +9,7 @@ import make_golden
 import pytest
 import reference
 import torch
-from safetensors.torch import load_file
+from engine_zoo import read_folder
 
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.checkpoints.record.recipe import make_recipe
@@ -26,13 +26,6 @@ CASES = [
     )
     for case in GOLDEN["cases"][name]
 ]
-
-
-def read(folder: Path) -> dict[str, torch.Tensor]:
-    tensors = {}
-    for shard in sorted(folder.glob("*.safetensors")):
-        tensors |= load_file(shard)
-    return tensors
 
 
 def test_the_committed_files_are_what_the_script_writes(tmp_path, monkeypatch):
@@ -92,7 +85,7 @@ def test_merged_values_are_the_golden_ones(tmp_path, sources, case, title, dtype
     expected = case["methods"][title]
     factors = [agent.scaling_factor for agent in result.agents.values()]
     assert factors == pytest.approx(expected["lambda"], rel=1e-12)
-    merged = read(tmp_path / "out")
+    merged = read_folder(tmp_path / "out")
     assert merged.keys() == expected["merged"].keys()
     for name, values in expected["merged"].items():
         exact = [float.fromhex(value) for value in values]

@@ -11,7 +11,7 @@ from pathlib import Path
 import make_mergekit
 import pytest
 import torch
-from safetensors.torch import load_file
+from engine_zoo import read_folder
 
 from ram_studio.engine.merge import merge
 
@@ -21,10 +21,7 @@ RECORDED = json.loads((HERE / "mergekit.json").read_text())
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
     """Return a checkpoint's elements, as float32."""
-    found: dict[str, torch.Tensor] = {}
-    for shard in folder.glob("*.safetensors"):
-        found |= {name: x.float().flatten() for name, x in load_file(shard).items()}
-    return found
+    return {name: tensor.float().flatten() for name, tensor in read_folder(folder).items()}
 
 
 def comparable(method: str, density: float, name: str, ours: torch.Tensor) -> torch.Tensor:

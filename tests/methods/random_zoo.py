@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import math
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
-
-from ram_studio.checkpoints.record.recipe import Recipe, make_recipe
+from engine_zoo import EMBEDDING, HEAD, Zoo, write_folder
 
 AGENTS = ("coding", "tool", "memory")
 
@@ -63,39 +61,19 @@ def write_zoo(
     tied_twice: bool = False,
     shapes: dict[str, tuple[int, ...]] = SHAPES,
     agents: tuple[str, ...] = AGENTS,
-) -> tuple[Path, dict[str, Path]]:
-    """Write a small zoo and return its base folder and the agents' folders.
+) -> Zoo:
+    """Write a small zoo.
 
     tied_twice: the head is stored a second time, beside the embedding it is tied to.
     """
-    sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
-    total = sum(sizes.values())
-    base, changed = random_elements(seed, total, len(agents), dtype == torch.bfloat16)
-    folders = {}
-    for name, flat in zip(("base", *agents), (base, *changed), strict=True):
-        tensors, start = {}, 0
-        for tensor, shape in shapes.items():
-            piece = torch.from_numpy(flat[start : start + sizes[tensor]].copy())
-            tensors[tensor] = piece.to(dtype).reshape(shape)
-            start += sizes[tensor]
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    base, changed = random_elements(seed, sum(sizes), len(agents), dtype == torch.bfloat16)
+    stored = {}
+    for name, elements in zip(("base", *agents), (base, *changed), strict=True):
+        pieces = torch.from_numpy(elements).to(dtype).split(sizes)
+        own = {n: x.reshape(s) for (n, s), x in zip(shapes.items(), pieces, strict=True)}
         if tied_twice:
-            tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
-        folders[name] = folder / name
-        folders[name].mkdir(parents=True)
-        save_file(tensors, folders[name] / "model.safetensors", {"format": "pt"})
-        config = {"model_type": "qwen2", "tie_word_embeddings": True}
-        (folders[name] / "config.json").write_text(json.dumps(config))
-    return folders.pop("base"), folders
-
-
-def recipe_for(base: Path, agents: dict[str, Path], method: str = "ram+", **fields) -> Recipe:
-    """Return the recipe that merges folders."""
-    sources = {name: str(path) for name, path in agents.items()}
-    return make_recipe({"base": str(base), "agents": sources, "method": method, **fields})
-
-
-def flat(folder: Path) -> dict[str, torch.Tensor]:
-    """Return all tensors of a one-file checkpoint."""
-    from safetensors.torch import load_file
-
-    return load_file(folder / "model.safetensors")
+            own[HEAD] = own[EMBEDDING].clone()
+        write_folder(folder / name, own, tied=True)
+        stored[name] = own
+    return Zoo(folder, stored.pop("base"), stored, tuple(shapes))

@@ -10,7 +10,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from random_zoo import AGENTS, flat, random_elements, recipe_for, write_zoo
+from engine_zoo import read_folder
+from random_zoo import AGENTS, random_elements, write_zoo
 from typer.testing import CliRunner
 
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
@@ -61,19 +62,19 @@ def test_unique_and_shared_regions_make_the_whole(tmp_path) -> None:
     found = {}
     for part in ("unique", "shared", "whole"):
         values = {"agent": "tool", "part": part}
-        merge(recipe_for(*zoo, "region", settings=values), tmp_path / part)
-        found[part] = flat(tmp_path / part)
-    for name, x in flat(zoo[0]).items():
+        merge(zoo.recipe(method="region", settings=values), tmp_path / part)
+        found[part] = read_folder(tmp_path / part)
+    for name, x in zoo.base.items():
         moved = {part: (values[name] != x) for part, values in found.items()}
         assert torch.equal(moved["unique"] | moved["shared"], moved["whole"])
         assert not (moved["unique"] & moved["shared"]).any()
     with pytest.raises(SettingsError, match="of agent 'search'"):
-        merge(recipe_for(*zoo, "region", settings={"agent": "search"}), tmp_path / "out")
+        merge(zoo.recipe(method="region", settings={"agent": "search"}), tmp_path / "out")
 
 
 def test_the_mechanism_goes_from_ram_to_what_sum_and_average_do(tmp_path) -> None:
     zoo, n = write_zoo(tmp_path / "zoo", 1), len(AGENTS)
-    rows = experiment_recipes("mechanism", recipe_for(*zoo, dtype="float32"))
+    rows = experiment_recipes("mechanism", zoo.recipe(dtype="float32"))
     start, overshoot, dilution = rows["RAM"], rows["shared x 3"], rows["unique x 0.3333"]
     ram, total, mean = (
         with_method(start, method, values)
@@ -86,10 +87,9 @@ def test_the_mechanism_goes_from_ram_to_what_sum_and_average_do(tmp_path) -> Non
     found = []
     for number, recipe in enumerate((start, ram, overshoot, total, dilution, mean)):
         merge(recipe, tmp_path / str(number))
-        found.append(flat(tmp_path / str(number)))
-    base, agents = flat(zoo[0]), [flat(path) for path in zoo[1].values()]
-    for name, x in base.items():
-        taus = torch.stack([agent[name].double() - x.double() for agent in agents])
+        found.append(read_folder(tmp_path / str(number)))
+    for name, x in zoo.base.items():
+        taus = torch.stack([y[name].double() - x.double() for y in zoo.agents.values()])
         changed = taus.abs() > 1e-5
         # Sum and average have no epsilon: only where no change lies below it are they the same.
         clear = ((taus == 0) | changed).all(0)
@@ -332,5 +332,5 @@ def test_the_fisher_command_makes_what_merge_takes(tmp_path) -> None:
     recipe = example_recipe("coding", method="fisher", settings={"files": str(tmp_path / "f")})
     merge(recipe, tmp_path / "out")
     # One agent's weighted mean is that agent.
-    for name, tensor in flat(tmp_path / "out").items():
-        assert torch.equal(tensor, flat(EXAMPLE / "coding")[name])
+    for name, tensor in read_folder(tmp_path / "out").items():
+        assert torch.equal(tensor, read_folder(EXAMPLE / "coding")[name])

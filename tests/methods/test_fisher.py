@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from engine_zoo import EMBEDDING, HEAD, read_folder, write_fisher_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_zoo import AGENTS, flat, random_elements, recipe_for, write_zoo
+from random_zoo import AGENTS, random_elements, write_zoo
 from safetensors.torch import load_file, save_file
 
 from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
-from ram_studio.checkpoints.hub.open import open_checkpoint
+from ram_studio.checkpoints.read.header import read_header
+from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.merge import merge
-from ram_studio.engine.reading.fisher_files import FORMAT, fisher_path
+from ram_studio.engine.reading.fisher_files import fisher_path
 from ram_studio.errors import CheckpointError, SettingsError
 from ram_studio.resources import asset_path
 
@@ -48,53 +49,28 @@ def test_every_element_is_the_weighted_mean(seed, n_agents, scale, bfloat16) -> 
         assert got[i].item() == pytest.approx(float(base[i]) + scale * mean, rel=1e-12, abs=1e-15)
 
 
-def write_files(folder: Path, agents: dict[str, Path], seed: int = 0) -> dict[str, dict]:
-    """Write a random Fisher file for every agent."""
-    written = {}
-    for number, (name, source) in enumerate(agents.items()):
-        generator = torch.Generator().manual_seed(seed + number)
-        tensors = {
-            key: torch.rand(value.shape, generator=generator)
-            for key, value in flat(source).items()
-            if key != "lm_head.weight"
-        }
-        folder.mkdir(exist_ok=True)
-        fingerprint = open_checkpoint(source, name=name).fingerprint
-        aliases = json.dumps({"lm_head.weight": "model.embed_tokens.weight"})
-        metadata = {"format": FORMAT, "fingerprint": fingerprint, "aliases": aliases}
-        save_file(tensors, fisher_path(folder, name), metadata)
-        written[name] = tensors
-    return written
-
-
-def fisher_recipe(base: Path, agents: dict[str, Path], files: Path | None, **fields):
-    values = {} if files is None else {"files": str(files)}
-    return recipe_for(base, agents, "fisher", settings=values, **fields)
-
-
 def test_files_weigh_the_merge_whatever_the_blocks_and_threads(tmp_path) -> None:
     shapes = {"model.embed_tokens.weight": (500, 300), "model.norm.weight": (300,)}
-    base, agents = write_zoo(tmp_path / "zoo", 1, shapes=shapes, tied_twice=True)
-    files = write_files(tmp_path / "fisher", agents)
-    recipe = fisher_recipe(base, agents, tmp_path / "fisher", dtype="float32")
+    zoo = write_zoo(tmp_path / "zoo", 1, shapes=shapes, tied_twice=True)
+    folder = write_fisher_files(zoo, tmp_path / "fisher", aliases={HEAD: EMBEDDING})
+    files = [load_file(fisher_path(folder, name)) for name in zoo.agents]
+    recipe = zoo.recipe(method="fisher", settings={"files": str(folder)}, dtype="float32")
     merge(recipe, tmp_path / "a", threads=1)
     merge(recipe, tmp_path / "b", threads=3, block_elements=1 << 16)
-    stored, again, x = flat(tmp_path / "a"), flat(tmp_path / "b"), flat(base)
+    stored, again = read_folder(tmp_path / "a"), read_folder(tmp_path / "b")
     for name in shapes:
-        taus = torch.stack([flat(y)[name].double() - x[name].double() for y in agents.values()])
-        weights = torch.stack([f[name].double() for f in files.values()])
-        want = x[name].double() + (weights * taus).sum(0) / weights.sum(0)
+        x = zoo.base[name].double()
+        taus = torch.stack([y[name].double() - x for y in zoo.agents.values()])
+        weights = torch.stack([f[name].double() for f in files])
+        want = x + (weights * taus).sum(0) / weights.sum(0)
         torch.testing.assert_close(stored[name].double(), want, rtol=2**-23, atol=1e-12)
         assert torch.equal(stored[name], again[name])
-    assert torch.equal(stored["lm_head.weight"], stored["model.embed_tokens.weight"])
+    assert torch.equal(stored[HEAD], stored[EMBEDDING])
 
 
 def damage(folder: Path, agent: str, change) -> None:
     path = fisher_path(folder, agent)
-    tensors = load_file(path)
-    from ram_studio.checkpoints.read.header import read_header
-
-    metadata = read_header(path).metadata
+    tensors, metadata = load_file(path), read_header(path).metadata
     change(tensors, metadata)
     save_file(tensors, path, metadata)
 
@@ -116,20 +92,20 @@ def damage(folder: Path, agent: str, change) -> None:
     ],
 )
 def test_wrong_files_are_refused(change, error, said, tmp_path) -> None:
-    base, agents = write_zoo(tmp_path / "zoo", 2)
-    write_files(tmp_path / "fisher", agents)
-    damage(tmp_path / "fisher", "tool", change)
+    zoo = write_zoo(tmp_path / "zoo", 2)
+    folder = write_fisher_files(zoo, tmp_path / "fisher")
+    damage(folder, "tool", change)
     with pytest.raises(error, match=said):
-        merge(fisher_recipe(base, agents, tmp_path / "fisher"), tmp_path / "out")
+        merge(zoo.recipe(method="fisher", settings={"files": str(folder)}), tmp_path / "out")
     assert {p.name for p in tmp_path.iterdir()} == {"zoo", "fisher"}
 
 
 def test_missing_files_are_named(tmp_path) -> None:
-    base, agents = write_zoo(tmp_path / "zoo", 2)
+    zoo, none = write_zoo(tmp_path / "zoo", 2), {"files": str(tmp_path / "none")}
     with pytest.raises(SettingsError, match="no folder of them was given"):
-        merge(fisher_recipe(base, agents, None), tmp_path / "out")
+        merge(zoo.recipe(method="fisher"), tmp_path / "out")
     with pytest.raises(SettingsError, match=r"expected .*coding\.safetensors"):
-        merge(fisher_recipe(base, agents, tmp_path / "none"), tmp_path / "out")
+        merge(zoo.recipe(method="fisher", settings=none), tmp_path / "out")
 
 
 def test_the_estimate_is_the_mean_squared_gradient(tmp_path) -> None:
@@ -163,9 +139,9 @@ def test_files_are_estimated_once_and_reproduce_the_merge(tmp_path) -> None:
     from ram_studio.evals.fisher import with_fisher_files
 
     example = asset_path("example")
-    agents = {name: example / name for name in ("coding", "tool")}
-    recipe = fisher_recipe(example / "base", agents, None)
-    recipe = recipe.model_copy(update={"settings": {"examples": 2}})
+    agents = {name: str(example / name) for name in ("coding", "tool")}
+    how = {"method": "fisher", "settings": {"examples": 2}}
+    recipe = make_recipe({"base": str(example / "base"), "agents": agents, **how})
     ready = with_fisher_files(recipe, tmp_path / "fisher")
     assert ready.settings["files"] == str(tmp_path / "fisher")
     times = [p.stat().st_mtime_ns for p in sorted((tmp_path / "fisher").iterdir())]

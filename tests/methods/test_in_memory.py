@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from random_zoo import flat, write_zoo
+from engine_zoo import EMBEDDING, HEAD, read_folder
+from random_zoo import write_zoo
 
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyse import load
@@ -48,6 +49,13 @@ def snapshot(model) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
+def assert_holds(model, folder) -> None:
+    """Fail unless a model's weights are a written checkpoint's."""
+    for name, tensor in read_folder(folder).items():
+        own = model.state_dict()[name]
+        assert torch.equal(own.double(), tensor.double()), (folder.name, name)
+
+
 @pytest.mark.parametrize(("method", "values"), SETTINGS)
 def test_the_model_holds_what_would_have_been_written(method, values, example, tmp_path) -> None:
     model, merger = example
@@ -55,8 +63,7 @@ def test_the_model_holds_what_would_have_been_written(method, values, example, t
     recipe = recipe_for(method, settings=values, seed=4)
     written = merge(recipe, tmp_path / "out")
     applied = merger.apply(recipe)
-    for name, tensor in flat(tmp_path / "out").items():
-        assert torch.equal(model.state_dict()[name], tensor.float()), name
+    assert_holds(model, tmp_path / "out")
     assert applied.agents == written.agents
     merger.restore()
     after = model.state_dict()
@@ -71,8 +78,7 @@ def test_stochastic_and_other_dtypes_too(example, tmp_path) -> None:
         recipe = recipe_for("ram+", **fields)
         merge(recipe, tmp_path / str(number))
         merger.apply(recipe)
-        for name, tensor in flat(tmp_path / str(number)).items():
-            assert torch.equal(model.state_dict()[name], tensor.float()), (fields, name)
+        assert_holds(model, tmp_path / str(number))
     merger.restore()
 
 
@@ -83,16 +89,14 @@ def test_some_of_the_agents_in_another_order(example, tmp_path) -> None:
         recipe = recipe_for(method, agents)
         merge(recipe, tmp_path / method)
         merger.apply(recipe)
-        for name, tensor in flat(tmp_path / method).items():
-            assert torch.equal(model.state_dict()[name], tensor.float()), name
+        assert_holds(model, tmp_path / method)
     merger.restore()
 
 
 def test_an_agents_own_weights(example) -> None:
     model, merger = example
     merger.apply_agent("tool")
-    for name, tensor in flat(EXAMPLE / "tool").items():
-        assert torch.equal(model.state_dict()[name], tensor.float())
+    assert_holds(model, EXAMPLE / "tool")
     merger.restore()
 
 
@@ -113,40 +117,32 @@ def test_a_stopped_merge_leaves_the_base(example) -> None:
 
 
 def test_a_model_of_its_own_dtype_must_hold_the_output(tmp_path) -> None:
-    base, agents = write_zoo(tmp_path, 3)
-    model = module_of(flat(base))
-    merger = InMemoryMerger(model, load(base, agents))
-    names = {name: str(path) for name, path in agents.items()}
-    merger.apply(recipe_for("ram+", names))
+    zoo = write_zoo(tmp_path, 3)
+    merger = InMemoryMerger(module_of(zoo.base), zoo.load())
+    merger.apply(zoo.recipe())
     with pytest.raises(SettingsError, match="Load the model in float32"):
-        merger.apply(recipe_for("ram+", names, dtype="float32"))
+        merger.apply(zoo.recipe(dtype="float32"))
 
 
 def test_a_tied_head_follows(tmp_path) -> None:
-    base, agents = write_zoo(tmp_path, 3, tied_twice=True)
-    tensors = flat(base)
-    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
-    model = module_of(tensors)
-    merger = InMemoryMerger(model, load(base, agents))
-    names = {name: str(path) for name, path in agents.items()}
-    recipe = recipe_for("dare-ties", names, base=str(base), rounding="stochastic")
+    zoo = write_zoo(tmp_path, 3, tied_twice=True)
+    model = module_of({**zoo.base, HEAD: zoo.base[EMBEDDING]})
+    merger = InMemoryMerger(model, zoo.load())
+    recipe = zoo.recipe(method="dare-ties", rounding="stochastic")
     merge(recipe, tmp_path / "out")
     merger.apply(recipe)
-    for name, tensor in flat(tmp_path / "out").items():
-        assert torch.equal(model.state_dict()[name], tensor), name
+    assert_holds(model, tmp_path / "out")
 
 
 def test_a_model_that_is_not_the_base_is_refused(tmp_path) -> None:
-    base, agents = write_zoo(tmp_path, 3)
-    report = load(base, agents)
-    with pytest.raises(CompatibilityError, match="is not the base"):
-        InMemoryMerger(module_of(flat(agents["tool"])), report)
-    some = dict(list(flat(base).items())[1:])
-    with pytest.raises(CompatibilityError, match="has no `"):
-        InMemoryMerger(module_of(some), report)
-    reshaped = {name: tensor.reshape(-1, 4) for name, tensor in flat(base).items()}
-    with pytest.raises(CompatibilityError, match="has shape"):
-        InMemoryMerger(module_of(reshaped), report)
+    zoo = write_zoo(tmp_path, 3)
+    for tensors, said in (
+        (zoo.agents["tool"], "is not the base"),
+        (dict(list(zoo.base.items())[1:]), "has no `"),
+        ({name: tensor.reshape(-1, 4) for name, tensor in zoo.base.items()}, "has shape"),
+    ):
+        with pytest.raises(CompatibilityError, match=said):
+            InMemoryMerger(module_of(tensors), zoo.load())
 
 
 def test_unknown_agents_are_named(example) -> None:
@@ -173,13 +169,11 @@ def module_of(tensors: dict[str, torch.Tensor]) -> torch.nn.Module:
 
 def test_more_agents_than_patterns_are_counted_for(tmp_path) -> None:
     names = tuple(f"agent{i}" for i in range(7))
-    base, agents = write_zoo(tmp_path, 4, agents=names)
-    model = module_of(flat(base))
-    merger = InMemoryMerger(model, load(base, agents))
+    zoo = write_zoo(tmp_path, 4, agents=names)
+    model = module_of(zoo.base)
+    merger = InMemoryMerger(model, zoo.load())
     for number, chosen in enumerate((names, names[:3], names[::-1])):
-        sources = {name: str(agents[name]) for name in chosen}
-        recipe = recipe_for("ram+", sources, base=str(base))
+        recipe = zoo.recipe(agents={name: str(zoo.agent_paths[name]) for name in chosen})
         merge(recipe, tmp_path / f"out{number}")
         merger.apply(recipe)
-        for name, tensor in flat(tmp_path / f"out{number}").items():
-            assert torch.equal(model.state_dict()[name], tensor), (chosen, name)
+        assert_holds(model, tmp_path / f"out{number}")

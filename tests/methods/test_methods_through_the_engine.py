@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from random_zoo import SHAPES, flat, recipe_for, write_zoo
+from engine_zoo import read_folder
+from random_zoo import SHAPES, write_zoo
 
 from ram_studio.algorithm import ladder
 from ram_studio.algorithm.methods import METHODS, Need, make_settings
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_sketch
-from ram_studio.engine.analyse import analyze, load
 from ram_studio.engine.facts import find_facts
 from ram_studio.engine.merge import merge
 from ram_studio.engine.passes.driver import RunOptions
@@ -31,10 +31,10 @@ def large_zoo(tmp_path_factory):
 @pytest.mark.parametrize("method", ["ties", "dare-ties"])
 @pytest.mark.parametrize("scope", ["global", "tensor"])
 def test_a_sketch_gives_the_same_bytes(method, scope, large_zoo, tmp_path) -> None:
-    base, agents = large_zoo
-    save_sketch(analyze(base, agents, threads=2), tmp_path / "zoo.safetensors")
+    sketch = large_zoo.analyze(threads=2)
+    save_sketch(sketch, tmp_path / "zoo.safetensors")
     sketch = load_sketch(tmp_path / "zoo.safetensors")
-    recipe = recipe_for(base, agents, method, settings={"scope": scope})
+    recipe = large_zoo.recipe(method=method, settings={"scope": scope})
     with_pass = merge(recipe, tmp_path / "a")
     with_sketch = merge(recipe, tmp_path / "b", sketch=sketch)
     one, two = ((tmp_path / x / "model.safetensors").read_bytes() for x in "ab")
@@ -45,15 +45,13 @@ def test_a_sketch_gives_the_same_bytes(method, scope, large_zoo, tmp_path) -> No
 
 
 def test_asked_and_effective_factors_are_reported(tmp_path) -> None:
-    base, agents = write_zoo(tmp_path / "zoo", 2, dtype=torch.float32)
+    zoo = write_zoo(tmp_path / "zoo", 2, dtype=torch.float32)
     for method, values, asked in (
         ("task-arithmetic", {}, 1 / 3),
         ("ties", {"scale": 0.6, "density": 1.0}, 0.6),
         ("dare-ta", {"scale": 0.5, "drop_rate": 0.0}, 0.5),
     ):
-        result = merge(
-            recipe_for(base, agents, method, settings=values), tmp_path / f"{method}-out"
-        )
+        result = merge(zoo.recipe(method=method, settings=values), tmp_path / f"{method}-out")
         for agent in result.agents.values():
             assert agent.scaling_factor == pytest.approx(asked)
             assert agent.effective_scaling_factor == pytest.approx(asked, rel=1e-3)
@@ -62,24 +60,26 @@ def test_asked_and_effective_factors_are_reported(tmp_path) -> None:
 def test_what_trimming_and_dropping_leave_shows_in_the_effective_factor(
     large_zoo, tmp_path
 ) -> None:
-    trimmed = merge(recipe_for(*large_zoo, "ties", dtype="float32"), tmp_path / "ties")
+    trimmed = merge(large_zoo.recipe(method="ties", dtype="float32"), tmp_path / "ties")
     assert trimmed.agents["memory"].scaling_factor == 1.0
     assert 0.05 < trimmed.agents["memory"].effective_scaling_factor < 0.99
-    plain = merge(recipe_for(*large_zoo, "task-arithmetic"), tmp_path / "sum")
+    plain = merge(large_zoo.recipe(method="task-arithmetic"), tmp_path / "sum")
     for name, agent in trimmed.agents.items():
         assert agent.changed == plain.agents[name].changed
     settings = {"scale": 1.0, "drop_rate": 0.5}
-    dropped = merge(recipe_for(*large_zoo, "dare-ta", settings=settings), tmp_path / "dare")
+    dropped = merge(large_zoo.recipe(method="dare-ta", settings=settings), tmp_path / "dare")
     assert dropped.agents["memory"].scaling_factor == 1.0
     assert dropped.agents["memory"].effective_scaling_factor == pytest.approx(1.0, abs=0.05)
 
 
 def test_tensor_scope_trims_each_tensor_on_its_own(tmp_path) -> None:
-    base, agents = write_zoo(tmp_path / "zoo", 4)
-    agents = {"only": agents["memory"], "still": base, "too": base}
+    zoo = write_zoo(tmp_path / "zoo", 4)
+    x, y = zoo.base, zoo.agents["memory"]
+    base = str(zoo.base_path)
+    agents = {"only": str(zoo.agent_paths["memory"]), "still": base, "too": base}
     settings = {"scope": "tensor", "density": 0.25, "scale": 1.0}
-    merge(recipe_for(base, agents, "ties", settings=settings), tmp_path / "out")
-    stored, x, y = flat(tmp_path / "out"), flat(base), flat(agents["only"])
+    merge(zoo.recipe(agents=agents, method="ties", settings=settings), tmp_path / "out")
+    stored = read_folder(tmp_path / "out")
     for name in SHAPES:
         tau = (y[name].float() - x[name].float()).abs().flatten()
         k = int(tau.numel() * 0.25)
@@ -91,12 +91,11 @@ def test_tensor_scope_trims_each_tensor_on_its_own(tmp_path) -> None:
 
 
 def test_a_sketch_of_other_magnitudes_is_refused(tmp_path) -> None:
-    base, agents = write_zoo(tmp_path / "zoo", 6)
-    sketch = analyze(base, agents)
+    zoo = write_zoo(tmp_path / "zoo", 6)
+    sketch = zoo.analyze()
     sketch.magnitudes[:, 1900:] //= 2
-    recipe = recipe_for(base, agents, "ties")
     with pytest.raises(SketchError, match="counts differ"):
-        merge(recipe, tmp_path / "out", sketch=sketch)
+        merge(zoo.recipe(method="ties"), tmp_path / "out", sketch=sketch)
     assert not (tmp_path / "out").exists()
 
 
@@ -135,10 +134,10 @@ def test_every_setting_has_a_description_and_every_default_is_valid() -> None:
 @pytest.mark.parametrize("n_agents", [1, 3, 7])
 def test_magnitudes_are_counted_for_any_number_of_agents(n_agents, tmp_path) -> None:
     names = tuple(f"agent{i}" for i in range(n_agents))
-    base, agents = write_zoo(tmp_path / "zoo", 3, agents=names)
-    report = load(base, agents)
+    zoo = write_zoo(tmp_path / "zoo", 3, agents=names)
+    report = zoo.load()
     counted = report.counted
-    x, ys = flat(base), [flat(folder) for folder in agents.values()]
+    x, ys = zoo.base, list(zoo.agents.values())
 
     def bins_of(device: str, scope: str) -> np.ndarray:
         needs, settings = frozenset({Need.MAGNITUDES}), make_settings("ties", {"scope": scope})

@@ -278,15 +278,23 @@ def refused(
     assert set(out.parent.iterdir()) == before
 
 
-def write_fisher_files(zoo: Zoo, folder: Path, seed: int = 0) -> Path:
-    """Write a Fisher file of every agent of a zoo; return the folder."""
+def write_fisher_files(
+    zoo: Zoo, folder: Path, seed: int = 0, aliases: Mapping[str, str] | None = None
+) -> Path:
+    """Write a Fisher file of every agent of a zoo; return the folder.
+
+    aliases: names of tensors that go by another's, and are not in the files.
+    """
+    folder.mkdir(exist_ok=True)
     rng = torch.Generator().manual_seed(seed)
     for name, path in zoo.agent_paths.items():
         weights = {
             key: torch.rand(tensor.shape, generator=rng)
             for key, tensor in zoo.agents[name].items()
-            if tensor.is_floating_point()
+            if tensor.is_floating_point() and key not in (aliases or {})
         }
         metadata = {"format": FORMAT, "fingerprint": open_checkpoint(path, name=name).fingerprint}
+        if aliases:
+            metadata["aliases"] = json.dumps(aliases)
         save_file(weights, fisher_path(folder, name), metadata)
     return folder

@@ -1,0 +1,198 @@
+"""WUDI, TSV-M and Iso-C against the published loss and formulas, and what must hold of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from engine_zoo import read_folder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_zoo import write_zoo
+
+from ram_studio.algorithm.methods import METHODS, BlockInput, Facts, make_settings
+from ram_studio.algorithm.methods.matrices import is_linear
+from ram_studio.engine.merge import merge
+
+LINEAR = "model.layers.0.mlp.up_proj.weight"
+EXPERTS = "model.layers.0.mlp.experts.gate_up_proj"
+
+
+def loss(merged: torch.Tensor, taus: torch.Tensor) -> torch.Tensor:
+    """The published loss; agents that left the layer alone are out."""
+    taus = taus[taus.flatten(1).any(1)]
+    norms = taus.flatten(1).norm(dim=1).square()
+    inner = (merged - taus) @ taus.transpose(1, 2)
+    return (inner.square() / norms[:, None, None]).sum()
+
+
+def published(taus: torch.Tensor, steps: int, learning_rate: float) -> torch.Tensor:
+    merged = torch.nn.Parameter(taus.sum(0))
+    optimizer = torch.optim.Adam([merged], lr=learning_rate)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss(merged, taus).backward()
+        optimizer.step()
+    return merged.data
+
+
+def random_taus(seed: int, agents: int, *shape: int, share: float = 0.4) -> torch.Tensor:
+    """Return changes of so many of the elements, which float32 holds."""
+    generator = torch.Generator().manual_seed(seed)
+    taus = 1e-4 * torch.randn(agents, *shape, generator=generator)
+    return (taus * (torch.rand(taus.shape, generator=generator) < share)).double()
+
+
+def merged_tau(method: str, taus: torch.Tensor, name: str = LINEAR, **values) -> torch.Tensor:
+    """Return what the method adds to a base of zeros, through float32 as files store it."""
+    names = tuple(f"agent{t}" for t in range(len(taus)))
+    prepared = METHODS[method].prepare(make_settings(method, values), Facts(names, 0, (name,)))
+    agents = taus.float().flatten(1)
+    block = BlockInput(torch.zeros(agents.shape[1]), agents, 0, name, 0, tuple(taus.shape[1:]))
+    return METHODS[method].merge(block, prepared).values.view(taus.shape[1:])
+
+
+shapes = st.tuples(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 12), st.integers(1, 12))
+
+
+@settings(max_examples=25)
+@given(draw=shapes)
+def test_the_steps_are_those_of_the_published_optimiser(draw) -> None:
+    taus = random_taus(*draw)
+    want = published(taus, 12, 1e-5)
+    got = merged_tau("wudi", taus, iterations=12)
+    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-14)
+
+
+@settings(max_examples=25)
+@given(draw=shapes)
+def test_the_closed_form_has_no_gradient_left(draw) -> None:
+    taus = random_taus(*draw)
+    best = merged_tau("wudi", taus, solver="closed").requires_grad_()
+    loss(best, taus).backward()
+    start = taus.sum(0).requires_grad_()
+    loss(start, taus).backward()
+    assert best.grad.norm() <= 1e-6 * start.grad.norm() + 1e-20
+    assert loss(best, taus) <= loss(start, taus) * (1 + 1e-9)
+
+
+def test_many_steps_arrive_at_the_closed_form() -> None:
+    # More rows than columns: well-conditioned, so the minimum is one point.
+    taus = random_taus(1, 3, 40, 6)
+    best = merged_tau("wudi", taus, solver="closed")
+    walked = merged_tau("wudi", taus, iterations=1500, learning_rate=3e-6)
+    assert (walked - best).norm() <= 1e-2 * (taus.sum(0) - best).norm()
+
+
+def test_one_agent_comes_back_whole() -> None:
+    taus = random_taus(2, 1, 5, 4)
+    torch.testing.assert_close(merged_tau("wudi", taus), taus[0], rtol=0, atol=1e-18)
+    torch.testing.assert_close(
+        merged_tau("wudi", taus, solver="closed"), taus[0], rtol=1e-6, atol=1e-12
+    )
+
+
+def test_an_agent_that_left_the_layer_alone_changes_nothing() -> None:
+    taus = random_taus(3, 2, 5, 4)
+    with_idle = torch.cat([taus, torch.zeros(1, 5, 4, dtype=torch.float64)])
+    assert torch.equal(merged_tau("wudi", taus), merged_tau("wudi", with_idle))
+    assert not merged_tau("wudi", torch.zeros(2, 3, 3, dtype=torch.float64)).any()
+
+
+def tsv(taus: np.ndarray) -> np.ndarray:
+    parts = [np.linalg.svd(tau, full_matrices=False) for tau in taus]
+    k = min(taus.shape[1:]) // len(taus)
+    u = np.hstack([p[0][:, :k] for p in parts])
+    s = np.concatenate([p[1][:k] for p in parts])
+    v = np.hstack([p[2][:k].T for p in parts])
+    a, _, b = np.linalg.svd(u, full_matrices=False)
+    c, _, d = np.linalg.svd(v, full_matrices=False)
+    return a @ b @ np.diag(s) @ (c @ d).T
+
+
+def iso(taus: np.ndarray) -> np.ndarray:
+    u, s, vt = np.linalg.svd(taus.sum(0), full_matrices=False)
+    return s.mean() * u @ vt
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (9, 4), (4, 9)])
+@pytest.mark.parametrize("agents", [1, 2, 3])
+@pytest.mark.parametrize(("method", "formula"), [("tsv-m", tsv), ("iso-c", iso)])
+def test_a_layer_is_merged_as_published(method, formula, agents, shape) -> None:
+    taus = random_taus(0, agents, *shape, share=1.0)
+    want = formula(taus.numpy())
+    for scale in (1.0, 0.5):
+        got = merged_tau(method, taus, scale=scale)
+        np.testing.assert_allclose(got, scale * want, rtol=1e-9, atol=1e-16)
+
+
+def test_one_agent_comes_back_from_tsv_and_with_a_flat_spectrum_from_iso() -> None:
+    taus = random_taus(0, 1, 5, 4, share=1.0)
+    torch.testing.assert_close(merged_tau("tsv-m", taus), taus[0], rtol=1e-9, atol=1e-13)
+    values = torch.linalg.svdvals(merged_tau("iso-c", taus))
+    assert (values / torch.linalg.svdvals(taus[0]).mean()).tolist() == pytest.approx([1.0] * 4)
+
+
+@pytest.mark.parametrize("method", ["tsv-m", "iso-c"])
+def test_directions_that_nobody_moved_stay(method) -> None:
+    column, row = (random_taus(seed, 6, 1, share=1.0) for seed in (0, 1))
+    tau = 1e4 * column @ row[:4].T  # of rank one
+    taus = torch.stack([tau, 2 * tau, 0 * tau])
+    merged = merged_tau(method, taus)
+    assert torch.linalg.matrix_rank(merged, rtol=1e-6) <= 2
+    across = torch.linalg.svd(tau)[2][1:]
+    if method == "iso-c":
+        assert (merged @ across.T).abs().max() < 1e-6 * merged.abs().max()
+    assert not merged_tau(method, 0 * taus).any()
+
+
+@pytest.mark.parametrize("method", ["tsv-m", "iso-c", "wudi"])
+def test_packed_experts_are_matrices_of_their_own(method) -> None:
+    taus = random_taus(0, 2, 3, 6, 4)
+    packed = merged_tau(method, taus, EXPERTS)
+    for expert in range(3):
+        assert torch.equal(packed[expert], merged_tau(method, taus[:, expert]))
+
+
+@pytest.mark.parametrize("method", ["tsv-m", "iso-c", "wudi"])
+@pytest.mark.parametrize(("others", "factor"), [("mean", 0.5), ("sum", 1.0), ("base", 0.0)])
+def test_other_tensors_are_averaged_summed_or_left(method, others, factor) -> None:
+    taus = random_taus(0, 2, 6, 3)
+    got = merged_tau(method, taus, "model.embed_tokens.weight", others=others)
+    torch.testing.assert_close(got, factor * taus.sum(0), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "linear"),
+    [
+        (LINEAR, (4, 3), True),
+        ("model.layers.0.self_attn.q_proj.bias", (4,), False),
+        ("model.embed_tokens.weight", (9, 4), False),
+        ("lm_head.weight", (9, 4), False),
+        ("model.layers.0.mlp.experts.down_proj", (2, 4, 3), True),
+        ("model.layers.0.conv1d.weight", (8, 1, 4), False),
+    ],
+)
+def test_which_tensors_are_linear_layers(name, shape, linear) -> None:
+    assert is_linear(make_settings("wudi", {}), name, shape) is linear
+
+
+def test_the_engine_hands_over_whole_matrices_whatever_the_threads(tmp_path) -> None:
+    shapes = {
+        "model.embed_tokens.weight": (600, 120),
+        "model.layers.0.mlp.up_proj.weight": (700, 120),
+        "model.layers.0.mlp.down_proj.weight": (120, 700),
+        "model.norm.weight": (120,),
+    }
+    zoo = write_zoo(tmp_path / "zoo", 1, shapes=shapes)
+    recipe = zoo.recipe(method="wudi", settings={"iterations": 5}, dtype="float32")
+    merge(recipe, tmp_path / "a", threads=1, block_elements=1 << 16)
+    merge(recipe, tmp_path / "b", threads=3, block_elements=1 << 18)
+    stored, again = read_folder(tmp_path / "a"), read_folder(tmp_path / "b")
+    for name, shape in shapes.items():
+        assert torch.equal(stored[name], again[name])
+        x = zoo.base[name].double()
+        taus = torch.stack([y[name].double() - x for y in zoo.agents.values()])
+        is_layer = is_linear(make_settings("wudi", {}), name, shape)
+        tau = published(taus, 5, 1e-5) if is_layer else taus.mean(0)
+        torch.testing.assert_close(stored[name].double(), x + tau, rtol=2**-23, atol=1e-12)
