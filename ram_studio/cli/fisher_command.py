@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ram_studio.cli import options
-from ram_studio.errors import OutputError
+from ram_studio.errors import SettingsError, told_as
 
 
 def fisher(
@@ -28,15 +28,19 @@ def fisher(
     agents = options.parse_agents(agent)
     if out is None:
         raise typer.BadParameter("no folder was given", param_hint="--out")
+    if examples < 1:
+        raise typer.BadParameter("give at least 1", param_hint="--examples")
     if prompts is None:
         for name, source in agents.items():
             check_knows_examples(source, name)
         chosen = list(training_prompts(examples, seed))
     else:
+        with told_as(SettingsError, f"{prompts} cannot be read"):
+            data = prompts.read_bytes()
         try:
-            lines = prompts.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise OutputError(f"{prompts} cannot be read: {error}.") from error
+            lines = data.decode().splitlines()
+        except UnicodeDecodeError as error:
+            raise SettingsError(f"{prompts} is not UTF-8 text; one prompt a line.") from error
         chosen = [line for line in lines if line.strip()][:examples]
     for name, source in agents.items():
         path = estimate_fisher(

@@ -60,14 +60,20 @@ class Judging:
         return chosen
 
     def show(self, report: EvalReport, export: Sequence[str] | None, as_json: bool) -> None:
-        """Write the export files, then print a report, verdicts first, or as JSON."""
+        """Write the export files, then print a report, verdicts first, or as JSON.
+
+        Raises: EvaluationError, after all of that, for a specialist's domain that is not in it.
+        """
         from ram_studio.evals import compare_all
         from ram_studio.evals.report.retention import verdicts_of
 
         chosen, base = self.check(report.models), self.base
-        paired = compare_all(report, base=base, specialists=chosen) if base or chosen else ()
-        verdicts = verdicts_of(report, chosen, base, margin=self.margin / 100)
+        known = {domain: name for domain, name in chosen.items() if domain in report.items}
+        paired = compare_all(report, base=base, specialists=known) if base or known else ()
+        verdicts = verdicts_of(report, known, base, margin=self.margin / 100)
         _show(report, paired, verdicts, export, as_json, base)
+        # Which domains there are shows in the answers: a wrong one must not cost them.
+        report.check_names(chosen.values(), chosen)
 
 
 def check_exports(files: Sequence[str] | None) -> None:

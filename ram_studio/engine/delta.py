@@ -63,13 +63,16 @@ def make_delta(
 
     Reads both twice, a piece at a time; memory grows with the changed elements of one tensor.
 
-    Raises: OutputError when ``out`` exists or cannot be written; SettingsError when it would not be
-    smaller than the agent, or a tensor has another dtype or other rows than the base;
-    CheckpointError, CompatibilityError, Stopped. (NaN and -0.0 are kept: bits are compared.)
+    Raises: OutputError when ``out`` exists, cannot be written or is not named .safetensors;
+    SettingsError when it would not be smaller than the agent, or a tensor has another dtype or
+    other rows than the base; CheckpointError, CompatibilityError, Stopped. (NaN and -0.0 are kept:
+    bits are compared.)
     """
     out = absolute(out)
     if out.exists():
         raise OutputError(f"{printable(out)} exists; choose another name or remove it first.")
+    if out.suffix != ".safetensors":
+        raise OutputError(f"{printable(out)} does not end in .safetensors; name the file so.")
     cancel = cancel or CancelToken()
     report = load(base, {AGENT: agent}, cancel=cancel)
     for tensor in report.tensors:

@@ -12,7 +12,7 @@ from typing import Any
 from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.decode import OnTokens
 from ram_studio.evals.answering.engine import Engine, EngineName, ShouldStop
-from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE, LocalEngine
+from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE, LocalEngine, check_batch_size
 from ram_studio.evals.answering.vllm_engine import VllmEngine
 from ram_studio.evals.asking import OnMarks, Progress, SuiteRun, ask_suites
 from ram_studio.evals.how import DEFAULT_SEED, HowToAsk, by_suite
@@ -66,8 +66,7 @@ class EvaluationPlan(HowToAsk):
                 raise EvaluationError(
                     f"The limit is {limit} questions per suite. Choose 1 or more."
                 )
-        if self.batch_size < 1:
-            raise EvaluationError(f"The batch size is {self.batch_size}. Choose 1 or more.")
+        check_batch_size(self.batch_size)
         if self.base is not None and self.base not in models:
             raise EvaluationError(
                 f"The base {self.base!r} is none of the models: {', '.join(models)}."

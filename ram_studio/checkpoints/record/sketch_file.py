@@ -175,7 +175,7 @@ def reading_sketch(path: str | Path) -> Iterator[None]:
             f"{where} does not exist; make it with `ram-studio analyze --sketch FILE`."
         ) from error
     except OSError as error:
-        raise SketchError(f"{where} cannot be read: {error.strerror}.") from error
+        raise SketchError(f"{where} cannot be read: {error.strerror or error}.") from error
     except (SafetensorError, zlib.error, KeyError, ValueError, TypeError, IndexError) as error:
         raise SketchError(
             f"{where} is damaged or no sketch at all ({type(error).__name__}); analyze the "

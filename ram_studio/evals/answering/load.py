@@ -25,7 +25,7 @@ _GPU_FILES = ("nvidia*", "nvhost*", "nvmap", "kfd", "dxg")
 def resolve_device(device: str) -> str:
     """Return the device to use: "auto" is "cuda" when torch has a GPU, else "cpu".
 
-    Raises: EvaluationError: a CUDA device is named and torch sees none.
+    Raises: EvaluationError: a device is named that torch does not have.
     """
     if device == "cpu" or (device == "auto" and not _may_have_gpu()):
         return "cpu"
@@ -39,6 +39,13 @@ def resolve_device(device: str) -> str:
         raise EvaluationError(
             f"Device {device!r} was asked for, but torch sees no CUDA device. Use 'cpu' or 'auto'."
         )
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise EvaluationError(
+            f"Device {device!r} was asked for, which torch does not have here. Use 'auto', 'cpu' "
+            "or 'cuda'."
+        ) from error
     return device
 
 

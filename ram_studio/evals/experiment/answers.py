@@ -18,7 +18,7 @@ from ram_studio.engine.analyse import analyze_report, load
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.in_memory import InMemoryMerger, SomeAgents
 from ram_studio.evals.answering.engine import ShouldStop
-from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE
+from ram_studio.evals.answering.local import DEFAULT_BATCH_SIZE, check_batch_size
 from ram_studio.evals.answering.merged import MergedEngine
 from ram_studio.evals.asking import SuiteRun, ask_suites
 from ram_studio.evals.experiment.identity import MergeIdentity, identify
@@ -53,6 +53,9 @@ class Setup:
     fresh: bool = False
     fisher_folder: str | Path | None = None
     on_progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        check_batch_size(self.batch_size)
 
 
 @dataclass(eq=False)

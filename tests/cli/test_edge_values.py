@@ -1,0 +1,42 @@
+"""Values at and beyond the edge of what can be: each is one line, and costs nothing done before."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ram_studio.resources import asset_path
+
+BASE, CODING = (str(asset_path("example", name)) for name in ("base", "coding"))
+SOURCES = ("--base", BASE, "--agent", f"coding={CODING}")
+FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p.txt")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("evaluate", BASE, "--limit", "1", "--device", "tpu"), 1, "Device 'tpu'"),
+        (("compare", *SOURCES, "--batch-size", "0", "--limit", "1"), 1, "batch size is 0"),
+        ((*FISHER, "--examples", "-1"), 2, "give at least 1"),
+        (("fisher", *FISHER[1:-1], "."), 1, ". cannot be read: Is a directory."),
+        (("preview", "."), 1, "The sketch . cannot be read: "),
+        (("delta", "make", BASE, CODING, "--out", "delta"), 1, "not end in .safetensors"),
+    ],
+)
+def test_what_cannot_be_is_refused(cli, tmp_path, monkeypatch, arguments, code, told):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.txt").write_text("say hi .\nsay fig .\n")
+    found, out, err = cli(*arguments)
+    assert (found, out) == (code, "")
+    assert told in " ".join(err.replace("│", " ").split())
+    assert "None" not in err
+    assert {path.name for path in tmp_path.iterdir()} <= {"p.txt", "home"}
+
+
+def test_answers_are_told_before_a_specialist_of_no_domain_is_refused(cli):
+    asked = ("evaluate", BASE, "--limit", "1", "--no-store", "--specialist", "poetry=base")
+    code, out, err = cli(*asked, "--json")
+    assert code == 1
+    assert json.loads(out)["models"]["base"]["domains"]["code"]["n"] == 1
+    assert "A specialist is named for 'poetry'" in err
