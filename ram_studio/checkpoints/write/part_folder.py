@@ -62,8 +62,22 @@ class PartsFolder:
 
     def begin(self, plan: str) -> None:
         """Make sure that parts of this plan may go here."""
-        check_parts_folder(self.out, plan)
         self.plan = plan
+        self.check()
+
+    def check(self, sources: Sequence[Path] = ()) -> None:
+        """Make sure that parts of its plan may still go here.
+
+        Raises: OutputError when it holds something else, or parts of another plan, or lies in one
+        of the sources.
+        """
+        with plain_words(f"{printable(self.out)} cannot be used for the output"):
+            names = os.listdir(self.out) if self.out.is_dir() else []
+            if UNFINISHED not in names:
+                check_output(self.out, needed_bytes=0, sources=sources)
+                return
+            marks = [n for n in os.listdir(self.out / UNFINISHED) if n.startswith(PLAN_MARK)]
+        refuse_other_plans(self.out, [n.removeprefix(PLAN_MARK) for n in marks], self.plan)
 
     def units(self, part: int, shards: Sequence[str]) -> dict[str, list[str]]:
         """Return one unit: the part."""
@@ -111,20 +125,6 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda n: (n == INDEX_FILE, n == CONFIG_FILE, n))
 
 
-def check_parts_folder(out: Path, digest: str, sources: Sequence[Path] = ()) -> None:
-    """Make sure that parts of this plan may go to an absolute path.
-
-    Raises: OutputError when it holds something else, or parts of another plan, or lies in a source.
-    """
-    with plain_words(f"{printable(out)} cannot be used for the output"):
-        names = os.listdir(out) if out.is_dir() else []
-        if UNFINISHED not in names:
-            check_output(out, needed_bytes=0, sources=sources)
-            return
-        plans = [n for n in os.listdir(out / UNFINISHED) if n.startswith(PLAN_MARK)]
-    refuse_other_plans(out, [name.removeprefix(PLAN_MARK) for name in plans], digest)
-
-
 def refuse_other_plans(out: Path | str, found: Iterable[str], digest: str) -> None:
     """Raise OutputError when one of the plans whose parts are there is not this one."""
     if other := [plan for plan in found if plan != digest]:
@@ -148,18 +148,18 @@ class PartWriter(ShardWriter):
     ) -> None:
         """See `PartsFolder.writer`."""
         super().__init__(place.out, shards)
-        check_parts_folder(place.out, place.plan, sources)
-        self._plan = place.plan
+        place.check(sources)
+        self._in = place
         self._unit = unit
 
     def _reserve(self, undo: contextlib.ExitStack) -> Path:
         folder = undo.enter_context(reserved(self.out / UNFINISHED / self._unit))
         with plain_words(f"{printable(self.out)} cannot be prepared"):
-            mark = self.out / UNFINISHED / (PLAN_MARK + self._plan)
+            mark = self.out / UNFINISHED / (PLAN_MARK + self._in.plan)
             if not mark.exists():
                 mark.touch()
                 undo.callback(self._forget, mark)
-        check_parts_folder(self.out, self._plan)  # another plan may have come meanwhile
+        self._in.check()  # another plan may have come meanwhile
         check_output(self.out, needed_bytes=self.nbytes, may_exist=True)
         return folder
 
