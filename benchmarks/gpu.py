@@ -31,7 +31,7 @@ from ram_studio.checkpoints.read.header import TensorInfo
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.engine.analyse import load
 from ram_studio.engine.merge import merge
-from ram_studio.engine.passes.counting import Counter, Tally
+from ram_studio.engine.passes.counting import Counter, Counting, Tally
 from ram_studio.engine.passes.driver import RunOptions, run_pass
 from ram_studio.engine.passes.plan import Known, Plan
 from ram_studio.engine.passes.torch_backend import TorchBackend
@@ -39,7 +39,7 @@ from ram_studio.engine.reading.blocks import Block
 from ram_studio.engine.reading.devices import devices_of, free_bytes, settle
 from ram_studio.engine.reading.residence import empty_rows
 from ram_studio.engine.reading.staging import host_buffer
-from ram_studio.engine.resident import Loading, ResidentMerge
+from ram_studio.engine.resident import ResidentMerge
 
 SEVEN_B = Shape(152064, 3584, 28, 18944, 28, 4)
 """Qwen2.5-7B, whose head is a matrix of its own: 7.6 G elements."""
@@ -163,7 +163,7 @@ def streamed_rows(
     sources = {name: str(zoo / name) for name in agent_names(agents)}
     recipe = make_recipe({"base": str(zoo / "base"), "agents": sources, "method": "ram+"})
     report = load(recipe.base, recipe.agents)
-    loading = Loading(report.tensors)
+    loading = Counting("load", report.tensors, ())
     run = RunOptions.of()
     nbytes = sum(block.nbytes for block in loading.blocks(run.block_elements))
     first = devices_of(device)[0]

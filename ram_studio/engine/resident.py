@@ -7,7 +7,7 @@ blocks found in memory instead of read and tensors instead of files, so it gives
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -16,7 +16,6 @@ from ram_studio.checkpoints.fit.compatibility import (
     CompatibilityReport,
     ExtraPolicy,
     FitKeywords,
-    MergeTensor,
     MissingPolicy,
     RowsPolicy,
 )
@@ -26,9 +25,9 @@ from ram_studio.engine.analyse import load, sketch_of
 from ram_studio.engine.events import CancelToken, ProgressCallback
 from ram_studio.engine.in_memory import ModelSink, check_fits, flat_tensors, torch_dtype
 from ram_studio.engine.job import AgentResult, MergeJob, OutputKeywords, recipe_of
+from ram_studio.engine.passes.counting import Counting
 from ram_studio.engine.passes.driver import RunKeywords, RunOptions, run_pass
-from ram_studio.engine.passes.plan import Backend
-from ram_studio.engine.reading.blocks import Block, blocks_of
+from ram_studio.engine.reading.blocks import Block
 from ram_studio.engine.reading.devices import free_bytes
 from ram_studio.engine.reading.residence import Residence
 from ram_studio.errors import SettingsError
@@ -97,7 +96,7 @@ class ResidentMerge:
         self.sketch: Sketch = sketch_of(self.report, self._run, relations=relations)
         # Heads that the base stores a second time are not counted, and so not loaded yet.
         heads = [t for t in self.report.merged if not t.is_counted]
-        run_pass(self.report, Loading(heads), self._run)
+        run_pass(self.report, Counting("load", heads, ()), self._run)
 
     def merge(
         self,
@@ -145,29 +144,6 @@ class ResidentMerge:
                 "folder instead, which streams, or leave agents out."
             )
         return residence
-
-
-@dataclass(frozen=True)
-class Loading:
-    """The work of a pass that only reads, see ``driver.Work``."""
-
-    tensors: Sequence[MergeTensor]
-    stage: str = "load"
-
-    def blocks(self, block_elements: int) -> list[Block]:
-        """Return the blocks of these tensors."""
-        return list(blocks_of(self.tensors, block_elements))
-
-    def worker(self, backend: Backend) -> Loading:
-        """Return itself: there is nothing to do."""
-        return self
-
-    def block(self, block: Block, base: Any, agents: Any) -> bool:
-        """Leave a block where the reader put it."""
-        return True
-
-    def close(self) -> None:
-        """Nothing is held back."""
 
 
 class _TensorSink(ModelSink):

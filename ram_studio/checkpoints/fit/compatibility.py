@@ -21,7 +21,7 @@ from ram_studio.checkpoints.fit.mismatches import Mismatch, incompatible, match_
 from ram_studio.checkpoints.fit.on_base import on_base
 from ram_studio.checkpoints.fit.tied import HeadStorage, resolve_tied
 from ram_studio.checkpoints.read.checkpoint import Checkpoint
-from ram_studio.checkpoints.read.describe import BASE_NAME, printable, quoted, who
+from ram_studio.checkpoints.read.describe import BASE_NAME, printable, quoted
 from ram_studio.checkpoints.read.header import MERGED_DTYPES, TensorInfo
 from ram_studio.errors import CompatibilityError, SettingsError
 
@@ -223,10 +223,7 @@ def check_compatibility(
     laid_out = [in_layout_of(base, agent) for agent in agents]
     agents = [agent for agent, _ in laid_out]
     tied = resolve_tied(base, agents, ignore_extra=extra == "ignore")
-    problems = [
-        Mismatch("tied", f"{who(agent)}tensor {quoted(tensor)} {text}")
-        for agent, tensor, text in tied.problems
-    ]
+    problems = [Mismatch("tied", text) for text in tied.problems]
     problems += unmergeable(base, base.tensors)
     notes = [note for _, note in laid_out if note is not None]
     notes += [Finding("tied-head", text) for text in tied.warnings]

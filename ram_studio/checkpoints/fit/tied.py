@@ -61,14 +61,14 @@ class TiedResolution:
     Attributes:
         agents: per agent, its tensors by the base's name for them; a redundant head is left out.
         copy_of: {head: embedding} when the base stores the matrix twice; not counted again.
-        problems: (agent, tensor name, sentence) for heads that cannot be merged as asked.
+        problems: sentences on heads that cannot be merged as asked.
         warnings: sentences.
         heads: by checkpoint name; {} where there is no pair that could be tied.
     """
 
     agents: list[dict[str, TensorInfo]]
     copy_of: dict[str, str] = field(default_factory=dict)
-    problems: list[tuple[str, str, str]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     heads: dict[str, HeadStorage] = field(default_factory=dict)
 
@@ -80,8 +80,10 @@ class TiedResolution:
                 f"ties them; the agent's {quoted(head)} is left out, as asked by extra: ignore."
             )
         else:
-            text = f"differs from {quoted(embedding)}, which is the same matrix in the base"
-            self.problems.append((agent.name, head, f"{text} (tied head)"))
+            self.problems.append(
+                f"{agent.who}tensor {quoted(head)} differs from {quoted(embedding)}, which is the "
+                "same matrix in the base (tied head)"
+            )
 
 
 def _ends_with(name: str, endings: Iterable[str]) -> bool:

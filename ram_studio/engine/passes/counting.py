@@ -264,8 +264,8 @@ Choose = Callable[[Backend, Block, Any], Any]
 class Counting:
     """The work of a counting pass, see ``driver.Work``.
 
-    tallies: each counts the agents that its Choose gives; related: also collects what needs more
-    than counts, on the CPU.
+    tallies: each counts the agents that its Choose gives; without any a pass only reads. related:
+    also collects what needs more than counts, on the CPU.
     """
 
     stage: str
@@ -278,7 +278,7 @@ class Counting:
         """Return all blocks of the counted tensors, each in one row of every tally."""
 
         def every(tensor: MergeTensor) -> int:
-            return max(tally.every(tensor) for _, tally in self.tallies)
+            return max((tally.every(tensor) for _, tally in self.tallies), default=0)
 
         return list(blocks_of(self.tensors, block_elements, every=every))
 
