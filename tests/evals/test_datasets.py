@@ -14,7 +14,9 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals import EndpointEngine, evaluate
 from ram_studio.evals.report.breakdown import breakdown
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings, published
+from ram_studio.evals.suites.fit import misfits
 from ram_studio.evals.suites.published import ifeval_checks, math500
+from ram_studio.resources import asset_path
 
 HOTPOT = [
     {"_id": f"h{n}", "question": f"Who met number {n}?", "answer": f"Person {n}",
@@ -268,6 +270,17 @@ def test_it_is_said_what_is_missing_before_anything_is_asked(name, content, said
         with pytest.raises(EvaluationError, match=said):
             evaluate(models, f"math,{name}", data=tmp_path)
     assert not server.requests
+
+
+def test_a_file_that_cannot_be_asked_spoils_no_other_suite(tmp_path):
+    (tmp_path / "gsm8k.jsonl").write_text('{"question": "q"}')
+    (tmp_path / "dev-v2.0.json").write_text(json.dumps(SQUAD))
+    asked = ("gsm8k", "ruler-squad", "math")
+    found = misfits(asset_path("example", "base"), asked, 20, tmp_path)
+    # Texts may be longer than the shortest.
+    assert found.keys() == {"gsm8k", "math"}
+    assert "column answer is missing" in found["gsm8k"]
+    assert "the context has 256" in found["math"]
 
 
 def test_the_hub_is_asked_for_the_pinned_revision_once(tmp_path, monkeypatch, caplog):

@@ -43,13 +43,12 @@ _PROMPTS = {
         "nothing else."
     ),
 }
-_UNIT_TESTS = "unit tests"
 
 
 def _asked(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "prompt": _PROMPTS[row["category"]].format(task=row["task"], entry=row.get("entry")),
-        "gold": row["tests"] if row["category"] == _UNIT_TESTS else row["reference"],
+        "gold": row["tests"] if row["category"] == "unit tests" else row["reference"],
         "spec": row,
     }
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import takewhile
 from pathlib import Path
 
+from ram_studio.errors import EvaluationError
 from ram_studio.evals.answering.engine import plain_text
 from ram_studio.evals.suites import ALL_SUITES, SuiteSettings
 
@@ -39,18 +41,22 @@ def misfits(
 
     found = {}
     for name in suites:
-        if why := ALL_SUITES[name].absent(data):
+        suite = ALL_SUITES[name]
+        if why := suite.absent(data):
             found[name] = why
             continue
-        settings = SuiteSettings(
-            count, _LOOKED_AT if ALL_SUITES[name].has_texts else None, 0, (shortest,), data=data
-        )
-        least = 0
-        for question in ALL_SUITES[name].make(settings):
-            needed = count(plain_text(question)) + question.max_new_tokens
-            least = min(least or needed, needed)
-            if needed <= context:
-                break
-        else:
+        limit = _LOOKED_AT if suite.has_texts else None
+        try:
+            questions = suite.make(SuiteSettings(count, limit, 0, (shortest,), data=data))
+        except EvaluationError as error:
+            # A length too short for texts says nothing of longer ones.
+            if not suite.has_texts:
+                found[name] = str(error)
+            continue
+        needed = (count(plain_text(q)) + q.max_new_tokens for q in questions)
+        # Only as many are counted as it takes to find one that fits.
+        too_long = list(takewhile(lambda tokens: tokens > context, needed))
+        if len(too_long) == len(questions):
+            least = min(too_long, default=0)
             found[name] = f"its shortest question takes {least} tokens, the context has {context}"
     return found

@@ -58,12 +58,10 @@ def _on_line(said: str) -> str:
         said = boxed[-1]
     elif said.startswith("{"):
         said = said[1:].partition("}")[0]
-    _, equals, tail = said.rpartition("=")
-    return _group(_FIRST.match(tail) if equals else None) or _group(_FIRST.match(said))
-
-
-def _group(found: re.Match[str] | None) -> str:
-    return found.group(1) if found else ""
+    for part in (said.rpartition("=")[2], said):
+        if found := _FIRST.match(part):
+            return found[1]
+    return ""
 
 
 def _value(text: str) -> Fraction | None:
