@@ -343,7 +343,7 @@ def test_threads_share_a_residence(big):
     assert len(set(found)) == len(big.counted)
 
 
-@pytest.mark.parametrize("name", ["tpu", "torch:x", "cpu:1", "torch:2:1"])
+@pytest.mark.parametrize("name", ["tpu", "torch:x", "torch:0", "cpu:1", "torch:2:1"])
 def test_unknown_devices_are_refused(name):
     with pytest.raises(SettingsError, match="must be one of auto, cpu, cuda"):
         choose_device(name)

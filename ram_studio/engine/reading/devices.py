@@ -30,7 +30,7 @@ def choose_device(device: str) -> str:
     if device in ("auto", "cpu"):
         return "cpu"
     kind, _, number = device.partition(":")
-    if kind == _TWIN and (not number or number.isdecimal()):
+    if kind == _TWIN and (not number or (number.isdecimal() and int(number) > 0)):
         return device
     if kind != "cuda":
         raise SettingsError(f"The device is {device!r}; it must be one of {', '.join(DEVICES)}.")
