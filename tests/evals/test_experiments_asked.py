@@ -11,9 +11,7 @@ from ram_studio.cli.main import commands
 from ram_studio.errors import RamStudioError
 from ram_studio.evals import AnswerStore, evaluate
 from ram_studio.evals.answering.engine import Decoding
-from ram_studio.evals.experiment.plan import ComparePlan, SweepPlan
 from ram_studio.evals.experiment.run import compare_methods, sweep
-from ram_studio.evals.experiment.space import parse_axes
 from ram_studio.evals.pieces import Pieces
 from ram_studio.evals.report.score import DomainScore
 from ram_studio.evals.report.trust import trust_lines
@@ -99,26 +97,6 @@ def test_room_for_thinking_counts_before_any_merge_is_asked(recipe):
     how = {"decoding": Decoding(think_tokens=5000), "suite": "math", "limit": 2, "device": "cpu"}
     with pytest.raises(RamStudioError, match=r"Suite math cannot be asked .* context is 4096"):
         compare_methods({"ram+": recipe}, **how)
-
-
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        ({"samples": 2}, "Give a temperature"),
-        ({"pieces": Pieces()}, "has texts to read in pieces"),
-        ({"until": Until(0.1)}, "Only generated suites"),
-        ({"until": Until(0.1, 9), "suites": "math-made"}, "50 questions or more"),
-        ({"max_tokens": {"math": 9}}, "suite 'math', which is not asked"),
-        ({"until": Until(0.1), "suites": "math-made", "search": "optuna"}, "cannot ask until"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused_before_any_work(recipe, how, said):
-    with pytest.raises(RamStudioError, match=said):
-        SweepPlan(recipe, parse_axes(["r=0:0.5:3"]), **how).candidates()
-    if "search" not in how:
-        changed = {"suite" if k == "suites" else k: v for k, v in how.items()}
-        with pytest.raises(RamStudioError, match=said):
-            ComparePlan.of({"ram+": recipe}, **changed).candidates()
 
 
 def test_both_commands_have_the_options_of_evaluate(recipe):

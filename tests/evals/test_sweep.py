@@ -17,10 +17,7 @@ from ram_studio.errors import EvaluationError
 from ram_studio.evals import AnswerStore, evaluate
 from ram_studio.evals.answering.merged import MergedEngine
 from ram_studio.evals.experiment.identity import identify
-from ram_studio.evals.experiment.plan import SweepPlan
 from ram_studio.evals.experiment.run import sweep
-from ram_studio.evals.experiment.runner import Runner
-from ram_studio.evals.experiment.space import parse_axes
 from ram_studio.resources import asset_path
 
 AGENTS = {name: str(asset_path("example", name)) for name in ("coding", "tool", "memory")}
@@ -179,16 +176,14 @@ def test_time_is_kept_back_for_the_check_of_the_winner(monkeypatch):
         clock.now += answered - done.get(label, 0)
         done[label] = answered if answered < of else 0
 
-    plan = SweepPlan(
-        recipe(r=0.5), parse_axes(["r=0:0.5:6"]), items=4, minutes=72 / 60, early_stop=False
-    )
-    running = Runner(plan, device="cpu", sketch=load_sketch(SKETCH), on_progress=tick)
-    states = list(running.run())
-    assert states[-1].ending == "out of time"
+    how = {"items": 4, "minutes": 72 / 60, "early_stop": False, "device": "cpu"}
+    sketch = load_sketch(SKETCH)
+    state = sweep(recipe(r=0.5), ["r=0:0.5:6"], sketch=sketch, on_progress=tick, **how)
+    assert state.ending == "out of time"
     # 72 s less 2 x 16 held-out answers: three settings of 12 fit, the fourth is late.
-    assert [row.status for row in states[-1].rows].count("unfinished") == 3
-    assert len(states[-1].measured) == 3
-    assert states[-1].recheck is not None
+    assert [row.status for row in state.rows].count("unfinished") == 3
+    assert len(state.measured) == 3
+    assert state.recheck is not None
     assert clock.now <= 40 + 1 + 32
 
 

@@ -1,15 +1,19 @@
 """Axes, grids, proposals and the questions of a sweep, without any model."""
 
+from statistics import fmean
+
 import pytest
 
 from ram_studio.algorithm.ladder import LADDER
 from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.errors import EvaluationError, SettingsError
 from ram_studio.evals.experiment.items import by_stage, draw_items
-from ram_studio.evals.experiment.plan import SweepPlan
+from ram_studio.evals.experiment.plan import ComparePlan, SweepPlan
 from ram_studio.evals.experiment.search import OptunaSearch
 from ram_studio.evals.experiment.space import Space, parse_axes
+from ram_studio.evals.pieces import Pieces
 from ram_studio.evals.suites import SuiteSettings
+from ram_studio.evals.until import Until
 
 
 def recipe(method: str = "ram+", **settings):
@@ -101,11 +105,26 @@ def test_an_axis_that_cannot_be_says_what_is_wrong(texts, message):
         ({"minutes": 0}, SettingsError, "0 minutes"),
         ({"search": "luck"}, SettingsError, "must be grid or optuna"),
         ({"max_settings": 2}, SettingsError, "The grid has 3 settings, the budget is 2"),
+        ({"samples": 2}, EvaluationError, "Give a temperature"),
+        ({"pieces": Pieces()}, EvaluationError, "has texts to read in pieces"),
+        ({"until": Until(0.1)}, EvaluationError, "Only generated suites"),
+        ({"until": Until(0.1, 9), "suites": "math-made"}, EvaluationError, "50 questions or more"),
+        ({"max_tokens": {"math": 9}}, EvaluationError, "suite 'math', which is not asked"),
+        (
+            {"until": Until(0.1), "suites": "math-made", "search": "optuna"},
+            SettingsError,
+            "cannot ask until",
+        ),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused_before_any_work(changes, error, message):
     with pytest.raises(error, match=message):
         SweepPlan(recipe(), parse_axes(["r=0:1:3"]), **changes).candidates()
+    if not changes.keys() & {"held_out", "search", "max_settings"}:
+        names = {"suites": "suite", "items": "limit"}
+        options = {names.get(name, name): value for name, value in changes.items()}
+        with pytest.raises(error, match=message):
+            ComparePlan.of({"ram+": recipe()}, **options).candidates()
 
 
 @pytest.mark.parametrize("suite", ["demo", "math", "instructions", "memory"])
@@ -125,13 +144,10 @@ def test_held_out_questions_are_others_and_both_are_the_same_each_time(suite):
         assert {q.domain for q in held} - {q.domain for q in chosen} == {"follow"}
 
 
-def test_a_fixed_suite_keeps_a_third_to_check_with():
+def test_a_fixed_suite_keeps_a_third_to_check_with_and_stages_part_every_domains_questions():
     drawn = draw_items(["math"], SuiteSettings(len, 64), 64)
     chosen, held = len(drawn.chosen_by["math"]), len(drawn.held_out["math"])
     assert held == pytest.approx(chosen / 2, abs=1)
-
-
-def test_stages_part_every_domains_questions():
     questions = draw_items(["demo"], SuiteSettings(len, 10), 0).chosen_by["demo"]
     stages = by_stage(questions, (0.25, 0.5, 1.0))
     assert [len(stage) for stage in stages] == [9, 6, 15]
@@ -145,18 +161,15 @@ def test_a_search_proposes_within_the_ranges_and_learns_from_scores():
         search = OptunaSearch(made, seed=5, trials=trials)
         found = []
         for number in range(trials):
-            candidate = search.ask()
-            found.append(candidate)
-            score = 1 - abs(candidate.values["r"] - 0.4)
-            search.tell(score, is_dropped=number % 5 == 4, stage=1)
+            found.append(search.ask().values)
+            search.tell(1 - abs(found[-1]["r"] - 0.4), is_dropped=number % 5 == 4, stage=1)
         return found
 
     found = propose(40)
-    assert [c.values for c in propose(40)] == [c.values for c in found]
-    for candidate in found:
-        assert 0 <= candidate.values["r"] <= 0.5
-        assert candidate.values["epsilon"] in LADDER
-        assert ("alpha" in candidate.values) == (candidate.values["method"] == "ram+")
-    late = [abs(c.values["r"] - 0.4) for c in found[-15:]]
-    early = [abs(c.values["r"] - 0.4) for c in found[:10]]
-    assert sum(late) / len(late) < sum(early) / len(early)
+    assert propose(40) == found
+    for values in found:
+        assert 0 <= values["r"] <= 0.5
+        assert values["epsilon"] in LADDER
+        assert ("alpha" in values) == (values["method"] == "ram+")
+    misses = [abs(values["r"] - 0.4) for values in found]
+    assert fmean(misses[-15:]) < fmean(misses[:10])
