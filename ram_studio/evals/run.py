@@ -104,7 +104,7 @@ def evaluate(
     Questions are made once, with the first model's tokenizer, and asked of all. With a store, each
     batch of answers is committed before the next is begun; final answers found there under the same
     model, suite version and settings are not asked again, so a stopped run is taken up by calling
-    this again. Replies that failed (a broken connection) count as wrong and are asked again.
+    this again. Replies that failed (a broken connection) are in no score and are asked again.
 
     Args:
         models: name -> local folder, or an engine such as `EndpointEngine` (which stays open, and

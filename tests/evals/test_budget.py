@@ -9,7 +9,7 @@ import pytest
 import typer
 from loopback_endpoint import serve
 
-from ram_studio.cli.asking import parse_budget
+from ram_studio.cli.asking import parse_budget, parse_lengths
 from ram_studio.evals import AnswerStore, EndpointEngine, evaluate
 from ram_studio.evals.answering.engine import Decoding
 from ram_studio.evals.answering.local import LocalEngine, _Budget
@@ -132,7 +132,8 @@ def test_pass_at_k_is_the_unbiased_estimate():
     assert sample_scores([Answer("", True)]) is None
 
 
-def test_budgets_are_read_for_all_suites_or_one_by_one():
+def test_lengths_are_read_and_budgets_for_all_suites_or_one_by_one():
+    assert parse_lengths("1k, 4000,128K") == (1000, 4000, 128000)
     assert parse_budget(None) is None
     assert parse_budget(["512"]) == 512
     assert parse_budget(["math=1024", "tool=64"]) == {"math": 1024, "tool": 64}

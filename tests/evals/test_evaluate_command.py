@@ -6,7 +6,6 @@ import pytest
 from loopback_endpoint import serve
 from typer.testing import CliRunner
 
-from ram_studio.cli.asking import parse_lengths
 from ram_studio.cli.main import commands
 from ram_studio.errors import RamStudioError
 from ram_studio.evals.answering import endpoint
@@ -105,7 +104,3 @@ BAD = """--lengths many | --chat maybe | --code perhaps | --specialist nonsense 
 @pytest.mark.parametrize("options", BAD.split("|"), ids=str.strip)
 def test_bad_options_are_usage_errors(run, options):
     assert run("evaluate", BASE, "--limit", "1", *options.split())[0] == 2
-
-
-def test_lengths_are_read_with_or_without_k():
-    assert parse_lengths("1k, 4000,128K") == (1000, 4000, 128000)

@@ -116,10 +116,14 @@ def test_the_past_is_one_table_of_runs_and_merges(store, tmp_path):
 def test_stored_runs_become_a_report_of_their_common_questions(store, base_engine, coding_engine):
     runs = [run for run in store.runs() if run.suite == "demo"]
     report = stored_report(store, sorted(runs, key=lambda run: run.model))
-    # Two of one name are told apart.
-    renamed = stored_report(store, [dataclasses.replace(run, model="merged") for run in runs])
-    assert len(renamed.models) == 2
-    assert all(name.startswith("merged (") for name in renamed.models)
+    # Two of one name are told apart, also where they are behind URLs.
+    prints = [run.fingerprint for run in runs]
+    for told, urls in ((prints, prints), (2 * ["http:/"], ("http://a/v1#m", "http://b/v1#m"))):
+        both = zip(runs, urls, strict=True)
+        same = [dataclasses.replace(run, model="m", fingerprint=url) for run, url in both]
+        names = list(stored_report(store, same).models)
+        assert len(names) == 2
+        assert all(n.startswith(f"m ({t[:6]}") for n, t in zip(names, told, strict=True))
     assert list(report.models) == ["base", "coding"]
     domains = ("code", "follow", "memory", "tool")
     assert {d: len(items) for d, items in report.items.items()} == dict.fromkeys(domains, 4)

@@ -97,23 +97,18 @@ def test_prompts_go_through_the_models_own_template(chat_model, tmp_path):
     plain = LocalEngine(chat_model, device="cpu", chat="none")
     assert plain.prompt_of(question()) == "Say hi.\n\nAnswer:\n"
     assert plain.identity != engine.identity
-    no_tools = LocalEngine(make_chat_model(tmp_path / "m", template=TEMPLATE), device="cpu")
-    text = no_tools.prompt_of(question(tools=(tool,)))
+    folder = make_chat_model(tmp_path / "m", template=TEMPLATE)
+    text = LocalEngine(folder, device="cpu").prompt_of(question(tools=(tool,)))
     assert '{"name": "f", "parameters": {}}' in text
     assert "If none of the functions fits" in text
-
-
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
+    # A wrong one is an error that names it.
+    for template, message in (
         ("{{ raise_exception('only systems here') }}", "template .* fails: only systems here"),
         ("Hello, I am a bot.", "leaves out what the user says"),
-    ],
-)
-def test_a_wrong_chat_template_is_an_error_that_names_it(template, message, tmp_path):
-    folder = make_chat_model(tmp_path / "m", template=template)
-    with pytest.raises(EvaluationError, match=message):
-        evaluate({"m": folder}, "math", limit=1, device="cpu")
+    ):
+        (folder / "chat_template.jinja").write_text(template)
+        with pytest.raises(EvaluationError, match=message):
+            evaluate({"m": folder}, "math", limit=1, device="cpu")
 
 
 def test_a_prompt_longer_than_the_context_is_a_verdict_and_the_rest_is_asked(tmp_path):

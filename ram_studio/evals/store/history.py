@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,8 @@ def history(store: str | Path | None = None) -> DataFrame:
     """Return what was evaluated and merged before, the newest first, one row per run.
 
     score is the mean over the suite's skills, as everywhere. A merge that was never asked anything
-    has a row without a run. method, settings and agents (by
-    name rho, lambda and effective_lambda) are those of the merge, empty for other models.
+    has a row without a run. method, settings and agents (by name rho, lambda and effective_lambda)
+    are those of the merge, empty for other models.
 
     Args: store: the file of answers, whose folder has the list of merges; default as for
         `AnswerStore`.
@@ -165,11 +166,16 @@ def stored_report(store: AnswerStore, runs: Sequence[StoredRun]) -> EvalReport:
 
 
 def _names(runs: Sequence[StoredRun]) -> dict[str, str]:
-    """Return fingerprint -> name, with the fingerprint's beginning where names clash."""
+    """Return fingerprint -> name, with the fingerprint's beginning where names clash.
+
+    That of a model behind an endpoint is its URL, which is told in full.
+    """
     labels = {run.fingerprint: run.model for run in runs}
-    clashing = {label for label in labels.values() if list(labels.values()).count(label) > 1}
+    times = Counter(labels.values())
     return {
-        print_: f"{label} ({print_[:6]})" if label in clashing else label
+        print_: label
+        if times[label] == 1
+        else f"{label} ({print_[:6] if print_.isalnum() else print_})"
         for print_, label in labels.items()
     }
 
