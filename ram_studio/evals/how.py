@@ -61,7 +61,10 @@ class HowToAsk:
 
     def check_asking(self, names: Sequence[str]) -> None:
         """Raise EvaluationError for what cannot be asked of suites, before any model is opened."""
-        self._check_budget(names)
+        for most in by_suite("budget of tokens", self.max_tokens, names):
+            if most is not None and most < 1:
+                raise EvaluationError(f"An answer may take {most} tokens. Choose 1 or more.")
+        self._check_draws()
         if self.pieces is not None:
             self.pieces.check()
             if not any(is_a(name, "has_texts") for name in names):
@@ -73,11 +76,7 @@ class HowToAsk:
         if any(is_a(name, "runs_code") for name in names):
             check_code_allowed(self.code)
 
-    def _check_budget(self, names: Sequence[str]) -> None:
-        """Raise EvaluationError for budgets and draws that cannot be."""
-        for most in by_suite("budget of tokens", self.max_tokens, names):
-            if most is not None and most < 1:
-                raise EvaluationError(f"An answer may take {most} tokens. Choose 1 or more.")
+    def _check_draws(self) -> None:
         self.decoding.check()
         if not 1 <= self.samples <= MOST_SAMPLES:
             raise EvaluationError(

@@ -9,8 +9,7 @@ from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.errors import EvaluationError, SettingsError
 from ram_studio.evals.experiment.items import by_stage, draw_items
 from ram_studio.evals.experiment.plan import ComparePlan, SweepPlan
-from ram_studio.evals.experiment.search import OptunaSearch
-from ram_studio.evals.experiment.space import Space, parse_axes
+from ram_studio.evals.experiment.space import OptunaSearch, Space, parse_axes
 from ram_studio.evals.pieces import Pieces
 from ram_studio.evals.suites import SuiteSettings
 from ram_studio.evals.until import Until

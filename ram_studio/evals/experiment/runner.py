@@ -18,8 +18,7 @@ from ram_studio.evals.experiment import race
 from ram_studio.evals.experiment.answers import Answers, Entry, Setup
 from ram_studio.evals.experiment.items import by_stage
 from ram_studio.evals.experiment.plan import Plan, SweepPlan
-from ram_studio.evals.experiment.search import OptunaSearch
-from ram_studio.evals.experiment.space import Candidate
+from ram_studio.evals.experiment.space import Candidate, OptunaSearch
 from ram_studio.evals.experiment.table import Ending, Recheck, SweepState
 from ram_studio.evals.question import Answer, Asked, Question
 from ram_studio.evals.report.score import Average, DomainScore, sample_scores

@@ -225,8 +225,7 @@ class EvalReport:
             {
                 "model": name,
                 "domain": domain,
-                "n": score.n,
-                "correct": score.correct,
+                **vars(score),
                 "stderr": number(score.stderr),
                 **score.interval(),
             }
