@@ -7,7 +7,7 @@ are groups like those that are stored one by one.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,26 @@ from ram_studio.algorithm import naming
 from ram_studio.algorithm.overlap import OverlapCounts
 from ram_studio.errors import SettingsError
 
-GROUPINGS = ("model", "layer", "module", "tensor", "tower", "expert")
+
+def expert_label(layer: str, expert: str) -> str:
+    """Return the label of an expert, or of a router: layer/number, layer/router."""
+    return f"{layer}/{expert}"
+
+
+def _label_of_expert(name: str) -> str | None:
+    expert = naming.expert_of(name)
+    return None if expert is None else expert_label(naming.layer_of(name), expert)
+
+
+_LABEL_OF: dict[str, Callable[[str], str | None]] = {
+    "model": lambda name: "model",
+    "layer": naming.layer_of,
+    "module": naming.module_of,
+    "tensor": lambda name: name,
+    "tower": naming.tower_of,
+    "expert": _label_of_expert,
+}
+"""What each grouping calls a tensor's group; None where it is in none."""
 
 
 @dataclass(frozen=True)
@@ -34,42 +53,21 @@ class StackCounts:
         return StackCounts(self.labels, self.counts.keep_agents(keep))
 
 
-def expert_label(layer: str, expert: str) -> str:
-    """Return the label of an expert, or of a router: layer/number, layer/router."""
-    return f"{layer}/{expert}"
-
-
 def labels_of(names: Sequence[str], by: str) -> tuple[str, ...]:
     """Return the labels of the groups that ``by`` makes of some tensors, in model order.
 
     Raises: SettingsError for a grouping that does not exist.
     """
-    if by not in GROUPINGS:
-        raise SettingsError(f"The grouping is {by!r}; it must be one of {', '.join(GROUPINGS)}.")
+    if by not in _LABEL_OF:
+        raise SettingsError(f"The grouping is {by!r}; it must be one of {', '.join(_LABEL_OF)}.")
     if by == "model":
         return ("model",)
-    if by == "tensor":
-        return tuple(names)
-    found = dict.fromkeys(label for name in names if (label := label_of(name, by)) is not None)
+    found = dict.fromkeys(label for name in names if (label := _LABEL_OF[by](name)) is not None)
     if by == "layer":
         return tuple(naming.sort_layers(set(found)))
     if by == "tower":  # whatever comes first in the files
         return tuple(sorted(found, key=lambda tower: tower != naming.LANGUAGE))
     return tuple(found)
-
-
-def label_of(name: str, by: str) -> str | None:
-    """Return the label of a tensor's group; None for one without experts, by "expert"."""
-    if by == "layer":
-        return naming.layer_of(name)
-    if by == "module":
-        return naming.module_of(name)
-    if by == "tower":
-        return naming.tower_of(name)
-    if by == "expert":
-        expert = naming.expert_of(name)
-        return None if expert is None else expert_label(naming.layer_of(name), expert)
-    return "model" if by == "model" else name
 
 
 def index_of(names: Sequence[str], by: str) -> np.ndarray:
@@ -78,7 +76,7 @@ def index_of(names: Sequence[str], by: str) -> np.ndarray:
     Returns: int64 (tensors,).
     """
     position = {label: i for i, label in enumerate(labels_of(names, by))}
-    labels = (label_of(name, by) for name in names)
+    labels = map(_LABEL_OF[by], names)
     return np.array([-1 if g is None else position[g] for g in labels], dtype=np.int64)
 
 

@@ -32,10 +32,6 @@ def overlap_unique_ratio(shared: int | float, unique: int | float) -> float:
     return shared / unique
 
 
-def _no_rescaling(rho: float, r: float, alpha: float) -> float:
-    return 1.0
-
-
 def _clipped(rho: float, r: float, alpha: float) -> float:
     return 1.0 + r * min(max(rho, 0.0), alpha)
 
@@ -45,7 +41,7 @@ def _soft(rho: float, r: float, alpha: float) -> float:
 
 
 _RULES: Mapping[str, Callable[[float, float, float], float]] = {
-    "ram": _no_rescaling,
+    "ram": lambda rho, r, alpha: 1.0,
     "ram+": _clipped,
     "ram+s": _soft,
     "ram+m": _clipped,

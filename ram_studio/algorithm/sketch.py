@@ -228,37 +228,29 @@ class Sketch:
         if rule == scaling.MAGNITUDE_RULE:
             self.known_relations()
 
-        # Once for all groups: each needs a pass over all tensors.
-        magnitudes = {
-            by: self._magnitude_ratios(point, by)
-            for by in {"model", by} - {"expert"}
-            if self.relations is not None and (not self.is_profile or by in ("model", "layer"))
-        }
-
-        def describe(counts: OverlapCounts, by: str, group: int) -> dict[str, Any]:
-            magnitude = None
-            if by in magnitudes and counts is not rounded:
-                magnitude = magnitudes[by][group]
-            return self._describe(counts, group, point, (rule, r, alpha), magnitude)
-
-        rounded = None if self.rounded is None else self.grouped("model", self.rounded)
-        result: dict[str, Any] = {
-            "epsilon": LADDER[point],
-            "rule": rule,
-            "r": r,
-            "alpha": alpha,
-            **describe(self.model, "model", 0),
-        }
+        settings = (rule, r, alpha)
+        result: dict[str, Any] = {"epsilon": LADDER[point], "rule": rule, "r": r, "alpha": alpha}
+        result |= self._describe_groups("model", point, settings)["model"]
         result["methods"] = self._add_kept(result["agents"], point)
-        if rounded is not None:
-            result["as_base_dtype"] = describe(rounded, "model", 0)
+        if self.rounded is not None:
+            rounded = self.grouped("model", self.rounded)
+            result["as_base_dtype"] = self._describe(rounded, 0, point, settings, None)
         if by != "model":
-            counts, labels = self.grouped(by), self.group_labels(by)
-            if not labels:
+            result |= {"by": by, "groups": self._describe_groups(by, point, settings)}
+            if not result["groups"]:
                 raise SettingsError("None of these tensors is a router or an expert.")
-            result["by"] = by
-            result["groups"] = {label: describe(counts, by, g) for g, label in enumerate(labels)}
         return result
+
+    def _describe_groups(
+        self, by: str, point: int, settings: tuple[str, float, float]
+    ) -> dict[str, dict[str, Any]]:
+        counts, magnitudes = self.grouped(by), self._magnitude_ratios(point, by)
+        return {
+            label: self._describe(
+                counts, g, point, settings, None if magnitudes is None else magnitudes[g]
+            )
+            for g, label in enumerate(self.group_labels(by))
+        }
 
     def _add_kept(self, agents: dict[str, Any], point: int) -> dict[str, Any] | None:
         """Say what is kept of each agent of a preview; return the same for other methods."""
@@ -287,7 +279,7 @@ class Sketch:
     ) -> pd.DataFrame:
         """Return a preview as a tidy table: a row for each group and agent.
 
-        Args: by: one of GROUPINGS, whose label becomes a column of this name (a tensor's layer and
+        Args: by: a grouping, whose label becomes a column of this name (a tensor's layer and
             module come along; an expert is layer/number or layer/router); others: see ``preview``.
         Returns: columns agent, [by,] total, active, unique, shared (int64), density, rho, lambda
             and, with relations, rho_m (float64; rho and rho_m are inf where nothing is unique); for
@@ -314,10 +306,12 @@ class Sketch:
         floats = [*ratios, "lambda", *(["kept", "all_else"] if by == "model" else [])]
         return frame.astype(dict.fromkeys(floats, float)).fillna(dict.fromkeys(ratios, math.inf))
 
-    def _magnitude_ratios(self, point: int, by: str) -> Float[np.ndarray, "groups agents"]:
+    def _magnitude_ratios(self, point: int, by: str) -> Float[np.ndarray, "groups agents"] | None:
+        is_known = not self.is_profile or by in ("model", "layer")
+        if self.relations is None or not is_known or by == "expert":
+            return None
         if not self.is_profile:
-            magnitude = self.known_relations().magnitude[:, point]
-            return relations.group_ratios(magnitude, self.groups(by))
+            return relations.group_ratios(self.relations.magnitude[:, point], self.groups(by))
         magnitude = self.grouped_relations(by).magnitude[:, point]
         return relations.group_ratios(magnitude, [[g] for g in range(len(magnitude))])
 

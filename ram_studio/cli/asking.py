@@ -17,78 +17,70 @@ if TYPE_CHECKING:
     from ram_studio.evals import AnswerStore
     from ram_studio.evals.until import Until
 
-Suites = Annotated[
-    str,
-    typer.Option(
-        help="demo, or any others of those that `ram-studio suites` lists, with commas; "
-        "`evaluate` knows health too."
-    ),
-]
-Lengths = Annotated[
-    str, typer.Option(help="Prompt lengths of suites about long texts in tokens, such as 1k,4k.")
-]
-Mode = Annotated[
-    Literal["whole", "memagent"],
-    typer.Option(
-        help="How suites about long texts (memory, ruler-*) are read: whole, or piece by piece "
-        "with a bounded memory, as MemAgent does."
-    ),
-]
-Chat = Annotated[Literal["auto", "template", "none"], typer.Option(help="Chat template.")]
-Code = Annotated[
-    Literal["auto", "on", "off"], typer.Option(help="Run code that models write, sealed off.")
-]
-MaxTokens = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="N or SUITE=N",
-        help="Most tokens of an answer, of all suites or one; repeat [default: each suite's own].",
-    ),
-]
-ThinkTokens = Annotated[
-    int, typer.Option(help="Most tokens of thinking (<think>), apart from the answer's.")
-]
-Samples = Annotated[
-    int, typer.Option(help="Answers to each question, for pass@k; the paper's are 4.")
-]
-Data = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER", help="Where the rows of suites that are data sets are; else the Hub."
-    ),
-]
-UntilPoints = Annotated[
-    float | None,
-    typer.Option(
-        "--until",
-        metavar="POINTS",
-        help="Ask generated suites until every 95 % interval is so narrow, or the most questions "
-        "(--limit, --items) are asked.",
-    ),
-]
-BatchSize = Annotated[int, typer.Option(help="Prompts decoded together.")]
-
 
 @dataclass
 class Asking:
     """The options. Their annotations are the command line's."""
 
-    suite: Suites = "demo"
-    lengths: Lengths = "1k,4k"
-    mode: Mode = "whole"
+    suite: Annotated[
+        str,
+        typer.Option(
+            help="demo, or any others of those that `ram-studio suites` lists, with commas; "
+            "`evaluate` knows health too."
+        ),
+    ] = "demo"
+    lengths: Annotated[
+        str,
+        typer.Option(help="Prompt lengths of suites about long texts in tokens, such as 1k,4k."),
+    ] = "1k,4k"
+    mode: Annotated[
+        Literal["whole", "memagent"],
+        typer.Option(
+            help="How suites about long texts (memory, ruler-*) are read: whole, or piece by piece "
+            "with a bounded memory, as MemAgent does."
+        ),
+    ] = "whole"
     chunk_tokens: Annotated[int, typer.Option(help="Most tokens of a piece.")] = 5000
     memory_tokens: Annotated[int, typer.Option(help="Most tokens of the memory.")] = 1024
-    chat: Chat = "auto"
-    code: Code = "auto"
-    max_tokens: MaxTokens = None
-    think_tokens: ThinkTokens = 0
+    chat: Annotated[Literal["auto", "template", "none"], typer.Option(help="Chat template.")] = (
+        "auto"
+    )
+    code: Annotated[
+        Literal["auto", "on", "off"], typer.Option(help="Run code that models write, sealed off.")
+    ] = "auto"
+    max_tokens: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="N or SUITE=N",
+            help="Most tokens of an answer, of all suites or one; repeat [default: each suite's "
+            "own].",
+        ),
+    ] = None
+    think_tokens: Annotated[
+        int, typer.Option(help="Most tokens of thinking (<think>), apart from the answer's.")
+    ] = 0
     temperature: Annotated[float, typer.Option(help="0 is greedy; the paper's is 1.0.")] = 0.0
     top_p: Annotated[float, typer.Option(help="Share of the likeliest tokens.")] = 1.0
-    samples: Samples = 1
-    data: Data = None
+    samples: Annotated[
+        int, typer.Option(help="Answers to each question, for pass@k; the paper's are 4.")
+    ] = 1
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Where the rows of suites that are data sets are; else the Hub."
+        ),
+    ] = None
     difficulty: Annotated[int, typer.Option(help="Of generated suites, 1 to 5.")] = 2
-    until: UntilPoints = None
-    batch_size: BatchSize = 128
+    until: Annotated[
+        float | None,
+        typer.Option(
+            "--until",
+            metavar="POINTS",
+            help="Ask generated suites until every 95 % interval is so narrow, or the most "
+            "questions (--limit, --items) are asked.",
+        ),
+    ] = None
+    batch_size: Annotated[int, typer.Option(help="Prompts decoded together.")] = 128
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of `HowToAsk`, but for the seed.

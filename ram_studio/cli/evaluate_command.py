@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,20 +24,60 @@ Models = Annotated[
     typer.Argument(metavar="MODEL...", help="Folders, or NAME=FOLDER; names on an endpoint."),
 ]
 Limit = Annotated[int | None, typer.Option(help="Questions per suite (demo: 300 per domain).")]
-Endpoint = Annotated[
-    str | None, typer.Option(metavar="URL", help="OpenAI-compatible server of the models.")
-]
-TokenEnv = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Environment variable that holds its token.")
-]
-Engine = Annotated[
-    Literal["transformers", "vllm", "lm-eval"],
-    typer.Option(help="What answers for folders; lm-eval has tasks of its own."),
-]
-Tasks = Annotated[str | None, typer.Option(help="Tasks of --engine lm-eval, such as gsm8k,ifeval.")]
-IncludePath = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Task files of your own for lm-eval.")
-]
+
+
+@dataclass
+class Answering:
+    """What answers. The annotations are the command line's."""
+
+    endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="OpenAI-compatible server of the models.")
+    ] = None
+    token_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Environment variable that holds its token.")
+    ] = None
+    timeout: Annotated[float, typer.Option(help="Seconds for one answer of an endpoint.")] = 300.0
+    engine: Annotated[
+        Literal["transformers", "vllm", "lm-eval"],
+        typer.Option(help="What answers for folders; lm-eval has tasks of its own."),
+    ] = "transformers"
+    tasks: Annotated[
+        str | None, typer.Option(help="Tasks of --engine lm-eval, such as gsm8k,ifeval.")
+    ] = None
+    include_path: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Task files of your own for lm-eval.")
+    ] = None
+
+    def check(self, *, is_until_decided: bool) -> None:
+        """Raise typer.BadParameter (exit code 2) for what does not go together."""
+        if self.endpoint is not None and self.engine != "transformers":
+            raise typer.BadParameter(
+                "an endpoint answers itself; leave the engine out", param_hint="--engine"
+            )
+        is_harness = self.engine == "lm-eval"
+        if is_harness and self.tasks is None:
+            raise typer.BadParameter("say which, for example gsm8k,ifeval", param_hint="--tasks")
+        if is_harness and is_until_decided:
+            raise typer.BadParameter("lm-eval's tasks have an end", param_hint="--until")
+        if not is_harness and (self.tasks is not None or self.include_path is not None):
+            raise typer.BadParameter(
+                "these are lm-eval's; add --engine lm-eval",
+                param_hint="--tasks" if self.tasks is not None else "--include-path",
+            )
+
+    def sources(self, models: list[str], chat: Any) -> dict[str, Any]:
+        """Return what answers by name: folders, or models of an endpoint."""
+        from ram_studio.evals import EndpointEngine
+
+        if self.endpoint is None:
+            return dict(name_models(models))
+        token = None if self.token_env is None else os.environ.get(self.token_env)
+        if self.token_env is not None and not token:
+            raise typer.BadParameter(
+                f"the variable {self.token_env} is not set", param_hint="--token-env"
+            )
+        how = {"token": token, "chat": chat, "seconds": self.timeout}
+        return {name: EndpointEngine(self.endpoint, name, **how) for name in models}
 
 
 @options.grouped
@@ -47,12 +88,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Chooses generated questions, and draws.")] = 2026,
     asking: Asking,
     judging: Judging,
-    endpoint: Endpoint = None,
-    token_env: TokenEnv = None,
-    timeout: Annotated[float, typer.Option(help="Seconds for one answer of an endpoint.")] = 300.0,
-    engine: Engine = "transformers",
-    tasks: Tasks = None,
-    include_path: IncludePath = None,
+    answering: Answering,
     device: options.Device = "auto",
     keeping: Keeping,
     ray: options.Ray = None,
@@ -62,19 +98,20 @@ def evaluate(
     """Score models side by side on the same prompts, with 95 % intervals."""
     from ram_studio.evals.report.breakdown import missing
 
-    _check_engine(engine, tasks, include_path, endpoint)
-    sources = _sources(models, endpoint, token_env, asking.chat, timeout)
+    until, engine, tasks = asking.until_decided(limit), answering.engine, answering.tasks
+    answering.check(is_until_decided=until is not None)
+    sources = answering.sources(models, asking.chat)
     # Before hours are spent: what is only needed at the end must be right, too.
     check_exports(export)
     judging.check(sources)
-    until = asking.until_decided(limit)
-    if ray is not None and (endpoint is not None or engine != "transformers" or until is not None):
+    is_plain = answering.endpoint is None and engine == "transformers" and until is None
+    if ray is not None and not is_plain:
         raise typer.BadParameter(
             "Ray asks models in folders, by transformers, all questions", param_hint="--ray"
         )
     asked: dict[str, Any] = {"limit": limit, "device": device, "fresh": keeping.fresh}
     if tasks is not None:
-        asked |= {"tasks": tasks, "include_path": include_path, "chat": asking.chat}
+        asked |= {"tasks": tasks, "include_path": answering.include_path, "chat": asking.chat}
     else:
         asked |= {"suite": asking.suite, "seed": seed, "base": judging.base, **asking.fields()}
         asked["batch_size"] = asking.batch_size
@@ -90,21 +127,6 @@ def evaluate(
     answered = any(score.n for row in report.models.values() for score in row.domains.values())
     if report.items and not answered:
         raise EvaluationError(f"No question was answered. {' '.join(missing(report))}")
-
-
-def _sources(
-    models: list[str], endpoint: str | None, token_env: str | None, chat: Any, timeout: float
-) -> dict[str, Any]:
-    """Return what answers by name: folders, or models of an endpoint."""
-    from ram_studio.evals import EndpointEngine
-
-    if endpoint is None:
-        return dict(name_models(models))
-    token = _token(token_env)
-    return {
-        name: EndpointEngine(endpoint, name, token=token, chat=chat, seconds=timeout)
-        for name in models
-    }
 
 
 def _ask(
@@ -129,31 +151,6 @@ def _ask(
         report, decided = evaluate_until(sources, asked.pop("suite"), store=answers, **asked)
     print(decided.sentence(), file=sys.stderr if quiet else sys.stdout)
     return report
-
-
-def _check_engine(
-    engine: str, tasks: str | None, include_path: Path | None, endpoint: str | None
-) -> None:
-    """Raise typer.BadParameter (exit code 2) for engines and options that do not go together."""
-    if endpoint is not None and engine != "transformers":
-        raise typer.BadParameter(
-            "an endpoint answers itself; leave the engine out", param_hint="--engine"
-        )
-    if engine == "lm-eval" and tasks is None:
-        raise typer.BadParameter("say which, for example gsm8k,ifeval", param_hint="--tasks")
-    if engine != "lm-eval" and (tasks is not None or include_path is not None):
-        raise typer.BadParameter(
-            "these are lm-eval's; add --engine lm-eval",
-            param_hint="--tasks" if tasks is not None else "--include-path",
-        )
-
-
-def _token(name: str | None) -> str | None:
-    if name is None:
-        return None
-    if not os.environ.get(name):
-        raise typer.BadParameter(f"the variable {name} is not set", param_hint="--token-env")
-    return os.environ[name]
 
 
 def name_models(models: list[str]) -> dict[str, str]:

@@ -17,6 +17,10 @@ FISHER = ("fisher", "--agent", f"coding={CODING}", "--out", "f", "--prompts", "p
     ("arguments", "code", "told"),
     [
         (("evaluate", BASE, "--limit", "1", "--device", "tpu"), 1, "Device 'tpu'"),
+        (
+            ("evaluate", BASE, "--engine", "lm-eval", "--tasks", "x", "--until", "3"),
+            *(2, "lm-eval's tasks have an end"),
+        ),
         (("compare", *SOURCES, "--batch-size", "0", "--limit", "1"), 1, "batch size is 0"),
         ((*FISHER, "--examples", "-1"), 2, "give at least 1"),
         (("fisher", *FISHER[1:-1], "."), 1, ". cannot be read: Is a directory."),
