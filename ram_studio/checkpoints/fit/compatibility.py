@@ -8,10 +8,10 @@ mismatches.py), or a warning in the report when the user asked for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
 from ram_studio.algorithm.meters.storage import Finding, texts
 from ram_studio.checkpoints.fit.cautions import cautions
@@ -209,15 +209,7 @@ def check_compatibility(
     tensors and the number of all; every one is in the error's `__notes__`. SettingsError for a
     policy that does not exist.
     """
-    for field, value, known in (
-        ("missing", missing, MissingPolicy),
-        ("extra", extra, ExtraPolicy),
-        ("rows", rows, RowsPolicy),
-    ):
-        if value not in get_args(known):
-            choices = " or ".join(get_args(known))
-            raise SettingsError(f"{field} is {printable(value)!r}; expected {choices}.")
-    _check_names(base, agents)
+    _check_asked(base, agents, {"missing": missing, "extra": extra, "rows": rows})
     base, agents = decoded(base), [decoded(agent) for agent in agents]
     agents = [on_base(agent, base) for agent in agents]
     laid_out = [in_layout_of(base, agent) for agent in agents]
@@ -263,7 +255,13 @@ def check_compatibility(
     )
 
 
-def _check_names(base: Checkpoint, agents: Sequence[Checkpoint]) -> None:
+def _check_asked(
+    base: Checkpoint, agents: Sequence[Checkpoint], policies: Mapping[str, str]
+) -> None:
+    for field, known in get_type_hints(FitKeywords).items():
+        if policies[field] not in get_args(known):
+            choices = " or ".join(get_args(known))
+            raise SettingsError(f"{field} is {printable(policies[field])!r}; expected {choices}.")
     if not agents:
         raise CompatibilityError("No agent was given; a merge needs a base and at least one agent.")
     twice = [name for name, n in Counter(c.name for c in (base, *agents)).items() if n > 1]
