@@ -91,7 +91,8 @@ def header_of(file: Path) -> dict:
 
 def test_a_changed_or_damaged_profile_and_other_files_are_refused(file, tmp_path):
     changes = {"blake3": "0" * 64, "ladder": [0.0], "agents": ["one"], "tensors": ["w"]}
-    for key, value in [*changes.items(), ("format", 3), ("format", 99)]:
+    wrong = [("agents", [1, 2, 3]), ("warnings", [None]), ("sources", []), ("dtypes", {"a": 1})]
+    for key, value in [*changes.items(), *wrong, ("format", 3), ("format", 99)]:
         header = json.dumps(header_of(file) | {key: value})
         save_file(load_file(file), tmp_path / "p", {"ram_studio_sketch": header})
         refused(lambda: load_sketch(tmp_path / "p"), kind=SketchError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import zlib
 from collections.abc import Iterator
@@ -228,6 +229,11 @@ def build_sketch(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Sketc
     """Return the sketch of header and arrays, checked; to be used in ``reading_sketch``."""
     numel = arrays["numel"]
     tensors, n_agents = len(header["tensors"]), len(header["agents"])
+    known = [header[key] for key in ("fingerprints", "sources", "dtypes")]
+    _require("known", *(isinstance(words, dict) for words in known))
+    words = [*header["agents"], *header["tensors"], *header["warnings"], *header.get("layers", [])]
+    words += itertools.chain.from_iterable([*found, *found.values()] for found in known)
+    _require("words", *(isinstance(word, str) for word in words))
     _require("tensors", tensors == len(numel))
     _require("magnitudes", arrays["magnitudes"].shape == (n_agents, BIN_COUNT))
 
