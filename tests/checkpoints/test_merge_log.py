@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,10 @@ def test_the_fingerprint_covers_what_shapes_an_answer(tmp_path):
 def test_a_damaged_line_is_left_out(tmp_path, caplog):
     remember(tmp_path, tmp_path)
     path = tmp_path / MERGE_LOG_FILE
-    path.write_bytes(path.read_bytes() + b'{"id": \xff\n[1]\n')
+    line = path.read_bytes()
+    no_recipe = json.dumps(json.loads(line) | {"recipe": None}).encode()
+    damaged = (line.replace(b'"base": "b"', b'"base'), b'{"id": \xff', b"[1]", no_recipe)
+    path.write_bytes(b"\n".join([line.rstrip(), *damaged, b""]))
     assert [m.name for m in remember(tmp_path, tmp_path)] == ["m", "m"]
     assert "does not read" in caplog.text
 

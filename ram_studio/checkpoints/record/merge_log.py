@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from ram_studio.checkpoints.hub.open import open_checkpoint
 from ram_studio.checkpoints.hub.url_folder import is_url
@@ -118,10 +119,10 @@ def past_merges(store: Path) -> list[PastMerge]:
     with told_as(OutputError, f"The list of merges {path} cannot be read"), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _MOST_BYTES))
         lines = file.read().splitlines()
-    found = []
+    found, of_json = [], TypeAdapter(PastMerge)
     for line in lines:
         try:
-            found.append(PastMerge(**json.loads(line)))
-        except (ValueError, TypeError):
+            found.append(of_json.validate_json(line))
+        except ValidationError:
             _LOG.warning("A line of the list of merges does not read; it is left out.")
     return found[::-1]
