@@ -11,24 +11,21 @@ writes one number is measured beside it: no page can be faster on that machine.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from measuring import ROOT, machine_facts, table
 
-START_SECONDS = 120.0
+# The app of the tests.
+sys.path.append(str(ROOT / "tests"))
+from app_process import running_app
+
 LARGE = ((28, 5), (80, 8))
 """Layers and agents of the made-up profiles."""
 EMPTY = "an empty page"
@@ -96,38 +93,6 @@ def large_profile(layers: int, agents: int) -> dict:
     return profile
 
 
-@contextlib.contextmanager
-def running_app() -> Iterator[str]:
-    """Run the app on a free port and yield its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}/"
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "TMPDIR": folder, "PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / "app.py"), "--port", str(port)],
-            env=environment,
-            cwd=folder,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            deadline = time.monotonic() + START_SECONDS
-            while True:
-                try:
-                    urllib.request.urlopen(url, timeout=5).close()
-                    break
-                except (urllib.error.URLError, OSError):
-                    if process.poll() is not None or time.monotonic() > deadline:
-                        raise RuntimeError("the app did not start") from None
-                    time.sleep(0.2)
-            yield url
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
 def find_browser() -> str:
     """Return the browser that scripts/chromium.py finds."""
     found = subprocess.run(
@@ -163,7 +128,15 @@ def main() -> None:
     profiles = {EMPTY: None, "example": None}
     profiles |= {f"{n} layers, {m} agents": large_profile(n, m) for n, m in LARGE}
     rows = []
-    with running_app() as url, sync_playwright() as playwright:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_app(
+            [sys.executable, ROOT / "app.py"],
+            Path(folder),
+            {**os.environ, "TMPDIR": folder, "PYTHONPATH": str(ROOT)},
+        ) as url,
+        sync_playwright() as playwright,
+    ):
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         for name, profile in profiles.items():
             page = browser.new_page(viewport={"width": 1280, "height": 800})

@@ -19,12 +19,9 @@ import contextlib
 import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -35,20 +32,19 @@ from measuring import ROOT, machine_facts, table
 
 # The visitor of the tests.
 sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "app")]
-from app_process import free_port
+from app_process import running_app
 from visitor import RefusedError, Visitor
 
 LIGHT = ("page", "example", "details", "preview", "history")
 HEAVY = ("merge", "check")
 TUNED = ("epsilon", "r", "alpha", "rule")
 GONE_SECONDS = 8.0
-START_SECONDS = 120.0
 
 SERVER = """
 import dataclasses, sys
 from ram_studio.app import Settings, launch
-settings = Settings.from_environment(port=int(sys.argv[1]))
-launch(dataclasses.replace(settings, gone_seconds=float(sys.argv[2])), quiet=True)
+settings = Settings.from_environment()
+launch(dataclasses.replace(settings, gone_seconds=float(sys.argv[1])), quiet=True)
 """
 
 
@@ -79,7 +75,6 @@ class Log:
 @contextlib.contextmanager
 def server(folder: Path) -> Iterator[tuple[str, int]]:
     """Run the app as on a Space; yield its address and process id."""
-    port = free_port()
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -88,34 +83,16 @@ def server(folder: Path) -> Iterator[tuple[str, int]]:
         "HF_HOME": str(folder / "hub"),
         "HF_HUB_OFFLINE": "1",
     }
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(port), str(GONE_SECONDS)],
-            env=environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    with contextlib.suppress(AttributeError, OSError):  # not on every system
-        os.sched_setaffinity(process.pid, sorted(os.sched_getaffinity(0))[:2])
-    url = f"http://127.0.0.1:{port}/"
-    try:
-        _wait_for(url, process)
-        yield url, process.pid
-    finally:
-        process.terminate()
-        process.wait(30)
+    pids: list[int] = []
 
+    def started(pid: int) -> None:
+        pids.append(pid)
+        with contextlib.suppress(AttributeError, OSError):  # not on every system
+            os.sched_setaffinity(pid, sorted(os.sched_getaffinity(0))[:2])
 
-def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit("The app did not start.") from None
-            time.sleep(0.3)
+    command = [sys.executable, "-c", SERVER, str(GONE_SECONDS)]
+    with running_app(command, folder, environment, on_start=started) as url:
+        yield url, pids[0]
 
 
 async def visit(url: str, number: int, end: float, log: Log) -> None:
@@ -185,7 +162,7 @@ def peak_bytes(pid: int) -> int:
 
 def folder_bytes(folder: Path) -> int:
     """Return the bytes of the files below a folder, without the log."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "log"]
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "app.log"]
     return sum(path.stat().st_size for path in files)
 
 

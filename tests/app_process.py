@@ -9,7 +9,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 START_SECONDS = 280.0
@@ -27,11 +27,12 @@ def running_app(
     folder: Path,
     environment: Mapping[str, str],
     ending: signal.Signals = signal.SIGTERM,
+    on_start: Callable[[int], object] = lambda pid: None,
 ) -> Iterator[str]:
     """Run a command on a free port, with a folder as its own; yield the address once it answers.
 
     The signal `ending` ends it. What it printed is in `app.log` of the folder, and added to an
-    error.
+    error. on_start: called with the process's id.
     """
     port = free_port()
     log, address = folder / "app.log", f"http://127.0.0.1:{port}/"
@@ -44,6 +45,7 @@ def running_app(
             stderr=subprocess.STDOUT,
         )
     try:
+        on_start(process.pid)
         deadline = time.monotonic() + START_SECONDS
         while not _answers(address):
             assert process.poll() is None, "the app ended"
