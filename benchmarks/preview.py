@@ -11,7 +11,6 @@ writes one number is measured beside it: no page can be faster on that machine.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -146,7 +145,7 @@ def main() -> None:
                 page.goto(url + "?example=1")
                 page.wait_for_selector("[data-agent]", state="visible", timeout=60_000)
             if profile is not None:
-                page.evaluate("(text) => RAM.setProfile(text)", json.dumps(profile))
+                page.evaluate("(profile) => RAM.setProfile(profile)", profile)
                 agents = len(profile["agents"])
                 wanted = f"document.querySelectorAll('[data-agent]').length === {agents}"
                 page.wait_for_function(wanted)
