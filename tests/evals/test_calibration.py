@@ -1,7 +1,5 @@
 """Calibration: what a record holds, where a model stands beside it, and what is not claimed."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -46,7 +44,7 @@ def record(suite: str = "math", **right: int) -> dict:
     return make_record({suite: report(suite, **right)}, **WHEN, weights="0f", note="made")
 
 
-def test_a_record_keeps_every_question_and_is_read_back(tmp_path) -> None:
+def test_a_record_keeps_every_question_and_is_read_back(tmp_path):
     made = record(little=9)
     own = made["suites"]["math"]["domains"]["math"]
     assert (own["n"], own["correct"], own["right"].count("1")) == (60, 9, 9)
@@ -72,7 +70,7 @@ def test_a_record_keeps_every_question_and_is_read_back(tmp_path) -> None:
         (59, "mine on math: above little (10 %, 5 to 20 %, n = 60); not told apart from large"),
     ],
 )
-def test_a_model_stands_between_beside_or_above_those_that_answered_the_same(right, said) -> None:
+def test_a_model_stands_between_beside_or_above_those_that_answered_the_same(right, said):
     known = [record(little=6), record(large=56)]
     (found,) = standings(report(mine=right), records=known)
     assert said in found.sentence()
@@ -80,7 +78,7 @@ def test_a_model_stands_between_beside_or_above_those_that_answered_the_same(rig
     assert found.to_dict()["sentence"] == found.sentence()
 
 
-def test_the_reports_own_base_counts_and_nothing_is_said_without_the_same_questions() -> None:
+def test_the_reports_own_base_counts_and_nothing_is_said_without_the_same_questions():
     both = report(base=20, mine=55)
     mine = standings(both, base="base", records=[record(little=6)])[1]
     assert "above base (33 %" in mine.sentence()
@@ -91,7 +89,7 @@ def test_the_reports_own_base_counts_and_nothing_is_said_without_the_same_questi
     assert standings(report(mine=30), records=[other]) == ()
 
 
-def test_rank_agreement_is_not_claimed_of_fewer_than_five_models() -> None:
+def test_rank_agreement_is_not_claimed_of_fewer_than_five_models():
     few = rank_agreement([record(little=6)], "math", "code")
     assert (few["tau"], few["models"]) == (None, [])
     assert "0 measured on both, at least 5 are needed" in few["sentence"]
@@ -103,7 +101,7 @@ def test_rank_agreement_is_not_claimed_of_fewer_than_five_models() -> None:
     assert "tau 1.00 over 5 models (p 0.017)" in rank_agreement(five, "math", "code")["sentence"]
 
 
-def test_what_is_shipped_can_be_read_and_what_is_missing_is_named() -> None:
+def test_what_is_shipped_can_be_read_and_what_is_missing_is_named():
     known = shipped_records()
     assert {one["model"] for one in known} | set(not_measured(known)) == set(SLOTS)
     for one in known:
@@ -118,7 +116,7 @@ def test_what_is_shipped_can_be_read_and_what_is_missing_is_named() -> None:
 
 def test_measuring_counts_what_was_asked_in_full_and_goes_on_from_the_store(
     tmp_path, monkeypatch, capsys
-) -> None:
+):
     monkeypatch.setattr(measuring, "FIRST", 2)
     folder = make_chat_model(tmp_path / "model", context=1400)
     with AnswerStore(tmp_path / "s") as store:

@@ -1,11 +1,7 @@
 """Chat templates are strangers' programs: rendered as transformers does, ended when they hang."""
 
-from __future__ import annotations
-
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from chat_model import TEMPLATE, TOOL_TEMPLATE, make_chat_model
@@ -23,14 +19,14 @@ HUGE = "{{ 'x' * 10000000000 }}"
 
 
 @pytest.fixture(scope="module")
-def renderer() -> Iterator[TemplateRenderer]:
+def renderer():
     made = TemplateRenderer(seconds=0.5)
     made.render(TEMPLATE, SAID)
     yield made
     made.close()
 
 
-def test_prompts_are_those_of_transformers_rendered_by_one_process(renderer) -> None:
+def test_prompts_are_those_of_transformers_rendered_by_one_process(renderer):
     from transformers.utils.chat_template_utils import render_jinja_template
 
     worker, special = renderer._worker, {"bos_token": "<s>"}
@@ -51,17 +47,13 @@ def test_prompts_are_those_of_transformers_rendered_by_one_process(renderer) -> 
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
     ],
 )
-def test_what_fails_or_hangs_is_ended_and_the_next_prompt_works(
-    renderer: TemplateRenderer, template: str, reason: str
-) -> None:
+def test_what_fails_or_hangs_is_ended_and_the_next_prompt_works(renderer, template, reason):
     with pytest.raises(EvaluationError, match=reason):
         renderer.render(template, SAID)
     assert "Grüße" in renderer.render(TEMPLATE, SAID)
 
 
-def test_a_model_whose_template_hangs_does_not_hang_the_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renderer: TemplateRenderer
-) -> None:
+def test_a_model_whose_template_hangs_does_not_hang_the_engine(tmp_path, monkeypatch, renderer):
     monkeypatch.setattr("ram_studio.evals.answering.local.RENDERER", renderer)
     engine = LocalEngine(make_chat_model(tmp_path / "m", template=ENDLESS))
     with pytest.raises(EvaluationError, match=r"chat template .* longer than 0.5 s"):
@@ -69,12 +61,13 @@ def test_a_model_whose_template_hangs_does_not_hang_the_engine(
     assert "Grüße" in renderer.render(TEMPLATE, SAID)
 
 
-def test_a_machine_that_is_too_busy_makes_no_template_a_broken_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renderer: TemplateRenderer
-) -> None:
+def test_a_machine_that_is_too_busy_makes_no_template_a_broken_one(tmp_path, monkeypatch, renderer):
     monkeypatch.setattr("ram_studio.evals.answering.local.RENDERER", renderer)
     engine = LocalEngine(make_chat_model(tmp_path / "m", template=TEMPLATE))
     assert "hello" in engine.prompt_of(HELLO)
+    # Stop acts between prompts.
+    with pytest.raises(Stopped):
+        list(engine.answer([HELLO], should_stop=lambda: True))
     assert renderer._worker is not None
     # A process that gets no time at all computes nothing, however long it is waited for.
     os.kill(renderer._worker.pid, signal.SIGSTOP)
@@ -86,9 +79,3 @@ def test_a_machine_that_is_too_busy_makes_no_template_a_broken_one(
                 engine.prompt_of(HELLO)
             assert "Repair" not in str(found.value)
     assert "hello" in engine.prompt_of(HELLO)
-
-
-def test_stop_acts_between_prompts(tmp_path: Path) -> None:
-    engine = LocalEngine(make_chat_model(tmp_path / "m", template=None))
-    with pytest.raises(Stopped):
-        list(engine.answer([HELLO], should_stop=lambda: True))

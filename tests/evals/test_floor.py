@@ -3,6 +3,7 @@
 import random
 import sqlite3
 from contextlib import closing
+from itertools import product
 
 import pytest
 from loopback_endpoint import serve
@@ -49,15 +50,15 @@ def test_what_says_nothing_is_nowhere_better_than_the_floor(name):
     settings = SuiteSettings(lambda text: len(text) // 4, limit, 1, (1000,))
     asked = ALL_SUITES[name].make(settings)
     found, drawn = floors({name: asked}), random.Random(9)
-    answerers = [*(lambda text=text: text for text in ("no", "1", "None", "I do not know.", "{}"))]
-    answerers.append(lambda: " ".join(drawn.choices(WORDS.split(), k=12)))
-    for say in answerers[: 2 if ALL_SUITES[name].runs_code else None]:
+    said = [[text] * len(asked) for text in ("no", "1", "None", "I do not know.", "{}")]
+    said.append([" ".join(drawn.choices(WORDS.split(), k=12)) for _ in asked])
+    for texts in said[: 2 if ALL_SUITES[name].runs_code else None]:
         marks: dict = {}
-        for question in asked:
-            right = ALL_SUITES[name].judge(question, say(), "auto").is_correct
+        for question, text in zip(asked, texts, strict=True):
+            right = ALL_SUITES[name].judge(question, text, "auto").is_correct
             marks.setdefault(question.domain, []).append(right)
         for domain, own in marks.items():
-            assert sum(own) / len(own) <= found[domain], (domain, say())
+            assert sum(own) / len(own) <= found[domain], (domain, texts[0])
     # Code is judged by its tests, and nonsense passes next to none.
     assert not ALL_SUITES[name].runs_code or max(found.values()) <= 1 / 3
 
@@ -80,12 +81,9 @@ def test_a_request_that_no_function_fits_is_not_passed_by_talking_without_end():
     question = next(q for q in suite.make(SuiteSettings(len)) if q.category == "irrelevance")
     run = SuiteRun("m", None, None, suite)
     talk = "I am sorry, none of these functions can do that for you today."
-    verdicts = {
-        (text, finish): run._verdict(question, Reply(text, "", finish, "cut off")).is_correct
-        for text in (talk, "the " * 40)
-        for finish in ("end", "length")
-    }
-    assert [key for key, is_correct in verdicts.items() if is_correct] == [(talk, "end")]
+    for text, finish in product((talk, "the " * 40), ("end", "length")):
+        found = run._verdict(question, Reply(text, "", finish, "cut off"))
+        assert found.is_correct == ((text, finish) == (talk, "end"))
 
 
 def test_at_the_floor_nothing_is_said_to_be_kept_or_as_good():

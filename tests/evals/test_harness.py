@@ -54,7 +54,7 @@ def test_filters_are_columns_and_the_metric_is_the_first_of_right_and_wrong():
 
 
 def test_of_several_filters_the_first_makes_the_average_out_of_the_store_too(tmp_path):
-    samples = [sample(0, name == "a", filter=name) for name in ("b", "a")]
+    samples = [sample(0, name == "a", filter=name) for name in "ba"]
     with AnswerStore(tmp_path / "s") as store:
         run = store.open_run(RunKey("f", "lm-eval:g", 1, {}), model="m")
         store.record(run, rows_of({"samples": {"g": samples}}))

@@ -159,8 +159,7 @@ def test_stopping_anywhere_and_resuming_equals_an_uninterrupted_run(search, poll
 
 def test_time_that_is_up_ends_a_sweep_with_what_there_is():
     state = sweep(recipe(), ["r=0:1:3"], items=2, minutes=1e-9, device="cpu")
-    assert state.ending == "out of time"
-    assert state.winner is None
+    assert (state.ending, state.winner) == ("out of time", None)
     assert state.statements()[0].startswith("No setting was scored before time was up")
     assert all(row.n == 0 for row in state.rows)
 
