@@ -26,7 +26,7 @@ from ram_studio.evals.answering.engine import ChatMode, ShouldStop, finished, re
 from ram_studio.evals.answering.local import LocalEngine
 from ram_studio.evals.asking import Progress, Row
 from ram_studio.evals.question import Answer, Question, Reply, Verdict
-from ram_studio.evals.report.tables import EvalReport, ModelResult
+from ram_studio.evals.report.tables import HARNESS, EvalReport, ModelResult
 from ram_studio.evals.store.answers import AnswerStore, RunKey, store_or_temporary
 
 HARNESS_VERSION = 1
@@ -110,11 +110,12 @@ def evaluate_with_harness(
             )
         how = {k: v for k, v in engine.identity.items() if k != "fingerprint"}
         seconds = time.perf_counter() - start
+        suites = [f"{HARNESS}{task}" for task in names]
         results[model] = ModelResult.of(
-            model, str(folder), answered, names, seconds=seconds, asked=how
+            model, str(folder), answered, suites, seconds=seconds, asked=how
         )
     report = EvalReport.of(names, 0, {"": items}, results)
-    return replace(report, suite=f"lm-eval:{report.suite}")
+    return replace(report, suite=f"{HARNESS}{report.suite}")
 
 
 def _check(plan: HarnessPlan, models: Mapping[str, str | Path]) -> None:
@@ -172,7 +173,7 @@ class _Runner:
         software = versions("torch", "transformers", "lm_eval")
         key = RunKey.of(
             self.engine.identity,
-            f"lm-eval:{task}",
+            f"{HARNESS}{task}",
             HARNESS_VERSION,
             engine="lm-eval",
             lm_eval=software["lm_eval"],

@@ -251,22 +251,15 @@ def test_without_a_token_no_authorization_is_sent(monkeypatch, tmp_path):
         assert "Authorization" not in server.requests[0][1]
 
 
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("ftp://host/v1", "http or https"),
-        ("127.0.0.1:8000", "http or https"),
-        ("http://", "http or https"),
-        ("http://host:99999/v1", "http or https"),
-        ("http://host/v1?key=abc", "http or https"),
-        ("http://me:secret@host/v1", "user name or password"),
-    ],
-)
-def test_bad_urls_are_refused_without_repeating_them(url, message):
+BAD = "ftp://host/v1 127.0.0.1:8000 http:// http://host:99999/v1 http://host/v1?key=secret"
+
+
+@pytest.mark.parametrize("url", [*BAD.split(), "http://me:secret@host/v1"])
+def test_bad_urls_are_refused_without_repeating_them(url):
+    message = "user name or password" if "@" in url else "http or https"
     with pytest.raises(EvaluationError, match=message) as error:
         EndpointEngine(url)
     assert "secret" not in str(error.value)
-    assert "abc" not in str(error.value)
 
 
 def test_the_model_is_chosen_only_when_there_is_one():

@@ -8,6 +8,7 @@ import pytest
 from ram_studio.errors import EvaluationError
 from ram_studio.evals import AnswerStore, evaluate, make_items, score
 from ram_studio.evals.lm_eval import evaluate_with_harness, rows_of
+from ram_studio.evals.report.tables import skills_of
 from ram_studio.evals.store.answers import RunKey
 from ram_studio.evals.store.history import score_of, stored_report
 from ram_studio.resources import asset_path
@@ -60,6 +61,8 @@ def test_of_several_filters_the_first_makes_the_average_out_of_the_store_too(tmp
         store.record(run, rows_of({"samples": {"g": samples}}))
         assert score_of(store.runs()[0]).score == 1.0
         assert stored_report(store, store.runs()).models["m"].average == 1.0
+    # Of a suite of one's own every domain counts.
+    assert skills_of(["mine"], ["sums (easy)", "sums (hard)"]) == ("sums (easy)", "sums (hard)")
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,7 @@ def test_only_items_that_both_answered_count():
 
 
 def test_stages_end_with_all_items_and_small_sweeps_have_one():
-    shares = stage_shares(100, True)
-    assert shares[-1] == 1
+    assert stage_shares(100, True)[-1] == 1
     assert stage_shares(100, False) == stage_shares(10, True) == (1.0,)
     assert level_for(1, 1) == ERROR
 

@@ -94,6 +94,9 @@ def test_an_axis_that_cannot_be_says_what_is_wrong(texts, message):
         space(*texts).grid()
 
 
+MADE = {"suites": "math-made"}
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
@@ -107,13 +110,9 @@ def test_an_axis_that_cannot_be_says_what_is_wrong(texts, message):
         ({"samples": 2}, EvaluationError, "Give a temperature"),
         ({"pieces": Pieces()}, EvaluationError, "has texts to read in pieces"),
         ({"until": Until(0.1)}, EvaluationError, "Only generated suites"),
-        ({"until": Until(0.1, 9), "suites": "math-made"}, EvaluationError, "50 questions or more"),
+        ({**MADE, "until": Until(0.1, 9)}, EvaluationError, "50 questions or more"),
         ({"max_tokens": {"math": 9}}, EvaluationError, "suite 'math', which is not asked"),
-        (
-            {"until": Until(0.1), "suites": "math-made", "search": "optuna"},
-            SettingsError,
-            "cannot ask until",
-        ),
+        ({**MADE, "until": Until(0.1), "search": "optuna"}, SettingsError, "cannot ask until"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused_before_any_work(changes, error, message):

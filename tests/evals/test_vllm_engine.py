@@ -3,6 +3,7 @@
 import importlib
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,8 +56,7 @@ def test_cut_answers_long_prompts_and_stopping_are_told(vllm):
     ask = Question("q", "d", "c", said, "", None, 1, is_raw=True)
     ((_, reply),) = next(engine.answer([ask]))
     assert (reply.finish, reply.note, reply.tokens) == ("length", "cut off after 1 tokens", 1)
-    long = Question("q", "d", "c", "word " * 9000, "", None, 8, is_raw=True)
-    ((_, reply),) = next(engine.answer([long]))
+    ((_, reply),) = next(engine.answer([replace(ask, prompt="word " * 9000)]))
     assert reply.finish == "too long"
     with pytest.raises(Stopped):
         next(engine.answer([ask], lambda: True))

@@ -4,7 +4,7 @@ Pure bookkeeping: no model, no file, no torch.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # A difference with a larger McNemar p than this is reported as within noise.
 SIGNIFICANCE = 0.05
+# What names of lm-eval's tasks begin with where a suite's name is meant.
+HARNESS = "lm-eval:"
 
 
 @dataclass(frozen=True)
@@ -103,14 +105,15 @@ class ModelResult:
         return result if self.health is None else {**result, "health": dict(self.health)}
 
 
-def skills_of(suites: Iterable[str], domains: Iterable[str]) -> tuple[str, ...]:
+def skills_of(suites: Collection[str], domains: Iterable[str]) -> tuple[str, ...]:
     """Return the domains that make up the average: those that their suites do not keep apart.
 
     Of a task of lm-eval with several answer filters, each a domain "task (filter)", the first.
     """
     first: dict[str, str] = {}
+    is_harness = any(name.startswith(HARNESS) for name in suites)
     for domain in domains:
-        first.setdefault(domain.partition(" (")[0], domain)
+        first.setdefault(domain.partition(" (")[0] if is_harness else domain, domain)
     beside = apart(suites)
     return tuple(domain for domain in first.values() if domain not in beside)
 
