@@ -22,10 +22,6 @@ from ram_studio.resources import asset_path
 BASE = asset_path("example", "base")
 
 
-def demo(limit: int):
-    return ALL_SUITES["demo"].make(SuiteSettings(len, limit, 1))
-
-
 def test_what_is_stored_is_reported_without_model_tokenizer_or_torch(tmp_path):
     path = tmp_path / "s"
     with AnswerStore(path) as store:
@@ -51,7 +47,7 @@ def test_what_is_stored_is_reported_without_model_tokenizer_or_torch(tmp_path):
 
 def test_draws_are_each_questions_own_and_the_store_keeps_them_apart(tmp_path):
     engine = LocalEngine(BASE, device="cpu")
-    questions = demo(2)
+    questions = ALL_SUITES["demo"].make(SuiteSettings(len, 2, 1))
 
     def said(asked, **how):
         engine.decoding = Decoding(**how)

@@ -65,17 +65,12 @@ def test_of_several_filters_the_first_makes_the_average_out_of_the_store_too(tmp
     assert skills_of(["mine"], ["sums (easy)", "sums (hard)"]) == ("sums (easy)", "sums (hard)")
 
 
-@pytest.mark.parametrize(
-    ("results", "message"),
-    [
-        ({"samples": {"t": [sample(0, 0.4, "bleu")]}}, "Task t .* no metric of right and wrong"),
-        ({"samples": {}}, "gave no answers"),
-        ({}, "gave no answers"),
-    ],
-)
-def test_results_without_right_and_wrong_are_refused(results, message):
-    with pytest.raises(EvaluationError, match=message):
-        rows_of(results)
+def test_results_without_right_and_wrong_are_refused():
+    with pytest.raises(EvaluationError, match="Task t .* no metric of right and wrong"):
+        rows_of({"samples": {"t": [sample(0, 0.4, "bleu")]}})
+    for nothing in ({"samples": {}}, {}):
+        with pytest.raises(EvaluationError, match="gave no answers"):
+            rows_of(nothing)
 
 
 def test_without_lm_eval_the_error_names_the_extra(monkeypatch):
