@@ -25,14 +25,6 @@ def choice(label: str, choices: Sequence[Any], value: Any, **options: Any) -> gr
     return gr.Dropdown(choices, value=value, label=label, filterable=False, **options)
 
 
-def next_button(label: str, step: str, variant: str = "primary") -> gr.Button:
-    """Lay out the button that leads to another step."""
-    button = gr.Button(label, variant=variant, elem_classes="next")
-    # The stepper's own button does it, with whatever else it does.
-    button.click(fn=None, js=f"() => {{ window.RAM.open('{step}'); }}")
-    return button
-
-
 def dtype_box(elem_id: str, notes: dict[str, str] | None = None, **options: Any) -> gr.Dropdown:
     """Lay out the choice of the stored format; "" is the base's. notes: said after a name."""
     names = [(f"{name}{(notes or {}).get(name, '')}", name) for name in DTYPES]

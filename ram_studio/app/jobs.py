@@ -16,7 +16,6 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import gradio as gr
@@ -52,7 +51,6 @@ LIGHT: dict[str, Any] = {**QUIET, "queue": False}
 HEAVY: dict[str, Any] = {**QUIET, "concurrency_id": "heavy", "concurrency_limit": None}
 """Options of events with a job, which stand in our own line (``public.lanes``), not Gradio's."""
 
-STOP = "Stop"
 STOPPED = "Stopped."
 BUSY = "Another job of this session is running. Stop it, or wait until it is done."
 NEED_LOAD = "Nothing is loaded yet. Go back to Load and use the example or your own models."
@@ -97,6 +95,7 @@ class Job(Generic[Result]):
     Attributes:
         clients: who waits for it (Gradio's session hashes, the tab's key). shown: how, in a page.
         is_told: whether a page has shown how it ended. why: it was stopped, "" for the visitor.
+        entered: when it was put in line (time.monotonic).
 
     Raises: LineFullError when this visitor, or the line, has enough jobs.
     """
@@ -118,6 +117,7 @@ class Job(Generic[Result]):
         self._thread = threading.Thread(target=self._run, name="ram-studio-job", daemon=True)
         effort = getattr(work, "effort", Effort())
         self._turn = session.lanes.enter(effort, session.key, session.address)
+        self.entered = self._turn.asked
         self._turn.job = session.job = self
 
     def _report(self, event: Any) -> None:
@@ -147,11 +147,6 @@ class Job(Generic[Result]):
         if not self.cancel.is_cancelled:
             self.why = why
         self.cancel.cancel()
-
-    @property
-    def entered(self) -> float:
-        """When it was put in line (time.monotonic)."""
-        return self._turn.asked
 
     @property
     def began(self) -> float | None:
@@ -232,23 +227,17 @@ def begin(session: Session, work: Work[Result]) -> Job[Result]:
     return job
 
 
-@dataclass(frozen=True)
-class JobControls:
+class JobControls(NamedTuple):
     """What every panel with a job has: the button that starts it, Stop, and a line of status."""
 
     start: gr.Button
     stop: gr.Button
     status: gr.HTML
 
-    @property
-    def all(self) -> list[Any]:
-        """The components that ``watch`` updates."""
-        return [self.start, self.stop, self.status]
 
-
-def stop_button(elem_id: str, label: str = STOP) -> gr.Button:
+def stop_button(elem_id: str) -> gr.Button:
     """Lay out a Stop button, hidden until its job runs."""
-    return gr.Button(label, variant="stop", visible=False, elem_id=elem_id)
+    return gr.Button("Stop", variant="stop", visible=False, elem_id=elem_id)
 
 
 def job_controls(label: str, *, start: str, stop: str, status: str) -> JobControls:
@@ -381,7 +370,7 @@ def connect(
     waiting = f"() => {json.dumps(templates.progress(None, _WAITING))}"
     controls.start.click(fn=None, js=waiting, outputs=controls.status)
     controls.stop.click(stop, None, None, **LIGHT)
-    every = list(dict.fromkeys([*controls.all, *outputs]))
+    every = list(dict.fromkeys([*controls, *outputs]))
     # Pressed by a reloaded page, see page.js.
     again = gr.Button(visible="hidden", elem_id=resume_id(controls))
     again.click(resume, None, every, **HEAVY)

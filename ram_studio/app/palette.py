@@ -84,16 +84,18 @@ def build_theme() -> gr.themes.Base:
         font_mono=_MONO,
         radius_size=gr.themes.sizes.radius_md,
     )
-    both = {
-        name: f"var(--ram-{color})" for color, names in _THEME.items() for name in names.split()
+    values = {
+        f"{name}{side}": f"var(--ram-{color})"
+        for color, names in _THEME.items()
+        for name in names.split()
+        for side in ("", "_dark")
+        if hasattr(theme, f"{name}{side}")
     }
-    values = {**both, **{f"{name}_dark": value for name, value in both.items()}}
-    known = {name: value for name, value in values.items() if hasattr(theme, name)}
     return theme.set(
         button_border_width="1px",
         button_large_text_weight="700",
         block_shadow="none",
         checkbox_label_background_fill="transparent",
         checkbox_label_background_fill_dark="transparent",
-        **known,
+        **values,
     )

@@ -71,23 +71,17 @@ def ladder_point(point: float | None) -> int:
     return min(max(0, int(point or 0)), len(LADDER) - 1)
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """The components of Tune's settings, which other panels read and set."""
+class Tuning(NamedTuple):
+    """The components of Tune's settings, which other panels read and set; in ``Tuned``'s order."""
 
     epsilon: gr.Slider
     r: gr.Slider
     alpha: gr.Slider
     rule: gr.Radio
 
-    @property
-    def all(self) -> list[Any]:
-        """All four, in the order of ``Tuned``."""
-        return [self.epsilon, self.r, self.alpha, self.rule]
-
     def read(self, data: Mapping[Any, Any]) -> Tuned:
         """Return their values among a handler's inputs."""
-        point, r, alpha, rule = (data[component] for component in self.all)
+        point, r, alpha, rule = (data[component] for component in self)
         return Tuned(ladder_point(point), float(r), float(alpha), rule)
 
 

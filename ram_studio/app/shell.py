@@ -1,8 +1,9 @@
-"""What surrounds the steps: the head, the page's scripts and styles, how the page is launched."""
+"""What surrounds the steps: head, scripts and styles, what else is served, how it is launched."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +11,28 @@ import gradio as gr
 from markupsafe import Markup
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.responses import (
+    FileResponse,
+    HTMLResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
+from zipstream import ZIP_STORED, ZipStream
 
 from ram_studio.app import palette
-from ram_studio.app.load.examples import record_file, skill_table
+from ram_studio.app.load.examples import RECORD, SKILLS, shipped_file
 from ram_studio.app.public.doorway import MOST_RECIPE_BYTES, Doorway, security_headers
 from ram_studio.app.public.visitor import duplicate_link
-from ram_studio.app.public.zips import zip_route
 from ram_studio.app.settings import Settings
 from ram_studio.app.templates import render
 from ram_studio.evals.report import canvas_page, colors
 from ram_studio.resources import asset_path
 
 TITLE = "RAM Studio"
+
+DOWNLOADS = "/downloads"
 
 ENTRY = "page.js"
 """The page's first module, which imports the others."""
@@ -61,13 +70,13 @@ def _script(request: Request) -> Response:
 
 def _skills(request: Request) -> Response:
     """Serve the measured skills of a shipped set."""
-    table = skill_table(request.path_params["example"])
+    table = shipped_file(request.path_params["example"], SKILLS)
     return _file(table, "application/json", **{"Content-Encoding": "gzip"})
 
 
 def _record(request: Request) -> Response:
     """Serve how a shipped set was trained and what was measured of it."""
-    return _file(record_file(request.path_params["example"]), "application/json")
+    return _file(shipped_file(request.path_params["example"], RECORD), "application/json")
 
 
 def _canvas(request: Request) -> Response:
@@ -78,6 +87,36 @@ def _canvas(request: Request) -> Response:
 def _here(request: Request) -> Response:
     """Answer a page that is coming back; that it asked is what counts (public/presence.py)."""
     return Response(status_code=204)
+
+
+def download_link(key: str, folder: Path) -> str:
+    """Return the address of a merge's zip, relative to the page; only its visitor knows the key."""
+    return f"{DOWNLOADS[1:]}/{key}/{folder.name}.zip"
+
+
+def zip_route(find: Callable[[str, str], Path | None]) -> Route:
+    """Return the route that sends merges as zips, made while they are sent: no copy on the disk.
+
+    find: a merge's folder by session key and name, or None.
+    """
+
+    def send(request: Request) -> Response:
+        name = request.path_params["name"].removesuffix(".zip")
+        folder = find(request.path_params["key"], name)
+        if folder is None:
+            return PlainTextResponse("There is no such merge any more.", status_code=404)
+        # Weights hardly compress; stored as they are, the size is known before the first byte.
+        archive = ZipStream(compress_type=ZIP_STORED, sized=True)
+        for file in sorted(folder.iterdir()):
+            if file.is_file():
+                archive.add_path(file, f"{folder.name}/{file.name}")
+        headers = {
+            "content-length": str(len(archive)),
+            "content-disposition": f'attachment; filename="{folder.name}.zip"',
+        }
+        return StreamingResponse(archive, media_type="application/zip", headers=headers)
+
+    return Route(f"{DOWNLOADS}/{{key}}/{{name}}", send, methods=["GET"])
 
 
 def _figures_script() -> str | None:

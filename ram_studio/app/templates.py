@@ -7,6 +7,7 @@ is made here is ``Markup``: it can be given to another template, and what is add
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,9 +37,14 @@ def render(template: str, **values: Any) -> Markup:
     return Markup(_ENVIRONMENT.get_template(template).render(values))
 
 
-def callout(text: str, tone: Tone = "plain") -> Markup:
-    """Return a highlighted sentence."""
-    return Markup(_UI.callout(text, tone))
+callout: Callable[..., Markup] = _UI.callout
+"""Return a highlighted sentence; its second argument is a ``Tone``."""
+
+empty_state: Callable[[str], Markup] = _UI.empty_state
+"""Return the text shown where a result will be."""
+
+step_head: Callable[..., Markup] = _UI.step_head
+"""Return a step's heading and its one-sentence lead."""
 
 
 def failure(error: RamStudioError | None, stopped: str) -> Markup:
@@ -46,16 +52,6 @@ def failure(error: RamStudioError | None, stopped: str) -> Markup:
     if isinstance(error, Stopped):
         return callout(stopped)
     return callout(str(error), "bad")
-
-
-def empty_state(text: str) -> Markup:
-    """Return the text shown where a result will be."""
-    return Markup(_UI.empty_state(text))
-
-
-def step_head(title: str, lead: str = "") -> Markup:
-    """Return a step's heading and its one-sentence lead."""
-    return Markup(_UI.step_head(title, lead))
 
 
 def progress(fraction: float | None, title: str, details: str = "") -> Markup:

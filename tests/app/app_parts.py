@@ -49,7 +49,7 @@ def built(make: Callable[[Shared], Panel], workspace: Workspace) -> Panel:
 
 def tuned(shared: Shared, values: tuple[float, ...] = TUNE) -> dict[Any, Any]:
     """Return Tune's values keyed by component, as a handler reads them."""
-    return dict(zip(shared.tuning.all, (*values, *TUNE[len(values) :]), strict=True))
+    return dict(zip(shared.tuning, (*values, *TUNE[len(values) :]), strict=True))
 
 
 class Clock:

@@ -25,10 +25,9 @@ from ram_studio.app.public.keeper import Keeper, is_left
 from ram_studio.app.public.lanes import Effort, LineFullError
 from ram_studio.app.public.presence import Presence
 from ram_studio.app.public.visitor import address_of, forget_owner_token
-from ram_studio.app.public.zips import download_link, zip_route
 from ram_studio.app.session import Merged, Session
 from ram_studio.app.settings import Settings
-from ram_studio.app.shell import head_html
+from ram_studio.app.shell import download_link, head_html, zip_route
 from ram_studio.app.workspace import Workspace
 from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.hub.open import open_checkpoint

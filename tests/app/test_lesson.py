@@ -13,10 +13,11 @@ from app_parts import run
 from ram_studio.algorithm.ladder import DEFAULT_INDEX
 from ram_studio.app.load.examples import (
     FOLDERS,
+    RECORD,
+    SKILLS,
     example_profile,
     load_example,
-    record_file,
-    skill_table,
+    shipped_file,
 )
 
 pytestmark = pytest.mark.browser
@@ -51,15 +52,11 @@ SCENES_JS = """async (sets) => {
 
 
 def table_of(folder: str) -> dict:
-    path = skill_table(LINKS[folder])
-    assert path is not None
-    return json.loads(gzip.decompress(path.read_bytes()))
+    return json.loads(gzip.decompress(shipped_file(LINKS[folder], SKILLS).read_bytes()))
 
 
 def record_of(folder: str) -> dict:
-    path = record_file(LINKS[folder])
-    assert path is not None
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(shipped_file(LINKS[folder], RECORD).read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")

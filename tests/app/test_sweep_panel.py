@@ -172,7 +172,7 @@ def test_the_table_escapes_what_it_shows_and_puts_losers_last(state):
 def test_a_setting_goes_to_tune_and_other_methods_say_where_to_go(state, session, panel):
     def use(label: str) -> tuple:
         updates = panel.use_setting(label, session)
-        tune = [updates.get(box) for box in panel.shared.tuning.all]
+        tune = [updates.get(box) for box in panel.shared.tuning]
         return tune, updates[panel.note], updates[panel.target]
 
     session.sweep = state

@@ -50,10 +50,6 @@ _NOT_ITS_SKILLS = (
 )
 
 
-def _about(suite: str) -> str:
-    return _HEALTH if suite == HEALTH else ALL_SUITES[suite].about
-
-
 class CheckPanel:
     """The step."""
 
@@ -127,7 +123,8 @@ class CheckPanel:
                 )
                 for name in general_suites()
             }
-        asks = [(title_of(name), _about(name)) for name in self.choice.names]
+        about = {HEALTH: _HEALTH} | {name: suite.about for name, suite in ALL_SUITES.items()}
+        asks = [(title_of(name), about[name]) for name in self.choice.names]
         note = render("check/suites.html.j2", suites=asks, refusal=code_refusal())
         html(note, elem_id="suite-notes")
 

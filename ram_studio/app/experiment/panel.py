@@ -55,7 +55,7 @@ class ComparePanel:
             self._lay_out_form()
             self._lay_out_result()
         self.asked.wire(fold)
-        form = {self.preset, self.methods, self.limit, *self.asked.form, *shared.tuning.all}
+        form = {self.preset, self.methods, self.limit, *self.asked.form, *shared.tuning}
         connect(self.controls, shared.workspace, self.run, form, self._shown)
         self.preset.input(self._show_about, self.preset, [self.methods, self.about], **LIGHT)
         shared.loaded.listen(self._shown, self._show)

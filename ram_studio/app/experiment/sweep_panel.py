@@ -110,7 +110,7 @@ class SweepPanel:
         """What ``plan`` reads."""
         lines = [component for line in self.ranges.values() for component in line]
         rest = [self.search, self.trials, self.items, self.minutes]
-        return {self.methods, *lines, *rest, *self.asked.form, *self.shared.tuning.all}
+        return {self.methods, *lines, *rest, *self.asked.form, *self.shared.tuning}
 
     @property
     def shown(self) -> list[Any]:
@@ -123,7 +123,7 @@ class SweepPanel:
         shared = self.shared
         connect(self.controls, shared.workspace, self.run, {self.axis, *self.form}, self.shown)
         gr.on(
-            [component.change for component in self.form - set(shared.tuning.all)],
+            [component.change for component in self.form - set(shared.tuning)],
             shared.with_session(self._count),
             self.form,
             [self.count, self.trials],
@@ -131,7 +131,7 @@ class SweepPanel:
             **LIGHT,
         )
         self.axis.input(shared.with_session(self._draw), self.axis, self.chart, **LIGHT)
-        used = [*shared.tuning.all, self.note, self.target]
+        used = [*shared.tuning, self.note, self.target]
         self.use.click(shared.with_session(self.use_setting), self.pick, used, **LIGHT).then(
             fn=None, inputs=self.target, js="(step) => { window.RAM.open(step); }"
         )
@@ -241,7 +241,7 @@ class SweepPanel:
         if values is None:
             text = f"{label} has no sliders in Tune: choose this method and its setting in Merge."
             return {self.note: callout(text, "note"), self.target: ""}
-        pairs = zip(self.shared.tuning.all, values, strict=True)
+        pairs = zip(self.shared.tuning, values, strict=True)
         return {
             **{box: value for box, value in pairs if value is not None},
             self.note: callout(f"{label} is now set in Tune.", "good"),

@@ -59,17 +59,15 @@ def load_example(example: str) -> Loaded:
     )
 
 
-def skill_table(example: str) -> Path | None:
-    """Return the measured skills of a shipped set, gzipped JSON; None where it has none."""
-    return _file_of(example, "skills.json.gz")
+SKILLS = "skills.json.gz"
+"""The measured skills of a shipped set."""
+
+RECORD = "record.json"
+"""How a shipped set was trained and what was measured of it."""
 
 
-def record_file(example: str) -> Path | None:
-    """Return how a shipped set was trained and measured, JSON; None where there is no such set."""
-    return _file_of(example, "record.json")
-
-
-def _file_of(example: str, name: str) -> Path | None:
+def shipped_file(example: str, name: str) -> Path | None:
+    """Return a file of a shipped set; None where there is no such set, or it has none."""
     folder = FOLDERS.get(example)
     path = None if folder is None else asset_path(folder) / name
     return path if path is not None and path.is_file() else None
@@ -97,7 +95,7 @@ def example_profile(example: str) -> str:
 
     Computed once a set, whatever its names in links.
     """
-    skills_at = f"ram/skills/{example}.json" if skill_table(example) else None
+    skills_at = f"ram/skills/{example}.json" if shipped_file(example, SKILLS) else None
     own = {"example": example, "set": FOLDERS[example], "skills_at": skills_at}
     return _as_text({**_profile_of_set(FOLDERS[example]), **own})
 

@@ -38,37 +38,14 @@ from ram_studio.checkpoints.hub.rights import acting_as
 from ram_studio.errors import RamStudioError
 
 _FIRST_ROWS = 3
-_USE_NOTE = (
-    "<p>A tiny base model with a coding, a tool and a memory agent, and one for following, which "
-    "the base could do already, really trained by RL. Each learned one house style, the same for "
-    "all, and then its job. Adding applies the style four times, averaging divides the skills; RAM "
-    "does neither. Ready at once, nothing to "
-    'download.</p><p class="fine">A toy, and how its agents learned was chosen to show this. '
-    "DARE + TIES without trimming comes close, and whoever has a checkpoint that all agents came "
-    "from can merge from there, where adding mostly does as well. The base learned from a "
-    "deliberately noisy corpus, so that reinforcement learning has something to repair.</p>"
-)
-_OTHERS = {
-    "independent": (
-        "Use the independent agents",
-        "<p>The same skills without a house style. These agents hardly meet: the plain sum does as "
-        "well, and RAM only spares you the choice of a scale.</p>",
-    ),
-    "dense": (
-        "Use the dense agents",
-        "<p>The same skills, but these agents changed nearly the same weights. Little is unique, "
-        "so there is little for RAM to protect. Compare it with the plain sum.</p>",
-    ),
-}
-"""Link value of a shipped set -> its button, and what is said below."""
+_OTHERS = {"independent": "Use the independent agents", "dense": "Use the dense agents"}
+"""Link value of a shipped set -> its button."""
 _LEAD = "One base and the agents trained from it"
 _OWN = f"{_LEAD}: a folder with safetensors files, or a Hub id such as `owner/name`."
 _OWN_IN_PUBLIC = f"{_LEAD}, each a public Hub id such as `owner/name`, with safetensors files."
 
 
 _TICKS = "window.RAM_READY.then((RAM) => RAM.mountTicks(props, watch))"
-_ANSWERS = (("error", "keep-base"), ("error", "ignore"), ("exact", "common"))
-"""Of each of the form's choices: what refuses, and what does not."""
 
 
 class Row(NamedTuple):
@@ -116,13 +93,13 @@ class LoadPanel:
                     elem_id="use-example",
                     elem_classes=opener("1"),
                 )
-                html(_USE_NOTE)
+                html(templates.render("load/about.html.j2", example="1"))
             with gr.Column(elem_classes=["box", "example"], scale=2):
                 html("<h3>Two more lessons: when adding is enough, and when RAM cannot help</h3>")
-                for link, (label, note) in _OTHERS.items():
+                for link, label in _OTHERS.items():
                     shape = {"elem_id": f"use-{link}", "elem_classes": opener(link)}
                     self.examples[link] = gr.Button(label, **shape)
-                    html(note)
+                    html(templates.render("load/about.html.j2", example=link))
 
     def _lay_out_form(self) -> None:
         settings = self.shared.settings
@@ -141,9 +118,7 @@ class LoadPanel:
         with gr.Accordion(work.MISMATCHES, open=False), gr.Row():
             self.options = {
                 name: gr.Radio([("Refuse", refusal), (answer, other)], value=refusal, label=label)
-                for (name, (label, answer)), (refusal, other) in zip(
-                    work.CHOICES.items(), _ANSWERS, strict=True
-                )
+                for name, (label, refusal, answer, other) in work.CHOICES.items()
             }
         self.download = gr.Checkbox(
             label="Download models of Hub ids too, instead of reading them there",
@@ -247,7 +222,7 @@ class LoadPanel:
                 updates = self._use(link.example, shared.session(request))
             elif session.loaded is not None:
                 updates = shared.loaded.updates(session)
-            sliders = zip(shared.tuning.all, link.settings, strict=True)
+            sliders = zip(shared.tuning, link.settings, strict=True)
             updates |= {component: value for component, value in sliders if value is not None}
             begin = {"job": unfinished(session), "view": link.view(session.loaded)}
             return {**updates, told: json.dumps(begin)}
@@ -256,7 +231,7 @@ class LoadPanel:
         gr.context.Context.root_block.load(
             enter,
             gr.Textbox(visible=False),
-            [*outputs, *shared.tuning.all, told],
+            [*outputs, *shared.tuning, told],
             js="async () => (await window.RAM_READY).tabKey()",
             **LIGHT,
         ).success(fn=None, inputs=told, js="(told) => { window.RAM.enter(JSON.parse(told)); }")

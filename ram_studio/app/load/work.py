@@ -34,16 +34,16 @@ BASE = "base"
 
 MISMATCHES = "When tensors do not match"
 CHOICES = {
-    "missing": ("A tensor is missing in an agent", "Keep the base's"),
-    "extra": ("An agent has an extra tensor", "Leave it out"),
-    "rows": ("Vocabulary sizes differ", "Merge the common rows"),
+    "missing": ("A tensor is missing in an agent", "error", "Keep the base's", "keep-base"),
+    "extra": ("An agent has an extra tensor", "error", "Leave it out", "ignore"),
+    "rows": ("Vocabulary sizes differ", "exact", "Merge the common rows", "common"),
 }
-"""What the form asks, by option, and what it calls the answer that does not refuse."""
+"""What the form asks, by option: the value that refuses, the other answer and its value."""
 
 
 def in_form_words(message: str) -> str:
     """Return an error's text with options named as the form names them."""
-    for option, (_, answer) in CHOICES.items():
+    for option, (_, _, answer, _) in CHOICES.items():
         message = message.replace(OPTION_WORDS[option], f"choose “{answer}” under “{MISMATCHES}”")
     return message
 

@@ -11,14 +11,14 @@ import gradio as gr
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.app import templates
-from ram_studio.app.boxes import choice, dtype_box, html, next_button, rounding_box
+from ram_studio.app.boxes import choice, dtype_box, html, rounding_box
 from ram_studio.app.jobs import LIGHT, JobControls, Updates, Work, connect, lack, stop_button, watch
 from ram_studio.app.load.view import progress_html
 from ram_studio.app.merge import controls, push_panel, recipes, view
 from ram_studio.app.merge.work import merge_work
-from ram_studio.app.public.zips import download_link
 from ram_studio.app.session import Loaded, Merged, Session
 from ram_studio.app.shared import Shared
+from ram_studio.app.shell import download_link
 from ram_studio.checkpoints.record.recipe import Recipe
 from ram_studio.errors import RamStudioError
 
@@ -110,7 +110,9 @@ class MergePanel:
         self.result = html(templates.empty_state(_NOTHING), elem_id="merge-result")
         with gr.Row(elem_classes="actions"):
             self.download = gr.Button("Download as zip", visible=False, elem_id="download")
-            next_button("Next: check the result", "check", variant="secondary")
+            # As the stepper's own button, with whatever else that does.
+            next_step = gr.Button("Next: check the result", elem_classes="next")
+            next_step.click(fn=None, js="() => { window.RAM.open('check'); }")
         title = "Recipe (repeat this merge from the command line)"
         with gr.Accordion(title, open=False, visible=False) as self.recipe_box:
             self.recipe = gr.Code("", language="yaml", label="YAML", elem_id="recipe")
@@ -119,7 +121,7 @@ class MergePanel:
     def _form(self) -> set[Any]:
         """Everything that a merge is made of."""
         plain = {self.method, self.dtype, self.rounding, self.seed, self.device, self.name}
-        return {*self.shared.tuning.all, *self.own, *plain, self.other_base}
+        return {*self.shared.tuning, *self.own, *plain, self.other_base}
 
     def _recipe(self, data: dict[Any, Any], loaded: Loaded) -> Recipe:
         """Return the validated recipe of the form.
@@ -167,7 +169,7 @@ class MergePanel:
             **LIGHT,
         )
         tuning = shared.tuning
-        filled = [self.method, *tuning.all, *self.own, self.dtype, self.rounding, self.seed]
+        filled = [self.method, *tuning, *self.own, self.dtype, self.rounding, self.seed]
         taken = shared.with_session(self._take)
         self.upload.upload(taken, self.upload, [self.upload_status, *filled], **LIGHT).then(
             plan, self._form, shown, **LIGHT
@@ -215,7 +217,7 @@ class MergePanel:
         ]
         rule = recipe.method if recipe.method in RULES else None
         values = (taken.point, taken.r, taken.alpha, rule)
-        sliders = zip(self.shared.tuning.all, values, strict=True)
+        sliders = zip(self.shared.tuning, values, strict=True)
         tone: templates.Tone = "note" if taken.notes else "good"
         return {
             self.upload_status: templates.callout(" ".join(said), tone),

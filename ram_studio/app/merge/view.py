@@ -21,23 +21,6 @@ from ram_studio.app.settings import Settings
 from ram_studio.checkpoints.fit.mismatches import OPTION_WORDS
 from ram_studio.checkpoints.record.recipe import Recipe
 
-_NOTES = {
-    "ram": "Unique changes in full, shared ones averaged.",
-    "ram+": "RAM, with unique changes scaled up by λ = 1 + r · min(ρ, α).",
-    "ram+s": "RAM, with unique changes scaled up by λ = 1 + r · ρ ÷ (1 + ρ).",
-    "ram+m": "RAM+ with ρ of sizes of change instead of counts.",
-    "task-arithmetic": "Base plus scale × the sum of all changes. 1/N is plain averaging.",
-    "ties": "Keeps each agent's largest changes, elects one sign, averages those that agree.",
-    "dare-ta": "Drops changes at random, scales up the rest, then adds them.",
-    "dare-ties": "Drops changes at random, scales up the rest, then resolves signs.",
-    "tsv-m": "Keeps each agent's strongest directions per layer and turns them apart before adding "
-    "them. Needs whole matrices in memory and many times longer than the others.",
-    "iso-c": "Adds all changes per layer, then makes every direction of the sum equally strong. "
-    "Needs whole matrices in memory and many times longer than the others.",
-    "wudi": "Finds per-layer changes that disturb each agent's own ones least. Needs no data, but "
-    "whole matrices in memory and many times longer than the others.",
-}
-
 _START_SECONDS = 0.2
 
 RESCALING = tuple(rule for rule in RULES if rule != "ram")
@@ -119,7 +102,7 @@ def rounding_caution(loaded: Loaded, recipe: Recipe, dtype: str) -> str:
 def plan_html(loaded: Loaded, recipe: Recipe, folder: Path, made: Iterable[Merged] = ()) -> Markup:
     """Return ``plan_merge`` in words, and the rounding caution where it holds."""
     plan = plan_merge(loaded, recipe, folder, made)
-    return templates.render("merge/plan.html.j2", plan=plan, note=_NOTES.get(recipe.method, ""))
+    return templates.render("merge/plan.html.j2", plan=plan, method=recipe.method)
 
 
 def has_other(loaded: Loaded) -> bool:

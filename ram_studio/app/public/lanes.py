@@ -72,10 +72,7 @@ class Running(Protocol):
     """A job, as far as sessions, the line and its keeper know it (see jobs.Job)."""
 
     clients: set[str]
-
-    @property
-    def entered(self) -> float:
-        """When it was put in line (time.monotonic)."""
+    entered: float
 
     @property
     def began(self) -> float | None:

@@ -50,7 +50,7 @@ class MeasurePanel:
 
     def _wire(self) -> None:
         shared, outputs = self.shared, [self.known]
-        connect(self.controls, shared.workspace, self._run, {*shared.tuning.all}, outputs)
+        connect(self.controls, shared.workspace, self._run, {*shared.tuning}, outputs)
         self.ask_ties.click(shared.with_session(self._merge_ties), None, outputs, **LIGHT)
         # Checks, comparisons and sweeps may have answered since.
         shared.steps["tune"].click(shared.with_session(self.show), None, outputs, **LIGHT)

@@ -21,7 +21,7 @@ from ram_studio.app.check.answers import memory_folder, open_answers
 from ram_studio.app.check.work import BASE
 from ram_studio.app.experiment.work import CHOICES
 from ram_studio.app.jobs import Report, Work, costing
-from ram_studio.app.load.examples import FOLDERS, skill_table
+from ram_studio.app.load.examples import FOLDERS, SKILLS, shipped_file
 from ram_studio.app.merge.controls import TUNED
 from ram_studio.app.merge.recipes import recipe_from
 from ram_studio.app.session import Loaded, Session
@@ -33,8 +33,7 @@ from ram_studio.checkpoints.record.recipe import Recipe, recipe_yaml
 from ram_studio.engine.events import CancelToken
 from ram_studio.errors import SettingsError
 from ram_studio.evals.question import Answer, Question
-from ram_studio.evals.report.skill_table import Measured, load_table
-from ram_studio.evals.report.skill_table import skill_table as table_of
+from ram_studio.evals.report.skill_table import Measured, load_table, skill_table
 from ram_studio.evals.store.answers import StoredAnswer
 from ram_studio.evals.store.history import merge_of
 from ram_studio.evals.suites import ALL_SUITES
@@ -52,7 +51,7 @@ NOTHING_TO_ASK = (
 @lru_cache(maxsize=len(FOLDERS))
 def shipped_table(example: str) -> dict[str, Any] | None:
     """Return the measured skills of a shipped set; None where it has none."""
-    path = skill_table(example)
+    path = shipped_file(example, SKILLS)
     return None if path is None else load_table(path)
 
 
@@ -153,7 +152,7 @@ def measured_rows(session: Session, workspace: Workspace) -> dict[str, Any] | No
                 rows[key] = _row(merge.method, merge.settings, asked)
             if len(rows) == MOST_ROWS:
                 break
-    return table_of(questions, list(rows.values())) if rows else None
+    return skill_table(questions, list(rows.values())) if rows else None
 
 
 def _own(session: Session, workspace: Workspace) -> tuple[own.Common, dict[str, PastMerge]] | None:
@@ -196,7 +195,7 @@ def _own_rows(common: own.Common, merges: Mapping[str, PastMerge]) -> dict[str, 
     ]
     base = next(iter(common.sources.values()))
     questions = [base[question].question for question in common.questions]
-    return table_of(questions, [*sources, *rows.values()])
+    return skill_table(questions, [*sources, *rows.values()])
 
 
 def _replies(asked: Sequence[StoredAnswer]) -> dict[str, Answer]:

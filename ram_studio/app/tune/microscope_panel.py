@@ -85,7 +85,7 @@ class ScopePanel:
         self.number = gr.Number(0, visible=False)
         places = [self.layer, self.module, self.tensor, self.start]
         pickers = [*places, self.layout, self.dtype, self.rounding]
-        inputs = {*shared.tuning.all, shared.seed, *pickers, self.target, self.asked, self.number}
+        inputs = {*shared.tuning, shared.seed, *pickers, self.target, self.asked, self.number}
         outputs = [*places, self.target, self.status, self.view, self.asked]
         options: dict[str, Any] = {"js": _NUMBERED, "concurrency_limit": 2, **QUIET}
         look = shared.with_session(self.answer)

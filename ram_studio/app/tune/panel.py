@@ -39,7 +39,7 @@ class TunePanel:
             MeasurePanel(shared)
             ScopePanel(shared)
             DetailsPanel(shared)
-        settings = shared.tuning.all
+        settings = [*shared.tuning]
         # Both: .change when the value was set by a link, a recipe or the canvas, .input by hand.
         gr.on(
             [event for c in settings for event in (c.input, c.change)],
