@@ -27,8 +27,7 @@ def make_sketch(n_agents: int, *, seed: int = 0, layers: int = 3) -> Sketch:
         others = np.zeros((len(LADDER), n_agents, n_agents), dtype=np.int64)
         for k in range(len(LADDER)):
             active = leaves >= k
-            masks = (active << np.arange(n_agents)[:, None]).sum(0)
-            counts[k] = np.bincount(masks, minlength=sets)
+            counts[k] = np.bincount((active << np.arange(n_agents)[:, None]).sum(0), minlength=sets)
             together = active.sum(0)
             for t in range(n_agents):
                 others[k, t] = np.bincount(together[active[t]] - 1, minlength=n_agents)

@@ -125,9 +125,7 @@ def test_suites_that_the_context_has_no_room_for_are_not_offered_and_why_is_said
     assert "--data FOLDER" in greyed
 
 
-def test_suites_are_offered_from_the_registry_once_their_questions_are_here(
-    session, workspace
-) -> None:
+def test_suites_are_offered_from_the_registry_once_their_questions_are_here(session, workspace):
     about = "whatever it asks"
     known = ALL_SUITES["memory"]
     there = replace(known, name="extra", title="Extra", about=about)

@@ -32,21 +32,16 @@ def sums(tau: np.ndarray) -> dict[str, Any]:
     }
     for epsilon in LADDER:
         active = np.abs(tau) > epsilon
-        count = active.sum(0)
-        moved = np.where(active, tau, 0)
-        for key in ("overlap", "energy", "cross"):
-            profile[key].append([])
-        for t in range(agents):
-            where = [active[t] & (count == j + 1) for j in range(agents)]
-            rest = moved.sum(0) - moved[t]
-            profile["overlap"][-1].append([int(w.sum()) for w in where])
-            profile["energy"][-1].append([float((tau[t][w] ** 2).sum() / norm2[t]) for w in where])
-            profile["cross"][-1].append(
-                [float((tau[t][w] * rest[w]).sum() / norm2[t]) for w in where]
-            )
-        profile["meet"].append(
-            [float((moved.sum(0)[count == j] ** 2).sum()) for j in range(agents + 1)]
-        )
+        count, moved = active.sum(0), np.where(active, tau, 0)
+        # Where an agent changed what j others did too, by agent and j.
+        where = active[:, None] & (count == np.arange(1, agents + 1)[:, None])
+        own, size = tau[:, None] * where, norm2[:, None]
+        rest = (moved.sum(0) - moved)[:, None]
+        profile["overlap"].append(where.sum(-1).tolist())
+        profile["energy"].append(((own**2).sum(-1) / size).tolist())
+        profile["cross"].append(((own * rest).sum(-1) / size).tolist())
+        met = [(moved.sum(0)[count == j] ** 2).sum() for j in range(agents + 1)]
+        profile["meet"].append([float(m) for m in met])
     return profile
 
 

@@ -158,9 +158,7 @@ def test_fisher_rows_name_no_folder(session: Session, workspace: Workspace) -> N
     assert (session.folder / "fisher").is_dir()
 
 
-def test_a_stopped_comparison_keeps_what_was_answered_and_goes_on(
-    session: Session, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_comparison_keeps_what_was_answered_and_goes_on(session, workspace, monkeypatch):
     rows, cancel = work.rows_for(load_example("1"), "", ["ram", "ram+"], TUNED), CancelToken()
 
     def stop_at_the_last(event: tuple[str, int, int]) -> None:

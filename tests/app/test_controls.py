@@ -57,9 +57,6 @@ def test_methods_that_cannot_run_from_the_form_are_not_offered() -> None:
     assert {"ties", "dare-ta", "dare-ties", "wudi"} <= set(controls.OFFERED)
 
 
-# ---------------------------------------------------------------------------- recipes
-
-
 def _saved(tmp_path: Path, method: str, **settings: object) -> Path:
     recipe = recipes.recipe_from(load_example("1"), method, settings, dtype="float32", seed=7)
     path = tmp_path / "mine.yaml"
@@ -76,9 +73,7 @@ def _saved(tmp_path: Path, method: str, **settings: object) -> Path:
         ("wudi", {"solver": "closed", "others": "sum"}),
     ],
 )
-def test_a_loaded_recipe_gives_the_same_merge_again(
-    loaded: Loaded, tmp_path: Path, method: str, settings: dict
-) -> None:
+def test_a_loaded_recipe_gives_the_same_merge_again(loaded, tmp_path, method, settings) -> None:
     taken = recipes.take(str(_saved(tmp_path, method, **settings)), loaded)
     assert taken.notes == []
     recipe = taken.recipe

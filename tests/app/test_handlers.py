@@ -31,9 +31,6 @@ LOCAL = Settings()
 SPACE = Settings(is_space=True)
 
 
-# ---------------------------------------------------------------------------- settings and links
-
-
 def test_flags_win_over_the_environment_and_what_cannot_be_is_named(tmp_path: Path) -> None:
     env = {"GRADIO_SERVER_NAME": "0.0.0.0", "GRADIO_SERVER_PORT": "9000", "SPACE_ID": "a/b"}
     settings = Settings.from_environment(environ=env)
@@ -104,9 +101,6 @@ def test_a_link_shows_what_there_is(query: dict[str, str], shown: dict) -> None:
     assert (empty["focus"], empty["tensor"]) == (None, None)
 
 
-# ---------------------------------------------------------------------------- sources
-
-
 def test_rows_without_a_source_are_left_out_and_names_are_made() -> None:
     sources = read_sources(
         " base ", ["coder", "", ""], ["./a/", None, "owner/My Model@main"], LOCAL
@@ -127,9 +121,7 @@ def test_rows_without_a_source_are_left_out_and_names_are_made() -> None:
         ("b", ["base"], ["x"], "base"),
     ],
 )
-def test_a_wrong_form_says_what_to_enter(
-    base: str, names: list[str], sources: list[str], text: str
-) -> None:
+def test_a_wrong_form_says_what_to_enter(base, names, sources, text) -> None:
     with pytest.raises(SettingsError, match=text):
         read_sources(base, names, sources, LOCAL)
 
@@ -156,9 +148,6 @@ def test_model_folders_are_found_three_levels_deep(tmp_path: Path) -> None:
         (tmp_path / place / "model.safetensors").touch()
     assert find_models(tmp_path) == [str(tmp_path / "a/b/c")]
     assert find_models(None) == []
-
-
-# ---------------------------------------------------------------------------- jobs and sessions
 
 
 def _loaded(title: str = "x") -> Loaded:
@@ -188,9 +177,6 @@ def test_loading_others_drops_the_merges_of_these(tmp_path: Path) -> None:
     session.load(_loaded("other"))
     assert not folder.exists()
     assert session.merges == {}
-
-
-# ---------------------------------------------------------------------------- merging
 
 
 def test_a_form_becomes_the_methods_own_settings_and_a_wrong_seed_is_refused() -> None:
@@ -244,9 +230,6 @@ def test_a_result_says_how_much_rounding_took_and_hides_paths_on_a_space(tmp_pat
     html = view.result_html(replace(merged, result={**_RESULT, "agents": agents}), LOCAL)
     said = " ".join(html.partition("all else:")[2].partition("</p>")[0].split())
     assert said == "less −2.0 % and 0.00 ×; more 0.0 % and +0.30 ×."
-
-
-# ---------------------------------------------------------------------------- texts
 
 
 def test_numbers_are_worded() -> None:

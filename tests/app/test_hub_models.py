@@ -49,9 +49,7 @@ def analyze(events: list[object], *, download: bool = False) -> load_work.Analys
     )
 
 
-def test_an_analysis_stores_nothing_and_all_that_follows_reads_there_too(
-    hub: LoopbackHub, tmp_path: Path
-) -> None:
+def test_an_analysis_stores_nothing_and_all_that_follows_reads_there_too(hub, tmp_path) -> None:
     found = analyze([])
     example = load_example("independent")
     assert np.array_equal(found.sketch.counts.shared, example.sketch.counts.shared)

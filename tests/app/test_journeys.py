@@ -226,9 +226,7 @@ def test_the_dense_lesson_says_that_ram_cannot_help_and_its_check_can_be_stopped
     assert page.get_attribute("[data-part=verdict]", "data-tone") == "good"
 
 
-def test_a_link_opens_tune_as_it_says_and_a_recipe_fills_the_form_again(
-    visit, tmp_path: Path
-) -> None:
+def test_a_link_opens_tune_as_it_says_and_a_recipe_fills_the_form_again(visit, tmp_path) -> None:
     it = visit()
     page = it.page
     # The former Look step is Tune now; alpha is clamped.

@@ -62,9 +62,6 @@ def add_merge(session: Session, name: str, nbytes: int) -> Path:
     return folder
 
 
-# ---------------------------------------------------------------------------- jobs
-
-
 def test_a_job_ends_some_seconds_after_the_last_who_waited_for_it_left(clock: Clock) -> None:
     presence = Presence(clock)
     job = FakeJob("old", "new")
@@ -113,9 +110,7 @@ def test_a_job_that_nobody_listens_to_ends_and_none_runs_longer_than_it_may(cloc
     ("space", "way"),
     [("owner/ram-studio", "duplicate this Space"), ("", "For more, run RAM Studio on a")],
 )
-def test_who_meets_a_limit_is_told_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, space: str, way: str
-) -> None:
+def test_who_meets_a_limit_is_told_the_way_out(tmp_path, monkeypatch, space, way) -> None:
     monkeypatch.setenv("SPACE_ID", space)
     lanes = Workspace(Settings(host="0.0.0.0", work_dir=tmp_path, is_space=bool(space))).lanes
     for _ in range(2):
@@ -127,9 +122,6 @@ def test_who_meets_a_limit_is_told_the_way_out(
     list(job.updates())
     assert way in str(job.outcome()[1])
     assert (f"/{space}?duplicate=true" in head_html()) == bool(space)
-
-
-# ---------------------------------------------------------------------------- sessions
 
 
 def test_a_session_goes_when_its_page_was_closed_or_it_was_idle(workspace: Workspace) -> None:
@@ -160,9 +152,6 @@ def test_callers_without_a_session_share_none_and_there_are_not_endlessly_many(
     for number in range(100):
         workspace.session(f"client{number}")
     assert len(workspace._sessions) <= 20
-
-
-# ---------------------------------------------------------------------------- disk
 
 
 def test_a_visitors_oldest_merges_make_room(tmp_path: Path) -> None:
@@ -203,9 +192,7 @@ def test_merges_and_gradios_cache_are_kept_below_the_watermark(workspace: Worksp
     assert list(old.merges) == []
 
 
-def test_what_nobody_has_loaded_leaves_the_hubs_cache_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_nobody_has_loaded_leaves_the_hubs_cache_first(tmp_path, monkeypatch) -> None:
     with serving() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.address)
         monkeypatch.setenv("HF_HOME", str(tmp_path))
@@ -223,9 +210,6 @@ def test_what_nobody_has_loaded_leaves_the_hubs_cache_first(
     assert [folder.exists() for folder in folders.values()] == [False, True]
 
 
-# ---------------------------------------------------------------------------- zips
-
-
 def test_a_merge_goes_home_without_a_copy_and_only_ones_own(workspace: Workspace) -> None:
     session = workspace.session("a")
     folder = add_merge(session, "ram-plus", 100_000)
@@ -240,9 +224,6 @@ def test_a_merge_goes_home_without_a_copy_and_only_ones_own(workspace: Workspace
     others = [f"{session.key}/{n}" for n in ("other.zip", "..zip", "../../x.zip", "%2e%2e.zip")]
     for place in (*others, f"{'0' * 32}/ram-plus.zip"):
         assert app.get(f"/downloads/{place}").status_code == 404
-
-
-# ---------------------------------------------------------------------------- who asks
 
 
 def request(host: str, forwarded: str = "") -> Any:
@@ -280,9 +261,7 @@ def test_the_owners_token_is_not_sent_for_visitors(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.timeout(60)  # it waited for itself
-def test_a_second_sigterm_does_not_keep_the_first_from_ending_the_app(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_sigterm_does_not_keep_the_first_from_ending_the_app(workspace, monkeypatch):
     removed = []
 
     def remove(folder: Path, **_: Any) -> None:

@@ -48,9 +48,6 @@ def test_progress_stays_between_its_ends(fraction: float | None) -> None:
         assert f'aria-valuenow="{100 * min(max(fraction, 0), 1):.0f}"' in html
 
 
-# ---------------------------------------------------------------------------- watched jobs
-
-
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
     loaded = Loaded("x", None, "base", {"agent0": "a", "agent1": "b"}, make_sketch(2))
@@ -116,9 +113,7 @@ def test_what_went_wrong_is_said_and_the_panel_is_ready_again(
     assert last.get(controls.start, {"interactive": True})["interactive"]
 
 
-def test_nothing_starts_without_models_or_beside_another_job(
-    session: Session, controls: JobControls
-) -> None:
+def test_nothing_starts_without_models_or_beside_another_job(session, controls) -> None:
     class Busy:
         is_done = False
 
@@ -167,9 +162,6 @@ def test_leaving_the_page_stops_the_work(session: Session, controls: JobControls
     assert session.job.is_done
     with pytest.raises(Stopped):
         session.job.result()
-
-
-# ---------------------------------------------------------------------------- changes and settings
 
 
 def test_a_change_is_shown_by_every_listener_once(session: Session) -> None:

@@ -192,9 +192,7 @@ def test_the_button_is_there_where_one_can_sign_in(place: Place, space_url: str)
 
 
 @pytest.mark.parametrize("missing", [None, *OAUTH])
-def test_signing_in_needs_a_space_with_all_that_belongs_to_it(
-    missing: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signing_in_needs_a_space_with_all_that_belongs_to_it(missing, monkeypatch) -> None:
     for name, value in OAUTH.items():
         monkeypatch.setenv(name, value)
     if missing is not None:
