@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +100,7 @@ def train_set(
                     seed=seed,
                     house=own,
                     number=number,
-                    say=partial(_say_of, f"{folder.name}/{name}", say),
+                    say=_telling(say, f"{folder.name}/{name}"),
                 )
                 update_record(folder, {"training": {name: record}})
 
@@ -113,19 +112,18 @@ def train_common(
 
     Returns the record of the stage, empty when nothing was trained.
     """
+    record: dict[str, Any] = {}
     with stage(folder, force, say) as temporary:
-        if temporary is None:
-            return {}
-        model, tokenizer = load_model(base, "cpu")
-        record = learn_house_style(
-            model, tokenizer, house, seed, partial(_say_of, "common checkpoint", say)
-        )
-        save_checkpoint(model, base, temporary)
+        if temporary is not None:
+            model, tokenizer = load_model(base, "cpu")
+            own = _telling(say, "common checkpoint")
+            record = learn_house_style(model, tokenizer, house, seed, own)
+            save_checkpoint(model, base, temporary)
     return record
 
 
-def _say_of(who: str, say: Say, text: str) -> None:
-    say(f"{who}: {text}")
+def _telling(say: Say, who: str) -> Say:
+    return lambda text: say(f"{who}: {text}")
 
 
 def train_agent(

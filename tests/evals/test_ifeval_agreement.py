@@ -10,11 +10,9 @@ is not made here:
     RAM_STUDIO_LM_EVAL_PYTHON=/tmp/lm-eval/bin/python python -m pytest \
         tests/evals/test_ifeval_agreement.py
 
-Compared are all constraints that both have. Not compared, as RAM Studio has no such constraint:
-sections, postscripts, a number of words in capitals, the language, paragraphs parted by `***`, the
-first word of a paragraph, fixed phrases to choose from. Not comparable without a download:
-sentences as cut by nltk's English model; its untrained algorithm takes its place (see
-run_ifeval.py).
+Compared are all constraints that both have, and all instructions of the suite `ifeval` but for
+words in capitals and languages. Sentences are cut by nltk's untrained algorithm, as its English
+model would have to be downloaded (see run_ifeval.py).
 """
 
 from __future__ import annotations
@@ -210,7 +208,7 @@ FOLLOWING = (
 
 
 def test_the_suite_ifeval_judges_as_its_authors_but_for_sentences(monkeypatch):
-    """Not compared: words in capitals, which nltk cuts with a model, and languages."""
+    # Words in capitals are cut with a model there.
     monkeypatch.setattr(ifeval_checks, "_is_in", lambda text, language: True)
     texts = [*answers(), *FOLLOWING]
     asked = [*((name, settings) for _, name, settings in PAIRS), *MORE]

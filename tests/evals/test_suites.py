@@ -10,7 +10,7 @@ from ram_studio.evals import AnswerStore, evaluate, suites
 from ram_studio.evals.experiment.run import compare_methods
 from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.suites import ALL_SUITES, GENERAL_SUITES, SuiteSettings, apart, visible
-from ram_studio.evals.suites.suite import Suite, balanced, load_data
+from ram_studio.evals.suites.suite import Suite, asked_of, balanced, load_data
 from ram_studio.resources import asset_path
 
 SETTINGS = SuiteSettings(count_tokens=lambda text: len(text) // 4, limit=None)
@@ -76,19 +76,13 @@ def test_questions_differ_in_digest_when_the_model_sees_something_else():
     assert question.digest == Question("b", "d", "c2", "p", "other", 1, 8).digest
 
 
-def make_parrot(settings):
-    asked = [
-        Question(w, "parrot", "say", f"do: say {w} 1 times . answer:", w, None, 8, is_raw=True)
-        for w in ("kiwi", "plum", "fig")
-    ]
-    return balanced(asked, settings.limit)
-
-
-def judge_parrot(question, text, code="off"):
-    return Verdict(question.gold in text.split())
-
-
-PARROT = Suite("parrot", 1, "Say the word", make_parrot, judge_parrot)
+PARROT = Suite(
+    "parrot", 1, "Say the word",
+    asked_of("parrot", 8, lambda settings: ("kiwi", "plum", "fig"), lambda _, word: {
+        "prompt": f"do: say {word} 1 times . answer:", "gold": word, "spec": None, "is_raw": True,
+    }),
+    lambda question, text, code: Verdict(question.gold in text.split()),
+)  # fmt: skip
 
 
 def test_an_offered_suite_is_asked_of_models_and_merges_and_then_no_more(tmp_path, base_engine):

@@ -43,23 +43,19 @@ def told(calls: list[dict]) -> list[dict]:
     return [{"id": "x", "type": "function", "function": function} for function in functions]
 
 
-def renamed(calls: list[dict]) -> list[dict]:
-    return [{"name": call["name"], "parameters": call["arguments"]} for call in calls]
-
-
 FORMATS = {
     "hermes": lambda calls: "\n".join(
-        f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls
-    ),
+        f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls),
     "json list": json.dumps,
     "fenced": lambda calls: f"Sure!\n```json\n{json.dumps(calls, indent=2)}\n```\nDone.",
     "json in a row": lambda calls: "; ".join(map(json.dumps, calls)),
-    "parameters": lambda calls: "<|python_tag|>" + "\n".join(map(json.dumps, renamed(calls))),
+    "parameters": lambda calls: "<|python_tag|>" + "\n".join(
+        json.dumps({"name": call["name"], "parameters": call["arguments"]}) for call in calls),
     "openai": lambda calls: json.dumps({"tool_calls": told(calls)}),
     "mistral": lambda calls: "[TOOL_CALLS] " + json.dumps(calls),
     "python": lambda calls: f"[{', '.join(python(calls))}]",
     "python fence": lambda calls: "\n".join(("```python", *python(calls), "```")),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("form", list(FORMATS))
@@ -82,18 +78,15 @@ def test_a_missing_an_extra_or_a_changed_call_fails():
             first = question.tools[0]["function"]["name"]
             assert not judge(question, json.dumps([{"name": first, "arguments": {}}])).is_correct
             continue
-        assert not judge(question, json.dumps(calls[1:])).is_correct
-        assert not judge(question, json.dumps([*calls, calls[0]])).is_correct
+        *others, last = json.loads(json.dumps(calls))
+        last["arguments"][next(iter(last["arguments"]))] = "something else"
         # The same call twice in place of two different ones.
-        if len(calls) > 1:
-            assert not judge(question, json.dumps([calls[0]] * len(calls))).is_correct
-        wrong = json.loads(json.dumps(calls))
-        key = next(iter(wrong[-1]["arguments"]))
-        wrong[-1]["arguments"][key] = "something else"
-        assert not judge(question, json.dumps(wrong)).is_correct
-        unknown = json.loads(json.dumps(calls))
-        unknown[0]["arguments"]["mood"] = "good"
-        assert "no argument mood" in judge(question, json.dumps(unknown)).note
+        twice = [[calls[0]] * len(calls)] if others else []
+        for wrong in (calls[1:], [*calls, calls[0]], [*others, last], *twice):
+            assert not judge(question, json.dumps(wrong)).is_correct, wrong
+        first, *others = json.loads(json.dumps(calls))
+        first["arguments"]["mood"] = "good"
+        assert "no argument mood" in judge(question, json.dumps([first, *others])).note
 
 
 ROME = '{"city": "Rome", "days": 2}'

@@ -27,7 +27,6 @@ from ram_studio.evals.suites.suite import DATA
 HEALTH_VERSION = 2
 MAX_TEXT_TOKENS = 512
 NEW_TOKENS = 96
-REPEATED_GRAM = 4
 _PROMPTS = (
     "Describe a walk through a small town in the morning.",
     "Explain how a bicycle stays upright.",
@@ -128,7 +127,7 @@ def _answers(engine: LocalEngine) -> tuple[float, float, float]:
     return ended, repeated_share(rows), sum(map(len, rows)) / max(seconds, 1e-9)
 
 
-def repeated_share(rows: Sequence[Sequence[int]], n: int = REPEATED_GRAM) -> float:
+def repeated_share(rows: Sequence[Sequence[int]], n: int = 4) -> float:
     """Return the share of n-grams that occurred before in their row; 0 when there are none."""
     total = repeated = 0
     for row in rows:

@@ -82,11 +82,8 @@ def judge(question: Question, text: str, code: CodeSwitch = "off") -> Verdict:
     if found is None:
         return Verdict(False, "no number in the answer")
     is_correct = found == Fraction(question.spec)
-    return Verdict(is_correct, "" if is_correct else f"found {_written(found)}")
-
-
-def _written(value: Fraction) -> str:
-    return str(value) if value.denominator == 1 else f"{float(value):g}"
+    shown = found if found.denominator == 1 else f"{float(found):g}"
+    return Verdict(is_correct, "" if is_correct else f"found {shown}")
 
 
 make = shipped("math", MAX_NEW_TOKENS, _asked)

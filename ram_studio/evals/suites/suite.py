@@ -18,7 +18,6 @@ DATA = Path(__file__).with_name("data")
 DEFAULT_LENGTHS = (1000, 4000)
 DEFAULT_DIFFICULTY = 2
 
-
 Budget = int | Mapping[str, int] | None
 """Most tokens of an answer, of all suites or by suite; None or left out: the suite's own."""
 Tally = Mapping[str, tuple[int, int]]

