@@ -66,7 +66,7 @@ def test_of_several_filters_the_first_makes_the_average_out_of_the_store_too(tmp
 
 
 def test_results_without_right_and_wrong_are_refused():
-    with pytest.raises(EvaluationError, match="Task t .* no metric of right and wrong"):
+    with pytest.raises(EvaluationError, match=r"Task t .* no metric of right and wrong"):
         rows_of({"samples": {"t": [sample(0, 0.4, "bleu")]}})
     for nothing in ({"samples": {}}, {}):
         with pytest.raises(EvaluationError, match="gave no answers"):
