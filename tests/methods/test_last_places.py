@@ -62,41 +62,36 @@ def merge(method: str, values: dict, base: np.ndarray, agents: np.ndarray, dtype
     return out, on_torch
 
 
-def expected(method: str, values: dict, base: np.ndarray, agents: np.ndarray) -> list[Fraction]:
-    """Return every merged element in float64, or exactly."""
-    n = len(agents)
-    chosen = make_settings(method, values).model_dump()
-    columns = list(zip(base.tolist(), agents.T.tolist(), strict=True))
+def exactly(method: str, chosen: dict, x: float, ys: list[float]) -> Fraction:
+    """Return one merged element, of the methods that need to know nothing of others."""
+    base, n = Fraction(x), len(ys)
+    taus = [Fraction(y) - base for y in ys]
     if method.startswith("ram"):
         factor = reference.scaling(RATIO, method, chosen.get("r", 0.0), chosen.get("alpha", 2.0))
         how = (chosen["epsilon"], (factor,) * n, chosen["shared"])
-        return [reference.merged_exactly(x, ys, *how) for x, ys in columns]
-    if method == "two-regions":
-        found = []
-        for x, ys in columns:
-            alone = reference.pattern(x, ys, chosen["epsilon"]).bit_count() == 1
-            ram = reference.merged_exactly(x, ys, chosen["epsilon"], (1.0,) * n)
-            scale = Fraction(chosen["unique_scale" if alone else "shared_scale"])
-            found.append(Fraction(x) + scale * (ram - Fraction(x)))
-        return found
-    if method == "region":
-        found = []
-        for x, ys in columns:
-            mask = reference.pattern(x, ys, chosen["epsilon"])
-            is_in = mask & 1 and (chosen["part"] == "whole" or mask.bit_count() > 1)
-            tau = Fraction(ys[0]) - Fraction(x)
-            found.append(Fraction(x) + (Fraction(chosen["scale"]) * tau if is_in else 0))
-        return found
+        return reference.merged_exactly(x, ys, *how)
     if method in ("fisher", "wudi"):
-        scale, found = Fraction(chosen.get("scale", 1.0)), []
-        for x, ys in columns:
-            weights = [abs(Fraction(y)) if method == "fisher" else Fraction(1) for y in ys]
-            weights = weights if any(weights) else [Fraction(1)] * n
-            total = sum(w * (Fraction(y) - Fraction(x)) for w, y in zip(weights, ys, strict=True))
-            found.append(Fraction(x) + scale * total / sum(weights))
-        return found
+        weights = [abs(Fraction(y)) if method == "fisher" else Fraction(1) for y in ys]
+        weights = weights if any(weights) else [Fraction(1)] * n
+        mean = sum(w * tau for w, tau in zip(weights, taus, strict=True)) / sum(weights)
+        return base + Fraction(chosen.get("scale", 1.0)) * mean
+    mask = reference.pattern(x, ys, chosen["epsilon"])
+    if method == "region":
+        is_in = mask & 1 and (chosen["part"] == "whole" or mask.bit_count() > 1)
+        return base + (Fraction(chosen["scale"]) * taus[0] if is_in else 0)
+    scale = Fraction(chosen["unique_scale" if mask.bit_count() == 1 else "shared_scale"])
+    ram = reference.merged_exactly(x, ys, chosen["epsilon"], (1.0,) * n)
+    return base + scale * (ram - base)
+
+
+def expected(method: str, values: dict, base: np.ndarray, agents: np.ndarray) -> list[Fraction]:
+    """Return every merged element in float64, or exactly."""
+    chosen = make_settings(method, values).model_dump()
+    if (method, values) not in CASES:
+        columns = zip(base.tolist(), agents.T.tolist(), strict=True)
+        return [exactly(method, chosen, x, ys) for x, ys in columns]
     p = chosen.get("drop_rate", 0.0)
-    scale = 1 / n if chosen["scale"] is None else chosen["scale"]
+    scale = 1 / len(agents) if chosen["scale"] is None else chosen["scale"]
     taus = expected_taus(method, base, agents, chosen.get("density", 1.0), p)
     rescaled = [[tau / (1 - p) for tau in left] for left in taus]
     if method in ("ties", "dare-ties"):
