@@ -19,7 +19,6 @@ from ram_studio.algorithm.methods.base import (
 )
 from ram_studio.algorithm.methods.dare import DARE_TASK_ARITHMETIC, DARE_TIES
 from ram_studio.algorithm.methods.fisher import FISHER
-from ram_studio.algorithm.methods.isotropic import ISO
 from ram_studio.algorithm.methods.ram import (
     RAM,
     RAM_PLUS,
@@ -27,9 +26,9 @@ from ram_studio.algorithm.methods.ram import (
     RAM_PLUS_SOFT,
 )
 from ram_studio.algorithm.methods.region import REGION, TWO_REGIONS
+from ram_studio.algorithm.methods.spectral import ISO, TSV
 from ram_studio.algorithm.methods.task_arithmetic import TASK_ARITHMETIC
 from ram_studio.algorithm.methods.ties import TIES
-from ram_studio.algorithm.methods.tsv import TSV
 from ram_studio.algorithm.methods.wudi import WUDI
 from ram_studio.algorithm.scaling import PRESETS
 from ram_studio.errors import SettingsError, did_you_mean

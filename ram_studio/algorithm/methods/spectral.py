@@ -1,6 +1,7 @@
-"""TSV-M: merge the strongest singular vectors of every task (Gargiulo et al., arXiv 2412.00081).
+"""TSV-M and Iso-C: merge by the singular vectors of the task vectors.
 
-Per linear layer with task vectors T_1 ... T_N and r = min(rows, columns):
+TSV-M (Gargiulo et al., arXiv 2412.00081) keeps the strongest of every task. Per linear layer with
+task vectors T_1 ... T_N and r = min(rows, columns):
 
     T_t    = U_t S_t V_t^T,  of which the k = floor(r / N) largest singular values are kept
     U      = [U_1 ... U_N],  V = [V_1 ... V_N],  S = diag(S_1 ... S_N)
@@ -10,9 +11,18 @@ Per linear layer with task vectors T_1 ... T_N and r = min(rows, columns):
 Singular vectors of two tasks that point the same way would add up; whitening sets them apart. Where
 k is 0 (more agents than rows or columns) one vector of each is kept and whitening stays what it
 is, the polar factor. Singular values that are 0 have no direction of their own and are left out.
-Other tensors are averaged unless ``others`` says sum or base (the authors average them too).
 
-As WUDI it needs whole matrices in float64 and moves elements that no agent changed.
+Iso-C (Marczak et al., 2502.04959) makes the sum equally strong everywhere. Per linear layer:
+
+    sum_t T_t = U S V^T
+    merged    = base + scale * mean(S) * U V^T
+
+so that no task's few strong directions drown those of the others. Directions in which the sum is
+nothing (singular values of 0) have no vectors of their own: they are left out, of the mean too,
+which is the published one wherever the sum has full rank.
+
+Other tensors are averaged unless ``others`` says sum or base (TSV-M's authors average them too). As
+WUDI both need whole matrices in float64 and move elements that no agent changed.
 """
 
 from __future__ import annotations
@@ -57,5 +67,27 @@ TSV = matrix_method(
     title="TSV-M",
     formula="linear layers: scale * the tasks' strongest singular vectors, set apart; others: mean",
     source="arXiv 2412.00081",
+    settings=ScaledSettings,
+)
+
+
+def flatten_spectrum(total: Float64[Tensor, "rows columns"]) -> Float64[Tensor, "rows columns"]:
+    """Return the matrix with all of its singular values replaced by their mean."""
+    import torch
+
+    u, s, vt = torch.linalg.svd(total, full_matrices=False)
+    kept = s > ZERO * s.max() if len(s) else s > 0
+    if not kept.any():
+        return torch.zeros_like(total)
+    return s[kept].mean() * (u[:, kept] @ vt[kept])
+
+
+ISO = matrix_method(
+    lambda taus, settings, check: settings.scale * flatten_spectrum(taus.sum(0)),
+    name="iso-c",
+    title="Iso-C",
+    formula="linear layers: scale * the sum of tau, its singular values all at their mean; others: "
+    "mean",
+    source="arXiv 2502.04959",
     settings=ScaledSettings,
 )
