@@ -15,6 +15,7 @@ from ram_studio.app.load.sketch_panel import sketch_at, uploaded
 from ram_studio.app.load.work import open_loaded
 from ram_studio.app.session import Session
 from ram_studio.app.settings import Settings
+from ram_studio.checkpoints.hub import rights
 from ram_studio.checkpoints.record.sketch_file import load_sketch, save_profile, save_sketch
 from ram_studio.errors import HubError, RamStudioError, SettingsError, SketchError
 from ram_studio.resources import asset_path
@@ -47,6 +48,19 @@ def test_a_profile_opens_from_a_repository(hub: LoopbackHub, folder: Path, tmp_p
         sketch_at("lab/empty", PRIVATE)
     with pytest.raises(HubError, match="is not on"):
         sketch_at("lab/nothing", PRIVATE)
+
+
+@pytest.mark.parametrize("kind", ["", "datasets/"])
+def test_a_gated_sketch_that_another_opened_stays_gated(
+    hub: LoopbackHub, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(rights, "_shared_advice", "sign in with Hugging Face")
+    hub.add(f"{kind}lab/gated", folder, is_gated=True, readers=frozenset({"hf_reader"}))
+    with rights.acting_as("hf_reader"):
+        assert sketch_at("lab/gated", SPACE).is_sketch_only
+    for token in (None, "hf_stranger"):
+        with rights.acting_as(token), pytest.raises(HubError, match="is gated"):
+            sketch_at("lab/gated", SPACE)
 
 
 def test_a_file_opens_in_a_private_app_only(folder: Path) -> None:

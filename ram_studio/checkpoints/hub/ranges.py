@@ -44,6 +44,7 @@ class Listing:
         commit: what it stands for now.
         sizes: bytes of each top-level file.
         contents: a hash of each file's content as the Hub knows it.
+        kind: "model" or "dataset".
     """
 
     repository: str
@@ -51,12 +52,12 @@ class Listing:
     commit: str
     sizes: dict[str, int]
     contents: dict[str, str]
+    kind: str = "model"
 
     def url(self, file: str) -> str:
         """Return where to fetch a file of this commit."""
-        return huggingface_hub.hf_hub_url(
-            self.repository, file, revision=self.commit, endpoint=site_address()
-        )
+        where = {"repo_type": self.kind, "revision": self.commit, "endpoint": site_address()}
+        return huggingface_hub.hf_hub_url(self.repository, file, **where)
 
 
 @dataclass(eq=False)

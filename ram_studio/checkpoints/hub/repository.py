@@ -62,9 +62,10 @@ def talking_to(repository: str, revision: str | None, name: str | None) -> Itera
         hub_logging.set_verbosity(verbosity)
 
 
-def _list_files(repository: str, revision: str | None) -> Listing:
-    info = hub_api().model_info(
-        repository, revision=revision, files_metadata=True, timeout=REQUEST_SECONDS
+def list_files(repository: str, revision: str | None, kind: str = "model") -> Listing:
+    """Return the files of a repository; kind: "model" or "dataset"."""
+    info: Any = hub_api().repo_info(
+        repository, revision=revision, repo_type=kind, files_metadata=True, timeout=REQUEST_SECONDS
     )
     files = [file for file in info.siblings or [] if "/" not in file.rfilename]
     return Listing(
@@ -73,6 +74,7 @@ def _list_files(repository: str, revision: str | None) -> Listing:
         str(info.sha),
         {file.rfilename: file.size or 0 for file in files},
         {file.rfilename: file.lfs.sha256 if file.lfs else str(file.blob_id) for file in files},
+        kind,
     )
 
 
@@ -115,7 +117,7 @@ def _listing_or_cache(repository: str, revision: str | None, name: str) -> Listi
     and where strangers come nothing is taken from there without the Hub's word.
     """
     try:
-        return _list_files(repository, revision)
+        return list_files(repository, revision)
     except (HTTPError, OfflineModeIsEnabled) as error:
         response = getattr(error, "response", None)
         if rights.is_shared() or (response is not None and response.status_code < 500):
@@ -126,7 +128,7 @@ def _listing_or_cache(repository: str, revision: str | None, name: str) -> Listi
         return folder
 
 
-def _check_rights(listing: Listing, file: str) -> None:
+def check_rights(listing: Listing, file: str) -> None:
     """Have the Hub say whether this visitor may read a file, which may be in the cache already.
 
     Everybody may list the files of a gated repository.
@@ -204,7 +206,7 @@ def open_repository(
         if isinstance(listing, Path):
             return open_folder(listing, name=name, source=source, revision=listing.name)
         shards, weight_map = _find_hub_shards(listing, name)
-        _check_rights(listing, shards[0])
+        check_rights(listing, shards[0])
         files = [file for file, size in listing.sizes.items() if is_small_file(file, size)]
         bar = None
         if download:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 from ram_studio.algorithm.sketch import Sketch
 from ram_studio.checkpoints.read.checkpoint import is_local_source, split_hub_id
@@ -88,27 +87,18 @@ def _fetch(source: str, most: int) -> Path:
     """Return the one sketch of a repository, in the Hub's cache."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
-    from ram_studio.checkpoints.hub.errors import hub_errors
-    from ram_studio.checkpoints.hub.transfer import REQUEST_SECONDS, fetch_file, hub_api
+    from ram_studio.checkpoints.hub.repository import check_rights, list_files, talking_to
+    from ram_studio.checkpoints.hub.transfer import fetch_file
 
     found = split_hub_id(source)
     assert found is not None, "a source that is not here is spelt like a Hub id"
     repository, revision = found
-    api = hub_api()
-    with hub_errors(repository, revision, name="sketch"):
-        asked: dict[str, Any] = {
-            "revision": revision,
-            "files_metadata": True,
-            "timeout": REQUEST_SECONDS,
-        }
-        kind = "model"
-        info: Any
+    with talking_to(repository, revision, "sketch"):
         try:
-            info = api.model_info(repository, **asked)
+            listing = list_files(repository, revision)
         except RepositoryNotFoundError:
-            kind = "dataset"
-            info = api.dataset_info(repository, **asked)
-        sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
+            listing = list_files(repository, revision, "dataset")
+        sizes = listing.sizes
         names = sorted(name for name in sizes if _SKETCH_FILE.fullmatch(name))
         if len(names) != 1:
             what = shown_list(names, separator=", ", show=quoted) or "none"
@@ -122,5 +112,6 @@ def _fetch(source: str, most: int) -> Path:
                 f"most {shown_bytes(most)} are fetched; ask for its profile (ram-studio sketch "
                 "profile)."
             )
-        revision = str(info.sha)
-        return fetch_file(repository, names[0], repo_type=kind, revision=revision)
+        check_rights(listing, names[0])
+        where = {"repo_type": listing.kind, "revision": listing.commit}
+        return fetch_file(repository, names[0], **where)
