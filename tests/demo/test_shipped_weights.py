@@ -1,26 +1,30 @@
-"""The shipped example is what its record says: scores, verdicts, densities, sizes."""
+"""The shipped example is what its record and its sketches say: scores, densities, sizes, counts."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch.nn.utils import parameters_to_vector
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ram_studio.app.load.watch import RIVALS
+from ram_studio.checkpoints.record.sketch_file import load_sketch
 from ram_studio.demo.agents import read_record
 from ram_studio.demo.build import FULL_PLAN
 from ram_studio.demo.pretrain import easy_scores, is_up
 from ram_studio.demo.rivals import TUNED, UNTRIMMED
+from ram_studio.demo.sketches import SETS, SKETCH_FILE, example_sketch
 from ram_studio.evals import DOMAINS, evaluate
 from ram_studio.evals.answering.decode import generate
 from ram_studio.evals.answering.load import load_model
 from ram_studio.evals.store.answers import AnswerStore
+from ram_studio.resources import asset_path
 
 ROOT = Path(__file__).parents[2]
 ASSETS = ROOT / "assets"
-SETS = ("house", "example", "dense")
 N = 40
 # Sums may be rounded differently on another machine, and an answer on the edge may then flip.
 MAX_FLIPS = 1
@@ -192,3 +196,27 @@ def test_the_assets_stay_small_and_hold_safetensors_only():
     # The only packed files are tables of measured skills.
     assert {file.suffix for file in files} <= {".json", ".safetensors", ".md", ".gz"}
     assert sum(file.stat().st_size for file in ASSETS.rglob("*") if file.is_file()) <= 20 * 10**6
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_shipped_sketch_equals_a_new_analysis(name):
+    shipped = load_sketch(asset_path(name, SKETCH_FILE))
+    fresh = example_sketch(name)
+    np.testing.assert_array_equal(shipped.counts.patterns, fresh.counts.patterns)
+    np.testing.assert_array_equal(shipped.magnitudes, fresh.magnitudes)
+    # Sums of |tau| are exact; dot products are added in the vector width of the processor.
+    previews = [pd.json_normalize(sketch.preview()) for sketch in (shipped, fresh)]
+    pd.testing.assert_frame_equal(*previews, rtol=1e-12)
+    for name in ("by_set", "pair_counts", "pair_sums", "conflicts", "cancelled"):
+        expected = getattr(fresh.relations, name)
+        np.testing.assert_array_equal(getattr(shipped.relations, name), expected)
+    np.testing.assert_allclose(shipped.relations.dots, fresh.relations.dots, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(shipped.steps.exact, fresh.steps.exact)
+    np.testing.assert_array_equal(shipped.steps.layer_exact, fresh.steps.layer_exact)
+    np.testing.assert_allclose(shipped.steps.loose_sums, fresh.steps.loose_sums, rtol=1e-9)
+    assert shipped.fingerprints == fresh.fingerprints
+    assert shipped.sources == fresh.sources
+    assert shipped.warnings == fresh.warnings
+    # It names no folder of the machine it was made on.
+    assert all(not source.startswith("/") for source in shipped.sources.values())
+    assert not any("/" in warning for warning in shipped.warnings)

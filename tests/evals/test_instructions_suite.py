@@ -1,10 +1,11 @@
-"""Verifiable constraints: each check at its edges, strict and loose, and the four accuracies."""
+"""Verifiable constraints, ours and IFEval's: at their edges, strict and loose; four accuracies."""
 
 import pytest
 
 from ram_studio.evals.suites import GENERAL_SUITES, SuiteSettings
 from ram_studio.evals.suites.constraints import CHECKS, holds, holds_loosely, words
 from ram_studio.evals.suites.instructions import accuracies, judge
+from ram_studio.evals.suites.published import ifeval_checks
 
 QUESTIONS = {q.id: q for q in GENERAL_SUITES["instructions"].make(SuiteSettings(len))}
 
@@ -96,3 +97,42 @@ def test_the_four_accuracies():
 
 def test_words_are_runs_of_letters_and_digits():
     assert words("It's 3 well-known café!") == ["it's", "3", "well-known", "café"]
+
+
+# An instruction with its settings, an answer that follows it and one that does not.
+INSTRUCTIONS = [
+    ("keywords:frequency", {"keyword": "a b", "frequency": 2, "relation": "at least"},
+     "A b a b", "a b"),
+    ("keywords:forbidden_words", {"forbidden_words": ["sea"]}, "seaside", "the Sea."),
+    ("keywords:letter_frequency", {"letter": "z", "let_frequency": 2, "let_relation": "less than"},
+     "Zoo", "zzz"),
+    ("length_constraints:number_sentences", {"num_sentences": 2, "relation": "less than"},
+     "One.", "One. Two."),
+    ("length_constraints:number_paragraphs", {"num_paragraphs": 2}, "a\n***\nb", "a\n\nb"),
+    ("length_constraints:number_words", {"num_words": 4, "relation": "at least"},
+     "it's well-known", "it is so"),
+    ("length_constraints:nth_paragraph_first_word",
+     {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "so"}, "a\n\nSo, b", "so\n\nb"),
+    ("detectable_content:number_placeholders", {"num_placeholders": 1}, "[name]", "name"),
+    ("detectable_content:postscript", {"postscript_marker": "P.S."}, "x\nP. S. y", "x PS y"),
+    ("detectable_format:number_bullet_lists", {"num_bullets": 2}, "* a\n- b", "* a\n** b"),
+    ("detectable_format:constrained_response", {}, "My answer is yes.", "yes"),
+    ("detectable_format:number_highlighted_sections", {"num_highlights": 1}, "*a*", "**"),
+    ("detectable_format:multiple_sections", {"section_spliter": "SECTION", "num_sections": 2},
+     "SECTION 1\na\nSECTION 2\nb", "SECTION 1\na"),
+    ("detectable_format:json_format", {}, '```json\n{"a": 1}\n```', "{a}"),
+    ("detectable_format:title", {}, "<<T>>\nx", "<T>"),
+    ("combination:two_responses", {}, "a\n******\nb", "a\n******\na"),
+    ("combination:repeat_prompt", {"prompt_to_repeat": "Say it. "}, "say it. No.", "No."),
+    ("startend:quotation", {}, '"a"', '"a'),
+    ("change_case:capital_word_frequency", {"capital_frequency": 2, "capital_relation": "at least"},
+     "A BIG house", "A big house"),
+    ("punctuation:no_comma", {}, "a b", "a, b"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "settings", "good", "bad"), INSTRUCTIONS)
+def test_instructions_are_checked_by_their_authors_rules(name, settings, good, bad):
+    assert ifeval_checks.followed(good, name, settings)[0]
+    assert ifeval_checks.followed(bad, name, settings) == (False, False)
+    assert ifeval_checks.followed(" \n", name, settings)[0] is False
