@@ -197,19 +197,15 @@ def ask_suites(
     draws = runs[0].how.draws() if runs else ()
     for number, decoding in enumerate(draws):
         runs[0].engine.decoding = decoding
-        tell = _of_all(on_progress, number, len(draws))
+
+        def tell(model: str, domain: str, done: int, total: int, before: int = number) -> None:
+            # Of all draws together.
+            if on_progress:
+                on_progress(model, domain, before * total + done, len(draws) * total)
+
         rows = [run.answers(asked[run.suite.name], tell, should_stop) for run in runs]
         drawn.append([row for own in rows for row in own])
     return with_samples(drawn)
-
-
-def _of_all(on_progress: Progress | None, number: int, samples: int) -> Progress | None:
-    """Return what tells the progress of one draw as that of all of them."""
-    if on_progress is None or samples == 1:
-        return on_progress
-    return lambda model, domain, done, total: on_progress(
-        model, domain, number * total + done, samples * total
-    )
 
 
 def marks_of(questions: Sequence[Question], domain: str, got: Mapping[str, Answer]) -> str:

@@ -44,7 +44,6 @@ class Beside:
     """
 
     name: str
-    n: int
     score: DomainScore
     mine: DomainScore
     counts: PairedCounts
@@ -61,14 +60,14 @@ class Beside:
         """Return "SmolLM2-135M-Instruct (4 %, 1 to 14 %, n = 48)"."""
         low, high = self.score.ci95
         ends = f"{100 * low:.0f} to {100 * high:.0f} %"
-        return f"{self.name} ({100 * self.score.score:.0f} %, {ends}, n = {self.n})"
+        return f"{self.name} ({100 * self.score.score:.0f} %, {ends}, n = {self.counts.n})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready values."""
         return {
             "name": self.name,
             "side": self.side,
-            "n": self.n,
+            "n": self.counts.n,
             "score": self.score.to_dict(),
             "mine": self.mine.to_dict(),
             **self.counts.to_dict(),
@@ -131,10 +130,9 @@ def standings(
         others = {**own, **_of_report(report, domain, digests, base)}
         for name, row in report.models.items():
             marks = _marks(digests, row.answers[domain])
-            beside = [
-                _beside(other, theirs, marks) for other, theirs in others.items() if other != name
-            ]
-            beside = [one for one in beside if one.n >= LEAST]
+            rivals = {other: theirs for other, theirs in others.items() if other != name}
+            beside = [_beside(other, theirs, marks) for other, theirs in rivals.items()]
+            beside = [one for one in beside if one.counts.n >= LEAST]
             if any(one.name in own for one in beside):
                 found.append((name, domain, beside))
     every = [one for *_, beside in found for one in beside]
@@ -164,14 +162,9 @@ def _marks(digests: Sequence[str], answers: Sequence[Answer]) -> dict[str, bool]
 
 
 def _beside(name: str, theirs: Mapping[str, bool], mine: Mapping[str, bool]) -> Beside:
-    common = [digest for digest in mine if digest in theirs]
-    return Beside(
-        name,
-        len(common),
-        DomainScore(len(common), sum(theirs[digest] for digest in common)),
-        DomainScore(len(common), sum(mine[digest] for digest in common)),
-        PairedCounts.of((mine[digest], theirs[digest]) for digest in common),
-    )
+    pairs = [(mine[digest], theirs[digest]) for digest in mine if digest in theirs]
+    my_score, score = (DomainScore(len(pairs), sum(pair[i] for pair in pairs)) for i in (0, 1))
+    return Beside(name, score, my_score, PairedCounts.of(pairs))
 
 
 def rank_agreement(

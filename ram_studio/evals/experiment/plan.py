@@ -84,8 +84,8 @@ class Plan(HowToAsk):
 
         Raises: SettingsError, EvaluationError: a budget, suite, axis, row or value that cannot be.
         """
-        for what, value, least in (("items", self.items, 1), ("held-out items", self.held, 0)):
-            at_least(what, value, least)
+        at_least("items", self.items, 1)
+        at_least("held-out items", self.held, 0)
         if self.minutes is not None and not self.minutes > 0:
             raise SettingsError(f"The budget is {self.minutes} minutes. Choose more than 0.")
         self.check_asking(self.suite_names)
