@@ -78,10 +78,8 @@ class SuiteRun:
     ) -> list[tuple[Question, Answer]]:
         """Return every question with its answer, in order; asks only what is not stored.
 
-        Args:
-            on_progress: called with (model, domain, done, total) for each domain, stored answers
-                counted, and again after each batch.
-            should_stop: polled before each batch and token.
+        on_progress: called with (model, domain, done, total) for each domain, stored answers
+        counted, and again after each batch. should_stop: polled before each batch and token.
 
         Raises: Stopped, EvaluationError; both say what was kept.
         """

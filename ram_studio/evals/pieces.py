@@ -111,10 +111,8 @@ class _State:
         self.seconds += reply.seconds
         self.is_counted = self.is_counted and reply.tokens is not None
         self.tokens += reply.tokens or 0
-        took: dict[str, Any] = {
-            "tokens": self.tokens if self.is_counted else None,
-            "seconds": self.seconds,
-        }
+        tokens = self.tokens if self.is_counted else None
+        took: dict[str, Any] = {"tokens": tokens, "seconds": self.seconds}
         if self.read == len(self.pieces):
             boxed = _BOX.findall(visible(reply.text))
             return replace(reply, text=boxed[-1] if boxed else reply.text, **took)
@@ -137,15 +135,13 @@ class PieceReader:
 
     def misfit(self, questions: Sequence[Question]) -> str:
         """Return why no piece fits the context with a full memory; the length of texts is free."""
-        tried = []
+        most, tried = self._pieces.memory_tokens, []
         for question in questions:
             state = self._opened(question)
             if state.pieces:
                 # Any text of that many tokens.
-                (state.memory, *_) = cut(
-                    state.pieces[0], self._pieces.memory_tokens, self._engine.count_tokens
-                )
-            tried.append(state.next(self._pieces.memory_tokens))
+                state.memory = cut(state.pieces[0], most, self._engine.count_tokens)[0]
+            tried.append(state.next(most))
         return self._engine.misfit(tried)
 
     def answer(
@@ -158,11 +154,9 @@ class PieceReader:
             for batch in self._engine.answer(asked, should_stop):
                 done = []
                 for question, said in batch:
-                    state = waiting[question.id]
-                    reply = state.take(said)
+                    reply = waiting[question.id].take(said)
                     if reply is not None:
-                        done.append((state.question, reply))
-                        del waiting[question.id]
+                        done.append((waiting.pop(question.id).question, reply))
                 if done:
                     yield done
 

@@ -117,15 +117,12 @@ def evaluate_until(
     """
     until = Until(width, most)
     until.check(suite_names(suite))
-    fresh = settings.pop("fresh", False)
     with store_or_temporary(store) as answers:
         for number, size in enumerate(until.sizes, start=1):
-            report = evaluate(
-                models, suite, limit=size, store=answers, fresh=fresh and number == 1, **settings
-            )
-            decided = until.look(
-                number, (score for row in report.models.values() for score in row.domains.values())
-            )
+            report = evaluate(models, suite, limit=size, store=answers, **settings)
+            settings["fresh"] = False
+            scores = [score for row in report.models.values() for score in row.domains.values()]
+            decided = until.look(number, scores)
             if decided.is_decided:
                 break
     return replace(report, until=decided.to_dict()), decided

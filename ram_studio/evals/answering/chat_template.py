@@ -62,9 +62,8 @@ class TemplateRenderer:
     ) -> str:
         """Return the prompt that a template makes of messages, ready for the model's answer.
 
-        Args:
-            tools: as JSON schemas, for a template that knows about tools.
-            special: the tokenizer's special tokens by name.
+        Args: tools: as JSON schemas, for a template that knows about tools. special: the
+            tokenizer's special tokens by name.
 
         Raises: EvaluationError with the reason, to be put after "The chat template of ... fails:";
             WorkerError, a whole sentence, where the template was not come to.

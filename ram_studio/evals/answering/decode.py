@@ -86,8 +86,7 @@ def decode_steps(
     `CPU_TOKENS`, unless they are sampled from one generator.
 
     Args:
-        model: a transformers causal language model in eval mode.
-        prompts: token ids, none empty.
+        model: a transformers causal language model in eval mode. prompts: token ids, none empty.
         sampling: None takes the most likely tokens, one row per prompt.
         should_stop: polled before each token. is_done: asked after each step of every row that has
             not reached its end: whether it shall end here.

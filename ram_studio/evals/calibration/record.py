@@ -40,11 +40,9 @@ DIGITS = 12
 def make_record(
     reports: Mapping[str, EvalReport], *, began: str, ended: str, weights: str, note: str
 ) -> dict[str, Any]:
-    """Return the record of one model.
+    """Return the record of the one model in these reports by suite.
 
-    Args:
-        reports: by suite, each with this one model and nothing else.
-        began, ended: when it was asked. weights: its fingerprint. note: where it came from.
+    began, ended: when it was asked. weights: its fingerprint. note: where it came from.
     """
     suites = {name: _suite(name, report) for name, report in reports.items()}
     first = next(iter(reports.values()))

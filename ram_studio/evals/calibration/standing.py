@@ -116,9 +116,8 @@ def standings(
 ) -> tuple[Standing, ...]:
     """Return where every model stands in every domain that has a calibrated model.
 
-    Args:
-        base: the report's base, which counts as calibrated for the others; None for none.
-        records: the shipped ones where left out.
+    base: the report's base, which counts as calibrated for the others; None for none. records: the
+    shipped ones where left out.
     """
     known = shipped_records() if records is None else records
     found: list[tuple[str, str, list[Beside]]] = []

@@ -43,9 +43,7 @@ def identify(
 
     Reads no tensors when the sketch has the recipe's epsilon, or the method needs no counts.
 
-    Args:
-        report: of the base and exactly the recipe's agents.
-        sketch: of the same files.
+    Args: report: of the base and exactly the recipe's agents. sketch: of the same files.
     """
     settings = make_settings(recipe.method, recipe.settings)
     rule: Any

@@ -42,8 +42,7 @@ def draw_items(names: Sequence[str], settings: SuiteSettings, held_out: int) -> 
     A generated suite (demo, memory) is made twice, with its seed and with the next one, less what
     occurs in both. A fixed one is shuffled by the seed and cut: two thirds at most to choose by.
 
-    Args:
-        settings: its limit is the most questions to choose by, per suite (demo: per domain).
+    Args: settings: its limit is the most questions to choose by, per suite (demo: per domain).
         held_out: most questions to check with, counted likewise.
 
     Raises: EvaluationError: a suite that is too small to hold any question out.

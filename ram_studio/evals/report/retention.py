@@ -242,9 +242,8 @@ def shown_above(counts: np.ndarray, a: int, b: int, difference: float) -> Any:
     that only a and only b has right, and q is the likeliest share of the latter if the difference
     is d.
 
-    Args:
-        counts: pattern counts "... 8". a, b: 0 base, 1 specialist, 2 merge.
-        difference: between -1 and 1.
+    Args: counts: pattern counts "... 8". a, b: 0 base, 1 specialist, 2 merge. difference: between
+        -1 and 1.
     """
     import numpy as np
     from scipy.special import ndtr

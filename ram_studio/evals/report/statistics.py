@@ -91,9 +91,8 @@ def compare_all(
     made is the length of the result; p-values are adjusted by Holm's method over all of them, so
     the chance that even one "better" or "worse" of the table is false stays below 5 %.
 
-    Args:
-        base: name of the base's row, None to leave it out.
-        specialists: domain -> name of the agent trained for it.
+    Args: base: name of the base's row, None to leave it out. specialists: domain -> name of the
+        agent trained for it.
 
     Raises: EvaluationError: a name that is not in the report, or a domain that is not.
     """

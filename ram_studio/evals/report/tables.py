@@ -279,26 +279,20 @@ class PairedCounts:
 def compare(report: EvalReport, a: str, b: str) -> dict[str, PairedCounts]:
     """Return how `a` fares against `b` per domain, and under "skills" over all skill domains.
 
-    Questions that one of them was not asked, or got no answer to, are left out.
-    The p-values are per comparison; looking at many pairs and picking the best needs a stricter
-    bar.
+    Questions that one of them was not asked, or got no answer to, are left out. The p-values are
+    per comparison; looking at many pairs and picking the best needs a stricter bar.
 
     Raises: EvaluationError: a name is not in the report.
     """
     report.check_names((a, b))
     first, second = report.models[a].answers, report.models[b].answers
-    counts = {
-        domain: PairedCounts.of(
+    pairs = {
+        domain: [
             (x.is_correct, y.is_correct)
             for x, y in zip(first[domain], second[domain], strict=True)
             if x.is_scored and y.is_scored
-        )
+        ]
         for domain in report.items
     }
-    skills = [counts[domain] for domain in report.items if domain in report.models[a].skills]
-    counts["skills"] = PairedCounts(
-        sum(pair.wins for pair in skills),
-        sum(pair.losses for pair in skills),
-        sum(pair.ties for pair in skills),
-    )
-    return counts
+    skills = [pair for d, own in pairs.items() if d in report.models[a].skills for pair in own]
+    return {name: PairedCounts.of(own) for name, own in [*pairs.items(), ("skills", skills)]}

@@ -39,18 +39,16 @@ def questions_told(questions: Iterable[Question]) -> dict[str, Any]:
     """Return {"questions": how many, "prompts": their hash}, see `trust`."""
     # In an order of their own: the store keeps another than a check does.
     prompts = sorted(question.prompt for question in questions)
-    digest = hashlib.blake2b(digest_size=6)
-    for prompt in prompts:
-        digest.update(f"{prompt}\0".encode("utf-8", "replace"))
-    return {"questions": len(prompts), "prompts": digest.hexdigest()}
+    told = "".join(f"{prompt}\0" for prompt in prompts).encode("utf-8", "replace")
+    digest = hashlib.blake2b(told, digest_size=6).hexdigest()
+    return {"questions": len(prompts), "prompts": digest}
 
 
 def trust_lines(found: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what `trust` found as sentences: one on the table, one on each model."""
     seed = found["seed"]
-    told = "not recorded" if seed is None else seed
-    if isinstance(seed, list):
-        told = " and ".join(map(str, seed))
+    seeds = seed if isinstance(seed, list) else ["not recorded" if seed is None else seed]
+    told = " and ".join(map(str, seeds))
     floors = ", ".join(f"{domain} {100 * floor:.0f} %" for domain, floor in found["floors"].items())
     parts = [
         f"{found['questions']} questions (hash {found['prompts']}, seed {told})",
