@@ -301,8 +301,7 @@ def _asked(sample: Mapping[str, Any], prompt: str) -> str:
 
 def _prompt(arguments: Any) -> str:
     first = next(iter(arguments.values()) if isinstance(arguments, Mapping) else iter(arguments))
-    value = first["arg_0"] if isinstance(first, Mapping) else first[0]
-    return str(value)
+    return str(first["arg_0"] if isinstance(first, Mapping) else first[0])
 
 
 def _text(sample: Mapping[str, Any]) -> str:

@@ -93,10 +93,8 @@ def check_folder(path: str | Path) -> Path:
             f"{folder} has no config.json. Expected a local model folder in the transformers "
             "layout; check the path, or download the model first."
         )
-    if not any(
-        (folder / name).is_file()
-        for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json")
-    ):
+    kinds = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
+    if not any((folder / name).is_file() for name in kinds):
         raise EvaluationError(
             f"{folder} has no tokenizer (tokenizer.json or tokenizer_config.json). "
             "Copy the base model's tokenizer files into it."
@@ -109,9 +107,8 @@ def has_chat_template(folder: Path) -> bool:
     if (folder / "chat_template.jinja").is_file():
         return True
     try:
-        return bool(
-            json.loads((folder / "tokenizer_config.json").read_text("utf-8"))["chat_template"]
-        )
+        config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+        return bool(config["chat_template"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -119,8 +116,7 @@ def has_chat_template(folder: Path) -> bool:
 def load_tokenizer(path: str | Path) -> Any:
     """Load the tokenizer of a local model folder; it does not need the weights.
 
-    Raises:
-        EvaluationError: the folder has no config or no tokenizer, or the tokenizer does not load.
+    Raises: EvaluationError: it has no config or no tokenizer, or the tokenizer does not load.
     """
     folder = check_folder(path)
     with _loading_errors(folder):
@@ -178,9 +174,8 @@ def load_model(path: str | Path, device: str = "auto") -> tuple[Any, Any]:
 
 def padding_id(tokenizer: Any) -> int:
     """Return the id that fills short rows of a batch."""
-    if tokenizer.pad_token_id is not None:
-        return int(tokenizer.pad_token_id)
-    return int(tokenizer.eos_token_id or 0)
+    pad = tokenizer.pad_token_id
+    return int((tokenizer.eos_token_id or 0) if pad is None else pad)
 
 
 def ending_ids(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -79,9 +79,8 @@ class Entry(SweepRow):
     @classmethod
     def of(cls, candidate: Candidate, **known: Any) -> Entry:
         """Return a candidate as a row that nothing was done for. known: further fields."""
-        if candidate.recipe is None:
-            recipe: dict[str, Any] = {"method": "", "settings": {}}
-        else:
+        recipe: dict[str, Any] = {"method": "", "settings": {}}
+        if candidate.recipe is not None:
             recipe = full_recipe(candidate.recipe)
             known["merge"] = {"recipe": recipe}
         own = (candidate.label, candidate.values, recipe["method"], recipe["settings"])

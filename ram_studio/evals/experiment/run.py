@@ -95,11 +95,10 @@ def compare_methods(
 def _method_table(plan: ComparePlan, running: Runner) -> MethodTable:
     """Return the finished rows of a comparison, each with all its answers."""
 
-    def is_finished(entry: Entry) -> bool:
-        known = entry.twin or entry
+    def is_finished(known: Entry) -> bool:
         return known.status == "kept" or 0 < running.looks <= known.stages
 
-    finished = [entry for entry in running.entries if is_finished(entry)]
+    finished = [entry for entry in running.entries if is_finished(entry.twin or entry)]
     is_stopped = running.state.ending == "stopped"
     if not any(entry.candidate.recipe for entry in finished):
         reasons = [entry.note for entry in running.entries if entry.note]

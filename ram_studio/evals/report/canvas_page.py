@@ -32,9 +32,7 @@ SKETCH_FILE = "sketch.safetensors"
 TABLE_FILE = "skills.json.gz"
 PAGE_FILE = "index.html"
 SETS = {
-    "1": "house",
-    "example": "house",
-    "house": "house",
+    **dict.fromkeys(("1", "example", "house"), "house"),
     "independent": "example",
     "dense": "dense",
 }
@@ -69,17 +67,14 @@ def canvas_page(data: Mapping[str, Any] | None) -> str:
         f"ram/{name}": f"data:text/javascript;base64,{base64.b64encode(text.encode()).decode()}"
         for name, text in modules().items()
     }
-    return (
-        templates(Path(__file__).parent)
-        .get_template("canvas_page.html.j2")
-        .render(
-            style=f"{css_variables()}\n{asset_path(STYLE).read_text(encoding='utf-8')}",
-            imports=_script_json({"imports": imports}),
-            shapes=_script_json(SHAPE_PATHS),
-            data=_script_json(data),
-            entry=f"ram/{ENTRY}",
-            version=__version__,
-        )
+    page = templates(Path(__file__).parent).get_template("canvas_page.html.j2")
+    return page.render(
+        style=f"{css_variables()}\n{asset_path(STYLE).read_text(encoding='utf-8')}",
+        imports=_script_json({"imports": imports}),
+        shapes=_script_json(SHAPE_PATHS),
+        data=_script_json(data),
+        entry=f"ram/{ENTRY}",
+        version=__version__,
     )
 
 

@@ -53,8 +53,7 @@ def skill_table(questions: Sequence[Question], measured: Sequence[Measured]) -> 
     texts: list[dict[str, int]] = [{} for _ in asked]
     rows = []
     for row in measured:
-        missing = sum(q.id not in row.answers for q in asked)
-        if missing:
+        if missing := sum(q.id not in row.answers for q in asked):
             raise EvaluationError(
                 f"{row.method} lacks {missing} of {len(asked)} answers; a row of a skill table "
                 "needs all of them."
