@@ -328,12 +328,7 @@ def unfinished(session: Session) -> str:
     if not isinstance(job, Job) or job.shown is None or job.is_told:
         return ""
     job.clients.add(session.client)
-    return resume_id(job.shown.controls)
-
-
-def resume_id(controls: JobControls) -> str:
-    """Return the element that a page presses to show a panel's job again."""
-    return f"resume-{controls.start.elem_id}"
+    return f"resume-{job.shown.controls.start.elem_id}"
 
 
 def connect(
@@ -372,6 +367,6 @@ def connect(
     controls.stop.click(stop, None, None, **LIGHT)
     every = list(dict.fromkeys([*controls, *outputs]))
     # Pressed by a reloaded page, see page.js.
-    again = gr.Button(visible="hidden", elem_id=resume_id(controls))
+    again = gr.Button(visible="hidden", elem_id=f"resume-{controls.start.elem_id}")
     again.click(resume, None, every, **HEAVY)
     return controls.start.click(start, inputs, every, **HEAVY)

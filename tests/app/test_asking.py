@@ -30,19 +30,29 @@ from loopback_hub import Repository, serving
 ROW = {"problem": "Two and two?", "answer": "4", "subject": "Sums"}
 
 
+PUBLIC = Settings.from_environment(host="0.0.0.0", environ={})
+
+
 @pytest.mark.parametrize(
-    ("suites", "limits", "lengths", "text"),
+    ("suite", "more", "text"),
     [
-        ((), {}, (), "No suite is chosen"),
-        (("tool",), {"tool": 65}, (), "for tool is 65; it must be from 1 to 64"),
-        (("tool",), {"tool": None}, (), "for tool is None"),
-        (("demo",), {"demo": 301}, (), "from 1 to 300"),
-        (("memory",), {"memory": 4}, (7,), "needs a prompt length"),
+        ("", {}, "No suite is chosen"),
+        ("tool", {"limits": {"tool": 65}}, "for tool is 65; it must be from 1 to 64"),
+        ("tool", {"limits": {"tool": None}}, "for tool is None"),
+        ("demo", {"limits": {"demo": 301}}, "from 1 to 300"),
+        ("memory", {"lengths": (7,)}, "needs a prompt length"),
+        ("math", {"how": {"think_tokens": -1}}, "tokens of thinking are -1"),
+        ("math", {"how": {"temperature": 3}}, "temperature is 3; choose 0 to 2"),
+        ("math", {"how": {"top_p": 0}}, "top-p is 0"),
+        ("math", {"how": {"samples": 5}}, "samples is 5; choose 1 to 4"),
+        ("math", {"how": {"difficulty": 6}}, "difficulty is 6"),
+        ("math", {"how": {"most": 400}}, "until decided are 400; choose 50 to 200"),
+        ("math", {"how": {"until": 10}}, "Only suites made to order"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused_in_words(suites, limits, lengths, text) -> None:
+def test_what_cannot_be_asked_here_is_refused_in_words(suite, more, text) -> None:
     with pytest.raises(SettingsError, match=text):
-        asking.asked_of(suites, lengths, Settings(), {}, limits)
+        asking.asked_of([suite], **{"lengths": (), "settings": PUBLIC, **more})
 
 
 def test_how_to_ask_is_as_usual_where_nothing_is_said() -> None:
@@ -52,24 +62,6 @@ def test_how_to_ask_is_as_usual_where_nothing_is_said() -> None:
     assert made(max_tokens=None, seed="") == asking.How(most=1600)
     assert made().settings["max_tokens"] is None
     assert made(max_tokens=64, think_tokens=512).settings["decoding"].think_tokens == 512
-
-
-@pytest.mark.parametrize(
-    ("how", "text"),
-    [
-        ({"think_tokens": -1}, "tokens of thinking are -1"),
-        ({"temperature": 3}, "temperature is 3; choose 0 to 2"),
-        ({"top_p": 0}, "top-p is 0"),
-        ({"samples": 5}, "samples is 5; choose 1 to 4"),
-        ({"difficulty": 6}, "difficulty is 6"),
-        ({"most": 400}, "until decided are 400; choose 50 to 200"),
-        ({"until": 10}, "Only suites made to order"),
-    ],
-)
-def test_how_to_ask_is_refused_in_words_beyond_what_is_possible_here(how, text) -> None:
-    public = Settings.from_environment(host="0.0.0.0", environ={})
-    with pytest.raises(SettingsError, match=text):
-        asking.asked_of(["math"], (), public, how)
 
 
 def test_a_space_offers_less_and_runs_no_code(monkeypatch) -> None:

@@ -21,14 +21,10 @@ def loaded() -> Loaded:
 
 
 @pytest.mark.parametrize("method", controls.OFFERED)
-def test_every_setting_of_every_offered_method_has_one_control(method: str) -> None:
+def test_every_setting_has_one_control_and_untouched_ones_give_the_defaults(method: str) -> None:
     mine = [c.name for c in controls.CONTROLS if method in c.methods]
     mine += controls.tuned_by(method)
     assert sorted(mine) == sorted(METHODS[method].settings.model_fields)
-
-
-@pytest.mark.parametrize("method", controls.OFFERED)
-def test_untouched_controls_give_the_methods_defaults(method: str) -> None:
     built = [control.build(visible=True) for control in controls.CONTROLS]
     own = controls.own_settings(method, [component.value for component in built])
     tuned = {"epsilon": LADDER[DEFAULT_INDEX], "r": 0.1, "alpha": 2.0}
@@ -49,11 +45,8 @@ def test_limits_and_help_come_from_the_model() -> None:
     number = scale.build(visible=True)
     assert (number.minimum, number.maximum, number.value) == (-10, 10, None)
     assert number.placeholder == "1/N"
-
-
-def test_methods_that_cannot_run_from_the_form_are_not_offered() -> None:
-    assert "fisher" not in controls.OFFERED
-    assert "region" not in controls.OFFERED
+    # Methods that cannot run from the form are not offered.
+    assert not {"fisher", "region"} & set(controls.OFFERED)
     assert {"ties", "dare-ta", "dare-ties", "wudi"} <= set(controls.OFFERED)
 
 

@@ -104,7 +104,7 @@ def test_every_formula_comes_to_its_result(show, rounding: str) -> None:
     assert seen > 100
 
 
-def test_it_begins_where_something_is_to_be_seen(show) -> None:
+def test_it_begins_where_something_is_to_be_seen_and_goes_where_it_is_sent(show) -> None:
     shown = show("")
     assert (shown["layer"]["value"], shown["module"]["value"]) == ("", "")
     assert shown["tensor"]["value"] in shown["tensor"]["choices"]
@@ -114,9 +114,7 @@ def test_it_begins_where_something_is_to_be_seen(show) -> None:
     assert max(counts) > 1
     assert counts[data["focus"]] == 1
     assert shown["start"]["maximum"] > microscope_data.COUNT
-
-
-def test_layer_and_module_narrow_the_tensors(show) -> None:
+    # Layer and module narrow the tensors.
     tensor = show(MATRIX, layer="2")["tensor"]
     assert tensor["choices"]
     assert all(".layers.2." in name for name in tensor["choices"])

@@ -89,7 +89,7 @@ def state() -> SweepState:
     return SweepState("demo", 1, rows=rows, winner="<b>best</b>", recheck=checked, **asked)
 
 
-def test_the_form_becomes_a_plan_with_tunes_values_where_nothing_is_varied(panel):
+def test_the_form_becomes_a_plan_with_tunes_values_where_nothing_is_varied(panel, session):
     made = plan(panel)
     assert len(made.candidates()) == 6
     first = made.candidates()[0].recipe
@@ -101,6 +101,9 @@ def test_the_form_becomes_a_plan_with_tunes_values_where_nothing_is_varied(panel
     own = [f"ram+s (r {r})" for r in ("0", "0.2", "0.4")]
     varied = ["ram", *own, "ties (scale 0.5)", "ties (scale 1)"]
     assert [candidate.label for candidate in soft.candidates()] == varied
+    for many, changes in (("6 settings", {}), ("7 settings to try", {"search": "optuna"})):
+        text = panel.count_text(values(panel, trials=7, **changes), session)
+        assert text == f"{many}, 12 questions each at most."
 
 
 @pytest.mark.parametrize(
@@ -123,14 +126,6 @@ def test_a_form_that_cannot_be_says_why_beside_it_and_when_started(
     (update,) = panel.run(data, session)
     assert message in update[panel.controls.status]
     assert session.job is None
-
-
-def test_the_count_says_how_much_is_asked_for(panel, session):
-    def text(**changes):
-        return panel.count_text(values(panel, **changes), session)
-
-    assert text() == "6 settings, 12 questions each at most."
-    assert text(search="optuna", trials=7) == "7 settings to try, 12 questions each at most."
 
 
 def test_the_chart_greys_out_losers_and_marks_best_start_and_held_out(state):

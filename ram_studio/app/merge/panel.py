@@ -8,6 +8,7 @@ from typing import Any
 
 import gradio as gr
 
+from ram_studio.algorithm.meters.storage import pass_findings
 from ram_studio.algorithm.methods import METHODS
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.app import templates
@@ -186,11 +187,13 @@ class MergePanel:
     def _show_plan(self, data: dict[Any, Any], session: Session) -> Updates:
         method, loaded = data[self.method], session.loaded
         is_tuned = bool(controls.tuned_by(method))
+        # Such an agent seems to be of another base.
+        is_dense = loaded and any(f.kind == "dense" for f in pass_findings(loaded.sketch))
         return {
             self.plan: self._plan_html(data, session),
             # Hidden, not taken out: the page writes the sliders' values into it.
             self.from_tune: gr.update(visible=True if is_tuned else "hidden"),
-            self.other_base: gr.update(visible=loaded is not None and view.has_other(loaded)),
+            self.other_base: gr.update(visible=bool(is_dense)),
             **controls.show_controls(method, self.own),
         }
 

@@ -11,7 +11,6 @@ from markupsafe import Markup
 
 from ram_studio.algorithm.ladder import snap
 from ram_studio.algorithm.meters.rounding_meter import estimate, rounding_advice
-from ram_studio.algorithm.meters.storage import pass_findings
 from ram_studio.algorithm.scaling import RULES
 from ram_studio.app import templates
 from ram_studio.app.merge.work import SLOW, output_bytes, output_dtype
@@ -103,11 +102,6 @@ def plan_html(loaded: Loaded, recipe: Recipe, folder: Path, made: Iterable[Merge
     """Return ``plan_merge`` in words, and the rounding caution where it holds."""
     plan = plan_merge(loaded, recipe, folder, made)
     return templates.render("merge/plan.html.j2", plan=plan, method=recipe.method)
-
-
-def has_other(loaded: Loaded) -> bool:
-    """Say whether the analysis found an agent that seems to be of another base."""
-    return any(finding.kind == "dense" for finding in pass_findings(loaded.sketch))
 
 
 def result_html(merged: Merged, settings: Settings) -> Markup:
