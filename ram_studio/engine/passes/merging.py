@@ -67,17 +67,17 @@ class MergeTally:
         found = self._patterns
         return shared_of_patterns(found) if found.ndim == 1 else found
 
-    def _added_up(self, agent: int) -> list[float]:
-        """Return an agent's sums over all groups, see ``kernels.cpu.measure``."""
-        own = [sums[:, agent] for sums in self._sums]
-        return [math.fsum(column) for column in np.concatenate([np.zeros((1, SUMS)), *own]).T]
+    def _groups(self, agent: int) -> np.ndarray:
+        """Return an agent's sums, see ``kernels.cpu.measure``, (9, groups)."""
+        self._sums = [np.concatenate([np.zeros((0, self._n_agents, SUMS)), *self._sums])]
+        return self._sums[0][:, agent].T
 
     def effective_factor(self, agent: int) -> float | None:
         """Return sum((stored - base) tau) / sum(tau**2) over the agent's unique region.
 
         None when it has no unique element.
         """
-        top, bottom, *_ = self._added_up(agent)
+        top, bottom = map(math.fsum, self._groups(agent)[:2].tolist())
         return top / bottom if bottom else None
 
     def effective_interval(self, agent: int) -> tuple[float, float] | None:
@@ -87,14 +87,13 @@ class MergeTally:
         where a few groups hold most of sum(tau**2), because a few large weights dominate it.
         """
         factor = self.effective_factor(agent)
-        groups = [
-            tuple(map(float, row[:2])) for sums in self._sums for row in sums[:, agent] if row[1]
-        ]
-        if factor is None or len(groups) < 2:
+        top, bottom = self._groups(agent)[:2]
+        top, bottom = top[bottom != 0], bottom[bottom != 0]
+        n = len(bottom)
+        if factor is None or n < 2:
             return None
-        squares = math.fsum((top - factor * bottom) ** 2 for top, bottom in groups)
-        total = math.fsum(bottom for _, bottom in groups)
-        half = 1.96 * math.sqrt(squares * len(groups) / (len(groups) - 1)) / total
+        squares = math.fsum(np.square(top - factor * bottom).tolist())
+        half = 1.96 * math.sqrt(squares * n / (n - 1)) / math.fsum(bottom.tolist())
         return factor - half, factor + half
 
     def kept(self, agent: int) -> Kept | None:
@@ -102,7 +101,8 @@ class MergeTally:
 
         None when it changed nothing.
         """
-        top, unique, missed, along, shared, off, norm2, rest, asked = self._added_up(agent)
+        every = map(math.fsum, self._groups(agent).tolist())
+        top, unique, missed, along, shared, off, norm2, rest, asked = every
         if not norm2:
             return None
         if self._is_along:
