@@ -11,7 +11,7 @@ the user's cache folder where that cannot be written.
 from __future__ import annotations
 
 import logging
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -154,6 +154,18 @@ def count_patterns(pattern: UInt[np.ndarray, " n"], n_agents: int) -> Int64[np.n
     return counts
 
 
+@lru_cache(maxsize=64)  # a tensor's blocks have one rule
+def _weights(rule: Rule, arithmetic: Arithmetic) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return a rule's factors and shares as the loops take them."""
+    kind = np.dtype(arithmetic).type
+    return tuple(map(kind, rule.factors)), tuple(map(kind, rule.shares))
+
+
+@cache
+def _bits(dtype: np.dtype, n_agents: int) -> tuple[Any, ...]:
+    return tuple(dtype.type(1 << t) for t in range(n_agents))
+
+
 def merge(
     rule: Rule,
     base: np.ndarray,
@@ -178,7 +190,7 @@ def merge(
         kept = np.empty(len(base), dtype=pattern.dtype)
         keys, cut = rule.drawing
         loop_named("draw")(keys, np.uint64(cut), np.uint64(start), kept)
-    factors, shares = tuple(map(kind, rule.factors)), tuple(map(kind, rule.shares))
+    factors, shares = _weights(rule, arithmetic)
     limits: Any = np.float32(rule.epsilon)
     if rule.elect_sign:
         thresholds = rule.thresholds or (rule.epsilon,) * len(agents)
@@ -219,13 +231,11 @@ def measure(
     """
     if stored.dtype == np.float16:
         stored = stored.astype(np.float32)
-    kind = np.dtype(arithmetic).type
-    weights = tuple(map(kind, rule.factors)), tuple(map(kind, rule.shares))
     work = np.empty((4, TILE), dtype=arithmetic)
     sums = np.zeros((len(cuts) - 1, len(agents), SUMS))
     where = np.array(cuts, dtype=np.int64)
-    bits = tuple(masks[0].dtype.type(1 << t) for t in range(len(agents)))
-    loop_named("measure")(base, agents, stored, (*masks, bits), where, weights, work, sums)
+    masked, weights = (*masks, _bits(masks[0].dtype, len(agents))), _weights(rule, arithmetic)
+    loop_named("measure")(base, agents, stored, masked, where, weights, work, sums)
     if arithmetic == "float32" and not np.isfinite(sums).all():
         return measure(rule, base, agents, stored, masks, cuts)
     return sums
