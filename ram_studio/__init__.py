@@ -72,6 +72,10 @@ _HOME_OF = {name: home for home, names in _NAMES.items() for name in names}
 __all__ = ["__version__", *sorted(_HOME_OF)]
 
 
+def __dir__() -> list[str]:
+    return __all__  # what notebooks complete
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOME_OF:
         return getattr(importlib.import_module(f"ram_studio.{_HOME_OF[name]}"), name)

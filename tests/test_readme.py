@@ -115,6 +115,7 @@ def test_the_command_line_reference_is_what_the_commands_say():
 
 
 def test_the_package_exports_exactly_what_it_lists():
+    assert dir(ram_studio) == sorted(ram_studio.__all__)  # notebooks complete what dir() tells
     for name in ram_studio.__all__:
         assert getattr(ram_studio, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
