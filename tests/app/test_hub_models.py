@@ -26,6 +26,7 @@ from ram_studio.checkpoints.read.checkpoint import DownloadProgress
 from ram_studio.engine.events import CancelToken
 from ram_studio.engine.microscope.view import Span, look
 from ram_studio.engine.verify import verify
+from ram_studio.errors import HubError
 
 AGENTS = ("coding", "tool", "memory")
 
@@ -47,6 +48,19 @@ def analyze(events: list[object], *, download: bool = False) -> load_work.Analys
     return load_work.analyze(
         sources, {}, Settings(), events.append, CancelToken(), download=download
     )
+
+
+def test_what_a_stranger_types_is_not_looked_for_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own" / "secret").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    told = []
+    for typed in ("own/secret", "own/nothing"):
+        with pytest.raises(HubError) as refused:
+            load_work.inspect(Sources(typed, {}), {}, Settings(is_space=True))
+        told.append(str(refused.value).replace(typed, "it"))
+    assert told[0] == told[1]
 
 
 def test_an_analysis_stores_nothing_and_all_that_follows_reads_there_too(hub, tmp_path) -> None:

@@ -119,6 +119,11 @@ def test_nothing_but_the_merge_goes_up(hub: LoopbackHub, merged: Path, tmp_path:
         card.write_bytes(text)
         with pytest.raises(VerificationError, match=r"is damaged: files.*below the folder"):
             push(merged, MODEL)
+    (merged / "sub").symlink_to(tmp_path)  # a folder that is a link holds nothing of the merge
+    made_up = passport.sealed({"README.md": text, "sub/id_rsa": key.read_bytes()})
+    (merged / "ram_studio.json").write_bytes(made_up.to_json())
+    with pytest.raises(CheckpointError, match=r"sub is a link that leaves its folder"):
+        push(merged, MODEL)
     assert MODEL not in hub.repositories
 
 

@@ -94,7 +94,9 @@ def inspect(
         if is_local(source, settings, name=name):
             checkpoints[name] = open_folder(source, name=name)
         else:
-            checkpoints[name] = open_checkpoint(source, name=name, stream=True)
+            checkpoints[name] = open_checkpoint(
+                source, name=name, local_ok=not settings.is_public, stream=True
+            )
         nbytes = checkpoints[name].nbytes
         if settings.is_public and nbytes > settings.max_download_bytes:
             raise HubError(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import copy_context
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from queue import SimpleQueue
 from types import MappingProxyType
 from typing import Any, Self
@@ -124,6 +124,8 @@ def push(
         )
     for name in names:
         check_link(folder / name, "", suffix=".safetensors" if name in passport.shards else None)
+        for above in PurePosixPath(name).parents[:-1]:  # a linked folder lends what is not ours too
+            check_link(folder / above, "")
     sizes = {name: (folder / name).stat().st_size for name in names}
     api = hub_api()
     url = f"{site_address()}/{repository}"

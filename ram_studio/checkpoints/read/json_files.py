@@ -36,7 +36,7 @@ def check_link(path: Path, at: str, *, suffix: str | None = None) -> Path:
     to `.safetensors` files.
 
     Args:
-        path: a file directly inside a checkpoint's folder.
+        path: a file directly inside a checkpoint's folder, or a folder in it.
         at: the start of messages, as `who()` gives it.
         suffix: with its dot.
 
