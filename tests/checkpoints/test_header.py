@@ -76,6 +76,7 @@ def test_tensors_of_every_dtype_lie_where_the_header_says(tmp_path):
         (raw_safetensors(b'{"a": '), "not valid JSON"),
         (raw_safetensors(b'{"a": "\xff"}'), "not valid JSON"),
         (raw_safetensors(b'{"a":' + b"[" * 50_000), "nested too deeply"),
+        (raw_safetensors(b'{"a":' + b'{"a":' * 50_000), "nested too deeply"),
         (raw_safetensors(b'{"a":[' + b"[]," * 400_001), "exhaust memory"),
         (raw_safetensors(b'{"a":{"b":1,"b":2}}'), "`b` appears twice"),
         (raw_safetensors({"__metadata__": {"a": 1}}), "__metadata__"),

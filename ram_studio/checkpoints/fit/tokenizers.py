@@ -29,7 +29,7 @@ def tokenizer_findings(base: Checkpoint, agents: Sequence[Checkpoint]) -> list[F
     theirs = {agent.name: _Tokenizer(agent) for agent in agents}
     found = _lacking(ours, theirs)
     for agent in agents:
-        own = theirs[agent.name]
+        own = theirs.pop(agent.name)  # vocabularies are large: held one at a time
         if not ours.is_there or not own.is_there or ours.has_files_of(own):
             continue
         try:

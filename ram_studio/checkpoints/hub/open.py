@@ -39,7 +39,7 @@ def open_checkpoint(
         local_ok: False refuses local folders and URLs, for an app that strangers use.
         stream: instead of downloading shards that are not in the cache, let passes read them where
             they are; the result has `is_local` False, and its `nbytes` is known all the same.
-        headers_only: download nothing, and let nobody read more than the headers.
+        headers_only: of a Hub id: download no shards, and let nobody read more than their headers.
 
     Raises: CheckpointError (the folder), HubError (the Hub), Stopped.
     """
