@@ -13,9 +13,10 @@ from ram_studio.checkpoints.record.recipe import make_recipe
 from ram_studio.checkpoints.record.sketch_file import load_sketch
 from ram_studio.engine.analyse import load
 from ram_studio.engine.merge import merge
-from ram_studio.errors import EvaluationError
+from ram_studio.errors import EvaluationError, Stopped
 from ram_studio.evals import AnswerStore, evaluate
 from ram_studio.evals.answering.merged import MergedEngine
+from ram_studio.evals.experiment.answers import Answers
 from ram_studio.evals.experiment.identity import identify
 from ram_studio.evals.experiment.run import sweep
 from ram_studio.resources import asset_path
@@ -236,3 +237,21 @@ def test_an_engine_that_holds_no_merge_says_so():
     engine = MergedEngine(asset_path("example", BASE), device="cpu")
     with pytest.raises(EvaluationError, match="No merge is held yet"):
         _ = engine.identity
+
+
+def test_a_stop_between_winner_and_start_keeps_what_the_winner_answered(store_path, monkeypatch):
+    ask, last = Answers.ask, []
+
+    def asked(self, entry, questions):
+        if self.items.held_out and questions == self.items.held_out:
+            last.append(entry)
+            if len(last) == 2:
+                raise Stopped("Stopped as asked; nothing was left behind.")
+        return ask(self, entry, questions)
+
+    monkeypatch.setattr(Answers, "ask", asked)
+    with AnswerStore(store_path) as store:
+        state = small_grid(store, should_stop=lambda: len(last) == 2)
+    assert state.ending == "stopped"
+    assert state.recheck is None
+    assert f"{last[0].label}, held out" in state.trust["models"]

@@ -89,6 +89,8 @@ class LocalEngine:
         CheckpointError: the weights cannot be read.
     """
 
+    has_logits = True  # the model computes here, where all of its logits can be read
+
     def __init__(
         self,
         path: str | Path,

@@ -33,6 +33,8 @@ class VllmEngine(LocalEngine):
     Raises: EvaluationError: vLLM is not installed; whatever `LocalEngine` raises.
     """
 
+    has_logits = False
+
     def __init__(
         self,
         path: str | Path,

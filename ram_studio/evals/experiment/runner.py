@@ -278,9 +278,12 @@ class Runner:
         if start is not ranked[0] and start.status != "failed":
             sides["start"] = start
         self.state = replace(self.state, now="held-out items")
-        found = {side: self._answers.ask(entry, self._held_out) for side, entry in sides.items()}
-        report = self.report(found, self._held_out)
-        self._held = {f"{sides[side].label}, held out": row for side, row in report.models.items()}
+        found: dict[str, Mapping[str, Answer]] = {}
+        for side, entry in sides.items():  # a stop between the two keeps what the first answered
+            found[side] = self._answers.ask(entry, self._held_out)
+            report = self.report(found, self._held_out)
+            rows = report.models.items()
+            self._held = {f"{sides[one].label}, held out": row for one, row in rows}
         self.state = replace(self.state, recheck=Recheck.of(report))
 
     # ------------------------------------------------------------------ telling and stopping

@@ -148,12 +148,17 @@ class HealthRun:
     def measure(self, name: str, engine: Engine, *, is_base: bool) -> Mapping[str, Any]:
         """Return the numbers of `Health` and its "warnings"; from the store where they are there.
 
-        Raises: EvaluationError: the model is behind an endpoint, which hands out no logits.
+        Raises: EvaluationError: the model is where no logits are handed out.
         """
         if not isinstance(engine, LocalEngine):
             raise EvaluationError(
                 f'Model "{name}" is behind an endpoint, and health needs its logits. Leave the '
                 "suite out, or evaluate the model's folder."
+            )
+        if not engine.has_logits:
+            raise EvaluationError(
+                f'Model "{name}" is in an engine that does not hand out logits, and health needs '
+                "them. Leave the suite out, or evaluate the model's folder."
             )
         if is_base:
             self._base = engine
